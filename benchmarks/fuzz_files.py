@@ -558,14 +558,16 @@ def use_run(path: Path, drawn: bool) -> None:
         facts.text()
         facts.markdown()
     tables.render_promises(run)
-    tables.to_json([*summaries, *summaries], summaries[0])
+    tables.to_json([*summaries, *summaries])
+    compared = tables.comparison([*summaries, *summaries])
     for table in (
         tables.phases(summaries[0]),
-        tables.comparison([*summaries, *summaries], summaries[0]),
+        compared,
         tables.every_figure(summaries),
     ):
         table.text()
         table.markdown()
+        table.latex()
         table.csv()
         table.json()
     load_many([path])
@@ -577,7 +579,7 @@ def use_run(path: Path, drawn: bool) -> None:
     if drawn:
         from hpcfl.plots import KINDS
 
-        render(pools, summaries, summaries[0])
+        render(pools, summaries, compared)
         for kind in KINDS.values():
             module = kind.module()
             if module.lacking(run) is None:

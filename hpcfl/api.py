@@ -29,7 +29,7 @@ from hpcfl.report import formats
 from hpcfl.results import comparison, pooling, ranktimes, reader, tables
 from hpcfl.results.comparison import Comparison
 from hpcfl.results.selection import select
-from hpcfl.results.summary import Summary, choose_baseline, summarise
+from hpcfl.results.summary import Summary, summarise
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 
 if TYPE_CHECKING:
@@ -125,20 +125,35 @@ class Run(reader.Run):
 class Runs(tuple[Run, ...]):
     """Several runs, side by side."""
 
-    def table(self, baseline: str | None = None) -> Table:
-        """Return what their rounds cost, a configuration to a row, with ratios to one of them.
+    def table(
+        self,
+        baseline: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        target: float | None = None,
+    ) -> Table:
+        """Return what their rounds cost, a configuration to a row, with ratios to a baseline.
 
-        Runs of one configuration on equal machines are pooled.
+        Runs of one configuration on equal machines are pooled, and so is training with several
+        seeds. Ratios are among runs of the same N, d, dropout and links.
 
         Parameters
         ----------
         baseline : str, optional
-            Its protocol or file; by default secagg's, or the first.
+            Its protocol or file; by default secagg's, or the first of those of one size.
+        columns : sequence of str, optional
+            Names of :data:`hpcfl.results.columns.COLUMNS` or of options, in the order wanted.
+        target : float, optional
+            Accuracy that training is to reach; by default the runs' own.
         """
-        pools = pooling.group(self)
-        summaries = [pooling.summarise(pool, pool.runs[0].link()) for pool in pools]
-        chosen = choose_baseline(summaries, baseline)
-        return tables.comparison(summaries, chosen, pooling.kept_apart(pools))
+        pools = pooling.group(self, trainings=True)
+        found = pooling.summarised(pools, target)
+        return tables.comparison(
+            [summary for _, summary in found],
+            baseline,
+            pooling.kept_apart([pool for pool, _ in found]),
+            None if columns is None else ",".join(columns),
+        )
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure of all, as `hpcfl plot --kind` does."""
@@ -320,7 +335,7 @@ def compare(
     b: reader.Run | Sequence[reader.Run],
     metric: str = "round_seconds",
     *,
-    by: str = "rounds",
+    by: str = "auto",
     alpha: float = 0.05,
 ) -> Comparison:
     """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
@@ -333,7 +348,8 @@ def compare(
         ``round_seconds``, ``device_cpu_seconds``, ``server_cpu_seconds``, ``bytes_up``,
         ``modelled_seconds``, or another one that ``hpcfl compare --help`` names.
     by : str
-        What is one sample: one of ``rounds``, or the median of one of ``launches``.
+        What is one sample: one of ``rounds``, or the median of one of ``launches``; ``auto``:
+        launches where those of a side differ more than their rounds do.
     alpha : float
         Level of the rank test.
 

@@ -13,6 +13,23 @@ class UsageError(HpcflError):
     exit_status = 2
 
 
+class MissingPackageError(UsageError):
+    """A package that only a part of hpcfl needs is not installed.
+
+    Parameters
+    ----------
+    what : str
+        What needs it.
+    package : str
+        Its name.
+    extra : str
+        The extra of hpcfl that has it.
+    """
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(f"{what} needs {package}: pip install 'hpcfl[{extra}]'")
+
+
 class AgreedError(HpcflError):
     """An error of the server that has been told to every rank: all of them raise it.
 

@@ -37,7 +37,7 @@ def invoke(*arguments, **more):
 def refusal(*arguments):
     """Run a command line that is wrong use; return the sentence that is all it prints."""
     done = hpcfl(*arguments)
-    said = [line for line in done.stderr.splitlines() if not line.startswith("Warning: ")]
+    said = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
 
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == ""

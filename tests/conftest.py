@@ -17,6 +17,8 @@ settings.load_profile("developer")
 for name in list(os.environ):
     if name.startswith(("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")) and "ALLOW" not in name:
         del os.environ[name]
+# As if there were no terminal: pytest-xdist says that there is one of 80 letters.
+os.environ.pop("COLUMNS", None)
 
 # Their tests start jobs of several processes, at most one at a time.
 JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "packaging", "slurm"}

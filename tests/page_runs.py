@@ -11,7 +11,16 @@ FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds", "epsilon_paper", "e
 
 
 def write_run(
-    path, protocol="sparse", devices=4, dim=10, *, rounds=7, training=False, words="plain", **config
+    path,
+    protocol="sparse",
+    devices=4,
+    dim=10,
+    *,
+    rounds=7,
+    training=False,
+    words="plain",
+    facts=None,
+    **config,
 ):
     """Write a run whose seconds and bytes grow with devices and parameters."""
     with new_writer(
@@ -19,7 +28,7 @@ def write_run(
         protocol=protocol,
         command=f"hpcfl bench {words}",
         config={"dim": dim, "alpha": 0.1, "note": words, "promises": [words]} | config,
-        environment={"cpu": words, "transport": "loopback"},
+        environment={"cpu": words, "transport": "loopback"} | (facts or {}),
         phases=PHASES,
         devices=devices,
         rounds=rounds,

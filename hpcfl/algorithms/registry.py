@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcfl.errors import UsageError
@@ -22,14 +22,22 @@ def registry(package: str, lines: Mapping[str, tuple[str, ...]]) -> dict[str, Re
     return {name: Registered(f"{package}.{home}", *rest) for name, (home, *rest) in lines.items()}
 
 
-def find_class(name: str, known: Mapping[str, Registered], kind: type[Any], what: str) -> type[Any]:
+def find_class(
+    name: str,
+    known: Mapping[str, Registered],
+    kind: type[Any],
+    what: str,
+    others: Sequence[str] = (),
+) -> type[Any]:
     """Return the subclass of `kind` that is registered, or that ``MODULE:CLASS`` names.
 
-    UsageError if there is none, or it is not complete; `what` it is, the error says.
+    UsageError if there is none, or it is not complete; `what` it is, the error says, and what
+    `others` could be meant.
     """
     if name not in known and ":" not in name:
+        choices = ", ".join([*known, *others])
         raise UsageError(
-            f"there is no {what} {name!r}; choose one of {', '.join(known)}, or give MODULE:CLASS"
+            f"there is no {what} {name!r}; choose one of {choices}, or give MODULE:CLASS"
         )
     if name in known:
         return load_class(known[name].home, kind, f"the {what} {name!r}")

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
 from hpcfl.algorithms.quantisation import BLOCK
 from hpcfl.benchmark.stopping import StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
+from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make, stated
 from hpcfl.rounds.build import build, model_updates, with_group, without_dropouts
 from hpcfl.rounds.dropouts import DropoutSchedule
@@ -24,6 +25,7 @@ from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.loop import REASONS, repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.timed import Played, play
+from hpcfl.system.launch import netlab_link
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from hpcfl.attack.recording import Recorder
     from hpcfl.options.privacy import PrivacyOptions
     from hpcfl.results.reader import Run
+
+
+# Options without effect where devices send all coordinates.
+OF_SPARSE = ("alpha", "sampler", "locations")
 
 
 def asked(given: Mapping[str, Any]) -> BenchOptions:
@@ -41,8 +47,11 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
     """
     if given.get("resume") is not None and given.get("output") is not None:
         raise UsageError("--resume continues in its own file: leave --output out")
-    given = stated(BenchOptions, given)
+    # Within a lab the seconds that are modelled are those of its links.
+    given = netlab_link() | stated(BenchOptions, given)
     options = make(BenchOptions, given)
+    if options.protocol != DP_FEDAVG:
+        find(options.protocol, others=(DP_FEDAVG,))
     complete = without_dropouts(options.summed_by, given)
     return options if complete is given else make(BenchOptions, complete)
 
@@ -118,7 +127,7 @@ class Experiment:
             config[name] = None if config[name] is None else str(config[name])
         config["kill"] = list(self.options.kill) or None
         if not self.protocol.sparse_upload:
-            config |= dict.fromkeys(("alpha", "sampler", "locations"))
+            config |= dict.fromkeys(OF_SPARSE)
         if self.protocol.summed_in is None:
             config |= dict.fromkeys(("group", "clip", "levels"))
         config["threshold"] = self.protocol.parameters.threshold

@@ -16,6 +16,7 @@ from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names, options_of
 from hpcfl.options.shared import LinkOptions
+from hpcfl.report.formats import counted
 from hpcfl.rounds import memory
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
@@ -92,7 +93,15 @@ def _killer(
 
 
 def default_devices(world: World, options: BenchOptions) -> int:
-    """Return how many devices are run if nobody says otherwise: one on each rank that is left."""
+    """Return how many devices are run if nobody says otherwise.
+
+    One on each rank that is left; in one process as many as a file of updates is for. UsageError if
+    that cannot be read.
+    """
+    if options.updates is not None and world.size == 1:
+        from hpcfl.rounds.input_files import FileUpdates
+
+        return FileUpdates(options.updates, None).devices
     helpers = find(options.summed_by, options.security).helpers_of(options.helpers)
     return devices_on(world, options.server_ranks + helpers)
 
@@ -137,7 +146,7 @@ def _run_one(
 
     def left() -> str:
         return (
-            f"stopped by a signal after {writer.written} rounds; continue with "
+            f"stopped by a signal after {counted(writer.written, 'round')}; continue with "
             f"--resume {writer.path}"
         )
 
@@ -187,7 +196,8 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
         )
     if run.status == "complete":
         raise UsageError(
-            f"{path} is complete, with {run.rounds} rounds: there is nothing left to measure"
+            f"{path} is complete, with {counted(run.rounds, 'round')}: there is nothing left to "
+            "measure"
         )
     if not run.validated.all():
         wrong = int(run.validated.argmin())

@@ -9,7 +9,14 @@ import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.cli.options import given, listing, options
-from hpcfl.cli.terminal import footer_option, footer_wanted, json_option, progress_bar, show_footer
+from hpcfl.cli.terminal import (
+    footer_option,
+    footer_wanted,
+    json_option,
+    progress_bar,
+    show_footer,
+    warn,
+)
 from hpcfl.options.bench import BenchOptions
 
 
@@ -58,9 +65,9 @@ def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
     options = asked(wanted)
     counts = options.devices or (session.default_devices(world, options),)
     if first and options.insecure_seed is not None:
-        click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
+        warn("--insecure-seed is given: keys are not secret")
     if first and options.keep_transcript is not None:
-        click.echo("Warning: --keep-transcript is given: values are not secret either.", err=True)
+        warn("--keep-transcript is given: values are not secret either")
 
     def report(path: Path) -> None:
         from hpcfl.options.definition import part
@@ -74,7 +81,7 @@ def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
         summary = summarise(run, part(options, LinkModel))
         for sentence in warnings_of(summary):
             if sentence not in warned:
-                click.echo(f"Warning: {sentence}.", err=True)
+                warn(sentence)
                 warned.add(sentence)
         if as_json:
             summaries.append(summary.as_dict())

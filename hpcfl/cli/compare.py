@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hpcfl.cli.options import given, options
-from hpcfl.cli.terminal import alone, json_option, show
+from hpcfl.cli.terminal import alone, json_option, show, warn
 from hpcfl.options.compare import CompareOptions
 from hpcfl.options.definition import make
 
@@ -52,8 +52,9 @@ def command(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
 
     A and B are results files, or folders with several launches of one configuration, which are
     pooled. Medians, their difference and ratio come with rank-based intervals, and a rank test says
-    whether there is a difference to be seen. Bytes that are the same in all rounds are compared
-    exactly.
+    whether there is a difference to be seen. It takes launches for samples where those of a side
+    differ more than their rounds do, else rounds, and says so. Bytes that are the same in all
+    rounds are compared exactly.
 
     Exit status: 0 compared, 1 failed, 2 wrong use, 3 see --fail-if-slower.
 
@@ -71,7 +72,7 @@ def command(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
     found = api.compare(api.load_many(a), api.load_many(b), **vars(asked))
     slower = fail_if_slower is not None and found.exceeds(fail_if_slower)
     for sentence in comparison.remarks(found):
-        click.echo(f"warning: {sentence}", err=True)
+        warn(sentence)
     limit = {} if fail_if_slower is None else {"limit": fail_if_slower, "slower_than_limit": slower}
     show(
         as_json,

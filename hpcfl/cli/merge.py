@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.terminal import alone
+from hpcfl.cli.terminal import alone, warn
 
 
 @click.command("merge")
@@ -33,7 +33,7 @@ def command(paths: tuple[Path, ...], output: Path) -> None:
 
     merged = merge(paths, output)
     for warning in merged.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        warn(warning)
     complete = sum(entry["status"] == "complete" for entry in merged.entries)
     click.echo(f"{len(merged.entries)} runs, {complete} of them complete, in {output}")
     if merged.warnings:

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from hpcfl.cli.options import given, options
-from hpcfl.cli.terminal import alone, usable_runs
+from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import make
-from hpcfl.options.report import ReportOptions
+from hpcfl.options.definition import make, values_of
+from hpcfl.options.report import LinkAsked, ReportOptions
+from hpcfl.report.formats import counted
+
+if TYPE_CHECKING:
+    from hpcfl.report.table import Table
+    from hpcfl.results.pooling import Pool
+    from hpcfl.results.summary import Summary
 
 
 @click.command("report")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option(
-    "--baseline",
-    metavar="NAME",
-    help="Run to compare with: a file's name, or a protocol's.  [default: the first secagg run, "
-    "else the first run]",
-)
 @options(ReportOptions)
 @click.option("--no-pool", is_flag=True, help="Keep launches of one configuration apart.")
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["terminal", "markdown", "csv", "json"]),
+    type=click.Choice(["terminal", "markdown", "latex", "csv", "json"]),
     default="terminal",
-    help="What to print: text, tables for a README, a row for each run and phase, or all figures.",
+    help="What to print: text, tables for a README or a paper (booktabs), a row for each run and "
+    "phase, or all figures; csv and json with --columns have a row for each run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
@@ -51,7 +53,6 @@ from hpcfl.options.report import ReportOptions
 def command(
     context: click.Context,
     paths: tuple[str, ...],
-    baseline: str | None,
     no_pool: bool,
     form: str,
     as_json: bool,
@@ -62,13 +63,17 @@ def command(
     """Show what runs cost: bytes, CPU time and wall time, phase by phase.
 
     PATH is a results file or a folder of them. One run is shown in full; several are shown side
-    by side, with ratios to a baseline. Warm-up rounds are left out. Launches of one
-    configuration on equal machines are pooled as repeats.
+    by side, with ratios to a baseline among those of the same N, d, dropout and links. Warm-up
+    rounds are left out. Launches of one configuration on equal machines are pooled as repeats, and
+    so is training with several seeds; training that was resumed is one run. A star marks what
+    other programs on the machine have spoiled.
 
     \b
     Examples:
       hpcfl report results/
       hpcfl report secagg.h5 sparse.h5 --baseline secagg
+      hpcfl report results/ --where devices=100 --columns protocol,bytes_up_mean,bytes_up_ratio
+      hpcfl report results/ --target 0.95 --format latex > table.tex
       hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
       hpcfl report results/ --json > summary.json
       hpcfl report results/ --format csv > phases.csv
@@ -76,29 +81,32 @@ def command(
       hpcfl report sparse.h5 --trace trace.json
     """
     form = _form(context, form, as_json, page or trace)
-    link = vars(make(ReportOptions, given(typed)))
+    asked = make(ReportOptions, given(typed))
 
-    from hpcfl.results import pooling, ranktimes, tables
+    from hpcfl.results import columns, pooling, tables
     from hpcfl.results.reader import find
-    from hpcfl.results.summary import choose_baseline
+    from hpcfl.results.selection import select
 
+    if asked.columns is not None:
+        columns.choose(asked.columns)  # before files are read
     files = find(paths)
     # A file that does not tell the number of parameters is refused by asking for it.
     runs, errors = usable_runs(files, lambda run: None if run.dim else "")
     if not runs:
         raise HpcflError(f"none of the {len(files)} files could be read")
-    pools = pooling.apart(runs) if no_pool else pooling.group(runs)
-    summaries = [pooling.summarise(pool, pool.runs[0].link(**link)) for pool in pools]
-    if len({summary.link for summary in summaries}) > 1:
-        raise UsageError(
-            "the runs were made for different links, so their modelled times cannot be compared: "
-            "give --uplink-mbps, --downlink-mbps and --latency-ms"
-        )
-    chosen = choose_baseline(summaries, baseline)
+    if asked.where is not None:
+        runs = select(runs, asked.where)
+    pools = pooling.apart(runs) if no_pool else pooling.group(runs, trainings=True)
+    found = pooling.summarised(pools, asked.target, **values_of(asked, LinkAsked))
+    pools, summaries = [pool for pool, _ in found], [summary for _, summary in found]
+    # Refuses a baseline that there is not, whatever is printed.
+    compared = tables.comparison(
+        summaries, asked.baseline, pooling.kept_apart(pools), asked.columns
+    )
     for run in runs:
         if not run.validated.all():
-            wrong = int((~run.validated).sum())
-            click.echo(f"warning: {run.path} has {wrong} rounds that failed validation", err=True)
+            wrong = counted(int((~run.validated).sum()), "round")
+            warn(f"{run.path} has {wrong} that failed validation")
 
     if trace is not None:
         from hpcfl.results.trace import write as write_trace
@@ -107,29 +115,47 @@ def command(
     if page is not None:
         from hpcfl.pages.page import write
 
-        write(page, pools, summaries, chosen)
+        write(page, pools, summaries, compared)
         click.echo(f"Page: {page}")
-    elif trace is not None:
-        pass
-    elif form == "json":
-        click.echo(tables.to_json(summaries, chosen))
-    elif form == "csv":
-        click.echo(tables.every_figure(summaries).csv(), nl=False)
-    elif len(summaries) > 1:
-        compared = tables.comparison(summaries, chosen, pooling.kept_apart(pools))
-        click.echo(compared.markdown() if form == "markdown" else compared.text())
-    elif form == "markdown":
-        (summary,) = summaries
-        click.echo(f"{tables.facts(summary).markdown()}\n\n{tables.phases(summary).markdown()}")
-    else:
-        parts = [facts.text() for facts in tables.details(runs[0])]
-        parts.append(tables.render_run(summaries[0]))
-        spent = ranktimes.shares(pools[0].run)
-        parts += [spent.text()] if spent is not None else []
-        parts.append(tables.render_promises(runs[0]))
-        click.echo("\n\n".join(part for part in parts if part))
+    elif trace is None and (asked.columns is not None or len(summaries) > 1):
+        click.echo(_side_by_side(compared, summaries, asked, form), nl=form != "csv")
+    elif trace is None:
+        click.echo(_one(pools[0], summaries[0], form), nl=form != "csv")
     if errors:
         raise SystemExit(1)
+
+
+def _side_by_side(
+    compared: Table, summaries: Sequence[Summary], asked: ReportOptions, form: str
+) -> str:
+    """Return several runs in a format, or one with columns of its own."""
+    from hpcfl.results import tables
+
+    if asked.columns is None and form in ("csv", "json"):
+        if form == "csv":
+            return tables.every_figure(summaries).csv()
+        return tables.to_json(summaries, asked.baseline)
+    return rendered(compared, form)
+
+
+def _one(pool: Pool, summary: Summary, form: str) -> str:
+    """Return one run in a format."""
+    from hpcfl.results import ranktimes, tables
+
+    if form == "json":
+        return tables.to_json([summary])
+    if form == "csv":
+        return tables.every_figure([summary]).csv()
+    if form == "markdown":
+        return f"{tables.facts(summary).markdown()}\n\n{tables.phases(summary).markdown()}"
+    if form == "latex":
+        return tables.phases(summary).latex()
+    parts = [facts.text() for facts in tables.details(pool.runs[0])]
+    parts.append(tables.render_run(summary))
+    spent = ranktimes.shares(pool.run)
+    parts += [spent.text()] if spent is not None else []
+    parts.append(tables.render_promises(pool.runs[0]))
+    return "\n\n".join(part for part in parts if part)
 
 
 def _form(context: click.Context, form: str, as_json: bool, written: Path | None) -> str:

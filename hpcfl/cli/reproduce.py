@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-minutes",
-    type=float,
+    type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     help="Longest run that is chosen without --scale, estimated for two cores.",
 )
@@ -149,14 +148,10 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
     scale, results = found
     lines = store.compare(artefact, results)
     click.echo(f"{artefact.id}, {artefact.scales[scale].what}: {tally(lines)}\n")
-    click.echo(comparison(lines).text(_terminal_width()) + "\n")
+    click.echo(comparison(lines).text() + "\n")
     if plot is not None:
         draw(artefact, results, store, plot)
         click.echo(f"Figure: {plot}")
-
-
-def _terminal_width() -> int:
-    return max(100, shutil.get_terminal_size((119, 24)).columns)
 
 
 def _list(output: Path) -> None:
@@ -165,4 +160,4 @@ def _list(output: Path) -> None:
     from hpcfl.reproduce.store import Store
 
     stores = {paper: Store(output, paper) for paper in PAPERS}
-    click.echo(overview(stores).text(_terminal_width()))
+    click.echo(overview(stores).text())

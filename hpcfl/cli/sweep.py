@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.terminal import progress_bar
+from hpcfl.cli.terminal import progress_bar, warn
 
 if TYPE_CHECKING:
     from hpcfl.sweeping.cells import Cell
@@ -151,7 +151,7 @@ def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> li
     cells = session.plan_cells(world, output, prepare, index)
     first = world.rank == 0
     if first and any("--insecure-seed" in text for cell in cells for text in cell.arguments):
-        click.echo("Warning: insecure-seed is given: keys are not secret.", err=True)
+        warn("insecure-seed is given: keys are not secret")
     seen = launch.terminal_for_progress() is not None
     with noting_signals(to_the_end=True), progress_bar(sum(cell.rounds for cell in cells)) as bar:
         before = 0
@@ -168,7 +168,7 @@ def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> li
             before += outcome.cell.rounds
             bar.update(before - bar.pos)
             if not seen and outcome.state != session.SKIPPED:
-                click.echo(render_outcome(outcome, len(cells)))
+                click.echo(render_outcome(outcome, len(cells) if index is None else None))
 
         outcomes = session.run(world, cells, output, begun, ended, Spoken(lambda: bar.update(1)))
     if first:

@@ -16,6 +16,7 @@ from hpcfl.system import launch
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcfl.report.table import Table
     from hpcfl.results.reader import Run
 
 Command = Callable[..., Any]
@@ -75,6 +76,22 @@ def show(as_json: bool, document: Callable[[], Any], text: Callable[[], str]) ->
         click.echo(text())
 
 
+def rendered(table: Table, form: str) -> str:
+    """Return a table in a format: ``terminal``, ``markdown``, ``latex``, ``csv`` or ``json``."""
+    return {
+        "terminal": table.text,
+        "markdown": table.markdown,
+        "latex": table.latex,
+        "csv": table.csv,
+        "json": table.json,
+    }[form]()
+
+
+def warn(sentence: str) -> None:
+    """Print a warning, a sentence without a full stop, beside what a command prints."""
+    click.echo(f"warning: {sentence}", err=True)
+
+
 def usable_runs(
     files: Sequence[Path], objection: Callable[[Run], str | None], where: str | None = None
 ) -> tuple[list[Run], list[HpcflError]]:
@@ -93,10 +110,10 @@ def usable_runs(
         runs = [run for run in runs if run.path in reasons and reasons[run.path] is None]
         errors += [UsageError(f"{path} {why}") for path, why in reasons.items() if why is not None]
     for error in errors:
-        click.echo(f"warning: {error}; left out", err=True)
+        warn(f"{error}; left out")
     for run in runs:
         if run.unfinished:
-            click.echo(f"warning: {run.path} {run.unfinished}", err=True)
+            warn(f"{run.path} {run.unfinished}")
     return runs, errors
 
 

@@ -9,7 +9,14 @@ import click
 
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import given, listing, options
-from hpcfl.cli.terminal import footer_option, footer_wanted, json_option, show, show_footer
+from hpcfl.cli.terminal import (
+    footer_option,
+    footer_wanted,
+    json_option,
+    show,
+    show_footer,
+    warn,
+)
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
 
@@ -63,7 +70,7 @@ def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any
     options = asked(given(typed), preset)
     world = connect()
     if world.rank == 0 and options.insecure_seed is not None:
-        click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
+        warn("--insecure-seed is given: keys are not secret")
 
     begun: list[Path] = []
     try:

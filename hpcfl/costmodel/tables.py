@@ -8,22 +8,19 @@ from typing import Any
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import SUMMED, Prediction
 from hpcfl.report import formats
-from hpcfl.report.table import RULE, Column, Table, label
+from hpcfl.report.table import RULE, Column, Table, label, seconds, size
 from hpcfl.results.linkmodel import LinkModel
 
 _COSTS = (
-    Column("bytes_up", "up", "B/device", formats.count),
-    Column("bytes_down", "down", "B/device", formats.count),
-    Column("device_cpu_seconds", "device CPU", "ms", formats.milliseconds),
-    Column("server_cpu_seconds", "server CPU", "ms", formats.milliseconds),
-    Column("modelled_seconds", "modelled", "ms", formats.milliseconds),
-    Column("measured_seconds", "here", "ms", formats.milliseconds),
+    size("bytes_up", "up", "/device"),
+    size("bytes_down", "down", "/device"),
+    seconds("device_cpu_seconds", "device CPU"),
+    seconds("server_cpu_seconds", "server CPU"),
+    seconds("modelled_seconds", "modelled"),
+    seconds("measured_seconds", "here"),
 )
 # Of parties that only some protocols have.
-_OTHERS = tuple(
-    Column(f"{party}_cpu_seconds", f"{party} CPU", "ms", formats.milliseconds)
-    for party in ("member", "helper")
-)
+_OTHERS = tuple(seconds(f"{party}_cpu_seconds", f"{party} CPU") for party in ("member", "helper"))
 _SIDE_BY_SIDE = (
     label("protocol"),
     Column("devices", "N"),

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import MissingPackageError
 
 DEGREE, PRIME_BITS, SCALE_BITS = 8192, (60, 40, 40), 40
 SLOTS = DEGREE // 2
@@ -66,7 +66,7 @@ def library() -> Any:
     try:
         import tenseal
     except ImportError as error:
-        raise UsageError("ckks needs TenSEAL: pip install hpcfl[ckks]") from error
+        raise MissingPackageError("ckks", "TenSEAL", "ckks") from error
     return tenseal
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import MissingPackageError
 from hpcfl.learning.base import Dataset
 
 CLASSES = 10
@@ -23,11 +23,8 @@ def read() -> Dataset:
     """
     try:
         from sklearn.datasets import load_digits
-    except ImportError:
-        raise UsageError(
-            "the data set digits comes with scikit-learn, which is not installed: "
-            "pip install 'hpcfl[train]'"
-        ) from None
+    except ImportError as error:
+        raise MissingPackageError("the data set digits", "scikit-learn", "train") from error
     bundled = load_digits()
     inputs = (bundled.images / LARGEST_VALUE).astype(np.float32)[:, None]
     labels = bundled.target.astype(np.int64)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError, MissingPackageError, UsageError
 from hpcfl.learning import cifar10
 from hpcfl.learning.base import find_data_dir, sha256
 from hpcfl.learning.datasets import NAMES
@@ -160,11 +160,8 @@ def _download(url: str, download: Download, temporary: Path, progress: bool) -> 
 
         if progress:
             import tqdm  # noqa: F401  # what pooch shows progress with
-    except ImportError:
-        raise UsageError(
-            "hpcfl data fetch downloads with pooch and tqdm, which are not both installed: "
-            "pip install 'hpcfl[train]'"
-        ) from None
+    except ImportError as error:
+        raise MissingPackageError("hpcfl data fetch", "pooch and tqdm", "train") from error
     pooch.get_logger().setLevel("WARNING")  # it would report every file on its own
     downloader = pooch.HTTPDownloader(
         progressbar=progress,

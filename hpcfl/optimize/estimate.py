@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 WARNING = (
-    "Warning: these constants are estimated from the devices' data without noise, so they are not "
+    "warning: these constants are estimated from the devices' data without noise, so they are not "
     "differentially private, and no epsilon counts them: estimate on public data of the same kind."
 )
 

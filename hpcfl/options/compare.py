@@ -34,8 +34,9 @@ class CompareOptions(OptionGroup):
         choices=tuple(METRICS),
     )
     by: str = option(
-        "rounds",
-        "What one sample is: a round, or the median of a launch.",
-        choices=("rounds", "launches"),
+        "auto",
+        "What one sample is: a round, or the median of a launch; auto: launches where those of a "
+        "side differ more than their rounds do, and else rounds.",
+        choices=("auto", "rounds", "launches"),
     )
     alpha: float = option(0.05, "Level of the rank test.", above=0, below=1)

@@ -4,16 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcfl.options.definition import OptionGroup, again
+from hpcfl.options.definition import OptionGroup, again, option
 from hpcfl.options.shared import LinkOptions
 
 _OWN = {"default_text": "the run's own"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(OptionGroup):
+class LinkAsked(OptionGroup):
     """The link whose seconds are modelled, in place of a run's own."""
 
     uplink_mbps: float | None = again(LinkOptions, "uplink_mbps", None, **_OWN)
     downlink_mbps: float | None = again(LinkOptions, "downlink_mbps", None, **_OWN)
     latency_ms: float | None = again(LinkOptions, "latency_ms", None, **_OWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(LinkAsked):
+    """Which runs `hpcfl report` shows, and what of them."""
+
+    where: str | None = option(
+        None,
+        "Only runs with these values, such as protocol=sparse,devices=50|100: protocol, devices or "
+        "any option that files record.",
+        unit="key=value,...",
+    )
+    columns: str | None = option(
+        None,
+        "Columns of the table of runs, in this order, such as protocol,devices,accuracy: those of "
+        "docs/guide.md, which a wrong name lists, and any option.",
+        unit="name,...",
+        default_text="those that have something to tell",
+    )
+    baseline: str | None = option(
+        None,
+        "Run to compare with, in every group of runs of one size: a file's name, or a protocol's.",
+        unit="name",
+        default_text="the first secagg run, else the first run",
+    )
+    target: float | None = option(
+        None,
+        "Accuracy of training: show what it took to reach it.",
+        above=0,
+        at_most=1,
+        default_text="the run's own --target-accuracy",
+    )

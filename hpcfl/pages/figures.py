@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import MissingPackageError, UsageError
 from hpcfl.plots import chosen, style
 from hpcfl.report.markup import Markup, element, join, text
 from hpcfl.results import pooling
@@ -84,11 +84,11 @@ def figures(runs: Sequence[Run]) -> Markup:
             continue
         try:
             figure = drawing.draw(drawable, pool)
+        except MissingPackageError as error:  # for all of them
+            return element("p", f"No figures: {error}")
         except UsageError as error:
             parts.append(element("p", f"Figure of {kind} left out: {error}."))
             continue
-        except HpcflError as error:  # matplotlib is missing, for all of them
-            return element("p", f"No figures: {error}")
         drawn = svg(figure, f"f{number}-", caption)
         parts.append(element("figure", join([drawn, element("figcaption", caption)])))
     return join(parts)

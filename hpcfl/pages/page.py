@@ -14,9 +14,9 @@ from hpcfl import __version__
 from hpcfl.errors import UsageError
 from hpcfl.pages.figures import figures
 from hpcfl.report.markup import Markup, details, element, join
-from hpcfl.report.table import Facts, sentences
-from hpcfl.results import tables
-from hpcfl.results.pooling import Pool, kept_apart
+from hpcfl.report.table import Facts, Table, sentences
+from hpcfl.results import repeating, tables
+from hpcfl.results.pooling import Pool
 from hpcfl.results.summary import Summary
 
 # More runs than these are folded.
@@ -34,6 +34,7 @@ table { border-collapse: collapse; font-size: .8rem; font-variant-numeric: tabul
 caption { text-align: left; font-weight: 600; padding: .4rem 0; }
 th, td { padding: .2rem .35rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 thead th { vertical-align: bottom; border-bottom-width: 2px; }
+.doubtful { text-decoration: underline dotted; cursor: help; }
 .number { text-align: right; } .word, .pairs th { text-align: left; }
 .wide td.word { overflow-wrap: anywhere; }
 .pairs { margin: 1rem 0; } .pairs th { font-weight: 400; white-space: nowrap; }
@@ -51,14 +52,12 @@ figcaption { font-size: .9rem; max-width: 60rem; padding-top: .3rem; }
 """
 
 
-def write(
-    path: Path, pools: Sequence[Pool], summaries: Sequence[Summary], baseline: Summary
-) -> None:
+def write(path: Path, pools: Sequence[Pool], summaries: Sequence[Summary], compared: Table) -> None:
     """Write a page of runs, repeats together; UsageError if it cannot be written.
 
-    Of every pool there is a summary, all with the same link model.
+    Of every pool there is a summary; `compared` is the table of all of them.
     """
-    content = render(pools, summaries, baseline)
+    content = render(pools, summaries, compared)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
@@ -68,12 +67,11 @@ def write(
         ) from None
 
 
-def render(pools: Sequence[Pool], summaries: Sequence[Summary], baseline: Summary) -> str:
+def render(pools: Sequence[Pool], summaries: Sequence[Summary], compared: Table) -> str:
     """Return the page; see :func:`write`."""
     runs = sum(len(pool.runs) for pool in pools)
-    compared = tables.comparison(summaries, baseline, kept_apart(pools))
     title = f"hpcfl: {runs} run{'s' if runs != 1 else ''}"
-    drawn = figures([pool.run for pool in pools])
+    drawn = figures([run for pool in pools for run in pool.drawn])
     head = [
         Markup('<meta charset="utf-8">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
@@ -122,7 +120,7 @@ def _details(pool: Pool, summary: Summary) -> Markup:
         parts += [
             Facts(about | {"finished": run.finished or "not finished"}, f"Run{which}").html(),
             element("p", f"Command to measure it again{which}:"),
-            element("pre", element("code", run.command)),
+            element("pre", element("code", repeating.command(run))),
         ]
     parts += [facts.html() for facts in tables.details(first)[1:]]
     return join(part for part in parts if part)

@@ -172,18 +172,16 @@ class Drawing:
         Repeats are drawn as one if they are to be pooled, and trainings that were resumed with
         those that they went on from. A UsageError says what does not go together.
         """
-        from hpcfl.plots import resumed
         from hpcfl.plots.style import Frame, applied
         from hpcfl.results import pooling
 
         width, height = _inches(self.common.size)
         called = dict(_renamed(text) for text in self.common.label)
         frame = Frame(width, height, self.common.title, called, pool)
-        drawn = [one.run for one in pooling.group(runs)] if pool else [*runs]
+        pools = (pooling.group if pool else pooling.apart)(runs)
+        drawn = [run for one in pools for run in one.drawn]
         with applied(self.common.style):
-            figure: Figure = (
-                KINDS[self.kind].module().draw(resumed.join(drawn), frame, **self.values)
-            )
+            figure: Figure = KINDS[self.kind].module().draw(drawn, frame, **self.values)
         return figure
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.plots import naming, resumed
+from hpcfl.plots import naming
 from hpcfl.plots.style import Frame
 from hpcfl.results import pooling
 from hpcfl.results.reader import Run
+from hpcfl.results.resuming import without_beginning
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def series(
     """
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
-        key = [pooling.configuration(run), resumed.resumed(run)] if frame.pool else number
+        key = [pooling.configuration(run), without_beginning(run)] if frame.pool else number
         groups.setdefault(json.dumps(key, sort_keys=True), []).append(run)
     several = any(len(group) > 1 for group in groups.values())
     told_apart = [name for name in naming.TOLD_APART if not (several and name == "seed")]
@@ -58,7 +59,7 @@ def _remark(group: Sequence[Run], against: str) -> str:
         seeds = {run.config.get("seed") for run in group}
         parts.append(f"{len(group)} {'seeds' if len(seeds) == len(group) else 'runs'}")
     # The bytes go on from the run that was interrupted; its rounds and seconds are not here.
-    if against != "bytes" and any(map(resumed.resumed, group)):
+    if against != "bytes" and any(map(without_beginning, group)):
         parts.append(f"{against} since resumed")
     return ", ".join(parts)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import MissingPackageError, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +89,7 @@ def applied(name: str = "paper") -> Iterator[None]:
     try:
         from matplotlib import rc_params_from_file, style
     except ImportError as error:
-        raise HpcflError("figures need matplotlib: pip install hpcfl[plot]") from error
+        raise MissingPackageError("a figure", "matplotlib", "plot") from error
     settings: list[Any] = STYLES.get(name, [_PAPER])
     if name in style.library:
         settings = [*settings, name]
@@ -116,13 +116,13 @@ def new_figure(
 
     There are as many panels beside each other as are not narrower than `narrowest`, in rows of some
     `height`: inches, for a font of 8 points. Further arguments go to matplotlib's
-    `Figure.subplots`. Without matplotlib it is an HpcflError.
+    `Figure.subplots`. Without matplotlib it is a UsageError.
     """
     try:
         from matplotlib import rcParams
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise HpcflError("figures need matplotlib: pip install hpcfl[plot]") from error
+        raise MissingPackageError("a figure", "matplotlib", "plot") from error
     width = frame.width or rcParams["figure.figsize"][0]
     beside = max(1, min(panels, int(width / (narrowest * font_scale()))))
     rows = math.ceil(panels / beside)

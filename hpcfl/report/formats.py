@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Format = Callable[[Any], str]
+# What chooses, for the values of a column, their unit and format.
+Scale = Callable[[Iterable[Any]], tuple[str, Format]]
 
 NOTHING = "-"
 
@@ -29,6 +31,11 @@ def words(value: Any, nothing: str = NOTHING) -> str:
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line
     )
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things: ``1 round``, ``3 rounds``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def count(value: float | None) -> str:
@@ -97,10 +104,80 @@ def size(bytes_: float) -> str:
 
 
 def duration(value: float) -> str:
-    """Return seconds as people say them: ``4.2 s``, ``3 min 20 s`` or ``5 h 10 min``."""
+    """Return seconds as people say them: ``4.2 s``, ``3 min 20 s``, ``5 h 10 min``, ``9 d 4 h``."""
     if value < 100:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
     if minutes < 100:
         return f"{minutes} min {rest:02} s"
-    return f"{minutes // 60} h {minutes % 60:02} min"
+    hours = minutes // 60
+    if hours < 100:
+        return f"{hours} h {minutes % 60:02} min"
+    if hours < 24 * 1000:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours / (24 * 365.25):,.0f} years"
+
+
+def time(value: float | None) -> str:
+    """Return seconds with their unit, from 1000 s on as `duration` does: ``0.200 s``."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{seconds(value)} s" if value < _LONG else duration(value)
+
+
+# Seconds from which on nobody reads them as seconds.
+_LONG = 1000
+_BYTES = {1e12: "TB", 1e9: "GB", 1e6: "MB", 1: "B"}
+# What is smaller than this, in the unit of the largest, would lose its digits.
+_SMALL = 1e-4
+
+
+def seconds_scale(values: Iterable[Any]) -> tuple[str, Format]:
+    """Return the unit of seconds, and how they are written in it: ms if all are below a second.
+
+    Where there are 1000 s or more, and where the smallest would be too small for the unit of the
+    largest, every value has a unit of its own, and "" is returned.
+    """
+    smallest, largest = _range(values)
+    if largest < 1:
+        return "ms", milliseconds
+    own = largest >= _LONG or smallest < _SMALL
+    return ("", _own_time) if own else ("s", seconds)
+
+
+def bytes_scale(values: Iterable[Any]) -> tuple[str, Format]:
+    """Return the unit of bytes, and how they are written in it: whole ones if all are below 1 MB.
+
+    Units are decimal: 1 MB are 10^6 bytes. "" is returned as by `seconds_scale`.
+    """
+    smallest, largest = _range(values)
+    if largest < 1e6:
+        return "B", count
+    size, unit = _byte_unit(largest)
+    if smallest < _SMALL * size:
+        return "", _own_bytes
+    return unit, lambda value: _plain(None if value is None else value / size, 4)
+
+
+def _own_time(value: float | None) -> str:
+    small = value is not None and value < 1
+    return f"{milliseconds(value)} ms" if small else time(value)
+
+
+def _own_bytes(value: float | None) -> str:
+    if value is None or not has_value(value):
+        return NOTHING
+    size, unit = _byte_unit(value)
+    return f"{count(value) if size == 1 else _plain(value / size, 4)} {unit}"
+
+
+def _byte_unit(value: float) -> tuple[float, str]:
+    """Return the largest unit that a number of bytes reaches, in bytes, and its name."""
+    return next(((size, unit) for size, unit in _BYTES.items() if value >= size), (1, "B"))
+
+
+def _range(values: Iterable[Any]) -> tuple[float, float]:
+    """Return the smallest magnitude that is not 0, and the largest; 0 and 0 without any."""
+    known = [abs(value) for value in values if isinstance(value, int | float)]
+    known = [value for value in known if math.isfinite(value) and value]
+    return (min(known), max(known)) if known else (0.0, 0.0)

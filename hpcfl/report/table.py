@@ -1,4 +1,4 @@
-"""One model of a table: columns with name, unit and format, rendered in five ways."""
+"""One model of a table: columns with name, unit and format, rendered in six ways."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ import io
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby, zip_longest
 from typing import Any, Literal
 
 from hpcfl.report import formats, jsontext
-from hpcfl.report.formats import Format
+from hpcfl.report.formats import Format, Scale
 from hpcfl.report.markup import Markup, element, join
 
+# Letters in a line where output is no terminal, and the fewest that are made use of.
 WIDTH = 119
+_LEAST_WIDTH = 40
 # A row that is a line between rows; only text has it.
 RULE: tuple[Any, ...] = ()
 
 # Words are not wrapped to less than so many letters.
 _NARROWEST = 12
+# Words of up to so many letters are not cut.
+_LONG_WORD = 20
 
 # What a note is about: "row 3: " or "warning: ".
 _LABEL = re.compile(r"(row \d+|warning): ")
@@ -38,6 +43,17 @@ class Column:
     unit: str = ""  # of the formatted values
     format: Format = formats.words
     align: Literal["left", "right"] = "right"
+    scale: Scale | None = None  # chooses unit and format, for all values of the column
+    per: str = ""  # what follows the unit that is chosen: ``/device``
+    part: str = ""  # columns of one part stay together where a table is folded
+
+    def fitted(self, values: Iterable[Any]) -> Column:
+        """Return the column with the unit and format that suit its values."""
+        if self.scale is None:
+            return self
+        unit, format = self.scale(values)
+        unit = f"{unit}{self.per}" if unit else self.per.replace("/", "per ")
+        return replace(self, unit=unit, format=format, scale=None)
 
     @property
     def heading(self) -> str:
@@ -50,6 +66,16 @@ def label(name: str, title: str | None = None) -> Column:
     return Column(name, name.replace("_", " ") if title is None else title, align="left")
 
 
+def seconds(name: str, title: str, part: str = "") -> Column:
+    """Return a column of seconds, shown in ms, in s, or as durations."""
+    return Column(name, title, scale=formats.seconds_scale, part=part)
+
+
+def size(name: str, title: str, per: str = "", part: str = "") -> Column:
+    """Return a column of bytes, shown in B, MB, GB or TB."""
+    return Column(name, title, scale=formats.bytes_scale, per=per, part=part)
+
+
 @dataclass(frozen=True, repr=False)
 class Table:
     """A table, and what has to be said with it."""
@@ -58,62 +84,122 @@ class Table:
     rows: Sequence[Sequence[Any]]  # values, or `RULE`; None and NaN stand for no value
     title: str = ""
     notes: Sequence[str] = field(default=())
+    keys: int = 1  # so many columns are repeated where a table is folded to fit a width
+    # Why values are doubtful, by their row, counted without rules, and the name of their column.
+    doubts: Mapping[tuple[int, str], str] = field(default_factory=dict)
+
+    @cached_property
+    def shown(self) -> list[Column]:
+        """The columns with the units and formats that suit their values."""
+        return [
+            column.fitted([row[number] for row in self.values])
+            for number, column in enumerate(self.columns)
+        ]
 
     @property
     def cells(self) -> list[list[str]]:
-        """The formatted values, row by row."""
+        """The formatted values, row by row; a doubtful one begins with a star."""
         return [
-            [column.format(value) for column, value in zip(self.columns, row, strict=True)]
-            for row in self.values
+            [
+                f"{'*' if self._doubtful(number, column, value) else ''}{column.format(value)}"
+                for column, value in zip(self.shown, row, strict=True)
+            ]
+            for number, row in enumerate(self.values)
         ]
+
+    def _doubtful(self, row: int, column: Column, value: Any) -> bool:
+        return (row, column.name) in self.doubts and formats.has_value(value)
 
     @property
     def values(self) -> list[Sequence[Any]]:
         """The rows without the rules between them."""
         return [row for row in self.rows if row != RULE]
 
-    def text(self, width: int = WIDTH) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return it for a terminal: aligned, with headings on one line if there is room.
 
-        Where the table is wider than `width` otherwise, headings are wrapped, then columns are one
-        space apart, not two, and then words are wrapped within their cells.
+        Where the table is wider than `width` otherwise, the terminal's by default, headings are
+        wrapped, then columns are one space apart, not two, and then words are wrapped within their
+        cells. If that is not enough, it is folded: columns that have no room follow below, after
+        the first `keys` columns again.
         """
-        from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
-
+        width = width or screen_width()
         cells = self.cells
-        headings = [f"{column.title} {column.unit}".strip() for column in self.columns]
+        headings = [f"{column.title} {column.unit}".strip() for column in self.shown]
         least = [
             max(len(part) for part in (*heading.split(), *(row[number] for row in cells), " "))
             for number, heading in enumerate(headings)
         ]
-        gap = "  " if sum(least) + 2 * (len(least) - 1) <= width else " "
-        widths = self._narrowed(headings, least, width - len(gap) * (len(least) - 1))
+        narrowest = [
+            _narrowest([row[number] for row in cells], few) if column.align == "left" else few
+            for number, (column, few) in enumerate(zip(self.shown, least, strict=True))
+        ]
+        parts = [
+            self._part(columns, cells, headings, least, narrowest, width)
+            for columns in self._folded(narrowest, width)
+        ]
+        # Both can quote a results file, as cells can.
+        title = paragraph(formats.words(self.title), "", width) if self.title else ""
+        notes = "\n".join(_note(formats.words(note), width) for note in self.notes)
+        return "\n\n".join(part for part in (title, *parts, notes) if part)
+
+    def _folded(self, narrowest: Sequence[int], width: int) -> list[list[int]]:
+        """Return which columns are side by side, in one part of the table or in several."""
+        keys = [*range(min(self.keys, len(narrowest)))]
+
+        def fits(columns: Iterable[int]) -> bool:
+            return sum(narrowest[n] + 1 for n in columns) - 1 <= width
+
+        together = [
+            [number for number, _ in columns]
+            for _, columns in groupby(
+                enumerate(self.columns[len(keys) :], len(keys)),
+                lambda numbered: numbered[1].part or numbered[0],
+            )
+        ]
+        parts = [keys]
+        for columns in together:
+            # What has no room even in a part of its own is divided.
+            for piece in [columns] if fits([*keys, *columns]) else [[n] for n in columns]:
+                if not fits([*parts[-1], *piece]) and parts[-1] != keys:
+                    parts.append(keys)
+                parts[-1] = [*parts[-1], *piece]
+        return parts
+
+    def _part(
+        self,
+        columns: Sequence[int],
+        cells: Sequence[Sequence[str]],
+        headings: Sequence[str],
+        least: Sequence[int],
+        narrowest: Sequence[int],
+        width: int,
+    ) -> str:
+        """Return some columns as text."""
+        from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
+
+        few = [least[n] for n in columns]
+        above = [headings[n] for n in columns]
+        aligned = [self.columns[n].align for n in columns]
+        gap = "  " if sum(few) + 2 * (len(few) - 1) <= width else " "
+        narrow = [narrowest[n] for n in columns]
+        widths = _narrowed(above, few, narrow, width - len(gap) * (len(few) - 1))
         # Rows, not tabulate's header: that makes a column two wider than its heading.
-        rows = [*_lines(headings, widths, end=True), SEPARATING_LINE]
+        rows = [*_lines(above, widths, end=True), SEPARATING_LINE]
         filled = iter(cells)
         for row in self.rows:
-            rows += [SEPARATING_LINE] if row == RULE else _lines(next(filled), widths)
+            if row == RULE:
+                rows.append(SEPARATING_LINE)
+            else:
+                cell = next(filled)
+                rows += _lines([cell[n] for n in columns], widths)
         line, data = Line("", "-", gap, ""), DataRow("", gap, "")
-        shown = tabulate(
+        return tabulate(
             rows,
             tablefmt=TableFormat(None, line, None, None, data, data, 0, None),
-            colalign=[column.align for column in self.columns],
+            colalign=aligned,
             disable_numparse=True,
         )
-        # Both can quote a results file, as cells can.
-        notes = "\n".join(_note(formats.words(note), width) for note in self.notes)
-        return "\n\n".join(part for part in (formats.words(self.title), shown, notes) if part)
-
-    def _narrowed(self, headings: Sequence[str], least: Sequence[int], room: int) -> list[int]:
-        """Return the columns' widths: headings are wrapped until all have room, then words."""
-        widths = [max(len(heading), few) for heading, few in zip(headings, least, strict=True)]
-        while sum(widths) > room and widths != least:
-            wide = [n for n, few in enumerate(least) if widths[n] > few]
-            widths[max(wide, key=lambda n: widths[n])] -= 1
-        words = [n for n, column in enumerate(self.columns) if column.align == "left"]
-        while words and sum(widths) > room and max(widths[n] for n in words) > _NARROWEST:
-            widths[max(words, key=lambda n: widths[n])] -= 1
-        return widths
 
     def markdown(self) -> str:
         """Return it in GitHub's Markdown; notes are a list. What Markdown would read is escaped."""
@@ -121,13 +207,44 @@ class Table:
 
         shown = tabulate(
             [[escaped(cell) for cell in row] for row in self.cells],
-            [escaped(column.heading) for column in self.columns],
+            [escaped(column.heading) for column in self.shown],
             tablefmt="pipe",
             colalign=[column.align for column in self.columns],
             disable_numparse=True,
         )
         return "\n\n".join(
             part for part in (escaped(self.title), shown, bullets(self.notes)) if part
+        )
+
+    def latex(self) -> str:
+        """Return a floating table in LaTeX, for the package booktabs; notes are below it."""
+        from tabulate import SEPARATING_LINE, tabulate
+
+        cells = iter(self.cells)
+        shown = tabulate(
+            [SEPARATING_LINE if row == RULE else next(cells) for row in self.rows],
+            [column.heading for column in self.shown],
+            tablefmt="latex_booktabs",
+            colalign=[column.align for column in self.columns],
+            disable_numparse=True,
+        )
+        title = formats.words(self.title)
+        # As paragraphs: after a line's end TeX would read a star or a bracket as its own.
+        notes = "\n\n".join(_latex(formats.words(note)) for note in self.notes)
+        return "\n".join(
+            [
+                "% needs \\usepackage{booktabs}",
+                "\\begin{table}",
+                *([f"\\caption{{{_latex(title)}}}"] if title else []),
+                "\\centering",
+                shown,
+                *(
+                    ["", "\\medskip", f"{{\\footnotesize\\raggedright\n{notes}\\par}}"]
+                    if notes
+                    else []
+                ),
+                "\\end{table}",
+            ]
         )
 
     def csv(self) -> str:
@@ -153,14 +270,25 @@ class Table:
         kinds = ["word" if column.align == "left" else "number" for column in self.columns]
         head = [
             element("th", column.heading, scope="col", class_=kind)
-            for column, kind in zip(self.columns, kinds, strict=True)
+            for column, kind in zip(self.shown, kinds, strict=True)
         ]
         body = []
-        for first, *rest in self.cells:
-            cells = [element("th", first, scope="row", class_=kinds[0])]
-            cells += [
-                element("td", cell, class_=kind) for cell, kind in zip(rest, kinds[1:], strict=True)
-            ]
+        for number, row in enumerate(self.cells):
+            cells = []
+            for place, (column, kind, cell) in enumerate(
+                zip(self.columns, kinds, row, strict=True)
+            ):
+                what = {"class_": kind}
+                if (number, column.name) in self.doubts:
+                    what = {
+                        "class_": f"{kind} doubtful",
+                        "title": self.doubts[number, column.name],
+                    }
+                cells.append(
+                    element("td", cell, **what)
+                    if place
+                    else element("th", cell, scope="row", **what)
+                )
             body.append(element("tr", join(cells, "")))
         parts = [
             element("caption", self.title),
@@ -199,7 +327,7 @@ class Facts:
             if formats.has_value(value)
         }
 
-    def text(self, width: int = WIDTH) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return two columns, under the title if there is one; long values continue below."""
         known = self.known
         indent = "  " if self.title else ""
@@ -223,8 +351,16 @@ class Facts:
         return element("table", join([element("caption", self.title), body]), class_="pairs")
 
 
-def paragraph(text: str, start: str = "", width: int = WIDTH) -> str:
+def screen_width() -> int:
+    """Return how many letters a line may have: $COLUMNS, or what the terminal has, or `WIDTH`."""
+    import shutil
+
+    return max(_LEAST_WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+
+
+def paragraph(text: str, start: str = "", width: int | None = None) -> str:
     """Return a text in lines of at most `width`, all below where it begins after `start`."""
+    width = width or screen_width()
     indent = " " * len(start)
     lines = textwrap.wrap(
         text, width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
@@ -253,6 +389,30 @@ def escaped(text: str) -> str:
     """Return a text on one line of Markdown that shows as it is."""
     plain = _MARKDOWN.sub(lambda found: "\\" + found.group(), " ".join(text.split()))
     return plain.replace("&", "&amp;")
+
+
+def _narrowed(
+    headings: Sequence[str], least: Sequence[int], narrowest: Sequence[int], room: int
+) -> list[int]:
+    """Return the columns' widths: headings are wrapped until all have room, then words."""
+    widths = [max(len(heading), few) for heading, few in zip(headings, least, strict=True)]
+    for floor in (least, narrowest):
+        while sum(widths) > room and widths != [*floor]:
+            wide = [n for n, few in enumerate(floor) if widths[n] > few]
+            widths[max(wide, key=lambda n: widths[n])] -= 1
+    return widths
+
+
+def _narrowest(cells: Sequence[str], least: int) -> int:
+    """Return to how few letters a column of words may be wrapped: no word that is short is cut."""
+    words = (len(word) for cell in cells for word in cell.split())
+    return min(least, max(_NARROWEST, min(_LONG_WORD, max(words, default=0))))
+
+
+def _latex(text: str) -> str:
+    from tabulate import LATEX_ESCAPE_RULES
+
+    return "".join(LATEX_ESCAPE_RULES.get(letter, letter) for letter in text)
 
 
 def _lines(cells: Iterable[str], widths: Sequence[int], end: bool = False) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hpcfl.results import pooling
 from hpcfl.results.pooling import Pool
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import (
+    DIFFERENT,
     UNKNOWN,
     Interval,
     least_p_value,
@@ -39,7 +40,7 @@ class Side:
     samples: int  # measured rounds, or launches
     median: float
     interval: Interval  # of the median, by ranks
-    launches_p_value: float | None  # whether its launches differ; None for one launch
+    launches_p_value: float | None  # whether its launches differ in this; None for one launch
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,6 +50,7 @@ class Comparison:
     metric: str
     unit: str
     sampled_by: str  # ``rounds`` or ``launches``
+    sampled_because: str  # why
     alpha: float  # level of the test; all intervals have the confidence 1 - alpha
     a: Side
     b: Side
@@ -100,7 +102,11 @@ class Comparison:
         within = "[too few for an interval]"
         if ends.known:
             within = formats.interval(ends.low, ends.high, formats.number)
-        notes = [verdict(self), f"B / A: {formats.number(self.ratio)} {within}"]
+        notes = [
+            verdict(self),
+            self.sampled_because,
+            f"B / A: {formats.number(self.ratio)} {within}",
+        ]
         if self.p_value is not None:
             notes.append(f"rank test (Mann-Whitney): p = {self.p_value:.3g}")
         for title, pairs in (("options", self.configuration), ("machine", self.machine)):
@@ -146,13 +152,15 @@ def one_configuration(runs: Sequence[Run], name: str) -> Pool:
 
 
 def compare(
-    a: Pool, b: Pool, metric: str = "round_seconds", *, alpha: float = 0.05, by: str = "rounds"
+    a: Pool, b: Pool, metric: str = "round_seconds", *, alpha: float = 0.05, by: str = "auto"
 ) -> Comparison:
     """Compare the measured rounds of two configurations, and tell what these differ in.
 
     `metric` is a name of `METRICS`. A sample is a round, or (`by` launches) the median of a
-    launch's rounds. Runs of other sizes, of other links where modelled seconds are compared, and
-    options out of range are a UsageError; a side without a measured round is an HpcflError.
+    launch's rounds. With `by` auto it is a launch where those of a side differ more than their
+    rounds do: the test would else take rounds of one launch for independent. Runs of other sizes,
+    of other links where modelled seconds are compared, and options out of range are a UsageError; a
+    side without a measured round is an HpcflError.
     """
     CompareOptions(metric=metric, by=by, alpha=alpha)  # refuses what is out of range
     first, second = a.runs[0], b.runs[0]
@@ -166,16 +174,25 @@ def compare(
             )
     if metric == "modelled_seconds" and first.link() != second.link():
         raise UsageError("A and B were made for different links: modelled seconds are not compared")
-    x, y = _samples(a, metric, by, "A"), _samples(b, metric, by, "B")
+    launches = {"A": _launches(a, metric, "A"), "B": _launches(b, metric, "B")}
+    p_values = {name: pooling.launches_p_value(values) for name, values in launches.items()}
+    by, because = _sampled(by, launches, p_values)
+    x, y = (
+        np.array([np.median(values) for values in side])
+        if by == "launches"
+        else np.concatenate(side)
+        for side in launches.values()
+    )
     exact = metric == "bytes_up" and bool(np.ptp(x) == 0 and np.ptp(y) == 0)
     found = _exact(x, y) if exact else _tested(x, y, alpha)
     return Comparison(
         metric=metric,
         unit=METRICS[metric],
         sampled_by=by,
+        sampled_because=because,
         alpha=alpha,
-        a=_side(a, x, 1 - alpha),
-        b=_side(b, y, 1 - alpha),
+        a=_side(a, x, 1 - alpha, p_values["A"]),
+        b=_side(b, y, 1 - alpha, p_values["B"]),
         exact=exact,
         configuration=pooling.differences(pooling.configuration, first, second),
         machine=pooling.differences(pooling.machine, first, second),
@@ -223,25 +240,52 @@ def _tested(x: NDArray[np.float64], y: NDArray[np.float64], alpha: float) -> dic
     }
 
 
-def _side(pool: Pool, samples: NDArray[np.float64], confidence: float) -> Side:
+def _sampled(
+    by: str,
+    launches: Mapping[str, Sequence[NDArray[np.float64]]],
+    p_values: Mapping[str, float | None],
+) -> tuple[str, str]:
+    """Return what a sample is, and why, in words."""
+    if by != "auto":
+        return by, f"samples are {by}, as --by says"
+    differing = {
+        name: p_value
+        for name, p_value in p_values.items()
+        if p_value is not None and p_value <= DIFFERENT
+    }
+    if differing:
+        told = " and ".join(
+            f"the {len(launches[name])} of {name} (p = {p_value:.2g})"
+            for name, p_value in differing.items()
+        )
+        return "launches", (
+            "samples are launches, each by its median: rounds of one launch are more alike than "
+            f"those of {told}"
+        )
+    if all(p_value is None for p_value in p_values.values()):
+        return "rounds", "samples are rounds: each side has one launch"
+    return "rounds", "samples are rounds: the launches of a side differ no more than its rounds do"
+
+
+def _side(
+    pool: Pool, samples: NDArray[np.float64], confidence: float, launches_p_value: float | None
+) -> Side:
     return Side(
         files=tuple(str(run.path) for run in pool.runs),
         samples=samples.size,
         median=float(np.median(samples)),
         interval=median_interval(samples, confidence),
-        launches_p_value=pool.launches_p_value,
+        launches_p_value=launches_p_value,
     )
 
 
-def _samples(pool: Pool, metric: str, by: str, name: str) -> NDArray[np.float64]:
-    """Return a metric of every measured round, or its median of every launch."""
+def _launches(pool: Pool, metric: str, name: str) -> list[NDArray[np.float64]]:
+    """Return a metric of every measured round, those of each launch by themselves."""
     launches = [_of_rounds(run, metric) for run in pool.runs]
     launches = [values for values in launches if values.size]
     if not launches:
         raise HpcflError(f"{name} has no measured round: there is nothing to compare")
-    if by == "launches":
-        return np.array([np.median(values) for values in launches])
-    return np.concatenate(launches)
+    return launches
 
 
 def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
@@ -314,11 +358,11 @@ def remarks(found: Comparison) -> list[str]:
         return said
     for name, side in (("A", found.a), ("B", found.b)):
         p_value = side.launches_p_value
-        if p_value is not None and p_value <= found.alpha and found.sampled_by == "rounds":
+        if p_value is not None and p_value <= DIFFERENT and found.sampled_by == "rounds":
             said.append(
                 f"the {len(side.files)} launches of {name} differ more than their rounds do "
                 f"(p = {p_value:.2g}): the test takes rounds as independent and is too sure; "
-                "compare with --by launches"
+                "leave --by rounds out"
             )
     if found.sampled_by == "rounds" and min(len(found.a.files), len(found.b.files)) == 1:
         said.append(

@@ -17,7 +17,9 @@ from hpcfl.report import formats
 from hpcfl.results import schema
 from hpcfl.results import summary as summaries
 from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.reached import reached
 from hpcfl.results.reader import Run
+from hpcfl.results.resuming import joined
 from hpcfl.results.statistics import kruskal_wallis
 from hpcfl.results.summary import Summary
 from hpcfl.system import mpisettings, revision
@@ -36,6 +38,8 @@ MACHINE = (
     *("hpcfl_version", "git_commit", "git_dirty", "git_changes"),
     *("kernel", "python_version", "numpy_version", "mpi4py_version", "openssl_version"),
 )
+# What ends a training run.
+_ENDS = ("rounds", "max_seconds", "target_accuracy")
 # A sentence names at most so many facts that differ.
 _NAMED = 4
 
@@ -58,8 +62,18 @@ class Pool:
         rounds: dict[str, Any] = {
             dataset.name: _all(self.runs, dataset.name) for dataset in schema.KNOWN
         }
+        rounds["training"] = {
+            name: np.concatenate([run.training[name] for run in self.runs])
+            for name in first.training
+            if all(name in run.training for run in self.runs)
+        }
         unfinished = [run.status for run in self.runs if run.status != "complete"]
         return dataclasses.replace(first, status=[*unfinished, "complete"][0], **rounds)
+
+    @property
+    def drawn(self) -> list[Run]:
+        """What figures show of it: all launches as one, or every training run by itself."""
+        return [*self.runs] if self.runs[0].training else [self.run]
 
     @property
     def launches_p_value(self) -> float | None:
@@ -68,21 +82,30 @@ class Pool:
         By the rank test of Kruskal and Wallis over the launches' measured rounds; None with fewer
         than two launches that have any.
         """
-        samples = [run.round_seconds[run.measured] for run in self.runs]
-        samples = [seconds for seconds in samples if seconds.size]
-        return kruskal_wallis(samples).p_value if len(samples) > 1 else None
+        return launches_p_value([run.round_seconds[run.measured] for run in self.runs])
 
 
-def group(runs: Sequence[Run]) -> list[Pool]:
+def launches_p_value(launches: Sequence[NDArray[np.float64]]) -> float | None:
+    """Return the same of any samples, those of each launch by themselves."""
+    samples = [values for values in launches if values.size]
+    return kruskal_wallis(samples).p_value if len(samples) > 1 else None
+
+
+def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
     """Put together the runs of equal configuration and machine, in the order of their first runs.
 
     The configuration is the protocol, its phases, the number of devices and every option but the
-    seed, the output and what decides how many rounds there are. Training runs stay apart: their
-    rounds are not repeats.
+    seed, the output and what decides how many rounds there are. Training runs stay apart, because
+    their rounds are not repeats, unless those that differ in their seeds alone are asked for: a
+    pool of them has several results, and its rounds tell only what they cost. A training run that
+    was resumed is one with what it went on from.
     """
     pools: dict[str, list[Run]] = {}
-    for number, run in enumerate(runs):
-        alone = number if run.training else None
+    for number, run in enumerate(joined(runs)):
+        alone: Any = None
+        if run.training:
+            # How far it goes is part of what it reaches.
+            alone = [run.config.get(name) for name in _ENDS] if trainings else number
         key = json.dumps([alone, configuration(run), machine(run)], sort_keys=True)
         pools.setdefault(key, []).append(run)
     return [Pool(tuple(members)) for members in pools.values()]
@@ -90,7 +113,7 @@ def group(runs: Sequence[Run]) -> list[Pool]:
 
 def apart(runs: Sequence[Run]) -> list[Pool]:
     """Return a pool for every run."""
-    return [Pool((run,)) for run in runs]
+    return [Pool((run,)) for run in joined(runs)]
 
 
 def configuration(run: Run) -> dict[str, Any]:
@@ -184,12 +207,24 @@ def kept_apart(pools: Sequence[Pool]) -> list[str]:
     return found
 
 
-def summarise(pool: Pool, link: LinkModel) -> Summary:
+def summarised(
+    pools: Sequence[Pool], target: float | None = None, **link: float | None
+) -> list[tuple[Pool, Summary]]:
+    """Return pools with their summaries, those that can be compared beside each other.
+
+    In the order of their sizes, and of the pools where these are equal. `link` is as for
+    :meth:`~hpcfl.results.reader.Run.link`, `target` as for `reached`.
+    """
+    found = [(pool, summarise(pool, pool.runs[0].link(**link), target)) for pool in pools]
+    return sorted(found, key=lambda one: one[1].like)
+
+
+def summarise(pool: Pool, link: LinkModel, target: float | None = None) -> Summary:
     """Summarise the measured rounds of all launches together.
 
     As for one run, with the files of all launches, and what disturbed any of them.
     """
-    whole = summaries.summarise(pool.run, link)
+    whole = summaries.summarise(pool.run, link, target)
     if len(pool.runs) == 1:
         return whole
     reasons = dict.fromkeys(str(run.environment.get("stop_reason") or "") for run in pool.runs)
@@ -202,7 +237,16 @@ def summarise(pool: Pool, link: LinkModel) -> Summary:
         stop_reason=", ".join(reason for reason in reasons if reason) or None,
         first_round_seconds=max(first) if first else None,
         warnings=summaries.warnings(pool.runs),
+        reached=reached(pool.runs, link, target),
+        config={
+            name: _common([run.config.get(name) for run in pool.runs]) for name in whole.config
+        },
     )
+
+
+def _common(values: list[Any]) -> Any:
+    """Return the value that launches have, or a list of their values where they differ."""
+    return values[0] if all(value == values[0] for value in values) else values
 
 
 def _all(runs: Sequence[Run], name: str) -> NDArray[Any] | None:

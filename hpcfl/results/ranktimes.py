@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.report import formats
-from hpcfl.report.table import Column, Table, label
+from hpcfl.report.table import Table, label, seconds
 from hpcfl.results.reader import Run
 
 
@@ -66,7 +65,7 @@ def shares(run: Run) -> Table | None:
         parties = {"server": slice(run.server_ranks), **helpers, "devices": run.device_ranks}
         for who, ranks in parties.items():
             values.append([_typical(kept[:, phase, ranks]) for phase in range(len(run.phases))])
-            columns.append(Column(f"{name}_{who}", f"{who} {words}", "ms", formats.milliseconds))
+            columns.append(seconds(f"{name}_{who}", f"{who} {words}"))
     rows = [
         [phase, *(float(value[index]) for value in values)]
         for index, phase in enumerate(run.phases)

@@ -15,10 +15,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError, MissingPackageError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, names, options_of, stated
 from hpcfl.options.training import TrainOptions
+from hpcfl.report.formats import counted
 from hpcfl.results import heaps, schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.schema import SCHEMA, STATUSES, StoredDataset
@@ -125,7 +126,7 @@ class Run:
     @property
     def unfinished(self) -> str | None:
         """What is to be said of a run that is not complete, after its path; None of another."""
-        after = f"after {self.rounds} rounds"
+        after = f"after {counted(self.rounds, 'round')}"
         resume = "the same command with --resume continues"
         return {
             "complete": None,
@@ -238,12 +239,12 @@ _TEXTS = {*names(BenchOptions, type=str), *names(TrainOptions, type=str)}
 def load(path: str | os.PathLike[str]) -> Run:
     """Read one run; one that is still being written shows the rounds finished so far.
 
-    Raises HpcflError if there is no such file, it is not a results file of hpcfl, it follows
-    another major version of the schema, or it is damaged.
+    Raises UsageError if there is no such file, and HpcflError if it is not a results file of hpcfl,
+    follows another major version of the schema, or is damaged.
     """
     path = Path(path)
     if not path.is_file():
-        raise HpcflError(f"there is no file {path}")
+        raise UsageError(f"there is no file {path}")
     try:
         heaps.check(path)
         # Without a lock: the writer holds one, and what it does is safe to look at.
@@ -532,7 +533,7 @@ def load_many(
     try:
         import pandas as pd
     except ImportError as error:
-        raise HpcflError("tables need pandas: pip install hpcfl[table]") from error
+        raise MissingPackageError("a table of all rounds", "pandas", "table") from error
     tables = [_columns(load(path)) for path in find(paths)]
     return pd.DataFrame(
         {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

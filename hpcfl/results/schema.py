@@ -38,6 +38,8 @@ FIRST_ROUND = "first_round"
 OF_THE_RUN = {"stop_reason"}
 # Of the environment: where every rank was, its host, hardware threads and devices.
 PLACEMENT = "placement"
+# The checkpoint of a training run is beside its results file, with this in place of the ending.
+CHECKPOINT_SUFFIX = ".checkpoint.npz"
 # How a value that there is not is stored.
 NONE = "none"
 

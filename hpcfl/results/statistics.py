@@ -21,6 +21,8 @@ CONFIDENCE = 0.95
 EXACT_MEDIAN = 1000
 # Up to this many samples together, the rank test counts; the counts fit 64 bits up to 66.
 EXACT_TEST = 50
+# Launches differ, more than their rounds do, where the rank test gives at most this probability.
+DIFFERENT = 0.05
 # Up to this many, all pairs' differences are held at once: 128 MiB.
 _PAIRS = 1 << 24
 

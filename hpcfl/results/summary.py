@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hpcfl.errors import UsageError
 from hpcfl.report import formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.reached import Reached, reached
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import PLACEMENT, SPENT
 from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
@@ -29,6 +30,8 @@ from hpcfl.system.cores import count_listed
 
 # The protocol that others are compared with, where it was run.
 BASELINE = "secagg"
+# Options of training that make another task of it.
+_TASK = ("dataset", "partition", "model")
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,18 @@ class Summary:
     files: tuple[str, ...] = ()
     repeats: int = 1  # launches
     repeats_p_value: float | None = None  # whether launches differ; None for one launch
+    algorithm: str | None = None  # of training; None for a benchmark
+    reached: Reached = field(default_factory=Reached)
+    # Options; a list of their values where launches differ.
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def like(self) -> tuple[Any, ...]:
+        """What runs must have in common for their costs to be compared; in the order of reports."""
+        task = [str(self.config.get(name)) for name in _TASK] if self.algorithm else []
+        link = tuple(vars(self.link).values())
+        theta = -1.0 if self.theta is None else self.theta
+        return bool(self.algorithm), task, link, self.dim, self.devices, theta
 
     @property
     def name(self) -> str:
@@ -135,10 +150,11 @@ class Summary:
         )
 
 
-def summarise(run: Run, link: LinkModel) -> Summary:
+def summarise(run: Run, link: LinkModel, target: float | None = None) -> Summary:
     """Summarise the measured rounds of a run; without any, figures are None or NaN.
 
-    HpcflError if the run does not record its number of parameters.
+    `target` is an accuracy, as for `reached`. HpcflError if the run does not record its number of
+    parameters.
     """
     kept = run.measured
     survived = run.survived[kept]
@@ -212,6 +228,9 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         helper_peak_bytes=_largest(run.peak_bytes, kept, run.helper_ranks),
         device_ready_bytes=_largest(run.resident_bytes, slice(1), run.device_ranks),
         device_peak_bytes=_largest(run.peak_bytes, kept, run.device_ranks),
+        algorithm=_text(run.config.get("algorithm")) if run.training else None,
+        reached=reached([run], link, target),
+        config=dict(run.config),
     )
 
 
@@ -304,26 +323,35 @@ def _with_total(values: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([values, values.sum(axis=1, keepdims=True)], axis=1)
 
 
-def choose_baseline(summaries: Sequence[Summary], name: str | None = None) -> Summary:
-    """Return the run that others are compared with.
+def baselines(summaries: Sequence[Summary], name: str | None = None) -> list[Summary | None]:
+    """Return for each run the one that it is compared with, among those that are `like` it.
 
-    `name` is that of its file, with or without the ending, or of its protocol. By default it is the
-    first run of `BASELINE`, or else the first run. It is a UsageError if no run or more than one
-    goes by that name.
+    `name` is that of a file, with or without the ending, or of a protocol. By default it is the
+    first run of `BASELINE`, or else the first run. None where there is no such run, or no other
+    one. It is a UsageError if no run at all goes by that name, or if several that are alike do.
     """
+    groups: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        groups.setdefault(repr(summary.like), []).append(summary)
+    chosen = {key: _baseline(group, name) for key, group in groups.items()}
+    if name is not None and not any(chosen.values()):
+        names = dict.fromkeys([*(s.protocol for s in summaries), *(s.name for s in summaries)])
+        raise UsageError(f"--baseline {name} is none of {', '.join(names)}")
+    return [
+        chosen[key] if len(groups[key]) > 1 else None
+        for key in (repr(summary.like) for summary in summaries)
+    ]
+
+
+def _baseline(group: Sequence[Summary], name: str | None) -> Summary | None:
     if name is None:
-        return next((s for s in summaries if s.protocol == BASELINE), summaries[0])
-    matching = [s for s in summaries if name in _file_names(s)]
-    matching = matching or [s for s in summaries if s.protocol == name]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
+        return next((s for s in group if s.protocol == BASELINE), group[0])
+    matching = [s for s in group if name in _file_names(s)]
+    matching = matching or [s for s in group if s.protocol == name]
+    if len(matching) > 1:
         names = ", ".join(s.path for s in matching)
         raise UsageError(f"--baseline {name} can mean any of {names}: give the name of one file")
-    names = ", ".join(
-        dict.fromkeys([*(s.protocol for s in summaries), *(s.name for s in summaries)])
-    )
-    raise UsageError(f"--baseline {name} is none of {names}")
+    return matching[0] if matching else None
 
 
 def _file_names(summary: Summary) -> set[str]:

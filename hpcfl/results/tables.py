@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from itertools import groupby
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcfl.report import formats, jsontext
+from hpcfl.report import formats, jsontext, table
 from hpcfl.report.formats import seconds
-from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph
+from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph, size
+from hpcfl.results import repeating
+from hpcfl.results.columns import COLUMNS, Choice, Row, choose
+from hpcfl.results.reached import OverLaunches
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import PLACEMENT, Metric
-from hpcfl.results.statistics import Percentiles
-from hpcfl.results.summary import PhaseSummary, Summary, ratios
+from hpcfl.results.statistics import DIFFERENT, Percentiles
+from hpcfl.results.summary import PhaseSummary, Summary, baselines, ratios
 
 # A first round of so many times the median is warned of where it was measured.
 _SLOW_START = 2.0
-# Launches are said to differ from this p value on.
-_DIFFERENT = 0.05
+
+_STAR = "*: spoiled by what the warnings say"
 
 _STOPPED = {
     "rel_ci": "the median's interval was narrow enough",
@@ -31,56 +35,36 @@ _STOPPED = {
 }
 
 
-def _milliseconds(name: str, title: str) -> Column:
-    return Column(name, title, "ms", formats.milliseconds)
-
-
-_BYTES = (
-    Column("bytes_up_mean", "up", "B/device", formats.count),
-    Column("bytes_down_mean", "down", "B/device", formats.count),
-)
+_WALL = tuple(f"wall_seconds_{of}" for of in ("median", "p95", "max"))
 _PHASES = (
     label("phase"),
-    *_BYTES,
+    size("bytes_up_mean", "up", "/device", part="bytes"),
+    size("bytes_down_mean", "down", "/device", part="bytes"),
     *(
-        _milliseconds(f"device_cpu_seconds_{of}", f"device CPU {of}")
+        table.seconds(f"device_cpu_seconds_{of}", f"device CPU {of}", "device")
         for of in ("median", "p95", "max")
     ),
-    *(_milliseconds(f"wall_seconds_{of}", f"rank wall {of}") for of in ("median", "p95", "max")),
-    _milliseconds("server_cpu_seconds_median", "server CPU median"),
-    _milliseconds("modelled_seconds", "modelled median"),
+    *(table.seconds(name, f"rank wall {name.rpartition('_')[2]}", "wall") for name in _WALL),
+    table.seconds("server_cpu_seconds_median", "server CPU median", "medians"),
+    table.seconds("modelled_seconds", "modelled median", "medians"),
 )
 # Parties that only some protocols have.
 _OTHERS = ("member", "helper")
-_COMPARISON = (
-    label("row", "#"),
-    label("protocol"),
-    Column("devices", "N", format=formats.count),
-    Column("dim", "d", format=formats.count),
-    Column("alpha", "alpha", format=formats.number),
-    Column("theta", "theta", format=formats.number),
-    *_BYTES,
-    _milliseconds("device_cpu_seconds_median", "device CPU"),
-    _milliseconds("server_cpu_seconds_median", "server CPU"),
-    Column("round_seconds_median", "round measured", "s", seconds),
-    Column("modelled_round_seconds_median", "round modelled", "s", seconds),
-    Column("bytes_up_ratio", "up ratio", format=formats.ratio),
-    Column("device_cpu_ratio", "device CPU ratio", format=formats.ratio),
-    Column("modelled_round_ratio", "round modelled ratio", format=formats.ratio),
-)
 
 
 def _columns_of(party: str) -> Sequence[Column]:
     return (
-        Column(f"{party}_bytes_up_mean", f"{party} up", "B", formats.count),
-        Column(f"{party}_bytes_down_mean", f"{party} down", "B", formats.count),
-        _milliseconds(f"{party}_cpu_seconds_median", f"{party} CPU median"),
+        size(f"{party}_bytes_up_mean", f"{party} up", part=party),
+        size(f"{party}_bytes_down_mean", f"{party} down", part=party),
+        table.seconds(f"{party}_cpu_seconds_median", f"{party} CPU median", party),
     )
 
 
 def phases(summary: Summary) -> Table:
     """Return the cost of one run, a phase to a row, and of whole rounds in the last row."""
     others = [party for party in _OTHERS if getattr(summary.total, f"{party}_cpu_seconds")]
+    doubts = "; ".join(warnings_of(summary))
+    places = range(len(summary.phases) + 1) if doubts else ()
     return Table(
         (*_PHASES, *(column for party in others for column in _columns_of(party))),
         [
@@ -97,7 +81,9 @@ def phases(summary: Summary) -> Table:
                 for party in others
             ),
             *(f"warning: {sentence}" for sentence in warnings_of(summary)),
+            *([_STAR] if doubts else []),
         ],
+        doubts={(row, name): doubts for row in places for name in _WALL},
     )
 
 
@@ -180,30 +166,138 @@ def rounds(run: Run) -> Table:
     return Table(columns, rows, title, ["up, all devices: since the first round"])
 
 
-def comparison(summaries: Sequence[Summary], baseline: Summary, notes: Sequence[str] = ()) -> Table:
-    """Return runs, all with the same link model, side by side and compared with one of them.
+def comparison(
+    summaries: Sequence[Summary],
+    baseline: str | None = None,
+    notes: Sequence[str] = (),
+    columns: str | None = None,
+) -> Table:
+    """Return runs side by side, each compared with one of its size.
 
-    `notes` are sentences on the rows, numbered from 1.
+    `baseline` is as for :func:`~hpcfl.results.summary.baselines`, `columns` as for
+    :func:`~hpcfl.results.columns.choose`. `notes` are sentences on the rows, numbered from 1.
     """
-    warned: dict[str, list[int]] = {}
-    for row, summary in enumerate(summaries, 1):
-        for sentence in warnings_of(summary):
-            warned.setdefault(sentence, []).append(row)
+    compared = baselines(summaries, baseline)
+    rows = [
+        Row(*one) for one in zip(range(1, len(summaries) + 1), summaries, compared, strict=True)
+    ]
+    chosen, same = ([*choose(columns)], []) if columns is not None else _chosen(rows)
+    values: list[Sequence[Any]] = []
+    for number, row in enumerate(rows):
+        if number and row.summary.like != rows[number - 1].summary.like:
+            values.append(RULE)
+        values.append([choice.value(row) for choice in chosen])
+    warned = {number: warnings_of(row.summary) for number, row in enumerate(rows)}
+    doubts = {
+        (number, choice.column.name): "; ".join(sentences)
+        for number, sentences in warned.items()
+        for choice in chosen
+        if sentences and choice.elapsed
+    }
     return Table(
-        _COMPARISON,
-        [_comparison_row(row, baseline, summary) for row, summary in enumerate(summaries, 1)],
-        "What a round costs",
+        [choice.column for choice in chosen],
+        values,
+        ", ".join(["What a round costs", *same]),
         [
-            f"baseline: {baseline.variant}, N = {baseline.devices}, d = {baseline.dim} "
-            f"({baseline.name}); a ratio is baseline / this run: above 1 this run is cheaper",
-            "times are medians over measured rounds, bytes are means; device: the slowest of each "
-            f"round; modelled: at {baseline.link}",
+            *_about_baselines(rows),
+            *_about_figures(rows, {choice.column.name for choice in chosen}),
             *_about_members(summaries),
-            *(f"row {row}: {_remarks(summary)}" for row, summary in enumerate(summaries, 1)),
+            *(f"row {row.number}: {_remarks(row.summary)}" for row in rows),
             *notes,
-            *(f"warning: {_rows(rows)}: {sentence}" for sentence, rows in warned.items()),
+            *(f"warning: {_rows(found)}: {sentence}" for sentence, found in _merged(warned)),
+            *([_STAR] if doubts else []),
         ],
+        keys=_keys(chosen),
+        doubts=doubts,
     )
+
+
+def _chosen(rows: Sequence[Row]) -> tuple[list[Choice], list[str]]:
+    """Return the columns that have something to tell, and in words what all rows have in common."""
+    chosen, same = [], []
+    for choice in COLUMNS.values():
+        values = [choice.value(row) for row in rows]
+        if not choice.shown or not any(map(formats.has_value, values)):
+            continue
+        known = {value for value in values if formats.has_value(value)}
+        if choice.common and len(known) == 1 and (choice.common == "known" or None not in values):
+            (told,) = map(choice.column.format, known)
+            # The notes say at what link seconds are modelled.
+            same += [f"{choice.column.title} = {told}"] if choice.column.name != "link" else []
+        else:
+            chosen.append(choice)
+    return chosen, same
+
+
+def _keys(chosen: Sequence[Choice]) -> int:
+    """Return how many columns, the first ones, say which run a row is about."""
+    names = ("row", "protocol", "algorithm", "devices")
+    found = 0
+    while found < len(chosen) - 1 and chosen[found].column.name in names:
+        found += 1
+    return max(1, found)
+
+
+def _about_baselines(rows: Sequence[Row]) -> list[str]:
+    """Return what the ratios of which rows are to."""
+    bases = [row for row in rows if row.summary is row.baseline]
+    if not bases:
+        return []
+    variants = ", ".join(dict.fromkeys(row.summary.variant for row in bases))
+    each = ", each for the rows between the same lines" if len(bases) > 1 else ""
+    alone = [row.number for row in rows if row.baseline is None]
+    without = f"; {_rows(alone)}: none of the same size, dropout and link" if alone else ""
+    return [
+        f"baseline: {_rows([row.number for row in bases])} ({variants}){each}{without}; a ratio is "
+        "baseline / this run: above 1 this run is cheaper"
+    ]
+
+
+def _about_figures(rows: Sequence[Row], names: set[str]) -> list[str]:
+    """Return how the figures of some columns are computed."""
+    links = {str(row.summary.link) for row in rows}
+    modelled = f"; modelled: at {links.pop()}" if len(links) == 1 else ""
+    said = [
+        "times are medians over measured rounds, bytes are means; device: the slowest of each "
+        f"round{modelled}"
+    ]
+    if any("to_target" in name for name in names):
+        said.append(
+            "to target: from the first round until held-out accuracy was there, by all devices"
+        )
+    return said
+
+
+# What a figure and words in it must look like to be numbers, which may differ between rows.
+_NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w.]*\w)")
+
+
+def _merged(warned: Mapping[int, Sequence[str]]) -> list[tuple[str, list[int]]]:
+    """Return warnings with the rows, from 1, that have them.
+
+    Those that differ in numbers alone are one, with the smallest and the largest of each number.
+    """
+    found: dict[tuple[str, ...], tuple[list[int], list[list[str]]]] = {}
+    for row, sentences in warned.items():
+        for sentence in sentences:
+            rows, numbers = found.setdefault(tuple(_NUMBER.split(sentence)), ([], []))
+            rows.append(row + 1)
+            numbers.append(_NUMBER.findall(sentence))
+    return [
+        (_filled(words, [*map(_range, zip(*numbers, strict=True))]), [*dict.fromkeys(rows)])
+        for words, (rows, numbers) in found.items()
+    ]
+
+
+def _filled(words: Sequence[str], numbers: Sequence[str]) -> str:
+    return "".join(
+        f"{before}{number}" for before, number in zip_longest(words, numbers, fillvalue="")
+    )
+
+
+def _range(numbers: Sequence[str]) -> str:
+    low, high = min(numbers, key=float), max(numbers, key=float)
+    return low if low == high else f"{low} to {high}"
 
 
 def _about_members(summaries: Sequence[Summary]) -> list[str]:
@@ -232,24 +326,24 @@ def every_figure(summaries: Sequence[Summary]) -> Table:
     )
 
 
-def to_json(summaries: Sequence[Summary], baseline: Summary) -> str:
+def to_json(summaries: Sequence[Summary], baseline: str | None = None) -> str:
     """Return the summaries, and the ratios where there is something to compare, as JSON.
 
-    An object with ``runs``, a list; with several runs also ``baseline``, its path, and in each run
-    ``baseline_over_run``. What is undefined is null.
+    An object with ``runs``, a list; with several runs, each has ``baseline``, the path of the run
+    that it is compared with, and ``baseline_over_run``. What is undefined is null.
     """
     runs = [summary.as_dict() for summary in summaries]
-    report: dict[str, Any] = {"runs": runs}
     if len(runs) > 1:
-        report["baseline"] = baseline.path
-        for run, summary in zip(runs, summaries, strict=True):
-            run["baseline_over_run"] = ratios(baseline, summary)
-    return jsontext.dumps(report)
+        compared = baselines(summaries, baseline)
+        for run, summary, base in zip(runs, summaries, compared, strict=True):
+            run["baseline"] = None if base is None else base.path
+            run["baseline_over_run"] = None if base is None else ratios(base, summary)
+    return jsontext.dumps({"runs": runs})
 
 
 def details(run: Run) -> list[Facts]:
     """Return everything that was set and found out for a run."""
-    about = {"command": run.command, "run": run.run_id, "started": run.started}
+    about = {"command": repeating.command(run), "run": run.run_id, "started": run.started}
     about |= {"finished": run.finished or "not finished"}
     options = {name: value for name, value in run.config.items() if name != "promises"}
     found = [Facts(about)]
@@ -295,7 +389,11 @@ def promises(run: Run) -> list[str]:
     if found is not None and np.isfinite(found).any():
         worst = float(np.nanmax(found))
         chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
-        rounds = f"in each of {len(found)} rounds" if len(found) > 1 else "in the only round"
+        rounds = (
+            f"in each of {formats.counted(len(found), 'round')}"
+            if len(found) > 1
+            else "in the only round"
+        )
         sentences.append(f"checked {rounds} against the devices that were present: it held{chance}")
     return sentences
 
@@ -305,12 +403,13 @@ def warnings_of(summary: Summary) -> list[str]:
     found = list(summary.warnings)
     first, median = summary.first_round_seconds, summary.round_seconds.median
     if first is not None and not summary.rounds_warmup and first > _SLOW_START * median:
+        advice = "" if summary.algorithm else "; see --warmup"  # which training has not
         found.append(
             f"the first round took {first / median:.1f} times the median and was measured: "
-            "connections and buffers are set up in it; see --warmup"
+            f"connections and buffers are set up in it{advice}"
         )
     p_value = summary.repeats_p_value
-    if p_value is not None and p_value <= _DIFFERENT:
+    if p_value is not None and p_value <= DIFFERENT:
         found.append(
             f"the {summary.repeats} launches differ more than their rounds do (rank test, "
             f"p = {p_value:.2g}): the interval is of these launches, not of a further one"
@@ -344,23 +443,12 @@ def _other_row(phase: PhaseSummary, party: str) -> list[Any]:
     return [up, down, cpu.median]
 
 
-def _comparison_row(row: int, baseline: Summary, summary: Summary) -> list[Any]:
-    total = summary.total
-    return [
-        *(row, summary.variant, summary.devices, summary.dim, summary.alpha, summary.theta),
-        *(total.bytes_up_mean, total.bytes_down_mean),
-        *(total.device_cpu_seconds.median, total.server_cpu_seconds.median),
-        *(summary.round_seconds.median, summary.modelled_round_seconds.median),
-        *ratios(baseline, summary).values(),
-    ]
-
-
 def _figures(summary: Summary) -> list[dict[str, Any]]:
     """Return the rows of a run; the total is last."""
     run: dict[str, Any] = {}
     whole_rounds: dict[str, Any] = {}
     for field in dataclasses.fields(summary):
-        if field.name in ("phases", "total"):
+        if field.name in ("phases", "total", "config"):
             continue
         value = getattr(summary, field.name)
         measured = dataclasses.is_dataclass(value) and field.name != "link"
@@ -394,16 +482,42 @@ def _remarks(summary: Summary) -> str:
         remarks.append(f"validated {summary.rounds_validated}/{summary.rounds_total}")
     if remarks:
         text += f" ({', '.join(remarks)})"
+    text += _over_launches(summary)
     interval = summary.round_seconds_interval
     if interval.known:
         text += (
             f"; round measured {seconds(summary.round_seconds.median)} s, 95 % interval "
             f"{formats.interval(interval.low, interval.high)} s over "
-            f"{summary.rounds_measured} rounds"
+            f"{formats.counted(summary.rounds_measured, 'round')}"
         )
     else:
         text += f"; measured rounds: {summary.rounds_measured}"
     return text
+
+
+def _over_launches(summary: Summary) -> str:
+    """Return how far what several launches reached varies; "" for one, and for benchmarks."""
+    if summary.repeats < 2:
+        return ""
+    found = summary.reached
+    parts = [
+        f"{name} {formats.number(one.median)} {_ends(one)}"
+        for name, one in (("accuracy", found.accuracy), ("epsilon", found.epsilon_proven))
+        if one.median is not None and one.least != one.most
+    ]
+    if found.target is not None and found.launches_at_target != summary.repeats:
+        parts.append(f"{found.launches_at_target} of {summary.repeats} reached the target")
+    return "".join(f"; {part}" for part in parts)
+
+
+def _ends(found: OverLaunches) -> str:
+    if found.interval.known:
+        low, high, what = found.interval.low, found.interval.high, "95 % interval by ranks"
+    else:
+        assert found.least is not None
+        assert found.most is not None
+        low, high, what = found.least, found.most, "lowest and highest"
+    return f"{formats.interval(low, high, formats.number)} ({what})"
 
 
 def _rows(rows: Sequence[int], what: str = "row") -> str:

@@ -19,7 +19,9 @@ LARGEST_CHUNK = 2**30  # bytes that a packed dataset may unpack to at once
 
 
 class FileUpdates(Updates):
-    """One row a device from a file, of N = `devices` rows; every round has the same vectors.
+    """One row a device from a file, of N = `devices` rows or, for None, of any number of them.
+
+    Every round has the same vectors.
 
     A ``.npy`` file with an array of shape (N, d), or an HDF5 file with such a dataset called
     ``updates`` and, if wanted, one called ``weights`` of shape (N,). A UsageError says what else it
@@ -27,7 +29,7 @@ class FileUpdates(Updates):
     rows are read whenever they are needed.
     """
 
-    def __init__(self, path: Path, devices: int) -> None:
+    def __init__(self, path: Path, devices: int | None) -> None:
         self._path = path
         self._read: dict[int, Vector] = {}
         try:
@@ -41,23 +43,24 @@ class FileUpdates(Updates):
                 f"the updates in {path} cannot be read: {files.brief(error)}"
             ) from None
         shape, kind = self._rows.shape, self._rows.dtype.kind
-        if len(shape) != 2 or kind not in "fiu" or not shape[1]:
+        if len(shape) != 2 or kind not in "fiu" or not math.prod(shape):
             raise UsageError(
                 f"{path} holds {self._rows.dtype} of shape {shape}; "
                 "numbers of shape (devices, coordinates) are needed"
             )
-        if shape[0] != devices:
+        self.devices = shape[0] if devices is None else devices
+        if shape[0] != self.devices:
             raise UsageError(
                 f"{path} has {shape[0]} rows for {devices} devices; give --devices {shape[0]}"
             )
         self.dim = shape[1]
         if weights is not None:
             # Nothing is converted that is not a number: HDF5 has text and complex numbers too.
-            usable = weights.shape == (devices,) and weights.dtype.kind in "fiu"
+            usable = weights.shape == (self.devices,) and weights.dtype.kind in "fiu"
             values = np.asarray(weights, np.float64) if usable else np.zeros(1)
             total = values.sum()
             if not (0 < total < np.inf and (values >= 0).all()):
-                raise UsageError(f"the weights in {path} are not {devices} positive numbers")
+                raise UsageError(f"the weights in {path} are not {self.devices} positive numbers")
             self.weights, self.total_weight = values / total, float(total)
 
     def _open(self, path: Path) -> Any:
@@ -119,6 +122,8 @@ def _dataset(file: Any, name: str) -> Any:
     """
     import h5py
 
+    if not file.id.links.exists(name.encode()):
+        raise ValueError(f"it has no dataset {name!r}, only {files.shorten(list(file))}")
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         raise ValueError(f"its {name} are a link to somewhere else")
     dataset = file[name]

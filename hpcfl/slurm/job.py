@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcfl.algorithms import aggregation, federated
 from hpcfl.errors import UsageError
-from hpcfl.options.bench import BenchOptions
+from hpcfl.options.bench import DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make, options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.slurm.launchers import choose
@@ -23,6 +24,7 @@ def prepare(given: Mapping[str, Any], read: Callable[[str, Sequence[str]], dict[
     if job.arguments:
         name = job.kind.partition("-")[0]
         typed = read(name, job.arguments)
+        _check_known(typed)
         known = options_of(TrainOptions if name == "train" else BenchOptions)
         for option in known.keys() & typed.keys():
             known[option].check(known[option].read(typed[option]))
@@ -30,6 +32,18 @@ def prepare(given: Mapping[str, Any], read: Callable[[str, Sequence[str]], dict[
     if cells is not None and job.array is None:
         job = replace(job, array=f"0-{cells - 1}" if cells > 1 else "0")
     return job
+
+
+def _check_known(typed: Mapping[str, Any]) -> None:
+    """Refuse a protocol or an algorithm that does not come with hpcfl.
+
+    One of the user's own (``MODULE:CLASS``) may be found where the job runs, and not here.
+    """
+    protocol, algorithm = typed.get("protocol", DP_FEDAVG), typed.get("algorithm", "fedavg")
+    if protocol != DP_FEDAVG and ":" not in protocol:
+        aggregation.find(protocol, others=(DP_FEDAVG,))
+    if ":" not in algorithm:
+        federated.find(algorithm)
 
 
 def check_frozen(job: Job) -> None:

@@ -10,8 +10,7 @@ from hpcfl.benchmark.experiment import Experiment
 from hpcfl.errors import HpcflError
 from hpcfl.report.formats import duration
 from hpcfl.report.table import Column, Table, label
-from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.summary import Summary, choose_baseline, summarise
+from hpcfl.results.pooling import apart, summarised
 from hpcfl.results.tables import comparison, render_run
 from hpcfl.sweeping import session, states
 from hpcfl.sweeping.cells import Cell
@@ -75,33 +74,26 @@ def render_cells(folder: Path, manifest: Manifest) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def render_outcome(outcome: session.CellOutcome, cells: int) -> str:
-    """Return one line on what became of a cell."""
+def render_outcome(outcome: session.CellOutcome, cells: int | None) -> str:
+    """Return one line on what became of a cell, one of so many, or the only one that runs."""
     cell = outcome.cell
     what = {
         session.DONE: f"done in {duration(outcome.seconds)}: {cell.file}",
         session.FAILED: f"failed: {outcome.sentence}",
     }.get(outcome.state, outcome.state)
-    return f"cell {cell.index} of {cells}: {cell.title}: {what}"
+    of = "" if cells is None else f" of {cells}"
+    return f"cell {cell.index}{of}: {cell.title}: {what}"
 
 
 def render_results(folder: Path, outcomes: Sequence[session.CellOutcome]) -> str:
-    """Return the finished cells side by side, and those that failed with what went wrong.
-
-    There is a table for every link model among the runs.
-    """
-    by_link: dict[LinkModel, list[Summary]] = {}
+    """Return the finished cells side by side, and those that failed with what went wrong."""
+    runs = []
     for outcome in sorted(outcomes, key=lambda outcome: _by_size(outcome.cell)):
         _, run = states.state(folder, outcome.cell)
-        if run is not None:
-            link = run.link()
-            by_link.setdefault(link, []).append(summarise(run, link))
-    parts = [
-        render_run(group[0])
-        if len(group) == 1
-        else comparison(group, choose_baseline(group)).text()
-        for group in by_link.values()
-    ]
+        runs += [] if run is None else [run]
+    summaries = [summary for _, summary in summarised(apart(runs))]
+    parts = [comparison(summaries).text()] if len(summaries) > 1 else []
+    parts += [render_run(summary) for summary in summaries[:1] if len(summaries) == 1]
     failed = [outcome for outcome in outcomes if outcome.state == session.FAILED]
     busy = [outcome for outcome in outcomes if outcome.state == session.BUSY]
     parts += [f"cell {o.cell.index} ({o.cell.title}) failed: {o.sentence}" for o in failed]

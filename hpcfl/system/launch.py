@@ -113,6 +113,14 @@ def netlab_facts() -> dict[str, float | int | str | None]:
     return facts
 
 
+def netlab_link() -> dict[str, float]:
+    """Return the options that model the links of a lab, nothing outside of one."""
+    facts = netlab_facts()
+    names = ("uplink_mbps", "downlink_mbps", "latency_ms")
+    found = {name: facts.get(f"netlab_{name}") for name in names}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
 def terminal_for_progress() -> TextIO | None:
     """Return the stream for a progress bar on this rank, None where no person is looking.
 

@@ -18,7 +18,7 @@ from hpcfl.algorithms.federated.levels import largest_levels
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise
-from hpcfl.benchmark.experiment import secrets_of_noise
+from hpcfl.benchmark.experiment import OF_SPARSE, secrets_of_noise
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import options_of, recorded
 from hpcfl.options.privacy import PrivacyOptions
@@ -132,6 +132,8 @@ def make_config(options: TrainOptions, devices: int, model: str, dim: int) -> di
     config = {"algorithm": options.algorithm, "protocol": options.aggregate} | recorded(options)
     if not federated.find(options.algorithm).private:
         config = {name: config[name] for name in config.keys() - options_of(PrivacyOptions)}
+    if not find(options.aggregate).sparse_upload:
+        config |= dict.fromkeys(OF_SPARSE)
     config |= _OF_BENCH | {"devices": devices, "model": model, "dim": dim}
     return {
         name: str(value) if isinstance(value, Path) else value for name, value in config.items()

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import names, options_of
 from hpcfl.options.training import TrainOptions
+from hpcfl.results.schema import CHECKPOINT_SUFFIX
 from hpcfl.system import files
 
 VERSION = 3
@@ -110,7 +111,7 @@ class Checkpoints:
 
 def path_for(results: Path) -> Path:
     """Return where the checkpoint of a run is kept: beside its results file."""
-    return results.with_suffix(".checkpoint.npz")
+    return results.with_suffix(CHECKPOINT_SUFFIX)
 
 
 def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:

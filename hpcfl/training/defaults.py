@@ -10,6 +10,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import make, stated
 from hpcfl.options.training import TrainOptions
 from hpcfl.rounds.build import without_dropouts
+from hpcfl.system.launch import netlab_link
 from hpcfl.training.presets import PRESETS
 
 
@@ -21,7 +22,8 @@ def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     """
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
-    values = dict(PRESETS[preset]) if preset is not None else {}
+    # Within a lab the seconds that are modelled are those of its links.
+    values = {**(PRESETS[preset] if preset is not None else {}), **netlab_link()}
     given = stated(TrainOptions, given)
     length = {"epochs", "steps"}
     if given.keys() & length:

@@ -6,6 +6,7 @@ import math
 
 from hpcfl.algorithms.federated import find
 from hpcfl.options.training import TrainOptions
+from hpcfl.report.formats import counted
 from hpcfl.results.schema import Metric
 from hpcfl.training.session import Trained
 
@@ -22,7 +23,8 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
     modelled = sum(figures[Metric.MODELLED_SECONDS] for figures in rounds)
     lines = [
         f"\n{trained.model}, {trained.weights.size} parameters: accuracy "
-        f"{last[Metric.ACCURACY]:.4f} after {len(rounds)} rounds, all aggregates validated",
+        f"{last[Metric.ACCURACY]:.4f} after {counted(len(rounds), 'round')}, all aggregates "
+        "validated",
         f"sent up by all devices: {last[Metric.BYTES_UP_TOTAL] / 1e6:.3f} MB",
         f"modelled: {modelled:.1f} s, training included",
     ]

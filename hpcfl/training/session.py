@@ -24,6 +24,7 @@ from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
+from hpcfl.report.formats import counted
 from hpcfl.results.schema import DeviceMetric, Metric
 from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
@@ -294,8 +295,8 @@ def _check_unfinished(state: checkpoint.Checkpoint, options: TrainOptions) -> No
     rounds = options.rounds
     if state.next_round >= rounds:
         raise UsageError(
-            f"{options.resume} has {state.next_round} rounds behind it, and --rounds is {rounds}: "
-            "there is nothing left to train"
+            f"{options.resume} has {counted(state.next_round, 'round')} behind it, and --rounds is "
+            f"{rounds}: there is nothing left to train"
         )
 
 
@@ -303,7 +304,7 @@ def _left(
     state: checkpoint.Checkpoint, options: TrainOptions, kept: checkpoint.Checkpoints
 ) -> Left:
     """Keep the state of a training that was told to leave; return what to tell every rank."""
-    told = f"stopped by a signal after {state.next_round} rounds"
+    told = f"stopped by a signal after {counted(state.next_round, 'round')}"
     if options.error_feedback:
         return Left(f"{told}; with --error-feedback the run cannot be continued", resumable=False)
     try:

@@ -203,7 +203,7 @@ def test_runs_are_compared(secagg, tmp_path):
         ("accuracy", {"target": 90}, "--target is 90.0; it must be at least 0 and at most 1"),
         ("accuracy", {"target": float("nan")}, "--target is nan"),
         ("scaling", {"against": "bytes"}, "choose devices, dim"),
-        ("ranks", {"style": "bars"}, "--style is 'bars'; choose one of ecdf, box"),
+        ("ranks", {"spread": "bars"}, "--spread is 'bars'; choose one of ecdf, box"),
         ("accuracy", {}, r"run\.h5 "),
     ],
 )

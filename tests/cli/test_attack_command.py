@@ -29,8 +29,8 @@ def test_a_kept_round_is_announced_attacked_and_explained(tmp_path):
     text = " ".join(done.stdout.split())
 
     assert (kept.returncode, done.returncode) == (0, 0), done.stderr
-    assert "Warning: --insecure-seed is given: keys are not secret." in kept.stderr
-    assert "Warning: --keep-transcript is given: values are not secret either." in kept.stderr
+    assert "warning: --insecure-seed is given: keys are not secret" in kept.stderr
+    assert "warning: --keep-transcript is given: values are not secret either" in kept.stderr
     assert f"Transcript of the last round, insecure: {path}" in kept.stdout
     assert "protocol sparse, round 0" in text
     assert "12, of which 1 collude with the server; of the others 9 survived, 2 did not" in text

@@ -197,8 +197,8 @@ def test_without_matplotlib_the_user_is_told_what_to_install(results):
         timeout=60,
     )
 
-    assert job.returncode == 1
-    assert job.stderr == "Error: figures need matplotlib: pip install hpcfl[plot]\n"
+    assert job.returncode == 2
+    assert job.stderr == "Error: a figure needs matplotlib: pip install 'hpcfl[plot]'\n"
 
 
 def test_help_names_every_kind_and_imports_none():

@@ -52,6 +52,6 @@ def test_without_the_package_it_says_how_to_get_it():
         "'--per-round', '10']; from hpcfl.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "pip install 'hpcfl[dp]'" in done.stderr

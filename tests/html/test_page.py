@@ -4,9 +4,11 @@ from collections import Counter
 from html.parser import HTMLParser
 
 from click.testing import CliRunner
-from page_runs import HOSTILE, write_runs
+from page_runs import HOSTILE, write_run, write_runs
 
 from hpcfl.cli.report import command
+
+BUSY = {"transport": "mpi", "ranks": 3, "cores_usable": 2, "before_load_1min": 9.0}
 
 
 class Reader(HTMLParser):
@@ -47,3 +49,16 @@ def test_the_page_is_whole_and_runs_nothing_that_a_file_holds(tmp_path):
     assert page.count["caption"] == page.count["table"] > 20
     assert page.count["svg"] == page.count["figcaption"] == 8
     assert page.count["h3"] == 5
+
+
+def test_warnings_stand_in_the_summary_and_commands_start_the_ranks(tmp_path):
+    for name in "abcd":  # more than are shown unfolded
+        write_run(tmp_path / f"{name}.h5", dim=ord(name), facts=BUSY)
+    path = tmp_path / "page.html"
+    assert CliRunner().invoke(command, [str(tmp_path), "--html", str(path)]).exit_code == 0
+    text = path.read_text(encoding="utf-8")
+    summary = text[: text.index("<h2>Runs</h2>")]
+
+    assert "rows 1 to 4: a load of 9.0 on 2 cores" in summary
+    assert summary.count('class="number doubtful" title="a load of 9.0 on 2 cores') == 4
+    assert text.count("mpirun -n 3 hpcfl bench plain") == 4

@@ -7,12 +7,15 @@ import pytest
 from click.testing import CliRunner
 from labs import star
 
+from hpcfl.benchmark import experiment as benchmark
 from hpcfl.cli import group
 from hpcfl.errors import UsageError
 from hpcfl.netlab import launcher, requirements, session
 from hpcfl.netlab.links import Link
 from hpcfl.system import cores, environment, launch
 from hpcfl.system.doctor.mpi import Implementation, Launcher
+from hpcfl.training import defaults as training
+from hpcfl.training.presets import PRESETS
 
 
 def test_mpirun_starts_one_rank_on_every_host_and_they_talk_over_the_labs_network():
@@ -167,3 +170,22 @@ def test_a_dry_run_prints_what_would_be_run(monkeypatch):
     assert sum(" tbf " in line for line in lines) == 4
     assert "198.19.0.2/16" in result.output
     assert lines[-1].endswith("hpcfl bench sparse --dim 10'")
+
+
+def test_seconds_are_modelled_over_the_links_of_the_lab(monkeypatch):
+    plan = star(2, Link(50e6, 0.015), Link(80e6, 0.015))
+    monkeypatch.setenv(
+        launch.NETLAB_VARIABLE, launcher.launch_environment(plan, {})[launch.NETLAB_VARIABLE]
+    )
+    asked = {
+        "bench": (benchmark.asked, {"protocol": "secagg"}),
+        "train": (training.asked, {"algorithm": "fedavg"}),
+    }
+
+    for ask, what in asked.values():
+        found = ask(what)
+        assert (found.uplink_mbps, found.downlink_mbps, found.latency_ms) == (50, 80, 15)
+        # What is typed is meant.
+        assert ask(what | {"uplink_mbps": 5}).uplink_mbps == 5
+    preset = next(iter(PRESETS))
+    assert training.asked({"algorithm": "fedavg"}, preset).uplink_mbps == 50

@@ -141,15 +141,55 @@ def test_launches_can_be_the_samples(tmp_path):
         return one_configuration([load(file) for file in files], side)
 
     a, b = launches("a", [0, 1, 2, 3]), launches("b", [1, 2, 3, 4.5])
-    by_round, by_launch = compare(a, b), compare(a, b, by="launches")
+    by_round, by_launch = compare(a, b, by="rounds"), compare(a, b, by="launches")
 
     assert (by_round.a.samples, by_launch.a.samples) == (40, 4)
     assert by_launch.a.median == pytest.approx(1.5 + 1.045)
     # Rounds of a launch are alike, so forty of them are not forty independent samples.
     assert by_round.verdict == "more"
     assert by_launch.verdict == "not distinguishable"
-    assert any("--by launches" in sentence for sentence in remarks(by_round))
+    assert any("too sure" in sentence for sentence in remarks(by_round))
     assert remarks(by_launch) == []
+
+
+def drawn(folder, name, places):
+    """Return launches of ten rounds, each somewhere else."""
+    return [
+        load(write_seconds(folder / name / f"{i}.h5", [place + s for s in TEN]))
+        for i, place in enumerate(places)
+    ]
+
+
+def test_launches_are_the_samples_where_they_differ_more_than_their_rounds(tmp_path):
+    # The same program, three launches a side: whoever counts rounds finds that B is faster.
+    places = {"a": [0.0, 0.3, 0.2], "b": [0.1, 0.0, 0.05]}
+    a, b = (one_configuration(drawn(tmp_path, *side), side[0]) for side in places.items())
+    by_round, chosen = compare(a, b, by="rounds"), compare(a, b)
+
+    assert by_round.verdict == "less"
+    assert (chosen.sampled_by, chosen.a.samples, chosen.b.samples) == ("launches", 3, 3)
+    assert chosen.verdict == "too few samples"
+    assert "the 3 of A (p = " in chosen.sampled_because
+    assert chosen.sampled_because in chosen.table().notes
+    assert not chosen.exceeds(0)
+
+
+@pytest.mark.parametrize("places", [[0.0], [0.0, 0.0, 0.0]])
+def test_rounds_are_the_samples_where_launches_are_alike(tmp_path, places):
+    a, b = (one_configuration(drawn(tmp_path, name, places), name) for name in "ab")
+    found = compare(a, b)
+
+    assert (found.sampled_by, found.a.samples) == ("rounds", 10 * len(places))
+    assert ("no more than" in found.sampled_because) == (len(places) > 1)
+
+
+def test_whether_launches_differ_is_asked_of_what_is_compared(tmp_path):
+    runs = drawn(tmp_path, "a", [0.0, 0.3, 0.2])
+    steady = [replace(run, cpu_seconds=np.full_like(run.cpu_seconds, 0.25)) for run in runs]
+    side = one_configuration(steady, "A")
+
+    assert compare(side, side).sampled_by == "launches"
+    assert compare(side, side, "device_cpu_seconds").sampled_by == "rounds"
 
 
 def test_runs_of_other_sizes_are_refused_and_other_machines_warned_of(tmp_path):

@@ -142,7 +142,7 @@ def test_a_table_without_pandas_says_what_to_install(make_run, monkeypatch):
     path = make_run("a.h5", [simple_record()])
     monkeypatch.setitem(sys.modules, "pandas", None)
 
-    with pytest.raises(HpcflError, match=r"pip install hpcfl\[table\]"):
+    with pytest.raises(HpcflError, match=r"pip install 'hpcfl\[table\]'"):
         load_many([path])
 
 

@@ -33,9 +33,9 @@ def test_one_file_is_shown_in_full(make_run):
 
 
 def test_a_folder_is_the_same_as_its_files(pair, tmp_path):
-    assert "baseline: secagg" in report(*pair).stdout
+    assert "baseline: row 2 (secagg);" in report(*pair).stdout
     assert report(tmp_path).stdout == report(*pair).stdout
-    assert "baseline: sparse" in report(*pair, "--baseline", "a").stdout
+    assert "baseline: row 1 (sparse);" in report(*pair, "--baseline", "a").stdout
 
 
 def test_the_link_is_the_runs_own_unless_given(make_run):
@@ -52,16 +52,18 @@ def test_the_link_is_the_runs_own_unless_given(make_run):
         assert "--uplink-mbps" in str(refused)
 
 
-def test_runs_for_different_links_are_not_compared(make_run):
+def test_runs_for_different_links_stand_apart_with_their_links(make_run):
     paths = [
         make_run("a.h5", [simple_record()]),
         make_run("b.h5", [simple_record()], uplink_mbps=1.0),
     ]
-    result = report(*paths)
+    apart = report(*paths).stdout
 
-    assert isinstance(result.exception, UsageError)
-    assert "--uplink-mbps" in str(result.exception)
-    assert report(*paths, "--uplink-mbps", 5).exit_code == 0
+    assert "1 Mbit/s up, 16 Mbit/s down, 1 ms latency" in apart
+    assert "baseline" not in apart
+    together = report(*paths, "--uplink-mbps", 5).stdout
+    assert "modelled: at 5 Mbit/s up" in together
+    assert "baseline: row 1 (sparse)" in together
 
 
 @pytest.mark.parametrize("status", ["failed", "running"])
@@ -80,7 +82,7 @@ def test_a_run_that_did_not_end_well_is_shown_with_a_warning(make_run, status):
 def test_rounds_that_failed_validation_are_warned_of(make_run):
     path = make_run("run.h5", [simple_record(), simple_record(validated=False)])
 
-    assert "1 rounds that failed validation" in report(path).stderr
+    assert "1 round that failed validation" in report(path).stderr
 
 
 def test_nothing_but_damaged_files_is_an_error(tmp_path):
@@ -104,7 +106,7 @@ def test_json_holds_the_summaries_and_nothing_else(pair):
     assert list(one) == ["runs"]
     assert one["runs"][0]["total"]["bytes_up_mean"] == 210
     assert "baseline_over_run" not in one["runs"][0]
-    assert both["baseline"] == str(pair[1])
+    assert [run["baseline"] for run in both["runs"]] == [str(pair[1])] * 2
     assert both["runs"][0]["baseline_over_run"]["bytes_up"] == 4
     assert both["runs"][1]["baseline_over_run"]["bytes_up"] == 1
 
@@ -114,6 +116,7 @@ def test_a_report_is_printed_in_every_form(pair):
         lines = report(*asked, "--format", "markdown").stdout.splitlines()
         assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
         assert report(*asked, "--format", "csv").stdout.startswith("path,status,protocol,")
+        assert "\\toprule" in report(*asked, "--format", "latex").stdout
     assert report(*pair, "--json").stdout == report(*pair, "--format", "json").stdout
 
 
@@ -126,3 +129,69 @@ def test_two_forms_at_once_are_refused(pair):
         result = report(*pair, *options)
         assert isinstance(result.exception, UsageError)
         assert sentence in str(result.exception)
+
+
+def test_columns_are_chosen_and_ordered_in_every_form(pair):
+    options = ("--columns", "bytes-up-mean,protocol,clip_norm,bytes_up_ratio")
+    names = ["bytes_up_mean", "protocol", "clip_norm", "bytes_up_ratio"]
+    lines = report(*pair, *options).stdout.splitlines()
+
+    assert [line.split() for line in lines[2:6]] == [
+        ["up", "B/device", "protocol", "clip", "norm", "up", "ratio"],
+        ["-" * 11, "-" * 8, "-" * 9, "-" * 8],
+        ["210", "sparse", "-", "4.00x"],
+        ["840", "secagg", "-", "1.00x"],
+    ]
+    assert report(*pair, *options, "--format", "csv").stdout == (
+        ",".join(names) + "\n210.0,sparse,,4.0\n840.0,secagg,,1.0\n"
+    )
+    assert [list(row) for row in json.loads(report(*pair, *options, "--json").stdout)] == [
+        names
+    ] * 2
+    # One run, too, where columns are asked for.
+    assert json.loads(report(pair[0], "--columns", "file,dim", "--json").stdout) == [
+        {"file": "a.h5", "dim": 10}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ("protocol,acuracy", "'acuracy', which is no column; did you mean 'accuracy'?"),
+        ("protocol,", "'', which is no column"),
+        ("dim,dim", "--columns has dim twice"),
+    ],
+)
+def test_a_column_that_there_is_not_is_refused(pair, columns, sentence):
+    refused = report(*pair, "--columns", columns).exception
+
+    assert isinstance(refused, UsageError)
+    assert sentence in str(refused)
+
+
+def test_where_leaves_out_the_others(pair):
+    found = json.loads(report(*pair, "--where", "protocol=secagg,dropout=0.25", "--json").stdout)
+
+    assert [run["protocol"] for run in found["runs"]] == ["secagg"]
+    for condition, sentence in (
+        ("protocol", "give KEY=VALUE"),
+        ("protocl=secagg", "did you mean 'protocol'?"),
+        ("protocol=cohort", "no run has protocol=cohort"),
+    ):
+        refused = report(*pair, "--where", condition).exception
+        assert isinstance(refused, UsageError)
+        assert sentence in str(refused)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_output_is_no_wider_than_the_terminal(make_run, monkeypatch, width, count):
+    monkeypatch.setenv("COLUMNS", str(width))
+    paths = [
+        make_run(f"{number}.h5", [simple_record(10**number)] * 7, protocol=protocol, dim=10**9)
+        for number, protocol in enumerate(["secagg", "secagg-graph", "dp-fedavg"] * 4)
+    ]
+    lines = report(*paths[:count]).stdout.splitlines()
+
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("-") for line in lines)

@@ -1,4 +1,4 @@
-"""One table in five renderings."""
+"""One table in six renderings."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ import math
 import pytest
 
 from hpcfl.report import formats, jsontext
-from hpcfl.report.table import RULE, Column, Facts, Table, label
+from hpcfl.report.table import RULE, Column, Facts, Table, label, seconds, size
 
 COLUMNS = (
     label("phase"),
@@ -40,7 +40,7 @@ def test_headings_are_wrapped_as_far_as_the_width_demands():
         "                      device CPU",
         "phase    up B/device   median ms",
     ]
-    assert TABLE.text(width=20).splitlines()[2:6] == [
+    assert TABLE.text(width=25).splitlines()[2:6] == [
         "                   device",
         "                      CPU",
         "                up median",
@@ -132,6 +132,12 @@ def test_facts_leave_out_what_has_no_value():
         *((formats.share(0.5), "50.00%"), (formats.share(0.00012), "0.0120%")),
         *((formats.size(1_234_567), "1.2 MB"), (formats.duration(99.94), "99.9 s")),
         *((formats.duration(200), "3 min 20 s"), (formats.duration(18_600), "5 h 10 min")),
+        *((formats.duration(800_000), "9 d 6 h"), (formats.duration(3.2e9), "101 years")),
+        *(
+            (formats.time(0.2), "0.200 s"),
+            (formats.time(1200), "20 min 00 s"),
+            (formats.time(None), "-"),
+        ),
         (formats.words({"a": [1, None], "b": "x\ny"}), "a=1, -, b=x y"),
         (formats.words("\x1b[2J"), "\N{REPLACEMENT CHARACTER}[2J"),
     ],
@@ -144,3 +150,99 @@ def test_json_has_null_for_what_is_not_a_finite_number():
     document = {"a": (math.inf, 1.5), "b": {"c": math.nan}, "d": True}
 
     assert json.loads(jsontext.dumps(document)) == {"a": [None, 1.5], "b": {"c": None}, "d": True}
+
+
+def values_of(column, *values):
+    table = Table([column], [[value] for value in values])
+    return table.shown[0].heading, [cell for (cell,) in table.cells]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "heading", "cells"),
+    [
+        (seconds("x", "CPU"), (0.0105, 0.999, None), "CPU, ms", ["10.50", "999.0", "-"]),
+        (seconds("x", "CPU"), (0.0105, 12.0, math.nan), "CPU, s", ["0.0105", "12.00", "-"]),
+        (seconds("x", "CPU"), (0.0105, 1.2e4), "CPU", ["10.50 ms", "3 h 20 min"]),
+        (seconds("x", "CPU"), (2e-5, 5.0), "CPU", ["0.0200 ms", "5.000 s"]),
+        (seconds("x", "CPU"), (16_561_882_368.152469,), "CPU", ["525 years"]),
+        (seconds("x", "CPU"), (), "CPU, ms", []),
+        (size("x", "up", "/device"), (0, 999_999), "up, B/device", ["0", "999999"]),
+        (size("x", "up", "/device"), (7073.0, 1e6), "up, MB/device", ["0.00707", "1.000"]),
+        (size("x", "up", "/device"), (12, 4e9, None), "up, per device", ["12 B", "4.000 GB", "-"]),
+    ],
+)
+def test_a_column_has_the_unit_that_suits_all_of_its_values(column, values, heading, cells):
+    assert values_of(column, *values) == (heading, cells)
+
+
+def test_units_for_people_leave_csv_and_json_as_they_are():
+    table = Table([seconds("cpu_seconds", "CPU"), size("up_bytes", "up")], [[7200.0, 4e9]])
+
+    assert table.cells == [["2 h 00 min", "4.000"]]
+    assert table.csv() == "cpu_seconds,up_bytes\n7200.0,4000000000.0\n"
+    assert table.records() == [{"cpu_seconds": 7200.0, "up_bytes": 4e9}]
+
+
+def test_a_table_that_is_too_wide_is_folded_with_its_first_columns_again():
+    columns = [label("name"), *(Column(f"c{n}", "x" * 9) for n in range(5))]
+    table = Table(columns, [["a", *range(5)], RULE, ["b", *range(5, 10)]], "wide", ["note"])
+
+    assert table.text(width=30).splitlines() == [
+        "wide",
+        "",
+        "name  xxxxxxxxx  xxxxxxxxx",
+        "----  ---------  ---------",
+        "a             0          1",
+        "----  ---------  ---------",
+        "b             5          6",
+        "",
+        "name  xxxxxxxxx  xxxxxxxxx",
+        "----  ---------  ---------",
+        "a             2          3",
+        "----  ---------  ---------",
+        "b             7          8",
+        "",
+        "name  xxxxxxxxx",
+        "----  ---------",
+        "a             4",
+        "----  ---------",
+        "b             9",
+        "",
+        "note",
+    ]
+    for width in (8, 14, 40, 60, 100):
+        assert max(map(len, table.text(width).splitlines())) <= max(width, 14)
+
+
+def test_latex_has_the_rules_of_booktabs_and_nothing_that_tex_would_read():
+    rows = [["a&b_%$#{}~^\\", 400.0, 0.0105], RULE, ["total", 1, 1]]
+    table = Table(COLUMNS, rows, "50 %", ["_", "*: a star"])
+    lines = table.latex().splitlines()
+
+    assert [line for line in lines if line.startswith("\\") and "rule" in line] == [
+        "\\toprule",
+        "\\midrule",
+        "\\midrule",
+        "\\bottomrule",
+    ]
+    assert "\\begin{tabular}{lrr}" in lines
+    assert "\\caption{50 \\%}" in lines
+    (row,) = [line for line in lines if "400" in line]
+    assert row.split(" &")[0].strip() == (r"a\&b\_\%\$\#\{\}\textasciitilde{}\^{}\textbackslash{}")
+    assert row.count(" & ") == 2
+    assert row.endswith("\\\\")
+    # Otherwise TeX takes the star for one of the line's end.
+    assert "\\_\n\n*: a star" in table.latex()
+    assert sum(line.startswith("\\begin") for line in lines) == 2
+    assert sum(line.startswith("\\end") for line in lines) == 2
+
+
+def test_a_doubtful_value_has_a_star_and_its_reason_where_there_is_room():
+    table = Table(COLUMNS, ROWS, doubts={(1, "bytes_up"): "", (2, "cpu_seconds"): "<load>"})
+
+    assert table.cells[2] == ["total", "1000000000", "*12000"]
+    assert table.cells[0] == ["model", "400", "10.50"]
+    assert table.cells[1][1] == "-"
+    assert table.markdown().splitlines()[-1].endswith(" \\*12000 |")
+    assert '<td class="number doubtful" title="&lt;load&gt;">*12000</td>' in table.html()
+    assert "*" not in table.csv().replace("*b*", "")

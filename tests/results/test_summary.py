@@ -9,7 +9,7 @@ from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
 from hpcfl.results.statistics import Percentiles
-from hpcfl.results.summary import choose_baseline, ratios, summarise
+from hpcfl.results.summary import baselines, ratios, summarise
 
 # 1 byte takes 1 us up and 0.5 us down.
 LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
@@ -150,15 +150,43 @@ def three(make_run):
 
 
 def test_the_baseline_goes_by_its_file_or_by_its_protocol_if_that_is_unique(three):
-    assert choose_baseline(three) is three[1]
-    assert choose_baseline([three[0]]) is three[0]
+    assert baselines(three) == [three[1]] * 3
+    assert baselines([three[0]]) == [None]  # nothing to compare it with
     for name in ("third.h5", "third"):
-        assert choose_baseline(three, name) is three[2]
-    assert choose_baseline(three, "sparse") is three[0]
+        assert baselines(three, name) == [three[2]] * 3
+    assert baselines(three, "sparse") == [three[0]] * 3
     with pytest.raises(UsageError, match=r"any of .*second\.h5, .*third\.h5"):
-        choose_baseline(three, "secagg")
+        baselines(three, "secagg")
     with pytest.raises(UsageError, match=r"none of sparse, secagg, first\.h5"):
-        choose_baseline(three, "fedavg")
+        baselines(three, "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({"dim": 10}, {"dim": 20}), ({"dropout": 0.25}, {"dropout": 0.0})],
+    ids=["parameters", "dropout"],
+)
+def test_runs_are_compared_with_one_of_the_same_size_and_dropout(make_run, one, other):
+    made = [
+        summary_of(make_run(f"{number}.h5", [simple_record()], protocol=protocol, **options))
+        for number, (protocol, options) in enumerate(
+            [("sparse", one), ("secagg", one), ("sparse", other), ("secagg", other)]
+        )
+    ]
+
+    for name in (None, "secagg"):
+        assert baselines(made, name) == [made[1], made[1], made[3], made[3]]
+    # A file is the baseline of those of its own size.
+    assert baselines(made, "0") == [made[0], made[0], None, None]
+    assert baselines(made[:3], "secagg") == [made[1], made[1], None]
+
+
+def test_runs_for_different_links_are_no_baseline_of_each_other(make_run):
+    run = load(make_run("a.h5", [simple_record()]))
+    near, far = (summarise(run, run.link(latency_ms=latency)) for latency in (1, 20))
+
+    assert baselines([near, far]) == [None, None]
+    assert baselines([near, far, near]) == [near, None, near]
 
 
 def test_ratios_are_baseline_over_run(three):

@@ -1,13 +1,19 @@
 import csv
 import io
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from run_files import PHASES, simple_record
 
+from hpcfl.report.table import RULE
+from hpcfl.results import repeating
+from hpcfl.results.columns import COLUMNS
 from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.pooling import apart, summarised
 from hpcfl.results.reader import load
-from hpcfl.results.summary import choose_baseline, summarise
+from hpcfl.results.summary import summarise
 from hpcfl.results.tables import (
     _rows,
     comparison,
@@ -34,7 +40,7 @@ def summaries(make_run):
 
 
 def compared(summaries, baseline=None):
-    return comparison(summaries, choose_baseline(summaries, baseline))
+    return comparison(summaries, baseline)
 
 
 def cells(table, first):
@@ -103,6 +109,106 @@ def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(
     )
 
 
+def test_measured_seconds_have_a_star_where_something_spoiled_them(summaries):
+    spoiled = replace(summaries[0], warnings=("3 ranks on 2 cores",))
+    table = compared([spoiled, summaries[1]])
+    (starred,) = [cell for row in table.cells for cell in row if cell.startswith("*")]
+
+    # Bytes, CPU time and modelled seconds do not depend on how long ranks waited.
+    assert starred == "*200.0"
+    assert table.notes[-1].startswith("*: ")
+    assert 'title="3 ranks on 2 cores">*200.0</td>' in table.html()
+    assert not compared(summaries[:2]).doubts
+    walls = [cell for cell in cells(phases(spoiled), "total") if cell.startswith("*")]
+    assert walls == ["*32.00", "*46.40", "*48.00"]
+    assert not phases(summaries[0]).doubts
+
+
+def test_warnings_that_differ_in_numbers_alone_are_one(summaries):
+    told = [
+        ("a load of 2.2 on 2 cores (on node12)",),
+        ("a load of 10.5 on 2 cores (on node12)", "3 {} of 4"),
+        ("a load of 3 on 2 cores (on node13)", "3 {} of 5"),
+    ]
+    notes = compared(
+        [replace(one, warnings=said) for one, said in zip(summaries[:1] * 3, told, strict=True)]
+    ).notes
+
+    assert [note for note in notes if note.startswith("warning")] == [
+        "warning: rows 1, 2: a load of 2.2 to 10.5 on 2 cores (on node12)",
+        "warning: rows 2, 3: 3 {} of 4 to 5",
+        "warning: row 3: a load of 3 on 2 cores (on node13)",
+    ]
+
+
+def test_rows_are_in_the_order_of_their_sizes(make_run):
+    sizes = [100, 25, 50, 75]
+    runs = [load(make_run(f"{dim}.h5", [simple_record()], dim=dim)) for dim in sizes]
+    found = summarised(apart(runs))
+
+    assert [summary.dim for _, summary in found] == sorted(sizes)
+    # Between those that cannot be compared there is a line.
+    assert [row == RULE for row in comparison([s for _, s in found]).rows] == [
+        *(False, True, False, True, False, True, False)
+    ]
+
+
+def test_what_all_rows_have_in_common_is_said_once(make_run):
+    def table(*alphas):
+        runs = [
+            load(make_run(f"{alphas}{number}.h5", [simple_record()], alpha=alpha))
+            for number, alpha in enumerate(alphas)
+        ]
+        return compared([summarise(run, LINK) for run in runs])
+
+    def names(table):
+        return {column.name for column in table.columns}
+
+    alike = table(0.1, 0.1)
+    assert "alpha = 0.1" in alike.title
+    assert "alpha" not in names(alike)
+    assert "alpha" not in table(None, None).title
+    for alphas in ((0.1, None), (0.1, 0.2)):
+        assert "alpha" in names(table(*alphas))
+
+
+def test_every_column_has_a_name_a_title_and_an_explanation():
+    for name, choice in COLUMNS.items():
+        assert name == choice.column.name
+        assert name.isidentifier()
+        assert choice.column.title
+        assert choice.about[0].islower() or choice.about.startswith(("CPU", "delta"))
+        assert not choice.about.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("environment", "typed"),
+    [
+        ({"transport": "loopback", "ranks": 1}, "hpcfl bench sparse"),
+        ({"transport": "mpi", "ranks": 3}, "mpirun -n 3 hpcfl bench sparse"),
+        ({"transport": "mpi"}, "hpcfl bench sparse"),
+        (
+            {
+                "transport": "netlab",
+                "ranks": 26,
+                "netlab_hosts": 25,
+                "netlab_uplink_mbps": 10.0,
+                "netlab_downlink_mbps": 50.0,
+                "netlab_latency_ms": 15.0,
+                "netlab_server_rate_mbps": None,
+            },
+            "hpcfl netlab --hosts 25 --rate 10mbit --downlink-rate 50mbit --latency 15ms -- "
+            "bench sparse",
+        ),
+    ],
+)
+def test_the_command_to_repeat_a_run_starts_its_ranks(make_run, environment, typed):
+    run = load(make_run("run.h5", [simple_record()], environment=environment))
+
+    assert repeating.command(run) == typed
+    assert f"command   {typed}" in details(run)[0].text(1000)
+
+
 def test_a_slow_first_round_is_no_matter_where_it_only_warmed_up(make_run):
     rounds = [simple_record(50, warmup=True), simple_record(), simple_record()]
     summary = summarise(load(make_run("run.h5", rounds)), LINK)
@@ -125,12 +231,14 @@ def test_a_run_without_measured_rounds_has_dashes(make_run):
 def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(summaries):
     table = compared(summaries[:2])
 
-    assert table.notes[0].startswith("baseline: secagg, N = 4, d = 10 (secagg.h5);")
+    assert table.title == "What a round costs, N = 4, d = 10, theta = 0.25"
+    assert table.notes[0].startswith("baseline: row 2 (secagg); a ratio is baseline / this run")
+    assert table.notes[1].endswith("modelled: at 8 Mbit/s up, 16 Mbit/s down, 1 ms latency")
     # Medians of scale 2 against scale 4: bytes 420 against 840, CPU 14 against 28 ms, modelled
     # 2 * 70.1525 + 4 ms against 4 * 70.1525 + 4 ms.
     assert [" ".join(row) for row in table.cells] == [
-        "1 sparse 4 10 0.1 0.25 420 50 14.00 120.0 0.200 0.144 2.00x 2.00x 1.97x",
-        "2 secagg 4 10 - 0.25 840 100 28.00 240.0 0.400 0.285 1.00x 1.00x 1.00x",
+        "1 sparse 0.1 420 50 14.00 120.0 200.0 144.3 2.00x 2.00x 1.97x",
+        "2 secagg - 840 100 28.00 240.0 400.0 284.6 1.00x 1.00x 1.00x",
     ]
     assert table.records()[0]["device_cpu_seconds_median"] == pytest.approx(0.014)
 
@@ -142,7 +250,7 @@ def test_a_comparison_tells_the_active_variant_from_the_passive_one(make_run):
     ]
     table = compared([summarise(load(path), LINK) for path in runs])
 
-    assert table.notes[0].startswith("baseline: secagg, N")
+    assert table.notes[0].startswith("baseline: row 1 (secagg);")
     assert [row[1] for row in table.cells] == ["secagg", "secagg, active"]
     assert max(map(len, table.text().splitlines())) < 120
 
@@ -212,4 +320,13 @@ def test_promises_say_in_how_many_rounds_they_were_checked(make_run, rounds, whi
     assert promises(load(make_run("a.h5", records))) == [
         f"checked in {which} against the devices that were present: it held, but for a "
         "probability of 2^-40.0"
+    ]
+
+
+def test_the_guide_has_every_column_with_its_meaning():
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| (.*) \| (yes)? ?\|$", guide, re.MULTILINE)
+
+    assert listed == [
+        (name, choice.about, "yes" if choice.shown else "") for name, choice in COLUMNS.items()
     ]

@@ -66,7 +66,7 @@ def test_a_sweep_runs_every_cell_once_and_then_nothing(plan, folder):
     assert {cell["file"] for cell in cells(folder)} == set(runs)
     assert "Cells: 8 done" in first.stdout
     assert "Cells: 8 finished before" in second.stdout
-    assert "baseline: secagg, N = 3" in second.stdout
+    assert "(secagg), each for the rows between the same lines" in second.stdout
     assert ids(runs_in(folder)) == ids(runs)
 
 

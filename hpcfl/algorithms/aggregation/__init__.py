@@ -6,6 +6,7 @@ in `PROTOCOLS`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpcfl.algorithms.registry import find_class, registry
@@ -47,7 +48,9 @@ PROTOCOLS = registry(
 )
 
 
-def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
+def find(
+    name: str, security: str = "passive", others: Sequence[str] = ()
+) -> type[AggregationProtocol]:
     """Return the protocol called `name`, or the class that ``MODULE:CLASS`` names.
 
     Parameters
@@ -57,6 +60,9 @@ def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
     security : str
         ``"passive"``, or ``"active"`` for the variant against a server that cheats.
 
+    others : sequence of str
+        What else can be meant where `name` was typed, for the error.
+
     Raises
     ------
     UsageError
@@ -64,7 +70,7 @@ def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
     """
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
-    found = find_class(name, PROTOCOLS, AggregationProtocol, "protocol")
+    found = find_class(name, PROTOCOLS, AggregationProtocol, "protocol", others)
     if sum(step.upload for step in getattr(found, "steps", ())) != 1:
         raise UsageError(f"the protocol {name!r} must have steps, one of them with upload=True")
     if security == "passive":

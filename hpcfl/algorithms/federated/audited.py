@@ -12,6 +12,7 @@ from hpcfl.options.definition import OptionGroup, again, described, make, option
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, ProtocolOptions, SeedOptions
 from hpcfl.options.training import TrainOptions
+from hpcfl.report.formats import counted
 
 # Settings that an algorithm has only if it declares them.
 _DECLARED = (
@@ -140,7 +141,8 @@ class Instance(OptionGroup):
         """Refuse rounds that do not go as planned in ways that are not played."""
         if self.replayed > self.rounds:
             raise UsageError(
-                f"--replayed is {self.replayed}; it must be from 0 to the {self.rounds} rounds"
+                f"--replayed is {self.replayed}; it must be from 0 to the "
+                f"{counted(self.rounds, 'round')}"
             )
         by_number = self.sampling == "poisson" and not self.distributed
         if self.dropout and not (

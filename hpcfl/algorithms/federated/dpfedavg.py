@@ -35,6 +35,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting import dp_fedavg
 from hpcfl.privacy.accounting.accountant import Accountant
+from hpcfl.report.formats import counted
 
 if TYPE_CHECKING:
     from hpcfl.audit.rounds import Stage
@@ -173,8 +174,9 @@ class DPFedAvg(PrivateAlgorithm):
         rounds = federation.rounds + self.repeated
         proven = self.proven(rounds, self.sigma)
         return [
-            f"{rounds} rounds are ({proven:.4g}, {self.privacy.delta:g})-"
-            "differentially private for a user's whole vector, present or not, as long as the "
+            f"{counted(rounds, 'round')} {'is' if rounds == 1 else 'are'} "
+            f"({proven:.4g}, {self.privacy.delta:g})-differentially private for a user's whole "
+            "vector, present or not, as long as the "
             f"noise of {honest} honest {'devices is' if honest > 1 else 'device is'} in each sum"
         ]
 

@@ -53,6 +53,7 @@ from hpcfl.privacy.accounting.guarantee import (
     failure_clauses,
     less_failures,
 )
+from hpcfl.report.formats import counted
 
 #: How a device goes through its data; each epoch is a partition of it into batches of gamma.
 SHUFFLES = {
@@ -187,7 +188,7 @@ def _paper(settings: Settings, epsilon: float, conversion: str) -> Guarantee:
         REPLACE_RECORD,
         (
             "accesses of a record count as fractions, and all noise of a round protects it",
-            f"a device takes part in at most {settings.worst_participations} rounds",
+            f"a device takes part in at most {counted(settings.worst_participations, 'round')}",
         ),
         f"{settings.claim}, {conversion}, rho = {settings.paper_rho:.4g}",
     )

@@ -43,6 +43,7 @@ from hpcfl.privacy.accounting.guarantee import (
     less_failures,
     spaced,
 )
+from hpcfl.report.formats import counted
 
 SAMPLINGS = ("poisson", "fixed")
 NOISES = ("central", "distributed")
@@ -217,12 +218,12 @@ def _distributed(settings: Settings) -> Guarantee:
     if left:
         epsilon, method = distributed.epsilon(worst, found.sigma, found.dim, found.norm, left)
     least = min(worst, default=settings.honest)
-    counted = f"at least {least}" if settings.honest_by_round is not None else f"{least}"
+    honest = f"at least {least}" if settings.honest_by_round is not None else f"{least}"
     noisy = "user adds" if least == 1 else "users add"
     assumptions = (
         "who takes part may be known to all: no amplification by sampling is claimed",
-        f"a user takes part in at most {rounds} of the {settings.rounds} rounds",
-        f"{counted} honest {noisy} discrete Gaussian noise of parameter {found.sigma} to "
+        f"a user takes part in at most {rounds} of the {counted(settings.rounds, 'round')}",
+        f"{honest} honest {noisy} discrete Gaussian noise of parameter {found.sigma} to "
         "every coordinate of every sum, and keep it to themselves",
         f"the server learns only sums of integers, {settings.unit:g} to a unit, each rounded up or "
         "down from its real value",

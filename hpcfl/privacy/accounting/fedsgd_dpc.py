@@ -29,6 +29,7 @@ from hpcfl.privacy.accounting.guarantee import (
     Schedule,
     check_delta,
 )
+from hpcfl.report.formats import counted
 
 NOISES = ("laplace", "gaussian")
 SAMPLINGS = ("poisson", "fixed")
@@ -67,8 +68,8 @@ class Settings(Schedule):
             )
         if self.replies is not None and self.replies > self.rounds:
             raise UsageError(
-                f"a device answers in {self.replies} of {self.rounds} rounds; it can answer "
-                "in at most all of them"
+                f"a device answers in {self.replies} of {counted(self.rounds, 'round')}; it can "
+                "answer in at most all of them"
             )
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcfl.errors import UsageError
+from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 
 REPLACE_RECORD = "replace one record"
@@ -118,7 +119,7 @@ class Schedule:
         """Refuse more rounds of a device than there are."""
         if participations is not None and participations > self.rounds:
             raise UsageError(
-                f"a device takes part in {participations} of {self.rounds} rounds; "
+                f"a device takes part in {participations} of {counted(self.rounds, 'round')}; "
                 "it can be in at most all of them"
             )
 
@@ -155,7 +156,7 @@ def failure_clauses(rounds: int, failure: float) -> tuple[str, ...]:
         return ()
     return (
         f"all this fails in a round with a probability of at most {failure:g}, and that of all "
-        f"{rounds} rounds is taken off delta",
+        f"{counted(rounds, 'round')} is taken off delta",
     )
 
 

@@ -23,7 +23,7 @@ from types import ModuleType
 
 import numpy as np
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import MissingPackageError, UsageError
 from hpcfl.privacy.accounting import pld, zcdp
 from hpcfl.privacy.accounting.guarantee import check_count, check_delta, check_positive
 from hpcfl.privacy.distributions import Floats
@@ -245,11 +245,7 @@ def _dp_accounting() -> ModuleType:
     try:
         import dp_accounting
     except ImportError as error:
-        from hpcfl.errors import HpcflError
-
-        raise HpcflError(
-            "accounting for sampling needs dp-accounting: pip install 'hpcfl[dp]'"
-        ) from error
+        raise MissingPackageError("accounting for sampling", "dp-accounting", "dp") from error
     module: ModuleType = dp_accounting
     return module
 

@@ -16,7 +16,7 @@ import math
 from importlib import import_module
 from types import ModuleType
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import MissingPackageError, UsageError
 from hpcfl.privacy.accounting.guarantee import check_delta
 
 # Squares of multipliers, and sums of many, must neither overflow nor vanish.
@@ -136,7 +136,7 @@ def scipy(part: str) -> ModuleType:
     try:
         return import_module(f"scipy.{part}")
     except ImportError as error:
-        raise HpcflError("privacy accounting needs SciPy: pip install 'hpcfl[dp]'") from error
+        raise MissingPackageError("privacy accounting", "SciPy", "dp") from error
 
 
 def _checked(rho: float) -> float:
