@@ -67,7 +67,8 @@ class ExposureOptions(OptionGroup):
     seed: int = again(SeedOptions, "seed", 0, help="Seed of the simulation.")
     plot: Path | None = option(
         None,
-        "Also draw T and the exposure over alpha, for several dropout rates: .png, .svg or .pdf; "
+        "Also draw contributors and exposure over alpha, for several dropout rates: .png, .svg or "
+        ".pdf; "
         "for protocols that do not send all coordinates.",
     )
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # Whose epsilon: the column of /training, and how its line differs from the other's.
 SIDES: dict[str, tuple[Metric, dict[str, Any]]] = {
-    "paper": (Metric.EPSILON_PAPER, {"linestyle": ":", "fillstyle": "none"}),
-    "proven": (Metric.EPSILON_PROVEN, {"linestyle": "-", "fillstyle": "full"}),
+    "paper": (Metric.EPSILON_PAPER, {"linestyle": ":"}),
+    "proven": (Metric.EPSILON_PROVEN, {"linestyle": "-"}),
 }
 
 
@@ -48,9 +48,8 @@ def lacking(run: Run, **_: object) -> str | None:
 def draw(runs: Sequence[Run], frame: Frame = PLAIN, log_x: bool = False) -> Figure:
     """Return two panels: both epsilons over rounds, and accuracy over both epsilons.
 
-    For each configuration (means over runs that differ in their seeds alone) a full line with
-    filled markers shows what is proven for the mechanism as it was run, a dotted one with empty
-    markers what the paper claims. Of lines that are the same, those drawn first are wider, so that
+    For each configuration (means over runs that differ in their seeds alone) a full line shows what
+    is proven for the mechanism as it was run, a dotted one what the paper claims. Of lines that are the same, those drawn first are wider, so that
     each is seen. A round without a finite epsilon, or with a wrong aggregate, is left out.
     """
     options = ("epsilon_delta",) if len(_deltas(runs)) > 1 else ()
@@ -70,7 +69,7 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, log_x: bool = False) -> Figu
         words = "".join(f", {side}: none is finite" for side in none)
         left.plot([], [], label=f"{label}{words}", **base.points() | {"linestyle": "-"})
     for side, (_, shape) in SIDES.items():
-        left.plot([], [], color="0.4", marker="o", label=_MEANING[side], **shape)
+        left.plot([], [], color="0.4", label=_MEANING[side], **shape)
     deltas = _deltas(runs)
     name = f"epsilon (delta = {deltas[0]:g})" if len(deltas) == 1 else "epsilon"
     left.set(xlabel="round (the first is 0)", ylabel=name)

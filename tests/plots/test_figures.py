@@ -267,7 +267,7 @@ def test_a_long_legend_lies_below_the_axes_within_the_figure(trained):
 def test_a_long_name_is_broken_at_its_commas(trained):
     long = "long-name-" * 7
     runs = [trained(f"{long}{k}.h5") for k in range(2)]
-    names = legend(accuracy.draw(runs, replace(APART, width=5.6)))
+    names = legend(chosen("accuracy", {"size": "5.6x4"}).draw(runs, pool=False))
 
     assert names == [f"sparse, N = 4,\n{long}{k}.h5" for k in range(2)]
 
