@@ -49,8 +49,9 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, log_x: bool = False) -> Figu
     """Return two panels: both epsilons over rounds, and accuracy over both epsilons.
 
     For each configuration (means over runs that differ in their seeds alone) a full line shows what
-    is proven for the mechanism as it was run, a dotted one what the paper claims. Of lines that are the same, those drawn first are wider, so that
-    each is seen. A round without a finite epsilon, or with a wrong aggregate, is left out.
+    is proven for the mechanism as it was run, a dotted one what the paper claims. Of lines that are
+    the same, those drawn first are wider, so that each is seen. A round without a finite epsilon,
+    or with a wrong aggregate, is left out.
     """
     options = ("epsilon_delta",) if len(_deltas(runs)) > 1 else ()
     series = seeds.series(runs, frame, options=options)

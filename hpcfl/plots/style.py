@@ -124,9 +124,11 @@ def new_figure(
     except ImportError as error:
         raise MissingPackageError("a figure", "matplotlib", "plot") from error
     width = frame.width or rcParams["figure.figsize"][0]
-    beside = max(1, min(panels, int(width / (narrowest * font_scale()))))
-    rows = math.ceil(panels / beside)
-    columns = math.ceil(panels / rows)
+    most = max(1, min(panels, int(width / (narrowest * font_scale()))))
+    # Rows that are all full, if that takes not many more of them.
+    full = [count for count in range(most, most // 2, -1) if panels % count == 0]
+    columns = full[0] if full else math.ceil(panels / math.ceil(panels / most))
+    rows = math.ceil(panels / columns)
     size = width, frame.height or rows * height * font_scale()
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **more).flat)

@@ -438,8 +438,8 @@ def test_figures_are_drawn_of_rounds_with_no_or_one_device_that_is_in_no_committ
     assert lonely.tolist() == np.isnan(run.slowest_cpu_seconds("device")[:, -1]).tolist()
     assert lonely.tolist() == np.isnan(run.survivor_bytes()).tolist()
     for figure in (
-        *(ranks.draw([run, other], style=style) for style in ("ecdf", "box")),
-        *(ranks.draw([run], style=style) for style in ("ecdf", "box")),
+        *(ranks.draw([run, other], spread=style) for style in ("ecdf", "box")),
+        *(ranks.draw([run], spread=style) for style in ("ecdf", "box")),
         *(module.draw([run, other]) for module in (phases, scaling, exposure, tradeoff)),
     ):
         figure.canvas.draw()
