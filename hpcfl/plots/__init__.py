@@ -49,7 +49,7 @@ KINDS = {
         against=("rounds", "bytes", "seconds"),
     ),
     "scaling": Kind(
-        "seconds and bytes of a round against the number of devices or of parameters",
+        "seconds, CPU time and bytes of a round against the number of devices or of parameters",
         "hpcfl.plots.scaling",
         ("against",),
         against=("devices", "dim"),
@@ -100,15 +100,15 @@ class FrameOptions(OptionGroup):
     size: str = option(
         "page",
         "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
-        "needs; or both, in inches.",
-        unit="column|page|WxH",
+        "needs; or width x height in inches, such as 6x4.",
+        unit="SIZE",
         default_text="page; the style's",
     )
     style: str = option(
         "paper",
         "Fonts and lines: paper, talk (larger ones, 12 inches wide), a matplotlib style file, or "
         "the name of a style of matplotlib. Colours of protocols and phases stay what they are.",
-        unit="paper|talk|FILE",
+        unit="STYLE",
     )
     title: str | None = option(
         None, 'Title in place of the figure\'s own; "" for none.', default_text="the figure's own"

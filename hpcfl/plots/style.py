@@ -52,6 +52,8 @@ _PAPER = {
     "ps.fonttype": 42,
     "svg.fonttype": "none",
     "savefig.dpi": 300,
+    # What files and users say is text, whatever signs are in it.
+    "text.parse_math": False,
 }
 _FIXED = ("figure.figsize", "pdf.fonttype", "ps.fonttype", "savefig.dpi")
 _LARGER = 1.75

@@ -194,6 +194,15 @@ def test_figures_of_no_results_have_readable_texts(tmp_path):
         assert overlapping(every, renderer) == []
 
 
+def test_signs_of_mathematics_in_names_are_letters(runs):
+    options = {"title": r"$\nothing$", "label": [r"secagg=$\frac$"]}
+    figure = chosen("scaling", options).draw(runs("scaling", 1))
+    laid_out(figure)
+
+    (legend,) = figure.legends
+    assert legend.get_texts()[0].get_text() == r"$\frac$"
+
+
 def test_an_address_is_no_style_file():
     with (
         pytest.raises(UsageError, match="there is no style"),
