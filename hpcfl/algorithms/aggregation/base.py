@@ -28,7 +28,16 @@ from hpcfl.privacy.threat import Threat
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
     from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
+    from hpcfl.options.shared import RoundOptions
 
+# Options that every protocol has a use for, or that are checked for every one.
+FOR_ALL = frozenset(
+    {
+        *("dropout", "dropout_model", "dropout_phase", "scaling", "upload", "security"),
+        *("rotate", "model_update", "shared", "committee", "helpers"),
+        *("uplink_mbps", "downlink_mbps", "latency_ms"),
+    }
+)
 # Some coordinates of a vector, or all of them.
 Where = NDArray[np.int64] | slice
 
@@ -220,6 +229,22 @@ class AggregationProtocol(ABC):
         self.enrolled: Mapping[int, Any] = {}
         self.members: Sequence[int] = ()
         self.population = 0
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        """Return the options of `RoundOptions` and `LinkOptions` that a run has a use for.
+
+        Those are among them whose other values are refused. A given option that is not there is
+        refused: a class that reads more of its `parameters` adds what it reads.
+        """
+        used = {*FOR_ALL}
+        if cls.sparse_upload:
+            used.add("alpha")
+        if cls.most_helpers:
+            used.add("helper_mbps")
+        if not options.dropout:
+            used -= {"dropout_model", "dropout_phase"}
+        return frozenset(used)
 
     @classmethod
     def helpers_of(cls, asked: int | None) -> int:
@@ -521,6 +546,10 @@ class AggregationProtocol(ABC):
 
 class QuantisedProtocol(AggregationProtocol):
     """A protocol that sums quantised vectors in a group."""
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"group", "bits", "levels", "clip"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)

@@ -27,6 +27,7 @@ from hpcfl.algorithms.quantisation import all_finite
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import InTheClear
 
 
@@ -41,6 +42,10 @@ class FedAvg(AggregationProtocol):
         Step("upload", Pattern.GATHER, upload=True),
         Step("result", Pattern.LOCAL),
     )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"locations"}
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> InTheClear:
