@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
 
 class Spoken(RoundObserver):
-    """Says which devices were refused, and calls `progress` after every round."""
+    """Passes on warnings and who was refused, and calls `progress` after every round."""
 
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
 
     def refused(self, index: int, error: HpcflError) -> None:
         click.echo(f"round {index}: {error}", err=True)
+
+    def warned(self, sentence: str) -> None:
+        click.echo(f"Warning: {sentence}.", err=True)
 
     def ended(self, index: int) -> None:
         self._progress()

@@ -38,6 +38,8 @@ FIRST_ROUND = "first_round"
 OF_THE_RUN = {"stop_reason"}
 # Of the environment: where every rank was, its host, hardware threads and devices.
 PLACEMENT = "placement"
+# Of the configuration: what of the published data was not there, where some was missing.
+INCOMPLETE = "incomplete_data"
 # How a value that there is not is stored.
 NONE = "none"
 

@@ -75,6 +75,9 @@ class RoundObserver:
     def refused(self, index: int, error: HpcflError) -> None:
         """Learn of a device that took no further part in a round, and why."""
 
+    def warned(self, sentence: str) -> None:
+        """Learn, before the first round, what is to be known of all."""
+
     def finished(self, index: int, result: Any) -> None:
         """Take the result of a round; an HpcflError ends the run, on every rank."""
 
@@ -111,6 +114,10 @@ class Together(RoundObserver):
     def refused(self, index: int, error: HpcflError) -> None:
         for observer in self._observers:
             observer.refused(index, error)
+
+    def warned(self, sentence: str) -> None:
+        for observer in self._observers:
+            observer.warned(sentence)
 
     def finished(self, index: int, result: Any) -> None:
         for observer in self._observers:

@@ -24,7 +24,7 @@ from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
-from hpcfl.results.schema import DeviceMetric, Metric
+from hpcfl.results.schema import INCOMPLETE, DeviceMetric, Metric
 from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
@@ -131,6 +131,9 @@ def run(
         config = make_config(options, count, name, weights.size)
         config |= protocol.settings()
         config |= algorithm.settings()
+        if mine.incomplete:
+            config[INCOMPLETE] = mine.incomplete
+            observer.warned(mine.incomplete)
         kept = checkpoint.Checkpoints(checkpoint.path_for(path))
         try:
             memory.check(protocol, hosts.memory(transport.placement))
