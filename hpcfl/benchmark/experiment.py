@@ -198,14 +198,15 @@ class Experiment:
                 return None
             if enrolled is not None:
                 enrolled.charge(played.record, index)
-            played.record.warmup = index < options.warmup
+            # A warm-up that outlasts the time of the run ends with a measured round.
+            played.record.warmup = index < options.warmup and not rule.over
             for start in range(0, model.size, BLOCK):
                 part = slice(start, start + BLOCK)
                 model[part] -= last.mean_at(part).astype(np.float32)
             return replace(played, aggregate=None)
 
         def decide(index: int, played: Played) -> str:
-            return "" if index < options.warmup else rule.after(played.record.round_seconds)
+            return "" if played.record.warmup else rule.after(played.record.round_seconds)
 
         indices = range(first, options.planned_rounds)
         reason = repeat(transport, indices, play_one, decide, watching)

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 from hpcfl.errors import AgreedError
-from hpcfl.system import launch
+from hpcfl.system import files, launch
 
 # Of a run that was told to leave, and can go on: EX_TEMPFAIL of sysexits.h, "try again".
 LEFT_STATUS = 75
@@ -48,7 +48,7 @@ class Interruption:
     def __init__(self) -> None:
         self.asked = False
         self._mark: Callable[[], object] = _nothing
-        self._last_words: Callable[[], str] = str
+        self._last_words: Callable[[], str] = _given_up
 
     def told_to_leave(self) -> bool:
         """Return whether a signal was received."""
@@ -67,7 +67,7 @@ class Interruption:
         try:
             yield
         finally:
-            self._mark, self._last_words = _nothing, str
+            self._mark, self._last_words = _nothing, _given_up
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         # Also noted by the thread, which hears of it even if this one is inside MPI.
@@ -107,12 +107,20 @@ class Interruption:
                 os.write(2, f"Error: {sentence}\n".encode())
 
         _within(LAST_SECONDS, speak)
+        _within(LAST_SECONDS, files.discard_drafts)
         launch.wait_for_turn()
         os._exit(LEFT_STATUS)
 
 
 def _nothing() -> None:
     pass
+
+
+def _given_up() -> str:
+    """Return what the first rank says that is stopped while no results are being written."""
+    if launch.guess_rank():
+        return ""
+    return f"stopped by a signal: what was at hand did not end within {DEADLINE_SECONDS:g} s"
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:

@@ -9,14 +9,16 @@ from hpcfl.attack.tables import render
 from hpcfl.attack.transcript import load
 from hpcfl.errors import HpcflError, UsageError
 
-SMALL = ("--devices", 12, "--dim", 500, "--rounds", 1, "--warmup", 0, "--alpha", 0.3)
+SMALL = ("--devices", 12, "--dim", 500, "--rounds", 1, "--warmup", 0)
+ALPHA = ("--alpha", 0.3)
 
 
 def keep(folder, protocol, *options):
     """Return the transcript of a round that the command line has run."""
     path = folder / f"{protocol}.npz"
     keeping = ("--insecure-seed", 1, "--keep-transcript", path, "--output", folder / "results")
-    done = invoke("bench", protocol, *SMALL, *keeping, *options)
+    sent = () if protocol.startswith("secagg") else ALPHA
+    done = invoke("bench", protocol, *SMALL, *sent, *keeping, *options)
     assert done.exit_code == 0, done.output
     return path
 
@@ -24,7 +26,7 @@ def keep(folder, protocol, *options):
 def test_a_kept_round_is_announced_attacked_and_explained(tmp_path):
     path = tmp_path / "round.npz"
     options = ("--insecure-seed", 1, "--keep-transcript", path, "--output", tmp_path)
-    kept = hpcfl("bench", "sparse", *SMALL, *options)
+    kept = hpcfl("bench", "sparse", *SMALL, *ALPHA, *options)
     done = hpcfl("attack", "components", path)
     text = " ".join(done.stdout.split())
 

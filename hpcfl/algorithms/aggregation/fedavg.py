@@ -109,12 +109,13 @@ class FedAvgServer(ModelSender):
         super().__init__(model)
         self._dim = protocol.parameters.dim
         self.survivors: list[int] = []
+        self._received: set[int] = set()
         self.total = np.zeros(self._dim)
 
     def receive_upload(self, sender: int, payload: Payload) -> None:
         """Add a device's vector, of finite numbers, to the sum."""
         name = f"device {sender}"
-        if sender in self.survivors:
+        if sender in self._received:
             raise MessageError("upload", name, "it was received twice")
         where: NDArray[np.int64] | slice = slice(None)
         count, used = self._dim, 0
@@ -130,6 +131,7 @@ class FedAvgServer(ModelSender):
         if not all_finite(values):
             raise MessageError("upload", name, "a value is not finite")
         self.total[where] += values
+        self._received.add(sender)
         self.survivors.append(sender)
 
     def finish_upload(self) -> None:
