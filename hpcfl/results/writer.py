@@ -468,6 +468,19 @@ def _bytes_of_round(
     return a_round
 
 
+def check_room(path: Path, needed_bytes: int) -> None:
+    """Refuse a file that its file system has no room for, by UsageError."""
+    try:
+        free = shutil.disk_usage(path.parent).free
+    except OSError:
+        return  # It is said when the file is created.
+    if needed_bytes > free:
+        raise UsageError(
+            f"the results would take about {formats.size(needed_bytes)}, and {formats.size(free)} "
+            f"are free for {path}: give fewer --rounds or --devices, or another --output"
+        )
+
+
 def _opened(path: Path, mode: str, **more: Any) -> Any:
     # The oldest file format has no checksums: a half-written attribute at the end of a run then
     # spoils nothing but itself.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 from hpcfl.errors import AgreedError
-from hpcfl.system import files, launch
+from hpcfl.system import launch
 
 # Of a run that was told to leave, and can go on: EX_TEMPFAIL of sysexits.h, "try again".
 LEFT_STATUS = 75
@@ -107,13 +108,19 @@ class Interruption:
                 os.write(2, f"Error: {sentence}\n".encode())
 
         _within(LAST_SECONDS, speak)
-        _within(LAST_SECONDS, files.discard_drafts)
+        _within(LAST_SECONDS, _discard_drafts)
         launch.wait_for_turn()
         os._exit(LEFT_STATUS)
 
 
 def _nothing() -> None:
     pass
+
+
+def _discard_drafts() -> None:
+    # Only a rank that writes files has loaded it.
+    if "hpcfl.system.files" in sys.modules:
+        sys.modules["hpcfl.system.files"].discard_drafts()
 
 
 def _given_up() -> str:

@@ -122,7 +122,7 @@ def run(
     config: dict[str, Any] = {}
     kept = None
     if transport.has_server:
-        from hpcfl.results.writer import ResultsWriter, default_path
+        from hpcfl.results.writer import ResultsWriter, check_room, default_path, predicted_bytes
 
         path = output
         if path.suffix not in (".h5", ".hdf5"):
@@ -150,6 +150,9 @@ def run(
                     training.restore(state)
             claims = [promise.claim for promise in protocol.promises()]
             config["promises"] = [*claims, *algorithm.promises()]
+            if options.max_seconds is None and options.target_accuracy is None:
+                phases = len(algorithm.phases(protocol))
+                check_room(path, predicted_bytes(phases, count, options.rounds, helpers=helpers))
             writer = ResultsWriter(
                 path,
                 protocol=protocol.name,

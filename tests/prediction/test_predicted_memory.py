@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from hpcfl.costmodel import memory, model
-from hpcfl.costmodel.memory import START_BYTES, predict_memory
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
 from hpcfl.rounds.build import build
+from hpcfl.rounds.memory import START_BYTES, predict_memory
 
 
 def predicted(protocol, devices, dim, ranks=1, **options):
