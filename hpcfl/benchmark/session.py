@@ -152,6 +152,8 @@ def _run_one(
     def given_up() -> str:
         return f"{left()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
 
+    left_over = experiment.options.warmup + experiment.options.rounds - writer.written
+    observer.begins(experiment.protocol, max(0, left_over), transport.placement.ranks)
     with writer, interruption.writing(writer.mark_interrupted, given_up):
         reason = experiment.run(transport, Together(_Writing(writer), observer), earlier)
         writer.record_end({"stop_reason": reason, **hosts.counters(transport)})

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from hpcfl.costmodel import memory, model
+from hpcfl.costmodel import model
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
+from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
 from hpcfl.rounds.memory import START_BYTES, predict_memory
 

@@ -596,6 +596,18 @@ class QuantisedProtocol(AggregationProtocol):
         self._check_levels(noise.bound(most, parameters.dim, 2.0**-parameters.correctness_bits))
         self.noise = noise
 
+    def costs(self) -> list[PhaseCosts]:
+        found = super().costs()
+        if self.noise is not None:
+            (upload,) = (phase for phase in found if phase.name == self.upload_phase())
+            add(upload.device, {"noise": self.noisy_integers})
+        return found
+
+    @property
+    def noisy_integers(self) -> float:
+        """Number of integers that a device adds noise to, if there is any: those it sends."""
+        return self.inclusion * self.parameters.dim
+
     @property
     def threat(self) -> Threat:
         """Who is reckoned with."""
