@@ -16,10 +16,10 @@ import tempfile
 from pathlib import Path
 
 from harness import figure
-from hpcfl.costmodel.memory import START_BYTES, predict_memory
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results.reader import Run, load
 from hpcfl.rounds.build import build
+from hpcfl.rounds.memory import START_BYTES, predict_memory
 
 # Protocol, ranks, devices, coordinates, and other options.
 CASES: tuple[tuple[str, int, int, int, tuple[str, ...]], ...] = (

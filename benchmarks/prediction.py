@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcfl.algorithms.aggregation import find
 from hpcfl.costmodel.calibration import load
 from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.options.bench import BenchOptions
@@ -92,7 +93,8 @@ def one_pass(folder: Path, protocols: Sequence[str], ranks: int, rounds: int) ->
         found = expected(predict(built, calibration, part(asked, LinkModel), ranks))
         played = rounds * (4 if devices * dim < 10**6 else 1)
         options = ("--devices", devices, "--dim", dim, "--rounds", played, "--warmup", 1)
-        hpcfl(ranks, "bench", protocol, *options, "--alpha", alpha, "--output", file)
+        sent = ("--alpha", alpha) if "alpha" in find(protocol).uses(asked) else ()
+        hpcfl(ranks, "bench", protocol, *options, *sent, "--output", file)
         yield Compared((protocol, devices, dim), found, measured(load_run(file)))
         file.unlink()
 

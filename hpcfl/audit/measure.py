@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,10 @@ from hpcfl.algorithms.federated.audited import AuditOptions, Instance
 from hpcfl.audit.bounds import EpsilonBound, bound_where_sent, lower_bound
 from hpcfl.audit.game import Game
 from hpcfl.report.jsontext import finite
+from hpcfl.system import room
+
+# What is kept of a run on one of the two datasets: a pair in a list, and in an array.
+RUN_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -50,17 +55,31 @@ class Audit:
         return dict(finite(asdict(self) | judged))
 
 
-def audit(instance: Instance, runs: int, seed: int = 0, confidence: float = 0.99) -> Audit:
+def audit(
+    instance: Instance,
+    runs: int,
+    seed: int = 0,
+    confidence: float = 0.99,
+    *,
+    progress: Callable[[int], object] = lambda done: None,
+) -> Audit:
     """Run an instance on two neighbouring datasets, and bound epsilon from below.
 
     Of `runs` runs on each dataset, at least 20, one half chooses the threshold. Each of the bounds
-    holds with the confidence.
+    holds with the confidence. `progress` is called with 1 after each run.
     """
     AuditOptions(runs=runs, seed=seed, confidence=confidence)  # refuses what is out of range
+    room.check_memory(f"the scores of {runs} runs", 2 * RUN_BYTES * runs, "give fewer --runs")
     game = Game(instance, seed)
     spent = game.account()
+
+    def played(canary: bool, run: int) -> tuple[float, bool]:
+        score = game.play(canary, run)
+        progress(1)
+        return score
+
     without, with_ = (
-        np.array([game.play(canary, run) for run in range(runs)]) for canary in (False, True)
+        np.array([played(canary, run) for run in range(runs)]) for canary in (False, True)
     )
     return Audit(
         instance,

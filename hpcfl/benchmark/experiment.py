@@ -18,7 +18,8 @@ from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make, stated
-from hpcfl.rounds.build import build, model_updates, with_group, without_dropouts
+from hpcfl.rounds import usage
+from hpcfl.rounds.build import build, check_degree, model_updates, with_group, without_dropouts
 from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
@@ -43,8 +44,15 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
     """Return the options that keywords, or a command line, stand for.
 
     `given` has values of `BenchOptions` by name, at least ``protocol``. A UsageError says that
-    there is no such option, or that a value cannot be meant.
+    there is no such option, that a value cannot be meant, or that an option would be ignored.
     """
+    options = resolved(given)
+    usage.check(given, options.protocol, options, usage.of_benchmark(options))
+    return options
+
+
+def resolved(given: Mapping[str, Any]) -> BenchOptions:
+    """Return the same, whether all that is given is used or not."""
     if given.get("resume") is not None and given.get("output") is not None:
         raise UsageError("--resume continues in its own file: leave --output out")
     # Within a lab the seconds that are modelled are those of its links.
@@ -74,6 +82,7 @@ class Experiment:
                 "--keep-transcript is of the last round, which --rel-ci and --max-seconds leave "
                 "open: give --rounds only"
             )
+        check_degree(options, devices)
         updates = _updates(options, devices)
         summing = partial(build, options.summed_by)
         protocol, schedule = summing(options, devices, updates.dim, updates.weights)
@@ -198,14 +207,15 @@ class Experiment:
                 return None
             if enrolled is not None:
                 enrolled.charge(played.record, index)
-            played.record.warmup = index < options.warmup
+            # A warm-up that outlasts the time of the run ends with a measured round.
+            played.record.warmup = index < options.warmup and not rule.over
             for start in range(0, model.size, BLOCK):
                 part = slice(start, start + BLOCK)
                 model[part] -= last.mean_at(part).astype(np.float32)
             return replace(played, aggregate=None)
 
         def decide(index: int, played: Played) -> str:
-            return "" if index < options.warmup else rule.after(played.record.round_seconds)
+            return "" if played.record.warmup else rule.after(played.record.round_seconds)
 
         indices = range(first, options.planned_rounds)
         reason = repeat(transport, indices, play_one, decide, watching)

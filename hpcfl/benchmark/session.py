@@ -58,6 +58,8 @@ def run(
     interruption = current()
     typed = list(command or ["hpcfl", *sys.argv[1:]])
     counts = list(counts) or [default_devices(world, options)]
+    if max(counts) > memory.MANY:
+        world.raise_everywhere(_too_many(world, counts))
     experiments = [Experiment.prepare(options, devices) for devices in counts]
     observer = Together(*_killer(options, world, experiments), observer)
     if world.tolerant and options.keep_transcript is not None:
@@ -80,6 +82,15 @@ def run(
         except AgreedError as agreed:
             error = agreed
         world.settle(error)
+
+
+def _too_many(world: World, counts: Sequence[int]) -> HpcflError | None:
+    """Return, on rank 0, that there are more devices than memory on all hosts."""
+    try:
+        memory.check_devices(counts, len({*world.hosts()}))
+    except HpcflError as error:
+        return error if world.rank == 0 else None
+    return None
 
 
 def _killer(
@@ -134,7 +145,9 @@ def _run_one(
             if resume is not None:
                 earlier = _earlier(resume, experiment)
             place = transport.placement
-            memory.check(experiment.protocol, hosts.memory(place), world.tolerant)
+            free = hosts.memory(place)
+            memory.check(experiment.protocol, free, world.tolerant)
+            memory.check_vectors(experiment.protocol, free, place.ranks)
             writer = _writer(world, experiment, output, command, hosts, place, earlier)
         except HpcflError as problem:
             error = problem
@@ -153,6 +166,8 @@ def _run_one(
     def given_up() -> str:
         return f"{left()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
 
+    left_over = experiment.options.warmup + experiment.options.rounds - writer.written
+    observer.begins(experiment.protocol, max(0, left_over), transport.placement.ranks)
     try:
         with writer, interruption.writing(writer.mark_interrupted, given_up):
             reason = experiment.run(transport, Together(_Writing(writer), observer), earlier)
@@ -219,7 +234,7 @@ def _writer(
 ) -> ResultsWriter:
     import shlex
 
-    from hpcfl.results.writer import ResultsWriter, default_path
+    from hpcfl.results.writer import ResultsWriter, check_room, default_path, predicted_bytes
 
     protocol = experiment.protocol
     captured = hosts.environment(world.facts(), placement)
@@ -234,9 +249,21 @@ def _writer(
             failures=world.tolerant,
             ranks=placement.ranks,
         )
-    path = output
+    path, options = output, experiment.options
     if not _is_file(output):
         path = default_path(output, experiment.name, experiment.devices, experiment.updates.dim)
+    if options.max_seconds is None:
+        # With a limit, nobody knows how many rounds there will be.
+        needed = predicted_bytes(
+            len(protocol.phases()),
+            experiment.devices,
+            options.warmup + options.rounds,
+            failures=world.tolerant,
+            ranks=placement.ranks,
+            helpers=placement.helpers,
+            committee=protocol.has_committee,
+        )
+        check_room(path, needed)
     return ResultsWriter(
         path,
         protocol=experiment.name,
@@ -246,7 +273,7 @@ def _writer(
         at_end=at_end,
         phases=protocol.phases(),
         devices=experiment.devices,
-        rounds=experiment.options.planned_rounds,
+        rounds=options.planned_rounds,
         failures=world.tolerant,
         ranks=placement.ranks,
         helpers=placement.helpers,

@@ -11,11 +11,12 @@ from hpcfl.options.bench import BenchOptions
 class StopRule:
     """Decides after every measured round whether it was the last.
 
-    The least number of rounds is always measured. `rel_ci` stops once both ends of the 95 %
-    interval of the median are within this share of the median, `max_seconds` once this much time
-    has passed since the rule was made. Looking at the interval after every round makes a lucky stop
-    more likely, so that the interval of a run stopped by `rel_ci` covers the median a little less
-    often than it says.
+    `max_seconds` stops with the round in which this much time has passed since the rule was made,
+    however many rounds there are: at least one is measured, the last of the warm-up if need be.
+    Otherwise the least number of rounds is always measured. `rel_ci` stops once both ends of the
+    95 % interval of the median are within this share of the median. Looking at the interval after
+    every round makes a lucky stop more likely, so that the interval of a run stopped by `rel_ci`
+    covers the median a little less often than it says.
     """
 
     def __init__(self, options: BenchOptions) -> None:
@@ -23,18 +24,23 @@ class StopRule:
         self._seconds: list[float] = []
         self._start = time.monotonic()
 
+    @property
+    def over(self) -> bool:
+        """Whether the time has passed."""
+        limit = self._options.max_seconds
+        return limit is not None and time.monotonic() - self._start >= limit
+
     def after(self, round_seconds: float) -> str:
         """Return why a measured round was the last, one of `REASONS` of the loop, "" if not."""
         self._seconds.append(round_seconds)
         count = len(self._seconds)
         options = self._options
+        if self.over:
+            return "max_seconds"
         if count < options.rounds:
             return ""
         if options.rel_ci is not None and self._precise(options.rel_ci):
             return "rel_ci"
-        limit = options.max_seconds
-        if limit is not None and time.monotonic() - self._start >= limit:
-            return "max_seconds"
         if count < options.most_rounds:
             return ""
         return "max_rounds" if options.most_rounds > options.rounds else "rounds"

@@ -9,7 +9,7 @@ import click
 
 from hpcfl.algorithms.federated.audited import AuditOptions, Instance, default
 from hpcfl.cli.options import given, options
-from hpcfl.cli.terminal import alone, json_option, show
+from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
 from hpcfl.options.definition import make, options_of
 
@@ -92,7 +92,9 @@ def audit(algorithm: str, as_json: bool, **typed: Any) -> None:
 
     settings = given(typed)
     how = {name: settings.pop(name) for name in options_of(AuditOptions) if name in settings}
-    found = measure(default(algorithm, **settings), **vars(make(AuditOptions, how)))
+    asked = make(AuditOptions, how)
+    with progress_bar(2 * asked.runs, algorithm) as bar:
+        found = measure(default(algorithm, **settings), **vars(asked), progress=bar.update)
     show(as_json, found.as_dict, lambda: render(found))
     if not found.agrees:
         raise HpcflError(

@@ -33,11 +33,21 @@ def command(as_json: bool, **typed: Any) -> None:
     from hpcfl.costmodel.calibration import default_path, load
     from hpcfl.costmodel.model import predict
     from hpcfl.errors import UsageError
+    from hpcfl.options.bench import DP_FEDAVG
     from hpcfl.options.definition import make, part
     from hpcfl.results.linkmodel import LinkModel
-    from hpcfl.rounds.build import build, without_dropouts
+    from hpcfl.rounds import usage
+    from hpcfl.rounds.build import build, check_degree, without_dropouts
 
-    asked = make(PredictOptions, without_dropouts(typed["protocol"], given(typed)))
+    name, wanted = typed["protocol"], given(typed)
+    if name == DP_FEDAVG:
+        raise UsageError(
+            f"{DP_FEDAVG} adds its noise within a protocol, and this model is of protocols alone: "
+            "predict that one, such as secagg; hpcfl sweep --dry-run says how long rounds with "
+            "noise take"
+        )
+    asked = make(PredictOptions, without_dropouts(name, wanted))
+    usage.check(wanted, name, asked, usage.of_protocol(name, asked))
     if asked.dropout_model != "exact" or asked.dropout_phase is not None:
         raise UsageError(
             "the model is of devices that drop out before their upload, as many as --dropout says: "
@@ -49,6 +59,7 @@ def command(as_json: bool, **typed: Any) -> None:
     link = part(asked, LinkModel)
     found = []
     for count in asked.devices:
+        check_degree(asked, count)
         for length in asked.dim:
             built, _ = build(asked.protocol, asked, count, length)
             found.append(predict(built, known, link, asked.ranks))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import click
 
 from hpcfl.cli.options import given, options
-from hpcfl.cli.terminal import alone, json_option, show
+from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import READERS, make
 from hpcfl.options.exposure import ExposureOptions
@@ -48,6 +48,7 @@ def exposure(as_json: bool, **typed: Any) -> None:
       hpcfl privacy exposure sparse --plot exposure.png
     """
     from hpcfl.algorithms.aggregation import find
+    from hpcfl.privacy.exposure import default_samples
     from hpcfl.privacy.exposure import exposure as find_exposure
     from hpcfl.privacy.population import Population
     from hpcfl.privacy.tables import render
@@ -67,15 +68,18 @@ def exposure(as_json: bool, **typed: Any) -> None:
         shown = figures.draw_over_alpha(kind, asked.devices, asked.colluders, figures.DROPOUTS)
         style.save(shown, asked.plot)
         click.echo(f"Figure: {asked.plot}", err=as_json)
-    found = find_exposure(
-        kind.name,
-        masking,
-        population,
-        dim=asked.dim,
-        floor=asked.floor,
-        samples=asked.samples,
-        seed=asked.seed,
-    )
+    samples = asked.samples or default_samples(asked.devices)
+    with progress_bar(samples, kind.name) as bar:
+        found = find_exposure(
+            kind.name,
+            masking,
+            population,
+            dim=asked.dim,
+            floor=asked.floor,
+            samples=samples,
+            seed=asked.seed,
+            progress=bar.update,
+        )
     show(as_json, found.as_dict, lambda: render(found))
 
 

@@ -8,21 +8,44 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.errors import HpcflError
+from hpcfl.report import formats
 from hpcfl.results.schema import Metric
 from hpcfl.rounds.observer import RoundObserver
+from hpcfl.system import launch
 
 if TYPE_CHECKING:
+    from hpcfl.algorithms.aggregation.base import AggregationProtocol
     from hpcfl.training.experiment import RoundResult
 
 
+# Of rounds that take longer than this a terminal is told beforehand how long.
+LONG_SECONDS = 30
+
+
 class Spoken(RoundObserver):
-    """Says which devices were refused, and calls `progress` after every round."""
+    """Passes on warnings and who was refused, and calls `progress` after every round."""
 
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
 
     def refused(self, index: int, error: HpcflError) -> None:
         click.echo(f"round {index}: {error}", err=True)
+
+    def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
+        if launch.terminal_for_progress() is None:
+            return
+        from hpcfl.costmodel.elapsed import seconds_of_round
+
+        seconds = seconds_of_round(protocol, ranks)
+        if seconds is not None and rounds * seconds > LONG_SECONDS:
+            click.echo(
+                f"{rounds} rounds take about {formats.duration(rounds * seconds)}, by this host's "
+                "calibration.",
+                err=True,
+            )
+
+    def warned(self, sentence: str) -> None:
+        click.echo(f"Warning: {sentence}.", err=True)
 
     def ended(self, index: int) -> None:
         self._progress()

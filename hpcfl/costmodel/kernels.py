@@ -21,6 +21,7 @@ from hpcfl.algorithms.aggregation.costs import Operations, coded, sealed_rows
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
 from hpcfl.algorithms.aggregation.topology import CompleteLinks, RingGraph, RingLinks
+from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.rotation import Rotation, butterflies
 from hpcfl.comm import envelope
@@ -46,6 +47,8 @@ FAR = 2_000_000
 SELECTED = 0.095
 # Gaps are drawn at once for so many pairs, with a probability of a thousandth.
 PAIRS, RATE = 20, 1e-3
+# Of discrete noise: how wide it is hardly matters.
+NOISE_SIGMA = 2**20
 LIMBS = sharing.KEY_SHARE + sharing.SEED_SHARE
 REPEATS = 7
 
@@ -75,7 +78,8 @@ def measure(progress: Callable[[str], None] = lambda name: None) -> dict[str, li
     # Vectors first, and short ones before long ones: once large arrays were freed, the allocator
     # keeps their memory, and temporaries cost less than they do in a round.
     for kernel in (
-        *(_vectors, _messages, _keys, _sharing, _ring, _masks, _selection, _coding, _encryption),
+        *(_vectors, _messages, _keys, _sharing, _ring, _masks, _selection, _coding),
+        *(_encryption, _noise),
     ):
         for name, samples in kernel():
             found[name] = [max(0.0, sample) for sample in samples]
@@ -355,6 +359,11 @@ def _encryption() -> Kernels:
     opened = cpu_seconds(lambda: context.decrypt(sealed_values, values.size))
     yield "decrypted", _per(opened, blocks)
     yield "key_read", cpu_seconds(lambda: ckks.Context(secret))
+
+
+def _noise() -> Kernels:
+    noise = IntegerNoise(NOISE_SIGMA, bytes(16))
+    yield "noise", _per(cpu_seconds(lambda: noise.draw(DIM, 0, 0)), DIM)
 
 
 def _scattered(dim: int, copies: int) -> list[float]:

@@ -17,10 +17,10 @@ from typing import Any
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import OPERATIONS, PhaseCosts, add
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.memory import Memory, predict_memory
 from hpcfl.costmodel.overheads import overhead, overhead_of
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
+from hpcfl.rounds.memory import Memory, predict_memory
 from hpcfl.system.environment import memory_bytes
 
 # Figures of a phase that add up to those of a round.

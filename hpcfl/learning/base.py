@@ -31,6 +31,7 @@ class Dataset:
     test_labels: Labels
     classes: int
     writers: Labels | None = None  # who wrote each training sample, 0 upwards, where it is known
+    incomplete: str = ""  # what of the published data is not there, in a clause; "" for nothing
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -56,6 +56,11 @@ def read(data_dir: Path, digests: Mapping[str, str] = DIGESTS) -> Dataset:
     found = [name for name in TRAIN_FILES if (folder(data_dir) / name).is_file()]
     if TRAIN_FILES[0] not in found:
         raise missing(folder(data_dir) / TRAIN_FILES[0], "cifar10", data_dir)
+    absent = [name for name in TRAIN_FILES if name not in found]
+    incomplete = (
+        f"trained with {len(found)} of the {len(TRAIN_FILES)} batches of CIFAR-10: there is no "
+        f"{' and no '.join(absent)} in {folder(data_dir)}"
+    )
     parts = [_read_batch(data_dir, name, digests) for name in found]
     test_pixels, test_labels = _read_batch(data_dir, TEST_FILE, digests)
     return Dataset(
@@ -65,6 +70,7 @@ def read(data_dir: Path, digests: Mapping[str, str] = DIGESTS) -> Dataset:
         test_inputs=scale(test_pixels, MEAN, DEVIATION),
         test_labels=test_labels,
         classes=CLASSES,
+        incomplete=incomplete if absent else "",
     )
 
 

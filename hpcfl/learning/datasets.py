@@ -15,7 +15,9 @@ _READERS: dict[str, Callable[[Path], Dataset]] = {
     "adult": adult.read,
     "femnist": leaf.read_femnist,
 }
-NAMES = (*_READERS, "digits", "synthetic")
+FILES = tuple(_READERS)
+"""Data sets that are read from files."""
+NAMES = (*FILES, "digits", "synthetic")
 
 
 def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:

@@ -47,7 +47,11 @@ class BenchOptions(RunOptions):
         repeats="yes",
     )
     max_seconds: float | None = option(
-        None, "Stop once this much time has passed.", unit="seconds", above=0, repeats="yes"
+        None,
+        "Stop after the round in which this much time has passed, even if --rounds are more.",
+        unit="seconds",
+        above=0,
+        repeats="yes",
     )
     # Without any, the first measured round pays for what later ones find in place.
     warmup: int = option(2, "Unmeasured warm-up rounds.", at_least=0, repeats="if any")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -132,12 +133,14 @@ def exposure(
     floor: int | None = None,
     samples: int | None = None,
     seed: int = 0,
+    progress: Callable[[int], object] = lambda done: None,
 ) -> Exposure:
     """Return what a round exposes, of a protocol that masks coordinates in this way.
 
     Dropouts happen after key sharing, before the upload. The number of coordinates enters counts
     only; anonymity sets with fewer members than `floor` are counted; so many samples of a
-    coordinate are simulated, :func:`default_samples` by default.
+    coordinate are simulated, :func:`default_samples` by default, and `progress` is told after each
+    few how many more are done.
     """
     masking = masking.against(population)
     devices, alpha, cohort = population.devices, masking.alpha, masking.cohort
@@ -146,7 +149,7 @@ def exposure(
         raise UsageError(f"the number of devices is {devices}; it must be at most {MAX_DEVICES}")
     figures = _compare(
         masking.closed(population),
-        simulate.simulate(population, masking.draw, samples, seed),
+        simulate.simulate(population, masking.draw, samples, seed, progress),
         population,
         floor,
     )

@@ -178,6 +178,11 @@ def check_alpha(alpha: float) -> None:
         raise UsageError(f"alpha is {alpha}; it must be above 0, at most 1")
 
 
+def largest_degree(devices: int) -> int:
+    """Return the largest number of neighbours to ask for, which links all: an even one."""
+    return max(2, devices // 2 * 2)
+
+
 def ring_degree(degree: int | None, devices: int, members: int | None = None) -> int | None:
     """Return a number of neighbours as kinds of masking take it: None where all are neighbours.
 
@@ -188,6 +193,11 @@ def ring_degree(degree: int | None, devices: int, members: int | None = None) ->
     if degree < 2 or (degree % 2 and degree != devices - 1):
         raise UsageError(
             f"the degree is {degree}; a Harary graph on a ring needs an even number from 2"
+        )
+    if degree > largest_degree(devices):
+        raise UsageError(
+            f"the degree is {degree}, and a device of {devices} has {devices - 1} others: leave it "
+            "out, to link all"
         )
     return None if degree >= (members or devices) - 1 else degree
 

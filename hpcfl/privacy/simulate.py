@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 from hpcfl.privacy.distributions import Counts, Floats
 from hpcfl.privacy.population import Population
+from hpcfl.system import room
 
 Flags = NDArray[np.bool_]
 
 # Devices of all samples that are simulated at once: what fits into the processor's caches.
 _AT_ONCE = 1 << 19
+# What is kept of a sample, at least: four numbers, in parts and put together.
+SAMPLE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,27 @@ class Drawn:
 Draw = Callable[[Flags, np.random.Generator], Drawn]
 
 
-def simulate(population: Population, draw: Draw, samples: int, seed: int) -> Observations:
+def simulate(
+    population: Population,
+    draw: Draw,
+    samples: int,
+    seed: int,
+    progress: Callable[[int], object] = lambda done: None,
+) -> Observations:
     """Return what happened in a number of coordinates, each of a round of its own.
 
     `draw` draws a protocol's masks: one of the functions below, with its parameters bound.
+    `progress` is told after each few samples how many they were. More samples than memory has room
+    for are a UsageError.
     """
+    room.check_memory(f"{samples} samples", SAMPLE_BYTES * samples, "give fewer --samples")
     generator = np.random.default_rng(seed)
     step = max(1, _AT_ONCE // population.devices)
     parts = []
     for first in range(0, samples, step):
         honest = _honest_survivors(population, min(step, samples - first), generator)
         parts.append(_observe(honest, draw(honest, generator), first))
+        progress(len(honest))
     survivors, sample, size, components = map(np.concatenate, zip(*parts, strict=True))
     return Observations(survivors, sample, size, components)
 

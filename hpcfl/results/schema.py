@@ -40,6 +40,8 @@ OF_THE_RUN = {"stop_reason"}
 PLACEMENT = "placement"
 # The checkpoint of a training run is beside its results file, with this in place of the ending.
 CHECKPOINT_SUFFIX = ".checkpoint.npz"
+# Of the configuration: what of the published data was not there, where some was missing.
+INCOMPLETE = "incomplete_data"
 # How a value that there is not is stored.
 NONE = "none"
 

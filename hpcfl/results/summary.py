@@ -23,7 +23,7 @@ from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reached import Reached, reached
 from hpcfl.results.reader import Run
-from hpcfl.results.schema import PLACEMENT, SPENT
+from hpcfl.results.schema import INCOMPLETE, PLACEMENT, SPENT
 from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
 from hpcfl.system import disturbances
 from hpcfl.system.cores import count_listed
@@ -294,8 +294,9 @@ def _largest(values: NDArray[np.float64] | None, rounds: Any, ranks: slice) -> f
 
 
 def warnings(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return what disturbed runs, each sentence once."""
-    found = [
+    """Return what disturbed runs, or what their data lacked, each sentence once."""
+    found = [formats.words(run.config[INCOMPLETE]) for run in runs if INCOMPLETE in run.config]
+    found += [
         sentence
         for run in runs
         for environment in run.launches.values()

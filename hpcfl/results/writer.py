@@ -2,8 +2,11 @@
 
 An HDF5 file breaks when a process dies while it rewrites the file's *metadata* (the trees and
 headers that say where the data lie). So all metadata are written before the first round, under
-another name: the file appears under its own name complete, every planned round allocated. After
-that a round only overwrites raw data in place, and ``/rounds/finished`` tells which rounds count.
+another name: the file appears under its own name complete, with space for some rounds, or for all
+where they do not take much. After that a round only overwrites raw data in place, and
+``/rounds/finished`` tells which rounds count. When the space is used up, a copy with twice as much
+takes the file's place at once: a run that is planned for a million rounds does not begin by writing
+them.
 
 A full disk breaks a file in the same way. So the draft's blocks are allocated by the file system as
 well, and what finds no room is found before the first round.
@@ -43,6 +46,10 @@ from hpcfl.system.interruption import Left
 # file format specification, section III.A.1): so many bytes an entry, and for each of its axes.
 _ENTRY_BYTES, _AXIS_BYTES = 37.0, 9.2
 _HEADER_BYTES = 36_000
+# Space for rounds that a new file has, if all take more; each further time it is doubled.
+_FIRST_BYTES = 1 << 24
+# What is copied of a dataset at once.
+_AT_ONCE_BYTES = 1 << 24
 # The nodes that a round needs, and some: those of rounds before would only take memory.
 _CACHE_BYTES = 1 << 18
 
@@ -85,8 +92,8 @@ class ResultsWriter:
     A context manager: leaving it closes the file, with status ``complete``; ``interrupted`` if
     `Left` is on its way out, ``failed`` if another exception is. `config` and `environment` are
     stored by `schema.encode`. `rounds` is the largest number of rounds, warm-up included: space for
-    all is allocated now, and so is space for `at_end`, what of the environment is found out when
-    the run ends (with what stands for it until then, see `record_end`). `training` and
+    all is allocated now if it is not much, and space for `at_end`, what of the environment is found
+    out when the run ends (with what stands for it until then, see `record_end`). `training` and
     `device_training` name figures of each round, and of each round and device; `partition` has the
     shape (N, classes). With `failures` it is kept which devices failed and how long it took to go
     on without them, with `ranks`, their number, what the ranks did with their time, and with
@@ -132,14 +139,15 @@ class ResultsWriter:
             "started": _now(),
         }
         some = failures, ranks, helpers, committee
-        needed = predicted_bytes(len(phases), devices, rounds, *some)
+        self._allocated = _first_rounds(0, rounds, _bytes_of_round(len(phases), devices, *some))
+        needed = predicted_bytes(len(phases), devices, self._allocated, *some)
         with self._creating(needed) as file:
             _fill_attributes(file, header)
             _fill_attributes(file.create_group(schema.CONFIG), config)
             _fill_attributes(file.create_group(schema.ENVIRONMENT), environment)
             _begin(file, schema.ENVIRONMENT, self._at_end)
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
-            sizes = rounds, len(phases), devices
+            sizes = self._allocated, len(phases), devices
             _allocate(file, schema.ROUNDS, _datasets(*some), *sizes, ranks, helpers)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
@@ -201,7 +209,9 @@ class ResultsWriter:
             committee = schema.COMMITTEE[0].name in old[schema.ROUNDS]
             some = failures, ranks, helpers, committee
             datasets = _datasets(*some)
-            needed = predicted_bytes(phases, devices, rounds, *some)
+            size = _bytes_of_round(phases, devices, *some)
+            self._allocated = _first_rounds(self.written, rounds, size)
+            needed = predicted_bytes(phases, devices, self._allocated, *some)
             with self._creating(needed) as file:
                 for name in (schema.CONFIG, schema.ENVIRONMENT, schema.PHASES, schema.RESUMED):
                     if name in old:
@@ -212,7 +222,8 @@ class ResultsWriter:
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
                 _fill_attributes(file.require_group(launch), told | dict(environment))
                 _begin(file, launch, self._at_end)
-                _allocate(file, schema.ROUNDS, datasets, rounds, phases, devices, ranks, helpers)
+                sizes = self._allocated, phases, devices
+                _allocate(file, schema.ROUNDS, datasets, *sizes, ranks, helpers)
                 for dataset in datasets:
                     before = old[schema.ROUNDS].get(dataset.name)
                     now = file[schema.ROUNDS][dataset.name]
@@ -257,6 +268,35 @@ class ResultsWriter:
         self._finished = group[schema.MARKS]
         self._training = {name: self._file[schema.TRAINING][name] for name in training}
 
+    def _grow(self) -> None:
+        """Let a copy with space for twice as many rounds take the place of the file."""
+        self._check_place()
+        before, self._allocated = self._file, min(self._rounds, 2 * self._allocated)
+        # As large as the file, and for each round that is added as much as it has for one.
+        needed = self.path.stat().st_size * self._allocated // self.written
+        try:
+            with self._creating(needed) as file:
+                for name in before:
+                    if name not in (schema.ROUNDS, schema.TRAINING):
+                        before.copy(name, file)
+                _copy_attributes(before, file)
+                for group in (schema.ROUNDS, schema.TRAINING):
+                    if group in before:
+                        _extend(before[group], file.create_group(group), self._allocated)
+            before.close()
+            self._open(self._launch, [*self._training])
+        except UsageError as error:
+            raise HpcflError(
+                f"{error}; the {self.written} rounds so far are kept: continue with --resume"
+            ) from error
+
+    def _check_place(self) -> None:
+        if _inode(self.path) != self._inode:
+            raise HpcflError(
+                f"{self.path} was removed, moved or replaced while rounds were written to it: "
+                "leave results alone until their run has ended"
+            )
+
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
 
@@ -284,6 +324,9 @@ class ResultsWriter:
                 raise ValueError(
                     f"{name} has the shape {values[name].shape}, not {dataset.shape[1:]}"
                 )
+        if self.written == self._allocated:
+            self._grow()
+            datasets = self._datasets | self._training
         try:
             for name, dataset in datasets.items():
                 dataset[self.written] = values[name]
@@ -297,11 +340,7 @@ class ResultsWriter:
                 "before it are kept; make room, and continue with --resume"
             ) from error
         self.written += 1
-        if _inode(self.path) != self._inode:
-            raise HpcflError(
-                f"{self.path} was removed, moved or replaced while rounds were written to it: "
-                "leave results alone until their run has ended"
-            )
+        self._check_place()
 
     def mark_interrupted(self) -> None:
         """Set the status to ``interrupted`` now: the process was told to leave, and may be killed.
@@ -351,7 +390,7 @@ class ResultsWriter:
         except (OSError, RuntimeError) as error:
             raise HpcflError(f"cannot finish {self.path} ({_reason(error)})") from error
         # Another file that has the name by now is somebody else's.
-        if self.written < self._rounds and _inode(self.path) == self._inode:
+        if self.written < self._allocated and _inode(self.path) == self._inode:
             self._trim()
 
     def _trim(self) -> None:
@@ -404,17 +443,42 @@ def predicted_bytes(
     helpers: int = 0,
     committee: bool = False,
 ) -> int:
-    """Return about how large the file of a run without training figures is, all rounds allocated.
+    """Return about how large the file of a run without training figures is, with so many rounds.
 
     Raw data, HDF5's index of chunks with one entry a round and dataset, and a flat amount for
     everything that does not grow with the rounds.
     """
+    size = _bytes_of_round(phases, devices, failures, ranks, helpers, committee)
+    return _HEADER_BYTES + round(rounds * size)
+
+
+def _first_rounds(written: int, planned: int, bytes_of_round: float) -> int:
+    """Return for how many rounds, in all, a file has space at first."""
+    return min(planned, written + max(1, int(_FIRST_BYTES / bytes_of_round)))
+
+
+def _bytes_of_round(
+    phases: int, devices: int, failures: bool, ranks: int, helpers: int, committee: bool
+) -> float:
     a_round = 0.0
     for dataset in _datasets(failures, ranks, helpers, committee):
         shape = dataset.shape(phases, devices, ranks, helpers)
         a_round += np.dtype(dataset.dtype).itemsize * math.prod(shape)
         a_round += _ENTRY_BYTES + _AXIS_BYTES * len(shape)
-    return _HEADER_BYTES + round(rounds * a_round)
+    return a_round
+
+
+def check_room(path: Path, needed_bytes: int) -> None:
+    """Refuse a file that its file system has no room for, by UsageError."""
+    try:
+        free = shutil.disk_usage(path.parent).free
+    except OSError:
+        return  # It is said when the file is created.
+    if needed_bytes > free:
+        raise UsageError(
+            f"the results would take about {formats.size(needed_bytes)}, and {formats.size(free)} "
+            f"are free for {path}: give fewer --rounds or --devices, or another --output"
+        )
 
 
 def _opened(path: Path, mode: str, **more: Any) -> Any:
@@ -503,21 +567,46 @@ def _allocate(
     """Create a group of datasets of all rounds, allocated, one round to a chunk."""
     group = file.create_group(name)
     for wanted in datasets:
-        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         shape = wanted.shape(*sizes)
-        dataset = group.create_dataset(
-            wanted.name,
-            shape=(rounds, *shape),
-            maxshape=(None, *shape),
-            chunks=(1, *shape),
-            dtype=wanted.dtype,
-            dcpl=early,
-        )
-        for axis, label in enumerate(("round", *wanted.axes)):
-            dataset.dims[axis].label = label
-        if wanted.unit:
-            dataset.attrs["unit"] = wanted.unit
+        labels = ("round", *wanted.axes)
+        _create(group, wanted.name, (rounds, *shape), wanted.dtype, labels, wanted.unit)
+
+
+def _create(
+    group: Any,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: Any,
+    labels: Sequence[str],
+    unit: str | None,
+) -> Any:
+    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    dataset = group.create_dataset(
+        name,
+        shape=shape,
+        maxshape=(None, *shape[1:]),
+        chunks=(1, *shape[1:]),
+        dtype=dtype,
+        dcpl=early,
+    )
+    for axis, label in enumerate(labels):
+        dataset.dims[axis].label = label
+    if unit:
+        dataset.attrs["unit"] = unit
+    return dataset
+
+
+def _extend(before: Any, group: Any, rounds: int) -> None:
+    """Create the datasets of a full group again in another one, with space for more rounds."""
+    for name, old in before.items():
+        labels = [dim.label for dim in old.dims]
+        shape = (rounds, *old.shape[1:])
+        new = _create(group, name, shape, old.dtype, labels, old.attrs.get("unit"))
+        step = max(1, _AT_ONCE_BYTES // max(1, old.nbytes // len(old)))
+        for start in range(0, len(old), step):
+            part = slice(start, min(start + step, len(old)))
+            new[part] = old[part]
 
 
 def _copy_attributes(source: Any, target: Any, without: Sequence[str] = ()) -> None:

@@ -24,6 +24,7 @@ from hpcfl.options.shared import (
     RoundOptions,
     SeedOptions,
 )
+from hpcfl.privacy.masking import largest_degree
 from hpcfl.rounds.dropouts import DropoutSchedule
 
 Chosen = TypeVar("Chosen", bound=RoundOptions)
@@ -85,6 +86,19 @@ def build(
             f"choose one of {', '.join(droppable)}"
         )
     return protocol, DropoutSchedule(devices, options.dropout, options.dropout_model, phase, seed)
+
+
+def check_degree(options: RoundOptions, devices: int) -> None:
+    """Refuse more neighbours than a round of so many devices has, by UsageError.
+
+    A round that chance makes smaller links all of its devices.
+    """
+    most = largest_degree(devices)
+    if options.degree is not None and options.degree > most:
+        raise UsageError(
+            f"--degree is {options.degree}, and a device of {devices} has {devices - 1} others: "
+            f"give at most {most}, which links all, or leave it out"
+        )
 
 
 def model_updates(protocol: AggregationProtocol, population: int) -> ModelUpdates | None:

@@ -1,17 +1,32 @@
-"""Whether the rows that devices exchange fit into memory: known before they agree on keys."""
+"""What memory a round takes, and whether it is there: known before devices agree on keys.
+
+Counted are arrays as long as a vector, and the rows that devices exchange. Smaller things, and what
+allocators keep, are left out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcfl.comm import envelope, rows
 from hpcfl.comm.phases import Pattern
+from hpcfl.comm.transport import WINDOW_BYTES
 from hpcfl.errors import UsageError
+from hpcfl.rounds.inputs import SyntheticUpdates
+from hpcfl.system import room
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
     from hpcfl.comm.hosts import HostMemory
 
+# Of an interpreter with MPI, numpy and the cipher.
+START_BYTES = 70_000_000
+# Of a device whose vector is short, wherever it is: what the server keeps of it, and the ledger.
+DEVICE_BYTES = 500
+# Fewer devices fit anywhere.
+MANY = 1_000_000
 # What comes to the rows where deaths are survived, as a multiple of them: they are kept until all
 # ranks have received theirs. 900 devices on one rank took 2.1 times their rows in all.
 TOLERANT = 0.8
@@ -25,6 +40,73 @@ def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
     widths = [step.row_bytes for step in protocol.steps if step.pattern is Pattern.ROUTE]
     widest = max((rows.LABEL_BYTES + envelope.BYTES + width for width in widths), default=0)
     return devices * protocol.rows_of_device * widest
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident bytes of ranks at the peak of a round, start-up included."""
+
+    server: float  # of the server's rank; in one process that of all
+    device: float | None  # of a rank with devices, as many as any has; None in one process
+    ranks: int
+
+    @property
+    def together(self) -> float:
+        """That of all ranks, should they come to their peaks at the same time."""
+        return self.server + (self.ranks - 1) * (self.device or 0.0)
+
+
+def predict_memory(protocol: AggregationProtocol, ranks: int) -> Memory:
+    """Return what so many ranks hold in `hpcfl bench`, with synthetic vectors; 1: one process."""
+    parameters = protocol.parameters
+    devices, vector = parameters.devices, 4.0 * parameters.dim
+    held = devices if ranks == 1 else -(-devices // (ranks - 1 - protocol.helpers))
+    upload = float(protocol.largest_message)
+    independent = SyntheticUpdates(parameters.dim, 0, devices).independent
+    vectors = vector * (held if independent else 1)
+    rows = protocol.rows_at_peak * row_bytes(protocol, held)
+    # The model that the next round begins with, and the server's sum with what makes it.
+    server = vector + protocol.sum_bytes
+    working = float(protocol.working_bytes)
+    if ranks == 1:
+        received = vector  # the model, until the last device has made its upload
+        upload_phase = received + max(upload, working)
+        most = server + vectors + max(upload_phase, float(protocol.checking_bytes))
+        return Memory(START_BYTES + max(most, rows), None, 1)
+    long = upload > WINDOW_BYTES
+    whole = long and not protocol.uploads_in_parts
+    windows = 2 * upload if whole else min(2.0 * WINDOW_BYTES, upload * devices)
+    frames = upload * min(2, held) if long else min(2.0 * WINDOW_BYTES, upload * held)
+    devices_rank = vectors + max(vector, frames + working, float(protocol.checking_bytes))
+    return Memory(
+        START_BYTES + server + max(vector, windows), START_BYTES + max(devices_rank, rows), ranks
+    )
+
+
+def check_devices(counts: Sequence[int], hosts: int) -> None:
+    """Refuse, by UsageError, more devices than hosts like this one have memory for.
+
+    With any protocol: before one is made.
+    """
+    most = max(counts)
+    what = f"{most} devices" if hosts == 1 else f"{most} devices on {hosts} hosts, on each,"
+    room.check_memory(what, DEVICE_BYTES * most / hosts, "give fewer --devices")
+
+
+def check_vectors(protocol: AggregationProtocol, hosts: list[HostMemory], ranks: int) -> None:
+    """Refuse a round that does not fit into the memory of all hosts together, by UsageError."""
+    known = [host.available_bytes for host in hosts if host.available_bytes is not None]
+    parameters = protocol.parameters
+    # What an interpreter takes is taken already.
+    needed = predict_memory(protocol, ranks).together - ranks * START_BYTES
+    needed += DEVICE_BYTES * parameters.devices
+    if len(known) == len(hosts) and needed > sum(known):
+        raise UsageError(
+            f"a round of {parameters.devices} devices with vectors of {parameters.dim} takes about "
+            f"{needed / 1e9:.1f} GB of memory on {ranks} {'ranks' if ranks > 1 else 'rank'}, and "
+            f"{sum(known) / 1e9:.1f} GB are free: give fewer --devices, a smaller --dim, or more "
+            "hosts"
+        )
 
 
 def check(protocol: AggregationProtocol, hosts: list[HostMemory], tolerant: bool = False) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hpcfl.comm.phases import Payload
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
+
+if TYPE_CHECKING:
+    from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
 
 class Finished(Protocol):
@@ -75,6 +78,15 @@ class RoundObserver:
     def refused(self, index: int, error: HpcflError) -> None:
         """Learn of a device that took no further part in a round, and why."""
 
+    def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
+        """Learn, at the server, how many rounds of what are about to be played, on how many ranks.
+
+        At least so many: of a benchmark.
+        """
+
+    def warned(self, sentence: str) -> None:
+        """Learn, before the first round, what is to be known of all."""
+
     def finished(self, index: int, result: Any) -> None:
         """Take the result of a round; an HpcflError ends the run, on every rank."""
 
@@ -111,6 +123,14 @@ class Together(RoundObserver):
     def refused(self, index: int, error: HpcflError) -> None:
         for observer in self._observers:
             observer.refused(index, error)
+
+    def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
+        for observer in self._observers:
+            observer.begins(protocol, rounds, ranks)
+
+    def warned(self, sentence: str) -> None:
+        for observer in self._observers:
+            observer.warned(sentence)
 
     def finished(self, index: int, result: Any) -> None:
         for observer in self._observers:

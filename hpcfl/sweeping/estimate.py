@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from statistics import median
 
+from hpcfl.benchmark.experiment import Experiment
+from hpcfl.costmodel.elapsed import seconds_of_round
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run
-from hpcfl.rounds.build import build
 from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.plan import parse
 
@@ -34,19 +35,14 @@ def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float 
 def predicted_seconds(cell: Cell) -> float | None:
     """Return the seconds that the cost model gives a cell in one process.
 
-    None without a calibration of this host, and for what the model does not know.
+    None where `seconds_of_round` knows nothing.
     """
-    from hpcfl.costmodel.calibration import default_path, load
-    from hpcfl.costmodel.model import predict
-
     try:
-        options = parse(cell.arguments)
-        built, _ = build(options.summed_by, options, cell.devices, cell.dim)
-        found = predict(built, load(default_path()))
+        protocol = Experiment.prepare(parse(cell.arguments), cell.devices).protocol
     except HpcflError:
         return None
-    assert found.measured_seconds is not None
-    return cell.rounds * found.measured_seconds
+    seconds = seconds_of_round(protocol)
+    return None if seconds is None else cell.rounds * seconds
 
 
 def elapsed_seconds(run: Run) -> float:

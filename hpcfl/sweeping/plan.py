@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl.benchmark.experiment import asked
+from hpcfl.benchmark.experiment import resolved
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import nearest, options_of
+from hpcfl.rounds import usage
 from hpcfl.system import files
 
 _REPEATS = "repeats"
@@ -57,7 +58,8 @@ def read(path: Path) -> list[Setting]:
 def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
     """Return all combinations of the tables of a plan, in its order, as `read` does.
 
-    `source` says where they are from, for messages.
+    `source` says where they are from, for messages. A combination leaves out the options that its
+    protocol has no use for; one that no protocol of a grid has a use for is a UsageError.
     """
     unknown = sorted(content.keys() - {"fixed", "grid"})
     if unknown:
@@ -78,14 +80,28 @@ def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
             raise UsageError(
                 f"{place}: with it the plan has more than {MOST_CELLS} cells, make several plans"
             )
+        used = {"protocol"}
         for values in itertools.product(*choices.values()):
             options = dict(zip(choices, values, strict=True))
             protocol = options.pop("protocol")
+            options = _used(protocol, options)
+            used |= options.keys()
             typed = (_typed(key, options[key]) for key in sorted(options))
             settings.append(Setting((protocol, *filter(None, typed)), repeats))
+        _refuse_unused(choices, used, place)
     if not settings:
         raise UsageError(f"{source}: the plan has no cells, [[grid]] is empty")
     return settings
+
+
+def _refuse_unused(choices: Mapping[str, list[str]], used: Set[str], place: str) -> None:
+    """Refuse an option of a grid that none of its combinations has a use for, by UsageError."""
+    for key in choices.keys() - used:
+        protocols = " and ".join(choices["protocol"])
+        raise UsageError(
+            f"{place}, {key}: {protocols} {'has' if len(choices['protocol']) == 1 else 'have'} no "
+            "use for it, leave it out"
+        )
 
 
 def _table(table: Any, place: str) -> dict[str, Any]:
@@ -191,4 +207,15 @@ def parse(arguments: Sequence[str]) -> BenchOptions:
         if key not in KEYS or (not equals and KEYS[key].type is not bool):
             raise UsageError(f"a plan has no option {text!r}")
         given[KEYS[key].name] = value if equals else True
-    return asked(given)
+    return resolved(given)
+
+
+def _used(protocol: str, options: dict[str, str]) -> dict[str, str]:
+    """Return those of a combination's options that it has a use for; all if it cannot work."""
+    values = {KEYS[key].name: value for key, value in options.items()}
+    try:
+        made = resolved({"protocol": protocol, **values})
+    except UsageError:
+        return options  # which says what is wrong when the plan's cells are made
+    unused = usage.OF_PROTOCOLS - usage.of_benchmark(made)
+    return {key: value for key, value in options.items() if KEYS[key].name not in unused}

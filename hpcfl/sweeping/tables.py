@@ -56,7 +56,7 @@ def render_cells(folder: Path, manifest: Manifest) -> str:
         *(Column("repeat", "repeat"), label("options"), label("state"), Column("time", "time")),
     ]
     known = bool(finished) or predicted > 0
-    total = duration(seconds) if known else "unknown"
+    total = duration(seconds) if known else "unknown, without a calibration: run hpcfl calibrate"
     if unknown and known:
         total = f"{total}, and {unknown} cells of unknown time"
     if predicted:

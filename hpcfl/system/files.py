@@ -29,6 +29,8 @@ LARGEST_TEXT = 2**26
 # NumPy's own header has 128 bytes; its text is evaluated, which must not get out of hand.
 _LARGEST_HEADER = 1024
 _AT_ONCE = 2**20  # bytes
+# Drafts that are being written.
+_drafts: set[Path] = set()
 _SIMPLE_KINDS = "biufSU"
 _LONGEST_WORD = 200  # letters of a file's own words within an error message
 
@@ -42,6 +44,7 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft or path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    _drafts.add(draft)
     try:
         yield draft
         # Else a crash of the machine could leave the name to an empty file.
@@ -52,6 +55,14 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
         else:
             os.replace(draft, path)
     finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        _drafts.discard(draft)
+
+
+def discard_drafts() -> None:
+    """Remove what is being written, before the process ends without unwinding."""
+    for draft in [*_drafts]:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,7 +49,7 @@ class Interruption:
     def __init__(self) -> None:
         self.asked = False
         self._mark: Callable[[], object] = _nothing
-        self._last_words: Callable[[], str] = str
+        self._last_words: Callable[[], str] = _given_up
 
     def told_to_leave(self) -> bool:
         """Return whether a signal was received."""
@@ -67,7 +68,7 @@ class Interruption:
         try:
             yield
         finally:
-            self._mark, self._last_words = _nothing, str
+            self._mark, self._last_words = _nothing, _given_up
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         # Also noted by the thread, which hears of it even if this one is inside MPI.
@@ -107,12 +108,26 @@ class Interruption:
                 os.write(2, f"Error: {sentence}\n".encode())
 
         _within(LAST_SECONDS, speak)
+        _within(LAST_SECONDS, _discard_drafts)
         launch.wait_for_turn()
         os._exit(LEFT_STATUS)
 
 
 def _nothing() -> None:
     pass
+
+
+def _discard_drafts() -> None:
+    # Only a rank that writes files has loaded it.
+    if "hpcfl.system.files" in sys.modules:
+        sys.modules["hpcfl.system.files"].discard_drafts()
+
+
+def _given_up() -> str:
+    """Return what the first rank says that is stopped while no results are being written."""
+    if launch.guess_rank():
+        return ""
+    return f"stopped by a signal: what was at hand did not end within {DEADLINE_SECONDS:g} s"
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:

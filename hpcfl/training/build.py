@@ -24,7 +24,7 @@ from hpcfl.options.definition import options_of, recorded
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEFAULT_LEVELS
 from hpcfl.options.training import TrainOptions
-from hpcfl.rounds.build import build, with_group
+from hpcfl.rounds.build import build, check_degree, with_group
 
 # What only a benchmark has: files of training runs hold it without a value.
 _OF_BENCH: dict[str, Any] = {
@@ -69,6 +69,7 @@ def check_algorithm(options: TrainOptions, devices: int) -> None:
             "with --server-momentum all of the model changes in every round: leave it out, or "
             "--model-update changed"
         )
+    check_degree(options, options.per_round or devices)
     federation = make_federation(options, np.ones(devices, np.int64), dim=1)
     kind.check(federation, options)
 

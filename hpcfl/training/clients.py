@@ -20,7 +20,7 @@ RANK_BYTES = 350 * 10**6
 
 @dataclass(frozen=True)
 class Clients:
-    """What a rank knows of the data; the held-out part and the table are empty except on rank 0."""
+    """What a rank knows of the data; the last four fields are empty except on rank 0."""
 
     ids: NDArray[np.int64]  # of this rank's devices, in increasing order
     inputs: NDArray[np.float32]  # of this rank's devices, device after device
@@ -32,6 +32,7 @@ class Clients:
     test_inputs: NDArray[np.float32]
     test_labels: NDArray[np.int64]
     table: NDArray[np.int64]  # samples of every device and class, shape (n, classes)
+    incomplete: str  # what of the published data is not there, in a clause; "" for nothing
 
     def samples(self, device: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the inputs and labels of one of this rank's devices."""
@@ -75,6 +76,7 @@ def load(
         test_inputs=kept.get("inputs", np.empty(0, np.float32)),
         test_labels=kept.get("labels", empty),
         table=kept.get("table", empty),
+        incomplete=kept.get("incomplete", empty).tobytes().decode(),
     )
 
 
@@ -115,6 +117,7 @@ def _divide(
         "inputs": data.test_inputs,
         "labels": data.test_labels,
         "table": table,
+        "incomplete": np.frombuffer(data.incomplete.encode(), np.uint8),
     }
     return parts, kept
 

@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
-from hpcfl.algorithms.federated import find
+from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.algorithms.federated import REGISTRY, find
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import make, stated
-from hpcfl.options.training import TrainOptions
+from hpcfl.learning.datasets import FILES
+from hpcfl.options.definition import make, options_of, stated
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import LocalOptions, TrainOptions
+from hpcfl.rounds import usage
 from hpcfl.rounds.build import without_dropouts
 from hpcfl.system.launch import netlab_link
 from hpcfl.training.presets import PRESETS
+
+OF_ALGORITHMS = frozenset(options_of(PrivacyOptions)) | frozenset(options_of(LocalOptions))
+"""Options of which an algorithm says whether it has a use for them."""
 
 
 def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     """Return the options that keywords, or a command line, stand for, at least ``algorithm``.
 
     What is not given is taken from the preset, if there is one, and from the algorithm. A
-    UsageError says that there is no such option or preset, or that a value cannot be meant.
+    UsageError says that there is no such option or preset, that a value cannot be meant, or that an
+    option would be ignored.
     """
+    options = _resolved(given, preset)
+    _check_used(given, options)
+    return options
+
+
+def _check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
+    """Refuse, with a UsageError, what neither the algorithm nor the protocol has a use for."""
+
+    def used(algorithm: str, protocol: str) -> Set[str]:
+        return find(algorithm).uses(options) | usage.of_protocol(protocol, options)
+
+    name, protocol = options.algorithm, options.aggregate
+    unused = (usage.OF_PROTOCOLS | OF_ALGORITHMS) - used(name, protocol)
+    pairs = {other: (other, protocol) for other in REGISTRY}
+    pairs |= {f"--aggregate {other}": (name, other) for other in PROTOCOLS}
+    usage.refuse(given, unused, f"{name} with {protocol}", pairs, lambda one: used(*pairs[one]))
+    if given.get("data_dir") is not None and options.dataset not in FILES:
+        raise UsageError(
+            f"--data-dir is given, and the data set {options.dataset} needs no files: leave it "
+            f"out, or give --dataset {', '.join(FILES)}"
+        )
+
+
+def _resolved(given: Mapping[str, Any], preset: str | None) -> TrainOptions:
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     # Within a lab the seconds that are modelled are those of its links.

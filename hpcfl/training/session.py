@@ -25,7 +25,7 @@ from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
-from hpcfl.results.schema import DeviceMetric, Metric
+from hpcfl.results.schema import INCOMPLETE, DeviceMetric, Metric
 from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
@@ -124,7 +124,7 @@ def run(
     config: dict[str, Any] = {}
     kept = None
     if transport.has_server:
-        from hpcfl.results.writer import ResultsWriter, default_path
+        from hpcfl.results.writer import ResultsWriter, check_room, default_path, predicted_bytes
 
         path = output
         if path.suffix not in (".h5", ".hdf5"):
@@ -133,6 +133,9 @@ def run(
         config = make_config(options, count, name, weights.size)
         config |= protocol.settings()
         config |= algorithm.settings()
+        if mine.incomplete:
+            config[INCOMPLETE] = mine.incomplete
+            observer.warned(mine.incomplete)
         kept = checkpoint.Checkpoints(checkpoint.path_for(path))
         try:
             memory.check(protocol, hosts.memory(transport.placement))
@@ -149,6 +152,9 @@ def run(
                     training.restore(state)
             claims = [promise.claim for promise in protocol.promises()]
             config["promises"] = [*claims, *algorithm.promises()]
+            if options.max_seconds is None and options.target_accuracy is None:
+                phases = len(algorithm.phases(protocol))
+                check_room(path, predicted_bytes(phases, count, options.rounds, helpers=helpers))
             writer = ResultsWriter(
                 path,
                 protocol=protocol.name,

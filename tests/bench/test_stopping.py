@@ -69,12 +69,11 @@ def test_it_stops_with_the_first_interval_that_is_narrow_enough():
         assert (reach <= 0.1 * median) is narrow
 
 
-def test_time_runs_from_the_start_but_the_least_rounds_are_measured(monkeypatch):
+def test_time_runs_from_the_start_and_ends_however_few_rounds(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
-    chosen = rule(2, max_seconds=5)
+    chosen = rule(1000, max_seconds=5)
     now[0] = 106
-    assert chosen.after(1.0) == ""
     assert chosen.after(1.0) == "max_seconds"
     chosen = rule(2, max_seconds=5)
     now[0] = 110.9
@@ -107,6 +106,18 @@ def test_warm_up_rounds_are_no_samples_of_the_rule():
     assert 6 <= len(measured) <= 40
     # Also the last round may have made the interval narrow enough.
     assert reason in (("rel_ci",) if len(measured) < 40 else ("rel_ci", "max_rounds"))
+
+
+def test_a_warm_up_that_outlasts_the_time_ends_with_a_measured_round(monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: next(clock))
+    rounds = Results[Played]()
+    options = BenchOptions("fedavg", dim=10, rounds=1000, warmup=1000, max_seconds=5.5)
+    reason = Experiment.prepare(options, 3).run(Loopback(3), rounds)
+
+    # The clock is read once in a round of the warm-up.
+    assert [record.warmup for record in rounds.records] == [True] * 5 + [False]
+    assert reason == "max_seconds"
 
 
 def test_noise_is_accounted_for_the_largest_number_of_rounds():

@@ -213,7 +213,9 @@ def launch(plan, where, folder, environment, tolerant):
     """Start the job, in a session of its own."""
     faults = ["--with-ft", "ulfm"] if tolerant else []
     kill = [part for value in plan.kill if tolerant for part in ("--kill", value)]
-    size = ["--devices", plan.devices, "--dim", plan.dim, "--dropout", 0.2, "--alpha", 0.5]
+    size = ["--devices", plan.devices, "--dim", plan.dim, "--dropout", 0.2]
+    if find(plan.protocol).sparse_upload:
+        size += ["--alpha", 0.5]
     command = [
         *(mpirun(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", *faults),
         *("-n", plan.ranks, BIN / "hpcfl", "bench"),

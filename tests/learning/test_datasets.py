@@ -196,6 +196,10 @@ def test_cifar10_is_read_from_the_batches_that_are_there(tmp_path):
     assert_consistent(data)
     assert (data.shape, data.classes) == ((3, 32, 32), 10)
     assert data.train_labels.tolist() == [0, 9, 5]
+    assert data.incomplete == (
+        "trained with 2 of the 5 batches of CIFAR-10: there is no data_batch_2 and no data_batch_4 "
+        f"and no data_batch_5 in {cifar10.folder(tmp_path)}"
+    )
     green = (IMAGES[3, 1] / 255 - 0.4822) / 0.2435
     np.testing.assert_allclose(data.test_inputs[0, 1], green, atol=1e-5)
 

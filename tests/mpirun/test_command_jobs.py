@@ -103,7 +103,8 @@ def test_all_ranks_stop_once_the_time_has_passed(tmp_path):
     run = load(Path(summary["path"]))
 
     assert summary["stop_reason"] == run.environment["stop_reason"] == "max_seconds"
-    assert (summary["rounds_measured"], run.rounds) == (2, 3)
+    # The time is over within the first round, which then is no warm-up.
+    assert (summary["rounds_measured"], run.rounds) == (1, 1)
     assert (run.config["max_rounds"], run.config["max_seconds"]) == (5000, 0.001)
     assert run.environment["after_clock_seconds"] > run.environment["before_clock_seconds"]
     assert len(run.environment["after_clock_seconds"]) == 1
@@ -129,7 +130,7 @@ def test_each_number_of_devices_stops_by_itself_and_says_why(tmp_path):
 
 # Transcripts
 
-ROUND = ("--devices", 9, "--dim", 700, "--rounds", 1, "--warmup", 1, "--alpha", 0.4)
+ROUND = ("--devices", 9, "--dim", 700, "--rounds", 1, "--warmup", 1)
 KEEP = ("--gamma", 0.34, "--insecure-seed", 5, "--keep-transcript")
 
 
@@ -137,7 +138,8 @@ KEEP = ("--gamma", 0.34, "--insecure-seed", 5, "--keep-transcript")
 def test_a_round_over_mpi_is_kept_as_one_in_a_process(tmp_path, protocol):
     files = [tmp_path / f"{ranks}.npz" for ranks in (1, 4)]
     for ranks, file in zip((1, 4), files, strict=True):
-        bench(ranks, tmp_path, protocol, *ROUND, *KEEP, file)
+        sent = () if protocol == "secagg" else ("--alpha", 0.4)
+        bench(ranks, tmp_path, protocol, *ROUND, *sent, *KEEP, file)
     one, many = map(np.load, files)
 
     assert one.files == many.files

@@ -5,11 +5,12 @@ import sys
 
 import pytest
 
-from hpcfl.costmodel import memory, model
-from hpcfl.costmodel.memory import START_BYTES, predict_memory
+from hpcfl.costmodel import model
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
+from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
+from hpcfl.rounds.memory import START_BYTES, predict_memory
 
 
 def predicted(protocol, devices, dim, ranks=1, **options):

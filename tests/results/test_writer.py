@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from run_files import assert_holds, new_writer, random_record, write_run
 
 import hpcfl
-from hpcfl.errors import UsageError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.reader import load
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import check_writable, default_path
@@ -368,3 +368,102 @@ def test_only_what_was_planned_can_be_recorded_at_the_end(tmp_path):
     writer.close("failed")
     with pytest.raises(ValueError, match="closed"):
         writer.record_end({"stop_reason": "x"})
+
+
+# --- Space for more rounds than a new file has ---
+
+# Space for one round, two, four, eight and so on.
+SMALL = "import hpcfl.results.writer as writer; writer._FIRST_BYTES = 1; "
+
+
+def growing(monkeypatch):
+    monkeypatch.setattr("hpcfl.results.writer._FIRST_BYTES", 1)
+
+
+def test_a_file_that_grows_is_as_one_that_had_all_its_space(tmp_path, monkeypatch):
+    records = [*map(random_record, range(11))]
+    write_run(tmp_path / "whole.h5", records, rounds=11, gamma=0.25)
+    growing(monkeypatch)
+    write_run(tmp_path / "grown.h5", records, rounds=11, gamma=0.25)
+
+    def content(path):
+        """Return everything by name: values, types, units, labels; less what no two runs share."""
+        found = {}
+
+        def visit(name, item):
+            attributes = {key: str(value) for key, value in item.attrs.items() if "LIST" not in key}
+            values = (
+                (item.shape, str(item.dtype), item[()].tobytes(), item.chunks)
+                if (isinstance(item, h5py.Dataset) and item.dtype.kind != "O")
+                else ()
+            )
+            labels = [dim.label for dim in item.dims] if isinstance(item, h5py.Dataset) else []
+            found[name] = (attributes, values, labels)
+
+        with h5py.File(path, "r") as file:
+            file.visititems(visit)
+            found["/"] = sorted(file.attrs)
+        return found
+
+    assert content(tmp_path / "grown.h5") == content(tmp_path / "whole.h5")
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "grown.h5", tmp_path / "whole.h5"]
+
+
+def test_a_run_of_very_many_rounds_begins_with_a_small_file(tmp_path):
+    with new_writer(tmp_path / "run.h5", rounds=10**9) as writer:
+        size = writer.path.stat().st_size
+        for seed in range(3):
+            writer.append(random_record(seed))
+    assert size < 2**26
+    assert load(writer.path).rounds == 3
+
+
+# The first replacement gives a new file its name, the second one the first copy with more space.
+@pytest.mark.parametrize(("call", "finished"), [(2, 1), (3, 2), (4, 4), (5, 8)])
+@pytest.mark.parametrize("before", [True, False])
+def test_sigkill_while_the_file_grows(tmp_path, call, finished, before):
+    prepare = f"{SMALL}os.replace = killing(os.replace, {call}, {before})"
+    status, found, arrays = killed(tmp_path / "run.h5", 20, 20, prepare)
+
+    assert (status, found) == ("running", finished)
+    assert_holds(arrays, map(random_record, range(finished)))
+    assert_holds(load(tmp_path / "run.h5"), map(random_record, range(finished)))
+
+
+@pytest.mark.parametrize("call", [2, 40, 100, 200])
+def test_sigkill_while_a_larger_copy_is_written(tmp_path, call):
+    prepare = f"{SMALL}h5py.Dataset.__setitem__ = killing(h5py.Dataset.__setitem__, {call}, False)"
+    _, found, arrays = killed(tmp_path / "run.h5", 20, 20, prepare)
+
+    assert_holds(arrays, map(random_record, range(found)))
+    assert_holds(load(tmp_path / "run.h5"), map(random_record, range(found)))
+
+
+def test_a_file_that_cannot_grow_keeps_its_rounds(tmp_path, monkeypatch):
+    growing(monkeypatch)
+    writer = new_writer(tmp_path / "run.h5", rounds=10)
+    writer.append(random_record(0))
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr("hpcfl.results.writer._allocate_blocks", lambda path: throw(full))
+    with pytest.raises(HpcflError, match=r"No space left on device.*1 rounds so far are kept"):
+        writer.append(random_record(1))
+    writer.close("failed")
+
+    assert_holds(load(tmp_path / "run.h5"), [random_record(0)])
+    assert [one.name for one in tmp_path.iterdir()] == ["run.h5"]
+
+
+def throw(error):
+    raise error
+
+
+def test_a_file_that_was_removed_is_not_made_again_when_it_grows(tmp_path, monkeypatch):
+    growing(monkeypatch)
+    writer = new_writer(tmp_path / "run.h5", rounds=10)
+    writer.append(random_record(0))
+    writer.path.unlink()
+    with pytest.raises(HpcflError, match="was removed, moved or replaced"):
+        writer.append(random_record(1))
+    writer.close("failed")
+
+    assert [] == list(tmp_path.iterdir())

@@ -59,6 +59,7 @@ from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.options.shared import RoundOptions
 
 CHECK = "consistency_check"
 SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
@@ -372,6 +373,10 @@ class ActiveSecAgg(SecAgg):
         *(step for step in SecAgg.steps if step.name in ("pairs", "masks")),
         Step("result", Pattern.LOCAL),
     )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"security_bits"}
 
     def __init__(self, parameters: Parameters) -> None:
         # The security decides on the threshold, and this class on the security.

@@ -74,6 +74,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import OnlySummed
 
 SECRET_BYTES = 32
@@ -286,6 +287,11 @@ class Assisted(QuantisedProtocol):
         Step("unmask", Pattern.GATHER, Role.HELPER),
         Step("result", Pattern.LOCAL),
     )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        used = {"degree", "threads", *(["alpha"] if options.shared else [])}
+        return super().uses(options) | used
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)

@@ -28,7 +28,16 @@ from hpcfl.privacy.threat import Threat
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
     from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
+    from hpcfl.options.shared import RoundOptions
 
+# Options that every protocol has a use for, or that are checked for every one.
+FOR_ALL = frozenset(
+    {
+        *("dropout", "dropout_model", "dropout_phase", "scaling", "upload", "security"),
+        *("rotate", "model_update", "shared", "committee", "helpers"),
+        *("uplink_mbps", "downlink_mbps", "latency_ms"),
+    }
+)
 # Some coordinates of a vector, or all of them.
 Where = NDArray[np.int64] | slice
 
@@ -224,6 +233,22 @@ class AggregationProtocol(ABC):
         self.enrolled: Mapping[int, Any] = {}
         self.members: Sequence[int] = ()
         self.population = 0
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        """Return the options of `RoundOptions` and `LinkOptions` that a run has a use for.
+
+        Those are among them whose other values are refused. A given option that is not there is
+        refused: a class that reads more of its `parameters` adds what it reads.
+        """
+        used = {*FOR_ALL}
+        if cls.sparse_upload:
+            used.add("alpha")
+        if cls.most_helpers:
+            used.add("helper_mbps")
+        if not options.dropout:
+            used -= {"dropout_model", "dropout_phase"}
+        return frozenset(used)
 
     @classmethod
     def helpers_of(cls, asked: int | None) -> int:
@@ -519,6 +544,10 @@ class AggregationProtocol(ABC):
 class QuantisedProtocol(AggregationProtocol):
     """A protocol that sums quantised vectors in a group."""
 
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"group", "bits", "levels", "clip"}
+
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
         self.quantiser = Quantiser(parameters.clip, parameters.levels)
@@ -563,6 +592,18 @@ class QuantisedProtocol(AggregationProtocol):
         most, _ = self.most_in_sum(parameters.devices)
         self._check_levels(noise.bound(most, parameters.dim, 2.0**-parameters.correctness_bits))
         self.noise = noise
+
+    def costs(self) -> list[PhaseCosts]:
+        found = super().costs()
+        if self.noise is not None:
+            (upload,) = (phase for phase in found if phase.name == self.upload_phase())
+            add(upload.device, {"noise": self.noisy_integers})
+        return found
+
+    @property
+    def noisy_integers(self) -> float:
+        """Number of integers that a device adds noise to, if there is any: those it sends."""
+        return self.inclusion * self.parameters.dim
 
     @property
     def threat(self) -> Threat:

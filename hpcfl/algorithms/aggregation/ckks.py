@@ -70,6 +70,7 @@ from hpcfl.errors import (
     RefusedError,
     UsageError,
 )
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import UnderOneKey
 
 WRAPPED_BYTES = SEALING_BYTES + 16
@@ -242,6 +243,10 @@ class Ckks(AggregationProtocol):
         Step("decrypt", Pattern.GATHER, Role.COMMITTEE),
         Step("result", Pattern.LOCAL),
     )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"degree", "group", "correctness_bits"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)

@@ -38,6 +38,7 @@ from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import OnlySummed
 
 # Random combinations of the sums' elements by which wrong sums are found: one goes unnoticed with
@@ -59,6 +60,10 @@ class CodedProtocol(QuantisedProtocol):
     min_devices = 2
     rotates = True
     deals_to: ClassVar[str]  # in words, who holds pieces
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"degree", "gamma", "security_bits"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)

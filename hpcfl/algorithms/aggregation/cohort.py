@@ -57,8 +57,9 @@ from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.crypto.keys import SecretSource
 from hpcfl.errors import UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
-from hpcfl.privacy.masking import InCohorts, check_alpha, ring_degree
+from hpcfl.privacy.masking import InCohorts, check_alpha, largest_degree, ring_degree
 from hpcfl.privacy.population import Population
 from hpcfl.privacy.ring import log2
 from hpcfl.privacy.threat import Threat
@@ -122,7 +123,7 @@ def golden_step(dim: int) -> int:
 
 def linking_degree(size: int, devices: int) -> int:
     """Return the least degree, even, with which all devices of a cohort are neighbours."""
-    return min(2 * (size - 1), devices // 2 * 2)
+    return min(2 * (size - 1), largest_degree(devices))
 
 
 @dataclass(frozen=True)
@@ -360,6 +361,11 @@ class Cohort(SecAgg):
     uploads_in_parts = False
     device_class = CohortDevice
     server_class = CohortServer
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        used = {"min_cohort", "security_bits", "correctness_bits"}
+        return (super().uses(options) | used) - {"threads"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)

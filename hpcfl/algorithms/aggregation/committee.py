@@ -69,6 +69,7 @@ from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.sampling import subset
 from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.threat import Threat
 
 NONCE_BYTES = 16
@@ -144,6 +145,10 @@ class Committee(CodedProtocol):
         Step("sum_shares", Pattern.GATHER, Role.COMMITTEE),
         Step("result", Pattern.LOCAL),
     )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"correctness_bits"}
 
     def choose_code(self) -> Code:
         plan, threat = self.parameters, self.threat

@@ -44,6 +44,7 @@ OPERATIONS = {
     # In a ring, where elements are words of one, two or four bytes:
     "mask_byte": "masks",  # a byte of keystream added to a vector
     "summed_byte": "vectors",  # a byte of a received vector added to the sum
+    "noise": "noise",  # a device's noise drawn for an integer
     "butterfly": "vectors",  # an addition, or subtraction, of two elements of a rotated vector
     "packed": "vectors",  # an element packed in its bits, or unpacked, that is no whole word there
     # Where masks are coded:

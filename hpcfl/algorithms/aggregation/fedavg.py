@@ -27,6 +27,7 @@ from hpcfl.algorithms.quantisation import all_finite
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import InTheClear
 
 
@@ -41,6 +42,10 @@ class FedAvg(AggregationProtocol):
         Step("upload", Pattern.GATHER, upload=True),
         Step("result", Pattern.LOCAL),
     )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"locations"}
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> InTheClear:
@@ -104,12 +109,13 @@ class FedAvgServer(ModelSender):
         super().__init__(model)
         self._dim = protocol.parameters.dim
         self.survivors: list[int] = []
+        self._received: set[int] = set()
         self.total = np.zeros(self._dim)
 
     def receive_upload(self, sender: int, payload: Payload) -> None:
         """Add a device's vector, of finite numbers, to the sum."""
         name = f"device {sender}"
-        if sender in self.survivors:
+        if sender in self._received:
             raise MessageError("upload", name, "it was received twice")
         where: NDArray[np.int64] | slice = slice(None)
         count, used = self._dim, 0
@@ -125,6 +131,7 @@ class FedAvgServer(ModelSender):
         if not all_finite(values):
             raise MessageError("upload", name, "a value is not finite")
         self.total[where] += values
+        self._received.add(sender)
         self.survivors.append(sender)
 
     def finish_upload(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.topology import Topology, ring_of
 from hpcfl.errors import UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import Masking
 
 
@@ -18,6 +19,11 @@ class GraphSecAgg(SecAgg):
 
     name = "secagg-graph"
     not_active = "the server could choose whom a device has as neighbours on the ring"
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        chosen = {"security_bits", "correctness_bits"} if options.degree is None else set()
+        return super().uses(options) | chosen
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:

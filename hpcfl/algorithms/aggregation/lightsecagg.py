@@ -74,6 +74,7 @@ from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.options.shared import RoundOptions
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,10 @@ class LightSecAgg(CodedProtocol):
                 "those; lower --gamma or --dropout"
             )
         return Code(parameters.devices, needed, private, parameters.dim)
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"threads"}
 
     @property
     def needed_in_sum(self) -> int:

@@ -46,6 +46,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import InCohorts
 
 SEED_BYTES = 32
@@ -166,6 +167,10 @@ class Prf(QuantisedProtocol):
         Step("masked_input", Pattern.GATHER, upload=True),
         Step("result", Pattern.LOCAL),
     )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"degree", "threads", "gamma", "security_bits"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)

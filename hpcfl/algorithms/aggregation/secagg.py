@@ -97,6 +97,7 @@ from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.keystream import KEY_BYTES as TRANSPORT_KEY_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import InCohorts, Masking, ring_degree
 from hpcfl.privacy.population import Population
 
@@ -749,6 +750,12 @@ class SecAgg(QuantisedProtocol):
         Step("unmask", Pattern.LOCAL, message="masks", by_all_ranks=True),
         Step("result", Pattern.LOCAL),
     )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        # A promise of a ring has its own chance of failing; one of the complete graph has none.
+        ring = {"security_bits"} if options.degree is not None else set()
+        return super().uses(options) | {"degree", "threads", "gamma"} | ring
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)

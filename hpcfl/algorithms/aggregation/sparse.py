@@ -41,6 +41,7 @@ from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.crypto.keys import SecretSource
 from hpcfl.crypto.sampling import SAMPLERS, GapSampler
 from hpcfl.errors import MessageError, UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import BySelection, check_alpha, ring_degree
 
 Positions = NDArray[np.int64]
@@ -123,6 +124,10 @@ class SparseSecAgg(SecAgg):
     server_class: ClassVar[type[SecAggServer]] = SparseServer
     # At a coordinate the sum is over the few devices that selected it.
     noise_adds_up = False
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return (super().uses(options) | {"sampler", "locations"}) - {"threads"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)

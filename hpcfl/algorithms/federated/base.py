@@ -14,6 +14,7 @@ from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, Qu
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
 from hpcfl.comm.phases import Step, phase_names
+from hpcfl.options.definition import options_of
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
 
@@ -105,6 +106,15 @@ class FederatedAlgorithm(ABC):
         Cryptographic noise comes from `secrets`.
         """
         return cls(federation)
+
+    @classmethod
+    def uses(cls, options: TrainOptions) -> frozenset[str]:
+        """Return the options of training and of privacy that a run has a use for.
+
+        Those are among them whose other values are refused, and those of protocols that it needs
+        whichever of them sums. A given option that is not there is refused.
+        """
+        return frozenset(options_of(LocalOptions))
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,9 +30,10 @@ from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.algorithms.noise import IntegerNoise, clip_l2
+from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise, clip_l2
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import TrainOptions
 from hpcfl.privacy.accounting import dp_fedavg
 from hpcfl.privacy.accounting.accountant import Accountant
 from hpcfl.report.formats import counted
@@ -62,6 +63,14 @@ class DPFedAvg(PrivateAlgorithm):
         settings=("dropout", "noise", "absent"),
         trusted=lambda one: not one.distributed,
     )
+
+    @classmethod
+    def uses(cls, options: TrainOptions) -> frozenset[str]:
+        used = super().uses(options) | {"noise", "quantile"}
+        if options.noise == "central":
+            return used
+        # Integers have noise of their own.
+        return (used | OF_NOISE) - {"fast_noise"}
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:

@@ -36,6 +36,7 @@ from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.noise import NoiseSource
 from hpcfl.errors import MessageError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import TrainOptions
 from hpcfl.privacy.accounting import locks
 from hpcfl.privacy.accounting.accountant import Accountant
 
@@ -72,6 +73,10 @@ class Locks(PrivateAlgorithm):
     def __init__(self, federation: Federation, privacy: PrivacyOptions, secrets: Any) -> None:
         super().__init__(federation, privacy, secrets)
         self.scale = privacy.clip_norm
+
+    @classmethod
+    def uses(cls, options: TrainOptions) -> frozenset[str]:
+        return super().uses(options) | {"first_stage", "variant", "sigma_norms"}
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:

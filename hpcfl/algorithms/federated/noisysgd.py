@@ -26,10 +26,10 @@ from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.training import LocalOptions
+from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.privacy.accounting import cdp, fedsgd_dpc
 from hpcfl.privacy.accounting.accountant import Accountant
 from hpcfl.privacy.accounting.distributed import rounded_norm
@@ -53,6 +53,10 @@ class NoisyGradients(PrivateAlgorithm):
     """Systems whose devices add noise to the gradients of their own steps."""
 
     noisy_steps = True
+
+    @classmethod
+    def uses(cls, options: TrainOptions) -> frozenset[str]:
+        return super().uses(options) | {"shuffle"}
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,6 +149,11 @@ class NoisySGD(NoisyGradients):
         secret={"secret_shuffle": True},
     )
     counts_on_convex = True
+
+    @classmethod
+    def uses(cls, options: TrainOptions) -> frozenset[str]:
+        # The noise of the last step is of integers, where these are summed.
+        return super().uses(options) | OF_NOISE | ({"convex"} if cls.counts_on_convex else set())
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -280,6 +289,12 @@ class FedSGDDPC(NoisyGradients):
         settings=(*BY_RECORD, "mechanism"),
         by_record=True,
     )
+
+    @classmethod
+    def uses(cls, options: TrainOptions) -> frozenset[str]:
+        used = super().uses(options) | {"mechanism"}
+        # Laplace noise has no delta, and hides means over all samples.
+        return used - {"delta", "shuffle"} if options.mechanism == "laplace" else used
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:

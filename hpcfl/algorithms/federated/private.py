@@ -55,6 +55,11 @@ class PrivateAlgorithm(FederatedAlgorithm):
         self.sigma = self._sigma()
 
     @classmethod
+    def uses(cls, options: TrainOptions) -> frozenset[str]:
+        noise = {"sigma", "noise_multiplier", "clip_norm", "delta", "epsilon", "fast_noise"}
+        return super().uses(options) | noise | ({"epsilon_by"} if options.epsilon else set())
+
+    @classmethod
     def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
         return cls(federation, options, secrets)
 

@@ -46,6 +46,10 @@ class Sparsified(FederatedAlgorithm):
         return cls(federation, options.alpha, options.error_feedback)
 
     @classmethod
+    def uses(cls, options: TrainOptions) -> frozenset[str]:
+        return super().uses(options) | {"alpha", "locations"}
+
+    @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
         protocol = federation.protocol
         if protocol.summed_in is not None:

@@ -1,0 +1,281 @@
+"""No option is ignored: whatever a protocol or an algorithm has no use for is refused."""
+
+import sys
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from commandline import hpcfl
+
+import hpcfl as package
+from hpcfl.algorithms import federated
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation.base import FOR_ALL
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.benchmark import experiment
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.world import World
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import options_of
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import ProtocolOptions
+from hpcfl.options.training import TrainOptions
+from hpcfl.rounds import usage
+from hpcfl.sweeping import plan
+from hpcfl.training import defaults, session
+
+# Another value than the default, of every option that a protocol or an algorithm is asked about.
+VALUES = {
+    "alpha": 0.4,
+    "dropout": 0.2,
+    "dropout_model": "bernoulli",
+    "dropout_phase": "result",
+    "scaling": "paper",
+    "degree": 4,
+    "locations": "bitmap",
+    "gamma": 0.2,
+    "min_cohort": 2,
+    "security_bits": 41,
+    "correctness_bits": 21,
+    "security": "active",
+    "group": "ring32",
+    "bits": "16",
+    "upload": "reduce",
+    "model_update": "changed",
+    "sampler": "dense",
+    "levels": 1000,
+    "clip": 0.5,
+    "shared": True,
+    "committee": 3,
+    "helpers": 3,
+    "threads": 2,
+    "rotate": True,
+    "uplink_mbps": 10.0,
+    "downlink_mbps": 10.0,
+    "helper_mbps": 10.0,
+    "latency_ms": 5.0,
+    "sigma": 2.0,
+    "noise_multiplier": 2.0,
+    "clip_norm": 2.0,
+    "epsilon": 4.0,
+    "epsilon_by": "paper",
+    "delta": 1e-6,
+    "mechanism": "laplace",
+    "noise": "distributed",
+    "shuffle": "fresh",
+    "convex": True,
+    "quantile": 0.5,
+    "first_stage": 5,
+    "variant": "local",
+    "sigma_norms": 2.0,
+    "fast_noise": True,
+}
+_PACKAGE = Path(package.__file__).parent
+
+
+@contextmanager
+def reads(monkeypatch, kind, names, *folders):
+    """Yield a set, which fills with those options of a kind that code in some folders reads.
+
+    Not what copies, checks or records all of them.
+    """
+    found = set()
+    inside = tuple(str(_PACKAGE / folder) for folder in folders)
+    properties = (str(_PACKAGE / "algorithms/parameters.py"), __file__)
+    general = ("__post_init__", "_check_active", "make_config", "__eq__", "__hash__")
+
+    def read(self, name):
+        caller = sys._getframe(1)
+        # What a property of the options reads is read by who reads the property.
+        while caller.f_code.co_name not in general and caller.f_code.co_filename in properties:
+            caller = caller.f_back
+        code = caller.f_code
+        if name in names and code.co_filename.startswith(inside) and code.co_name not in general:
+            found.add(name)
+        return object.__getattribute__(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "__getattribute__", read, raising=False)
+        yield found
+
+
+def play(options, devices=10):
+    made = experiment.Experiment.prepare(experiment.resolved(options), devices)
+    made.run(Loopback(devices, made.protocol.helpers))
+    made.config()
+
+
+SETTINGS = {
+    "secagg": ({"degree": 4},),
+    "secagg-graph": ({"degree": 4},),
+    "sparse": ({"degree": 4},),
+    "common": ({"degree": 4},),
+    "assisted": ({"shared": True},),
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_protocol_uses_just_the_options_that_it_reads(monkeypatch, protocol):
+    dropout = 0.2 if find(protocol).tolerates_dropouts else 0.0
+    base = {"protocol": protocol, "dim": 60, "rounds": 1, "warmup": 0, "dropout": dropout}
+    if protocol == "cohort":
+        base["alpha"] = 0.5
+    for more in ({}, *SETTINGS.get(protocol, ())):
+        options = experiment.resolved(base | more)
+        declared = find(protocol).uses(options)
+        names = set(options_of(ProtocolOptions))
+        with reads(monkeypatch, Parameters, names, "algorithms", "privacy") as found:
+            play(base | more)
+        # Those for all are checked for all, or drawn from the options themselves.
+        assert found - FOR_ALL <= declared
+        assert names & declared - FOR_ALL <= found
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("name", sorted(usage.OF_PROTOCOLS))
+def test_an_option_of_protocols_is_used_or_refused(protocol, name):
+    """By bench, and alike by a plan: what a protocol does not declare cannot be given."""
+    cohorts = {"alpha": 0.5} if protocol == "cohort" else {}
+    given = {"protocol": protocol, "devices": 10} | cohorts | {name: VALUES[name]}
+    options = experiment.resolved(given)
+    # It says of every option what becomes of it, whatever its default is.
+    used = name in usage.of_benchmark(options)
+    dashed = name.replace("_", "-")
+    content = {"grid": {key.replace("_", "-"): value for key, value in given.items()}}
+    if not used:
+        for refused in (lambda: experiment.asked(given), lambda: plan.combine(content, "a plan")):
+            with pytest.raises(UsageError, match=f"{dashed}.* no use for it"):
+                refused()
+        return
+    experiment.asked(given)
+    (setting,) = plan.combine(content, "a plan")
+    assert any(argument.startswith(f"--{dashed}") for argument in setting.arguments)
+    try:
+        found = experiment.Experiment.prepare(options, 10).config()
+    except UsageError:
+        return  # the value is refused, with its own reason
+    if (protocol, name) == ("fedavg", "locations"):
+        return  # of what is sent of vectors with zeros: test_fedavg.py
+    plain = {key: value for key, value in given.items() if key != name} | cohorts
+    other = experiment.Experiment.prepare(experiment.resolved(plain), 10).config()
+    assert found != other
+
+
+def test_all_options_of_protocols_and_algorithms_have_another_value_here():
+    asked = usage.OF_PROTOCOLS | set(options_of(PrivacyOptions))
+    assert asked == VALUES.keys()
+    defaults_of = {field.name: field.default for field in fields(TrainOptions)}
+    assert [] == [name for name, value in VALUES.items() if value == defaults_of[name]]
+
+
+# What a run of each algorithm needs, and what else it can be told to do.
+PRIVATE = {"sigma": 1.0, "fast_noise": True}
+STEPS = PRIVATE | {"batch_size": 20, "epsilon": 1e6}
+IN_SUMS = {"aggregate": "secagg", "gamma": 0.0}
+RUNS = {
+    "fedavg": ({},),
+    "rand-k": ({"alpha": 0.2},),
+    "top-k": ({"alpha": 0.2},),
+    "dp-fedavg": (
+        PRIVATE | {"epsilon": 1e6},
+        {"sigma": 1.0, "noise": "distributed"} | IN_SUMS,
+    ),
+    "cdp": (STEPS | {"steps": 2} | IN_SUMS,),
+    "dp-dsgd": (STEPS | IN_SUMS,),
+    "fedsgd-dpc": (STEPS, STEPS | {"mechanism": "laplace", "batch_size": 0}),
+    "locks": (PRIVATE | {"per_round": 3}, PRIVATE | {"per_round": 3, "variant": "local"}),
+}
+OF_ALGORITHMS = defaults.OF_ALGORITHMS
+# They are read where noise is chosen, which is not where it is given.
+CHOSEN = {"sigma", "noise_multiplier", "epsilon", "epsilon_by"}
+
+
+@pytest.mark.parametrize("algorithm", federated.REGISTRY)
+def test_an_algorithm_uses_just_the_options_that_it_reads(monkeypatch, tmp_path, algorithm):
+    pytest.importorskip("torch")
+    for number, more in enumerate(RUNS[algorithm]):
+        common = {"algorithm": algorithm, "rounds": 2, "dropout": 0.0}
+        options = defaults.asked(common | more)
+        declared = federated.find(algorithm).uses(options)
+        with reads(monkeypatch, TrainOptions, OF_ALGORITHMS, "algorithms", "learning") as found:
+            session.run(World(None), options, 5, tmp_path / f"{number}.h5")
+        privacy = set(options_of(PrivacyOptions)) - CHOSEN
+        # Accounts take them, and are the same: one of a single step, and one of Laplace noise.
+        assert found & privacy <= declared | {"convex", "delta"}
+        assert declared & privacy <= found
+
+
+@pytest.mark.parametrize("algorithm", federated.REGISTRY)
+@pytest.mark.parametrize("name", sorted(OF_ALGORITHMS & VALUES.keys()))
+def test_an_option_of_algorithms_is_used_or_refused(algorithm, name):
+    given = {"algorithm": algorithm, name: VALUES[name]}
+    if name in ("epsilon_by", "noise"):
+        given |= {"sigma": 1.0, "aggregate": "secagg"}
+    declared = federated.find(algorithm).uses(defaults._resolved(given, None))
+    unused = given.keys() & OF_ALGORITHMS - declared
+    if unused:
+        with pytest.raises(UsageError, match=r"--\S+ is given, and .* no use for it"):
+            defaults.asked(given)
+    else:
+        defaults.asked(given)
+
+
+# --- On the command line, in the API, in plans ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("train", "fedavg", "--epsilon", 1, "--sigma", 3),
+            "--epsilon is given, and fedavg with fedavg has no use for it with these options (it "
+            "is for dp-fedavg, cdp, dp-dsgd, fedsgd-dpc, locks): leave it out",
+        ),
+        # The default value as well: who gives it expects that it does something.
+        (("train", "cdp", "--steps", 2, "--mechanism", "gaussian"), "(it is for fedsgd-dpc)"),
+        (("train", "fedavg", "--data-dir", "."), "the data set digits needs no files"),
+        (("bench", "secagg", "--alpha", 0.1), "it is for sparse, cohort, common)"),
+        (("predict", "fedavg", "--levels", 100), "fedavg has no use for it"),
+        (("bench", "secagg", "--degree", 98, "--devices", 10), "has 9 others: give at most 10"),
+        (("train", "fedavg", "--aggregate", "secagg", "--degree", 98, "--devices", 10), "9 others"),
+        (("privacy", "exposure", "secagg", "--degree", 98, "--devices", 10), "9 others"),
+    ],
+)
+def test_commands_refuse_what_they_would_ignore(tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    found = hpcfl(*arguments)
+
+    assert (found.returncode, found.stdout) == (2, "")
+    assert sentence in found.stderr
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_the_api_refuses_what_it_would_ignore(tmp_path):
+    for refused in (
+        lambda: package.bench("fedavg", devices=3, dim=5, gamma=0.1, output=tmp_path),
+        lambda: package.train("fedavg", devices=3, quantile=0.5, output=tmp_path),
+        lambda: package.sweep(
+            {"protocol": ["secagg", "fedavg"], "devices": 3, "alpha": [0.1, 0.2]}, output=tmp_path
+        ),
+    ):
+        with pytest.raises(UsageError, match="no use for it"):
+            refused()
+
+
+def test_a_presets_settings_are_not_given_by_anybody():
+    # It says alpha, which secagg has no use for.
+    options = defaults.asked({"algorithm": "fedavg", "aggregate": "secagg"}, "sparse-secagg-mnist")
+    assert options.alpha == 0.1
+
+
+def test_combinations_of_a_grid_leave_out_what_their_protocol_has_no_use_for():
+    grid = {"protocol": ["secagg", "sparse"], "devices": 5, "alpha": [0.1, 0.2]}
+    found = [setting.arguments for setting in plan.combine({"grid": grid}, "a plan")]
+
+    assert found == [
+        ("secagg", "--devices=5"),
+        ("secagg", "--devices=5"),
+        ("sparse", "--alpha=0.1", "--devices=5"),
+        ("sparse", "--alpha=0.2", "--devices=5"),
+    ]
