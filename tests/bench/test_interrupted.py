@@ -136,7 +136,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, protocol, after):
 
 def test_a_run_can_be_resumed_more_than_once(tmp_path):
     path = tmp_path / "run.h5"
-    with pytest.raises(AgreedError, match="after 1 rounds"):
+    with pytest.raises(AgreedError, match="after 1 round"):
         bench(path, after=1)
     with pytest.raises(AgreedError, match="after 3 rounds"):
         bench(path, after=2, resume=True)

@@ -246,7 +246,7 @@ class Ckks(AggregationProtocol):
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"degree", "group", "correctness_bits"}
+        return super().uses(options) | {"degree", "group"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)

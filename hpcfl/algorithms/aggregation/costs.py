@@ -44,7 +44,6 @@ OPERATIONS = {
     # In a ring, where elements are words of one, two or four bytes:
     "mask_byte": "masks",  # a byte of keystream added to a vector
     "summed_byte": "vectors",  # a byte of a received vector added to the sum
-    "noise": "noise",  # a device's noise drawn for an integer
     "butterfly": "vectors",  # an addition, or subtraction, of two elements of a rotated vector
     "packed": "vectors",  # an element packed in its bits, or unpacked, that is no whole word there
     # Where masks are coded:
@@ -61,6 +60,7 @@ OPERATIONS = {
     "sealed": "coding",  # a row for a peer sealed, or opened
     "sealed_byte": "coding",  # a byte of it
     "sealed_byte_far": "coding",  # the same where the rows do not fit the cache
+    "noise": "noise",  # a device's noise drawn for an integer
 }
 # Coordinates, eight bytes each, that fit the cache.
 CACHED = 1 << 17
