@@ -1,10 +1,49 @@
 """Errors that a user is meant to read: one sentence that says what was wrong and what to do."""
 
+from __future__ import annotations
+
+import errno
+
+# What NumPy, HDF5, torch and the system's threads say where memory is short.
+_OUT_OF_MEMORY = (
+    "array is too big",
+    "Maximum allowed dimension exceeded",
+    "memory allocation failed",
+    "can't allocate memory",
+    "can't start new thread",
+)
+
 
 class HpcflError(Exception):
     """Base of all errors that are reported as a sentence, without a traceback."""
 
     exit_status = 1
+
+
+def explained(error: BaseException) -> HpcflError | None:
+    """Return in a sentence what a machine or a number refuses; None for a mistake of the program.
+
+    Too little memory, a number beyond what a machine counts to, and what the system says of files.
+    """
+    words = " ".join(str(error).split())[:200]
+    said = f" ({words})" if words else ""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        lacks_memory = True
+    else:
+        lacks_memory = isinstance(error, (RuntimeError, ValueError, OSError)) and any(
+            sign in words for sign in _OUT_OF_MEMORY
+        )
+    if lacks_memory:
+        return HpcflError(
+            f"there is not enough memory{said}: give fewer devices, coordinates or rounds, or use "
+            "a machine with more of it"
+        )
+    if isinstance(error, OverflowError) or "without overflow" in words:  # torch's
+        return UsageError(f"a number is too large to count with{said}: give a smaller one")
+    if isinstance(error, OSError) and error.strerror:
+        named = "" if error.filename is None else f"{error.filename}: "
+        return HpcflError(f"{named}{error.strerror}")
+    return None
 
 
 class UsageError(HpcflError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, NamedTuple
 
 from hpcfl.errors import UsageError
@@ -20,6 +21,13 @@ class Registered(NamedTuple):
 def registry(package: str, lines: Mapping[str, tuple[str, ...]]) -> dict[str, Registered]:
     """Return what is registered by name; homes are within the package."""
     return {name: Registered(f"{package}.{home}", *rest) for name, (home, *rest) in lines.items()}
+
+
+def _called(kind: type[Any], method: str) -> str:
+    """Return how a method of a class is called, as in ``decode(total)``."""
+    found = getattr(kind, method, None)
+    _, *arguments = signature(found).parameters if callable(found) else ("self",)
+    return f"{method}({', '.join(arguments)})"
 
 
 def find_class(
@@ -45,7 +53,8 @@ def find_class(
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     own = getattr(found, "name", None)
     if not isinstance(own, str) or missing:
-        raise UsageError(f"the {what} {name!r} lacks {', '.join(missing) or 'a name'}")
+        lacks = ", ".join(_called(kind, method) for method in missing) or "a name"
+        raise UsageError(f"the {what} {name!r} lacks {lacks}")
     if own in known and load_class(known[own].home, kind, own) is not found:
         raise UsageError(
             f"the {what} {name!r} is called {own!r}, as one that comes with hpcfl: give its class "

@@ -41,9 +41,9 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.keys import KEY_BYTES
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.privacy.population import MODELS
-from hpcfl.system import files
+from hpcfl.system import files, outputs
 
 FORMAT = "hpcfl transcript 2"
 WARNING = "INSECURE: this file holds secret keys, and the values of devices in the clear"
@@ -126,11 +126,8 @@ class Transcript:
         }
         for phase in PHASES:
             arrays |= _pack(phase, self.messages[phase], np.uint8)
-        try:
-            with files.replacing(path) as draft, draft.open("wb") as file:
-                np.savez(file, **arrays)
-        except OSError as error:
-            raise HpcflError(f"cannot write the transcript {path}: {error.strerror}") from None
+        with outputs.writing(path, outputs.TRANSCRIPT) as file:
+            np.savez(file, **arrays)
 
 
 def attackable(kind: type[AggregationProtocol]) -> type[SecAgg]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from hpcfl.errors import HpcflError
+from hpcfl.errors import HpcflError, explained
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import options_of
 
@@ -60,7 +60,10 @@ def main(found: dict[str, Any]) -> NoReturn:
         world.fail(str(error), error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception:
+    except Exception as error:
+        known = explained(error)
+        if known is not None:
+            world.fail(str(known), known.exit_status)
         world.crash()
         raise
     world.leave()

@@ -25,6 +25,7 @@ from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.loop import REASONS, repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
+from hpcfl.rounds.parties import rehearse
 from hpcfl.rounds.timed import Played, play
 from hpcfl.system.launch import netlab_link
 
@@ -94,6 +95,7 @@ class Experiment:
                 options = _with_most_levels(options, privacy, devices, updates)
                 protocol, schedule = summing(options, devices, updates.dim, updates.weights)
             algorithm = _add_noise(protocol, options, privacy)
+        rehearse(protocol, reduce=options.upload == "reduce")
         if options.server_ranks > 1:
             _check_server_ranks(options, protocol)
         if options.keep_transcript is not None:
@@ -246,9 +248,8 @@ class Experiment:
         try:
             weight = self.updates.total_weight or self.devices
             save_aggregate(path, aggregate.sum * weight, aggregate.mean)
-        except (OSError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            return HpcflError(f"cannot save the aggregate to {path} ({reason})")
+        except HpcflError as error:
+            return error
         return None
 
     def _recorder(self) -> Recorder | None:

@@ -14,13 +14,14 @@ from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import names, options_of
+from hpcfl.options.definition import names, options_of, written
 from hpcfl.options.shared import LinkOptions
 from hpcfl.report.formats import counted
 from hpcfl.rounds import memory
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.system.interruption import DEADLINE_SECONDS, Interruption, Left, current
+from hpcfl.system.outputs import RESULTS
 
 if TYPE_CHECKING:
     from hpcfl.results.reader import Run
@@ -158,10 +159,8 @@ def _run_one(
         return
 
     def left() -> str:
-        return (
-            f"stopped by a signal after {counted(writer.written, 'round')}; continue with "
-            f"--resume {writer.path}"
-        )
+        on = interruption.advice or f"continue with --resume {writer.path}"
+        return f"stopped by a signal after {counted(writer.written, 'round')}; {on}"
 
     def given_up() -> str:
         return f"{left()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
@@ -169,7 +168,7 @@ def _run_one(
     left_over = experiment.options.warmup + experiment.options.rounds - writer.written
     observer.begins(experiment.protocol, max(0, left_over), transport.placement.ranks)
     try:
-        with writer, interruption.writing(writer.mark_interrupted, given_up):
+        with writer, interruption.writing(writer.mark_interrupted, given_up, left):
             reason = experiment.run(transport, Together(_Writing(writer), observer), earlier)
             writer.record_end({"stop_reason": reason, **hosts.counters(transport)})
             if reason == "interrupted":
@@ -250,7 +249,7 @@ def _writer(
             ranks=placement.ranks,
         )
     path, options = output, experiment.options
-    if not _is_file(output):
+    if RESULTS.is_folder(output):
         path = default_path(output, experiment.name, experiment.devices, experiment.updates.dim)
     if options.max_seconds is None:
         # With a limit, nobody knows how many rounds there will be.
@@ -281,14 +280,10 @@ def _writer(
     )
 
 
-def _is_file(output: Path) -> bool:
-    return output.suffix in (".h5", ".hdf5")
-
-
 def _refuse_single_file(options: BenchOptions, output: Path, resume: Path | None) -> None:
     if resume is not None:
         raise UsageError("--resume takes one number of devices")
-    if _is_file(output):
+    if not RESULTS.is_folder(output):
         raise UsageError(
             f"several numbers of devices give several results files: "
             f"let --output name a folder instead of {output}"
@@ -303,25 +298,14 @@ def _output_error(world: World, options: BenchOptions, output: Path | None) -> H
     """Return, on rank 0, what is wrong with the places that results go to."""
     if world.rank != 0:
         return None
-    from hpcfl.results.writer import check_writable
+    from hpcfl.system import outputs
 
     try:
+        for path, kind in written(options):
+            if kind is not outputs.RESULTS:
+                outputs.check(path, kind)
         if output is not None:
-            check_writable(output)
-        if options.save_aggregate is not None:
-            _check_file(options.save_aggregate, "aggregate")
-        if options.keep_transcript is not None:
-            _check_file(options.keep_transcript, "transcript")
+            outputs.check(output, outputs.RESULTS)
     except HpcflError as error:
         return error
     return None
-
-
-def _check_file(path: Path, what: str) -> None:
-    existed = path.exists()
-    try:
-        path.open("ab").close()
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise UsageError(f"the {what} cannot be saved to {path}: {error.strerror}") from None

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from hpcfl.errors import HpcflError
+from hpcfl.errors import HpcflError, explained
 from hpcfl.system import launch
 
 COMMANDS = {
@@ -89,7 +89,8 @@ def main() -> None:
     """Run the command line.
 
     Exit status: 0 done, 1 failed, 2 wrong use, 3 a regression found by `compare`, 75 ended
-    by a signal in such a way that it can be resumed, 130 interrupted.
+    by a signal in such a way that it can be resumed, 130 interrupted, 141 done, but standard output
+    was closed before all was printed.
     """
     try:
         status = group.main(prog_name="hpcfl", standalone_mode=False)
@@ -103,7 +104,10 @@ def main() -> None:
         _fail(str(error), error.exit_status)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-    except Exception:
+    except Exception as error:
+        known = explained(error)
+        if known is not None:
+            _fail(str(known), known.exit_status)
         if "hpcfl.comm.world" in sys.modules:
             sys.modules["hpcfl.comm.world"].crash()
         raise

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import click
 
+from hpcfl.cli.options import Output
 from hpcfl.cli.terminal import progress_bar
+from hpcfl.system import outputs
 
 
 @click.command("calibrate")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="JSON file to write.  [default: one for this host in the user's cache folder]",
+    type=Output(outputs.CALIBRATION),
+    help="JSON file to write; an older calibration is replaced.  [default: one for this host in "
+    "the user's cache folder]",
 )
 def command(output: Path | None) -> None:
     """Measure what a round's operations cost on this machine, in about half a minute.
@@ -27,7 +30,6 @@ def command(output: Path | None) -> None:
       mpirun -n 3 hpcfl calibrate
       hpcfl calibrate --output phone.json
     """
-    from hpcfl import results
     from hpcfl.algorithms.aggregation.costs import OPERATIONS
     from hpcfl.comm.world import connect
     from hpcfl.costmodel.calibration import default_path
@@ -36,12 +38,12 @@ def command(output: Path | None) -> None:
     world = connect()
     path = output or default_path()
     # Found out before half a minute is spent.
-    world.first_alone(lambda: results.check_writable(path.parent))
+    told = world.first_alone(lambda: outputs.check(path, outputs.CALIBRATION))
     with progress_bar(len(OPERATIONS), "calibrate") as bar:
         found = calibrate(world, lambda name: bar.update(1))
     world.first_alone(lambda: found.save(path))
     if world.rank == 0:
         click.echo(
             f"a mask: {1e9 * found.cost('mask_word'):.2f} ns a coordinate; an agreement: "
-            f"{1e6 * found.cost('agreement'):.1f} us; ranks: {found.ranks}\nCalibration: {path}"
+            f"{1e6 * found.cost('agreement'):.1f} us; ranks: {found.ranks}\nCalibration: {told}"
         )

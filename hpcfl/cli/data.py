@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
+from hpcfl.cli.options import Output
 from hpcfl.cli.terminal import alone
+from hpcfl.system.outputs import FOLDER
 
 
 @click.group("data")
@@ -19,7 +21,7 @@ def command() -> None:
 @click.argument("name", metavar="NAME")
 @click.option(
     "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Output(FOLDER),
     help="Folder of the data sets.  [default: the environment variable HPCFL_DATA]",
 )
 @click.option("--base-url", metavar="URL", help="Mirror that has the files at URL/FILE.")

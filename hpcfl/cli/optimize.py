@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcfl.cli.options import given, options
 from hpcfl.cli.terminal import json_option, show
-from hpcfl.errors import HpcflError
-from hpcfl.options.definition import make
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.definition import make, written
 from hpcfl.options.optimize import OptimizeOptions
+from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from hpcfl.optimize.estimate import Estimate
+    from hpcfl.system.outputs import Kind
 
 
 @click.group("optimize")
@@ -44,29 +47,38 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
     """
     from hpcfl.comm.world import connect
     from hpcfl.optimize import constants, estimate
-    from hpcfl.plots import style
 
     asked = make(OptimizeOptions, given(typed))
-    if asked.plot is not None:
-        style.check_path(asked.plot)
     # Read before the estimate, which can take long; the same on every rank.
     known = constants.asked(asked)
     world = connect()
+    told = world.first_alone(
+        lambda: {kind: outputs.check(path, kind) for path, kind in written(asked)}
+    )
     estimated = None if asked.dataset is None else estimate.run(world, asked)
-    error = None
-    if world.rank == 0:
+    error: HpcflError | None = None
+    if told is not None:
         try:
-            _answer(asked, known, estimated, as_json)
+            _answer(asked, known, estimated, as_json, told)
         except HpcflError as problem:
             error = problem
+        except ArithmeticError as problem:
+            error = UsageError(
+                f"the bound cannot be computed for numbers so large or so small ({problem}): check "
+                "--epsilon and the constants"
+            )
     # The other ranks learn of an error: a rank that ends alone would leave the job hanging.
     world.settle(error)
 
 
 def _answer(
-    asked: OptimizeOptions, known: dict[str, Any], estimated: Estimate | None, as_json: bool
+    asked: OptimizeOptions,
+    known: dict[str, Any],
+    estimated: Estimate | None,
+    as_json: bool,
+    told: Mapping[Kind, str],
 ) -> None:
-    """Print what is found, draw it, and save the constants."""
+    """Print what is found, draw it, and save the constants; `told` is how to speak of files."""
     from hpcfl.optimize import answer, constants, tables
 
     if estimated is not None:
@@ -81,9 +93,11 @@ def _answer(
     if estimated is not None:
         found["estimate"] = estimated.as_dict()
     show(as_json, lambda: found, lambda: tables.render(found))
+    if asked.save_constants is not None:
+        click.echo(f"Constants: {told[outputs.CONSTANTS]}", err=as_json)
     if asked.plot is not None:
         from hpcfl.optimize.figure import draw
         from hpcfl.plots import style
 
         style.save(draw(bound, asked.most), asked.plot)
-        click.echo(f"Figure: {asked.plot}", err=as_json)
+        click.echo(f"Figure: {told[outputs.FIGURE]}", err=as_json)

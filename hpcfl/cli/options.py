@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from hpcfl.options.definition import Option, OptionGroup, options_of
+from hpcfl.system.outputs import Kind
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 Command = Callable[..., Any]
+
+
+class Output(click.Path):
+    """A path that a command writes to; see `hpcfl.system.outputs`."""
+
+    def __init__(self, kind: Kind, read_as: type | None = Path) -> None:
+        super().__init__(path_type=read_as)
+        self.kind = kind
+
 
 # What the help calls a value, by its type.
 _METAVARS: dict[Any, str] = {
@@ -83,11 +93,19 @@ def _option(about: Option, names: list[str], defaults: bool) -> Callable[[Comman
     metavar = f"[{'|'.join(about.choices)}]" if about.choices else about.unit.upper()
     return click.option(
         *names,
+        type=_type(about),
         metavar=metavar or _METAVARS[about.type],
         multiple=about.type == tuple[str, ...],
         shell_complete=partial(_complete, about),
         help=help,
     )
+
+
+def _type(about: Option) -> click.ParamType | None:
+    """Return what click is to know of an option; its definition reads the text all the same."""
+    if about.writes is not None:
+        return Output(about.writes, None)
+    return click.Path() if about.type is Path else None
 
 
 def _shown(default: Any) -> str:

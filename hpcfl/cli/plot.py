@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Output, given, options
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.plots import KINDS, PlotOptions, chosen
+from hpcfl.system import outputs
 
 
 @click.command("plot")
@@ -23,8 +24,8 @@ from hpcfl.plots import KINDS, PlotOptions, chosen
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="File of the figure: .png, .svg or .pdf; overwritten.  [default: KIND.png]",
+    type=Output(outputs.FIGURE),
+    help="File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
 )
 @options(PlotOptions)
 @click.option(
@@ -63,13 +64,13 @@ def command(
     from hpcfl.results.reader import find
 
     path = output or Path(f"{kind}.png")
-    style.check_path(path)
+    told = outputs.check(path, outputs.FIGURE)
     drawing = chosen(kind, given(typed))
     files = find(paths)
     runs, errors = usable_runs(files, drawing.lacking, drawing.common.where)
     if not runs:
         raise UsageError(f"none of the {len(files)} files can be drawn")
     style.save(drawing.draw(runs, pool=not no_pool), path, drawing.common.style)
-    click.echo(f"Figure: {path}")
+    click.echo(f"Figure: {told}")
     if any(not isinstance(error, UsageError) for error in errors):
         raise SystemExit(1)

@@ -63,11 +63,12 @@ def exposure(as_json: bool, **typed: Any) -> None:
     if asked.plot is not None:
         from hpcfl.plots import exposure as figures
         from hpcfl.plots import style
+        from hpcfl.system import outputs
 
-        style.check_path(asked.plot)
+        told = outputs.check(asked.plot, outputs.FIGURE)
         shown = figures.draw_over_alpha(kind, asked.devices, asked.colluders, figures.DROPOUTS)
         style.save(shown, asked.plot)
-        click.echo(f"Figure: {asked.plot}", err=as_json)
+        click.echo(f"Figure: {told}", err=as_json)
     samples = asked.samples or default_samples(asked.devices)
     with progress_bar(samples, kind.name) as bar:
         found = find_exposure(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Output, given, options
 from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import make, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
 from hpcfl.report.formats import counted
+from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from hpcfl.report.table import Table
@@ -38,15 +39,17 @@ if TYPE_CHECKING:
 @click.option(
     "--html",
     "page",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=Output(outputs.PAGE),
     metavar="FILE",
-    help="Write a page with tables, figures and everything recorded instead; overwritten.",
+    help="Write a page with tables, figures and everything recorded instead; an older page is "
+    "replaced.",
 )
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=Output(outputs.TRACE),
     metavar="FILE",
-    help="Write what ranks did when as a trace for Perfetto or Chrome instead; overwritten.",
+    help="Write what ranks did when as a trace for Perfetto or Chrome instead; an older trace is "
+    "replaced.",
 )
 @click.pass_context
 @alone
@@ -82,6 +85,11 @@ def command(
     """
     form = _form(context, form, as_json, page or trace)
     asked = make(ReportOptions, given(typed))
+    told = {
+        kind: outputs.check(path, kind)
+        for path, kind in ((page, outputs.PAGE), (trace, outputs.TRACE))
+        if path is not None
+    }
 
     from hpcfl.results import columns, pooling, tables
     from hpcfl.results.reader import find
@@ -111,12 +119,13 @@ def command(
     if trace is not None:
         from hpcfl.results.trace import write as write_trace
 
-        click.echo(f"Trace: {trace} ({write_trace(trace, runs)} events)")
+        count = write_trace(trace, runs)
+        click.echo(f"Trace of {count} events: {told[outputs.TRACE]}")
     if page is not None:
         from hpcfl.pages.page import write
 
         write(page, pools, summaries, compared)
-        click.echo(f"Page: {page}")
+        click.echo(f"Page: {told[outputs.PAGE]}")
     elif trace is None and (asked.columns is not None or len(summaries) > 1):
         click.echo(_side_by_side(compared, summaries, asked, form), nl=form != "csv")
     elif trace is None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcfl.cli.options import Output
 from hpcfl.errors import UsageError
+from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from hpcfl.comm.world import World
@@ -36,17 +38,17 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=Output(outputs.FOLDER),
     default=Path("results/reproduction"),
     help="Folder for the findings.",
 )
 @click.option("--again", is_flag=True, help="Also run again what was run before.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path), help="Draw the figure too: .png, .svg or .pdf."
+    "--plot", type=Output(outputs.FIGURE), help="Draw the figure too: .png, .svg or .pdf."
 )
 @click.option(
     "--document",
-    type=click.Path(path_type=Path),
+    type=Output(outputs.DOCUMENT),
     help="Write all findings to a Markdown file, with figures beside it.",
 )
 def command(
@@ -78,27 +80,33 @@ def command(
 
     if not (names or listing or document):
         raise UsageError("name a table or figure, or give --list or --document")
-    if plot is not None:
-        from hpcfl.plots import style
-
-        style.check_path(plot)
     chosen = select(names)
     if plot is not None and (len(chosen) != 1 or chosen[0].draw is None):
         raise UsageError("--plot takes one artefact that has a figure")
+    world = connect()
+    wanted = (
+        (output if chosen else None, outputs.FOLDER),
+        (plot, outputs.FIGURE),
+        (document, outputs.DOCUMENT),
+    )
+    told = world.first_alone(
+        lambda: {kind: outputs.check(path, kind) for path, kind in wanted if path is not None}
+    )
     for artefact in chosen:
         _check(artefact, scale, data_dir)
-    world = connect()
     if world.rank == 0 and listing:
         _list(output)
     for artefact in chosen:
         _run(world, artefact, scale or artefact.scale(max_minutes), data_dir, output, again)
-        if world.rank == 0:
+        if told is not None:
             _print(artefact, output, plot)
-    if world.rank == 0 and document is not None:
+    if told is not None and plot is not None:
+        click.echo(f"Figure: {told[outputs.FIGURE]}")
+    if told is not None and document is not None:
         from hpcfl.reproduce import document as documents
 
         documents.write(document, output)
-        click.echo(f"Document: {document}")
+        click.echo(f"Document: {told[outputs.DOCUMENT]}")
     world.settle(None)
 
 
@@ -151,7 +159,6 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
     click.echo(comparison(lines).text() + "\n")
     if plot is not None:
         draw(artefact, results, store, plot)
-        click.echo(f"Figure: {plot}")
 
 
 def _list(output: Path) -> None:

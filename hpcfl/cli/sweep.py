@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcfl.cli.options import Output
 from hpcfl.cli.terminal import progress_bar, warn
+from hpcfl.system.outputs import FOLDER
 
 if TYPE_CHECKING:
     from hpcfl.sweeping.cells import Cell
@@ -41,7 +43,7 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Output(FOLDER),
     default=Path("results/sweep"),
     help="Folder of the sweep, one for each plan.",
 )

@@ -15,7 +15,7 @@ from typing import Any
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.costmodel.overheads import PLAINEST, overheads
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.system import files
+from hpcfl.system import files, outputs
 
 FORMAT = "hpcfl-calibration/3"
 # What a rank sends or receives at once beyond this does not fit the cache.
@@ -67,7 +67,7 @@ class Calibration:
         return median(self.samples[operation])
 
     def save(self, path: Path) -> None:
-        """Write the calibration; the file is replaced at once."""
+        """Write the calibration; an older one is replaced at once."""
         content = {
             "format": FORMAT,
             "about": dict(self.about),
@@ -77,14 +77,7 @@ class Calibration:
             "server_slowdown": self.server_slowdown,
             "cpu_seconds": {name: list(values) for name, values in self.samples.items()},
         }
-        try:
-            with files.replacing(path) as draft:
-                draft.write_text(json.dumps(content, indent=1) + "\n")
-        except OSError as error:
-            raise UsageError(
-                f"cannot write {path} ({error.strerror or error}): choose another place with "
-                "--output"
-            ) from None
+        outputs.write(path, outputs.CALIBRATION, json.dumps(content, indent=1) + "\n")
 
 
 def default_path() -> Path:

@@ -14,6 +14,7 @@ from hpcfl.errors import HpcflError, MissingPackageError, UsageError
 from hpcfl.learning import cifar10
 from hpcfl.learning.base import find_data_dir, sha256
 from hpcfl.learning.datasets import NAMES
+from hpcfl.system import outputs
 
 CHUNK = 2**16
 TIMEOUT = 30  # seconds without an answer
@@ -101,8 +102,11 @@ def fetch(
     if name not in downloads:
         raise UsageError(_why_not(name, data_dir))
     folder = find_data_dir(name, data_dir)
+    outputs.check(folder, outputs.FOLDER)
     for download in downloads[name]:
         if not _is_there(download, folder):
+            for file in download.targets():
+                outputs.check(folder / download.folder / file, outputs.DATA)
             url = f"{(base_url or download.url).rstrip('/')}/{download.file}"
             _fetch_one(download, folder, url, progress)
     return [

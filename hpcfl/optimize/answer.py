@@ -170,7 +170,8 @@ def _sigmas(
 def _curve(bound: Bound, asked: OptimizeOptions) -> dict[str, Any]:
     """Return U over T, evenly in logarithms, for some b."""
     last = last_rounds(bound, asked.most)
-    rounds = np.unique(np.geomspace(1, last, _POINTS).round().astype(int)).tolist()
+    # As Python's integers: with absurd constants T is beyond 64 bits.
+    rounds = sorted({int(number) for number in np.geomspace(1, float(last), _POINTS).round()})
     lines = some_of(bound.constants.devices, MOST_LINES, asked.per_round)
     return {
         "rounds": rounds,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UsageError
 from hpcfl.options.optimize import OptimizeOptions
-from hpcfl.system import files
+from hpcfl.system import files, outputs
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.queries import Constants
 
+FORMAT = "hpcfl-constants/1"
 # The paper's symbol of every constant that is shown; gamma follows from the others.
 SYMBOLS = {
     "dim": "p",
@@ -45,14 +46,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not JSON ({error}): --save-constants writes it") from None
     if not isinstance(found, dict):
         raise UsageError(f"{path} must have an object of constants by name, as in {{'dim': 7840}}")
+    if found.pop("format", FORMAT) != FORMAT:
+        raise UsageError(f"{path} is of another format than {FORMAT}: --save-constants writes it")
     return found
 
 
 def save(constants: Constants, path: Path) -> None:
     """Write constants as --constants takes them."""
-    try:
-        path.write_text(json.dumps(constants.as_dict(), indent=2) + "\n")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path} ({error.strerror or error}): choose another place"
-        ) from None
+    document = {"format": FORMAT} | constants.as_dict()
+    outputs.write(path, outputs.CONSTANTS, json.dumps(document, indent=2) + "\n")

@@ -9,7 +9,8 @@ from typing import Any
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, DIM, RunOptions
+from hpcfl.options.shared import DEVICES, DIM, ROUNDS, RunOptions
+from hpcfl.system import outputs
 
 DEFAULT_DIM = 165_000
 # How many rounds there may be, in terms of the least number, if nobody sets a limit.
@@ -31,11 +32,11 @@ class BenchOptions(RunOptions):
         recorded="no",
     )
     dim: int | None = option(None, "Length d of the vectors.", **DIM, default_text=f"{DEFAULT_DIM}")
-    rounds: int = option(10, "Measured rounds.", at_least=1, repeats="yes")
+    rounds: int = option(10, "Measured rounds.", **ROUNDS, repeats="yes")
     max_rounds: int | None = option(
         None,
         "Largest number of measured rounds; --rounds is then the smallest.",
-        at_least=1,
+        **ROUNDS,
         default_text="--rounds; ten times as many with --rel-ci or --max-seconds",
         repeats="yes",
     )
@@ -54,7 +55,9 @@ class BenchOptions(RunOptions):
         repeats="yes",
     )
     # Without any, the first measured round pays for what later ones find in place.
-    warmup: int = option(2, "Unmeasured warm-up rounds.", at_least=0, repeats="if any")
+    warmup: int = option(
+        2, "Unmeasured warm-up rounds.", **ROUNDS | {"at_least": 0}, repeats="if any"
+    )
     server_ranks: int = option(
         1,
         "Ranks of the server: each adds up and unmasks a range of the coordinates (secagg, "
@@ -76,6 +79,7 @@ class BenchOptions(RunOptions):
         sweepable=False,
         resumable=True,
         repeats="yes",
+        writes=outputs.AGGREGATE,
     )
     keep_transcript: Path | None = option(
         None,
@@ -84,6 +88,7 @@ class BenchOptions(RunOptions):
         sweepable=False,
         resumable=True,
         repeats="if given",
+        writes=outputs.TRANSCRIPT,
     )
     aggregate: str | None = option(
         None,

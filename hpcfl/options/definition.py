@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from hpcfl.errors import UsageError
+from hpcfl.system.outputs import Kind
 
 _KEY = "option"
+LARGEST = 2**63 - 1  # of whole numbers, as files keep them
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Option:
     """All there is to know about an option."""
 
     help: str  # a sentence
-    # Range of a number, or of each of several.
+    # Range of a number, or of each of several; whole numbers have 63 bits if it does not say more.
     above: float | None = None
     at_least: float | None = None
     below: float | None = None
@@ -44,6 +46,8 @@ class Option:
     # there is a value matters; "if any": only whether the number is 0.
     repeats: Literal["no", "yes", "if given", "if any"] = "no"
     label: bool = False  # whether figures tell runs apart by it
+    # Of a path, what kind of file or folder the command writes there; None if it is only read.
+    writes: Kind | None = None
     name: str = ""  # of the field
     type: Any = str  # of a value that is not None
     optional: bool = False  # whether None is a value
@@ -78,6 +82,8 @@ class Option:
                 )
             if self.type is float and not math.isfinite(one):
                 raise UsageError(f"--{self.dashed} is {one}; it must be a finite number")
+            if self.at_most is None and isinstance(one, int) and abs(one) > LARGEST:
+                raise UsageError(f"--{self.dashed} has more than 63 bits; give a smaller number")
             bounds = (
                 (self.above, operator.gt),
                 (self.at_least, operator.ge),
@@ -217,6 +223,15 @@ def nearest(name: str, known: Any) -> str:
 def values_of(options: OptionGroup, group: type[OptionGroup]) -> dict[str, Any]:
     """Return by name the values that options have for a group that they inherit."""
     return {name: getattr(options, name) for name in options_of(group)}
+
+
+def written(options: OptionGroup) -> list[tuple[Path, Kind]]:
+    """Return the paths that options name for a command to write, and what it writes there."""
+    return [
+        (getattr(options, name), about.writes)
+        for name, about in options_of(type(options)).items()
+        if about.writes is not None and getattr(options, name) is not None
+    ]
 
 
 def part(options: OptionGroup, group: type[Group]) -> Group:

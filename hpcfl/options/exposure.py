@@ -11,6 +11,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import OptionGroup, again, option
 from hpcfl.options.shared import DEVICES, DIM, ProtocolOptions, SeedOptions
+from hpcfl.system import outputs
 
 # The papers' fraction of colluding devices.
 COLLUDING = Fraction(1, 3)
@@ -70,6 +71,7 @@ class ExposureOptions(OptionGroup):
         "Also draw contributors and exposure over alpha, for several dropout rates: .png, .svg or "
         ".pdf; "
         "for protocols that do not send all coordinates.",
+        writes=outputs.FIGURE,
     )
 
     def __post_init__(self) -> None:

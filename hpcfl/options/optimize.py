@@ -12,6 +12,7 @@ from hpcfl.options.definition import OptionGroup, again, option
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, SeedOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
+from hpcfl.system import outputs
 
 # Options that are constants of the bound, by its names for them.
 CONSTANTS = (
@@ -107,9 +108,11 @@ class OptimizeOptions(OptionGroup):
     )
     seed: int = again(SeedOptions, "seed", 0)
     save_constants: Path | None = option(
-        None, "Also write the constants to a file.", unit="FILE.json"
+        None, "Also write the constants to a file.", unit="FILE.json", writes=outputs.CONSTANTS
     )
-    plot: Path | None = option(None, "Also draw U against T for several b: .png, .svg or .pdf.")
+    plot: Path | None = option(
+        None, "Also draw U against T for several b: .png, .svg or .pdf.", writes=outputs.FIGURE
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

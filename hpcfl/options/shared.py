@@ -7,12 +7,15 @@ from pathlib import Path
 
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
+from hpcfl.system import outputs
 
 DEFAULT_LEVELS = 2**20
 # Ranges of the numbers of devices and coordinates: positions and counts of elements are sent as
 # 32-bit numbers.
 DEVICES = {"at_least": 1, "at_most": 2**31 - 1}
 DIM = {"at_least": 1, "at_most": 2**32 - 1}
+# Messages carry the number of their round in 32 bits.
+ROUNDS = {"at_least": 1, "at_most": 2**31 - 1}
 # Bits of the rings that vectors can be summed in.
 WIDTHS = range(8, 33, 4)
 
@@ -225,7 +228,12 @@ class SeedOptions(OptionGroup):
     """Where random numbers come from that need not be secret."""
 
     seed: int = option(
-        0, "Seed of everything random except keys.", at_least=0, repeats="yes", label=True
+        0,
+        "Seed of everything random except keys.",
+        at_least=0,
+        at_most=2**64 - 1,
+        repeats="yes",
+        label=True,
     )
 
 
@@ -239,6 +247,7 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         recorded="no",
         sweepable=False,
         repeats="yes",
+        writes=outputs.RESULTS,
     )
     note: str | None = option(
         None,

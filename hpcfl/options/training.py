@@ -9,7 +9,7 @@ from pathlib import Path
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, RunOptions
+from hpcfl.options.shared import DEVICES, ROUNDS, RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     model: str | None = option(
         None, "Model, or MODULE:FUNCTION.", default_text="one for the data set"
     )
-    rounds: int = option(100, "Largest number of rounds.", at_least=1, resumable=True)
+    rounds: int = option(100, "Largest number of rounds.", **ROUNDS, resumable=True)
     target_accuracy: float | None = option(
         None, "Stop at this accuracy on held-out data.", above=0, at_most=1, resumable=True
     )

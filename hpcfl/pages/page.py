@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcfl import __version__
-from hpcfl.errors import UsageError
 from hpcfl.pages.figures import figures
 from hpcfl.report.markup import Markup, details, element, join
 from hpcfl.report.table import Facts, Table, sentences
 from hpcfl.results import repeating, tables
 from hpcfl.results.pooling import Pool
 from hpcfl.results.summary import Summary
+from hpcfl.system import outputs
 
 # More runs than these are folded.
 _UNFOLDED = 3
@@ -53,18 +53,11 @@ figcaption { font-size: .9rem; max-width: 60rem; padding-top: .3rem; }
 
 
 def write(path: Path, pools: Sequence[Pool], summaries: Sequence[Summary], compared: Table) -> None:
-    """Write a page of runs, repeats together; UsageError if it cannot be written.
+    """Write a page of runs, repeats together; HpcflError if it cannot be written.
 
     Of every pool there is a summary; `compared` is the table of all of them.
     """
-    content = render(pools, summaries, compared)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path} ({error.strerror or error}): choose another place"
-        ) from None
+    outputs.write(path, outputs.PAGE, render(pools, summaries, compared))
 
 
 def render(pools: Sequence[Pool], summaries: Sequence[Summary], compared: Table) -> str:
@@ -74,6 +67,7 @@ def render(pools: Sequence[Pool], summaries: Sequence[Summary], compared: Table)
     drawn = figures([run for pool in pools for run in pool.drawn])
     head = [
         Markup('<meta charset="utf-8">'),
+        Markup('<meta name="generator" content="hpcfl">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         element("title", title),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcfl.errors import MissingPackageError, UsageError
+from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 # Of ticks.
 _TICKS = {"size": 2.4, "width": 0.6}
-FORMATS = (".png", ".svg", ".pdf")
 # Inches: a column and the text of a page, narrow enough for ACM, IEEE and USENIX.
 WIDTHS = {"column": 3.33, "page": 7.0}
 # Settings of matplotlib. Fonts are embedded as TrueType: publishers refuse Type 3. Sizes are in
@@ -282,30 +282,18 @@ def lacking_rounds(run: Run, **_: object) -> str | None:
     return None if run.measured.any() else "has no measured round"
 
 
-def check_path(path: Path) -> None:
-    """Refuse a name that says no known format."""
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(
-            f"{path} does not end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}: "
-            "the ending says the format of the figure"
-        )
-
-
 def save(figure: Figure, path: Path, style: str = "paper") -> None:
     """Write a figure that was drawn in a style; the same figure gives the same file."""
-    check_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".svg":
-            path.write_text(svg(figure, style), encoding="utf-8")
-        else:
-            undated = {"CreationDate": None} if path.suffix.lower() == ".pdf" else None
-            with applied(style):
-                figure.savefig(path, metadata=undated)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path} ({error.strerror or error}): choose another place"
-        ) from None
+    form = path.suffix.lower().removeprefix(".")
+    with outputs.writing(path, outputs.FIGURE) as file:
+        if form == "svg":
+            file.write(svg(figure, style).encode())
+            return
+        about: dict[str, str | None] = {"Software": outputs.MADE_BY}
+        if form == "pdf":
+            about = {"CreationDate": None, "Creator": outputs.MADE_BY}
+        with applied(style):
+            figure.savefig(file, format=form, metadata=about)
 
 
 def svg(figure: Figure, style: str = "paper") -> str:
@@ -314,5 +302,6 @@ def svg(figure: Figure, style: str = "paper") -> str:
 
     text = io.StringIO()
     with applied(style), rc_context({"svg.hashsalt": "hpcfl", "svg.fonttype": "none"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        about = {"Date": None, "Creator": outputs.MADE_BY}
+        figure.savefig(text, format="svg", metadata=about)
     return text.getvalue()

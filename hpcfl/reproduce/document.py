@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcfl.errors import UsageError
 from hpcfl.plots import panels, style
 from hpcfl.report.table import Column, Table, label
 from hpcfl.reproduce import ARTEFACTS, PAPERS
 from hpcfl.reproduce.artefact import MATCHES, SHOWN, Artefact, Line, Result
 from hpcfl.reproduce.store import Store
+from hpcfl.system import outputs
 
 _HEAD = """# The papers' tables and figures, run again
 
@@ -68,13 +68,7 @@ def write(path: Path, folder: Path) -> None:
             store = stores[artefact.id.partition("/")[0]]
             if artefact.id.startswith(f"{paper}/") and store.results(artefact) is not None:
                 parts.append(_section(artefact, store, path))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n\n".join(parts) + "\n")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path} ({error.strerror or error}): choose another place"
-        ) from None
+    outputs.write(path, outputs.DOCUMENT, "\n\n".join(parts) + "\n")
 
 
 def overview(stores: Mapping[str, Store]) -> Table:

@@ -15,6 +15,7 @@ from hpcfl import __version__
 from hpcfl.comm.world import World
 from hpcfl.reproduce.artefact import Artefact, Context, Setting
 from hpcfl.reproduce.store import Store
+from hpcfl.system import outputs
 
 
 def run(
@@ -34,7 +35,7 @@ def run(
     kept.
     """
     settings = artefact.scales[scale].settings
-    store = world.first_alone(lambda: Store(folder, artefact.id.partition("/")[0]))
+    store = world.first_alone(lambda: _store(folder, artefact.id.partition("/")[0]))
     parts, numbers = None, []
     if store is not None:
         numbers = list(range(len(settings))) if again else store.missing(settings)
@@ -47,6 +48,12 @@ def run(
         found = artefact.run(setting, Context(world, data_dir))
         seconds = time.perf_counter() - start
         world.first_alone(partial(_keep, world, store, setting, found, seconds))
+
+
+def _store(folder: Path, paper: str) -> Store:
+    store = Store(folder, paper)
+    outputs.check(store.path, outputs.FINDINGS)
+    return store
 
 
 def _keep(

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError
 from hpcfl.report.jsontext import finite
 from hpcfl.reproduce.artefact import Artefact, Line, Panel, Result, Setting, key
-from hpcfl.system import files
+from hpcfl.system import files, outputs
 
 
 class Store:
@@ -52,14 +52,7 @@ class Store:
             **about,
         }
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
-        try:
-            with files.replacing(self.path) as draft:
-                draft.write_text(f'{{"results": [\n{lines}\n]}}\n')
-        except OSError as error:
-            raise UsageError(
-                f"cannot write {self.path} ({error.strerror or error}): choose another folder with "
-                "--output"
-            ) from None
+        outputs.write(self.path, outputs.FINDINGS, f'{{"results": [\n{lines}\n]}}\n')
 
     def results(self, artefact: Artefact) -> tuple[str, list[Result]] | None:
         """Return the largest scale that was run to its end, and what was found; None for none."""

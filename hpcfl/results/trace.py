@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.results.ranktimes import RankTimes, rank_times
 from hpcfl.results.reader import Run
-from hpcfl.system import files
+from hpcfl.system import outputs
+
+FORMAT = "hpcfl-trace/1"
 
 
 def write(path: Path, runs: Sequence[Run]) -> int:
@@ -28,14 +30,13 @@ def write(path: Path, runs: Sequence[Run]) -> int:
     events = [event for number, run in enumerate(runs) for event in _events(number, run)]
     if not events:
         raise UsageError("none of the runs records the times of ranks, which hpcfl bench writes")
-    try:
-        with files.replacing(path) as draft:
-            document = {"displayTimeUnit": "ms", "traceEvents": events}
-            draft.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
-    except OSError as error:
-        raise HpcflError(
-            f"cannot write {path} ({error.strerror or error}): choose another place"
-        ) from None
+    # What it is comes first: by that an older trace is known that may be replaced.
+    document = {
+        "otherData": {"format": FORMAT},
+        "displayTimeUnit": "ms",
+        "traceEvents": events,
+    }
+    outputs.write(path, outputs.TRACE, json.dumps(document, allow_nan=False))
     return len(events)
 
 

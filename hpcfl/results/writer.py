@@ -20,7 +20,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -38,7 +37,7 @@ from hpcfl.report import formats
 from hpcfl.results import schema
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import StoredDataset
-from hpcfl.system import files
+from hpcfl.system import outputs
 from hpcfl.system.interruption import Left
 
 # HDF5's index of chunks is a tree of nodes of 64 entries of 8 bytes with 65 keys of 24 bytes and 8
@@ -58,32 +57,6 @@ def default_path(folder: str | os.PathLike[str], protocol: str, devices: int, di
     """Return a new file name for a run, one that sorts by protocol, size and time."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return Path(folder) / f"{protocol}-{devices}x{dim}-{now}-{secrets.token_hex(4)}.h5"
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Find out, before anything is measured, whether results can be written to a file or a folder.
-
-    A name that ends in ``.h5`` or ``.hdf5`` is a file. Folders are created, with their parents. It
-    is a UsageError if that fails or the file exists: results are never overwritten.
-    """
-    target = Path(path)
-    is_file = target.suffix in (".h5", ".hdf5")
-    if is_file and target.exists():
-        raise UsageError(
-            f"{target} exists already and results are never overwritten: "
-            "remove it or choose another name with --output"
-        )
-    folder = target.parent if is_file else target
-    # Tried rather than asked: permission bits say nothing of quotas or read-only file systems.
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"cannot write results to {target} ({error.strerror or error}): "
-            "choose another place with --output"
-        ) from error
 
 
 class ResultsWriter:
@@ -128,7 +101,7 @@ class ResultsWriter:
         self.written = 0
         self._rounds = rounds
         self._at_end = dict(at_end or {})
-        check_writable(self.path)
+        outputs.check(self.path, outputs.RESULTS)
 
         header = {
             "schema": schema.SCHEMA,
@@ -141,7 +114,7 @@ class ResultsWriter:
         some = failures, ranks, helpers, committee
         self._allocated = _first_rounds(0, rounds, _bytes_of_round(len(phases), devices, *some))
         needed = predicted_bytes(len(phases), devices, self._allocated, *some)
-        with self._creating(needed) as file:
+        with self._creating(needed, keep=True) as file:
             _fill_attributes(file, header)
             _fill_attributes(file.create_group(schema.CONFIG), config)
             _fill_attributes(file.create_group(schema.ENVIRONMENT), environment)
@@ -180,7 +153,8 @@ class ResultsWriter:
         it cannot be opened or replaced, or another process is writing it.
         """
         self = cls.__new__(cls)
-        self.path = Path(path)
+        # The file itself, where the path is a link to it: its folder is where it is replaced.
+        self.path = Path(os.path.realpath(path))
         self._rounds = rounds
         self._at_end = dict(at_end or {})
         try:
@@ -235,10 +209,13 @@ class ResultsWriter:
         return self
 
     @contextmanager
-    def _creating(self, needed_bytes: int) -> Iterator[Any]:
-        """Yield a new file to be filled, which then takes its name with all its space."""
+    def _creating(self, needed_bytes: int, keep: bool = False) -> Iterator[Any]:
+        """Yield a new file to be filled, which then takes its name with all its space.
+
+        With `keep` it must not have the place of another one.
+        """
         try:
-            with files.replacing(self.path, self._sibling("part")) as draft:
+            with outputs.replacing(self.path, self._sibling("part"), keep=keep) as draft:
                 with _opened(draft, "x") as file:
                     yield file
                 _allocate_blocks(draft)
@@ -401,7 +378,7 @@ class ResultsWriter:
         try:
             shutil.copyfile(self.path, cut)
             with (
-                files.replacing(self.path, self._sibling("trim")) as copy,
+                outputs.replacing(self.path, self._sibling("trim")) as copy,
                 _opened(cut, "r+") as file,
             ):
                 for group in (schema.ROUNDS, schema.TRAINING):

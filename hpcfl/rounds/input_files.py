@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.rounds.inputs import HELD_BYTES, Updates, Vector
-from hpcfl.system import files
+from hpcfl.system import files, outputs
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 LARGEST_CHUNK = 2**30  # bytes that a packed dataset may unpack to at once
@@ -154,11 +154,11 @@ def save_aggregate(path: Path, total: NDArray[np.float64], mean: NDArray[np.floa
     `total` is the sum of the survivors' vectors, each times its weight, and all that a .npy holds;
     `mean` is their weighted mean.
     """
-    if path.suffix not in HDF5_SUFFIXES:
-        with path.open("wb") as file:
+    with outputs.writing(path, outputs.AGGREGATE) as file:
+        if path.suffix not in HDF5_SUFFIXES:
             np.save(file, total)
-        return
-    import h5py
+            return
+        import h5py
 
-    with h5py.File(path, "w", locking="best-effort") as file:
-        file["sum"], file["mean"] = total, mean
+        with h5py.File(file, "w") as stored:
+            stored["sum"], stored["mean"] = total, mean

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
@@ -16,6 +17,7 @@ from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds import parties
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Inputs, Prepare, Round
 from hpcfl.rounds.enrolment import Enrolled
@@ -95,6 +97,8 @@ def play(
     server = None
     if transport.has_server:
         server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
+    if enrolled is not None and protocol.name not in PROTOCOLS:
+        parties.check_round(protocol, next(iter(devices.values()), None), server)
     dealt, range_sum = deal_out(protocol, transport, server)
     if dealt is not None and observer.hears:
         raise UsageError("an observer hears no uploads that are dealt out to several server ranks")
@@ -124,6 +128,8 @@ def play(
         observer=Together(observer, failures),
     )
     record = timed(transport, round_)
+    if server is not None:
+        parties.check_outcome(protocol, server)
 
     upload = phases.index(protocol.upload_phase())
     planned = [

@@ -32,9 +32,9 @@ _WORD = re.compile(r"[A-Za-z0-9_./%+:@,=\[\]~*&|()-]+")
 _ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%[1-9]\d*)?")
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+:@-]*")
 _TIME = re.compile(
-    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
-    r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
-    r"|(?P<m>\d+)(?::(?P<s>\d+))?)"
+    r"(?:(?P<days>\d{1,9})-(?P<dh>\d{1,9})(?::(?P<dm>\d{1,9})(?::(?P<ds>\d{1,9}))?)?"
+    r"|(?P<h>\d{1,9}):(?P<hm>\d{1,9}):(?P<hs>\d{1,9})"
+    r"|(?P<m>\d{1,9})(?::(?P<s>\d{1,9}))?)"
 )
 
 # For the job's log.

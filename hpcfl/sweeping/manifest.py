@@ -6,6 +6,7 @@ Nobody writes it again, so that a number of a cell means the same for all jobs, 
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.plan import KEYS
-from hpcfl.system import files
+from hpcfl.system import files, outputs
 
 NAME = "sweep.json"
 SCHEMA = "hpcfl-sweep/1"
@@ -69,13 +70,12 @@ def freeze(folder: Path, manifest: Manifest) -> Manifest:
         return stored
     document = {"schema": SCHEMA} | asdict(manifest)
     try:
-        with files.replacing(folder / NAME, keep=True) as draft:
-            draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-            draft.chmod(0o444)  # writable for nobody: it is frozen
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {folder / NAME} ({error.strerror}): choose another --output"
-        ) from None
+        with outputs.writing(folder / NAME, outputs.MANIFEST) as file:
+            file.write(f"{json.dumps(document, indent=1)}\n".encode())
+            os.fchmod(file.fileno(), 0o444)  # writable for nobody: it is frozen
+    except HpcflError:
+        if load(folder) is None:
+            raise
     # Another launch may have been faster; then its manifest counts.
     stored = load(folder)
     assert stored is not None

@@ -16,6 +16,7 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.reader import Run, find, load
 from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping.cells import Cell
+from hpcfl.system import outputs
 
 INDEX = "index.json"
 SCHEMA = "hpcfl-index/1"
@@ -37,7 +38,8 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
     not empty or cannot be written to, a path does not exist, there are no results, or two files
     hold the same run; an HpcflError if none of the files can be read.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    outputs.check(output, outputs.FOLDER)
+    if output.exists() and any(output.iterdir()):
         raise UsageError(
             f"{output} exists already and results are never overwritten: "
             "name a new folder with --output"

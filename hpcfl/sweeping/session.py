@@ -27,7 +27,8 @@ DONE = "done"
 SKIPPED = "finished before"
 BUSY = "at work in another process"
 FAILED = "failed"
-_LEFT = "stopped by a signal; the same command continues with what is not finished"
+_ADVICE = "the same command continues with what is not finished"
+_LEFT = f"stopped by a signal; {_ADVICE}"
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,14 @@ def plan_cells(
     cells: Sequence[Cell] = ()
     error = None
     if world.rank == 0:
-        from hpcfl.results.writer import check_writable
+        from hpcfl.system import outputs
 
         try:
             if index is not None:
                 cells = [frozen(output).cell(index)]
             else:
                 wanted = prepare()
-                check_writable(output)
+                outputs.check(output, outputs.FOLDER)
                 cells = manifests.freeze(output, wanted).cells
         except HpcflError as problem:
             error = problem
@@ -100,6 +101,8 @@ def run(
     outcomes: list[CellOutcome] = []
     with ExitStack() as stack:
         interruption = current()
+        interruption.advice = _ADVICE
+        stack.callback(setattr, interruption, "advice", "")
         claims = None
         if world.rank == 0:
             from hpcfl.sweeping.states import Claims

@@ -1,10 +1,9 @@
-"""Writes files whole, and reads files that may hold anything.
+"""Reads files that may hold anything.
 
-What is written appears under its name at once and complete, or not at all. What is read is read
-within bounds, and without running what it says: a damaged or hostile file can claim sizes that
-no memory holds, nest for ever, name programs to run, or unpack to a thousand times its length. What
-is here raises ValueError (or OSError) for all of that; a reader adds the file's name, and says what
-to do.
+They are read within bounds, and without running what they say: a damaged or hostile file can claim
+sizes that no memory holds, nest for ever, name programs to run, or unpack to a thousand times its
+length. What is here raises ValueError (or OSError) for all of that; a reader adds the file's name,
+and says what to do.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ import io
 import json
 import math
 import os
-import secrets
 import stat
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,53 +26,8 @@ LARGEST_TEXT = 2**26
 # NumPy's own header has 128 bytes; its text is evaluated, which must not get out of hand.
 _LARGEST_HEADER = 1024
 _AT_ONCE = 2**20  # bytes
-# Drafts that are being written.
-_drafts: set[Path] = set()
 _SIMPLE_KINDS = "biufSU"
 _LONGEST_WORD = 200  # letters of a file's own words within an error message
-
-
-@contextmanager
-def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> Iterator[Path]:
-    """Yield a draft to be written, which then takes the place of a file at once.
-
-    The draft is in the same folder, which is made if needed, and removed after any exception. With
-    `keep` a file that is there by then stays as it is.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = draft or path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    _drafts.add(draft)
-    try:
-        yield draft
-        # Else a crash of the machine could leave the name to an empty file.
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        if keep:
-            _link(draft, path)
-        else:
-            os.replace(draft, path)
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        _drafts.discard(draft)
-
-
-def discard_drafts() -> None:
-    """Remove what is being written, before the process ends without unwinding."""
-    for draft in [*_drafts]:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-
-
-def _link(draft: Path, path: Path) -> None:
-    """Give a draft a file's name, unless another has it."""
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without hard links
-        if not path.exists():
-            os.replace(draft, path)
 
 
 def contents(path: Path, largest: int) -> bytes:

@@ -48,27 +48,35 @@ class Interruption:
 
     def __init__(self) -> None:
         self.asked = False
+        self.advice = ""  # how to go on, where that is not the way of a single run
         self._mark: Callable[[], object] = _nothing
         self._last_words: Callable[[], str] = _given_up
+        self._how_on: Callable[[], str] = str
 
     def told_to_leave(self) -> bool:
         """Return whether a signal was received."""
         return self.asked
 
     @contextmanager
-    def writing(self, mark: Callable[[], object], last_words: Callable[[], str]) -> Iterator[None]:
+    def writing(
+        self,
+        mark: Callable[[], object],
+        last_words: Callable[[], str],
+        how_on: Callable[[], str],
+    ) -> Iterator[None]:
         """Say what is to be done, on the rank that writes results, while they are written.
 
         Another thread calls `mark` as soon as a signal comes, because the process may be killed
-        next, and `last_words` for the sentence to print when the round is given up.
+        next, and `last_words` for the sentence to print when the round is given up. `how_on`
+        returns what to tell at once of how to go on, where a launcher may let nothing else through.
         """
-        self._mark, self._last_words = mark, last_words
+        self._mark, self._last_words, self._how_on = mark, last_words, how_on
         if self.asked:
             mark()
         try:
             yield
         finally:
-            self._mark, self._last_words = _nothing, _given_up
+            self._mark, self._last_words, self._how_on = _nothing, _given_up, str
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         # Also noted by the thread, which hears of it even if this one is inside MPI.
@@ -91,12 +99,25 @@ class Interruption:
                 if not received:
                     self.asked = True
                     _within(LAST_SECONDS, self._mark)
+                if number in URGENT and number not in received:
+                    _within(LAST_SECONDS, self._tell_terminal)
                 if number not in URGENT:
                     received.setdefault(number, now)
                     continue
                 if now - received.setdefault(number, now) > AGAIN_SECONDS:
                     self._leave()
                 deadline = min(deadline or now + DEADLINE_SECONDS, now + DEADLINE_SECONDS)
+
+    def _tell_terminal(self) -> None:
+        """Say how to go on at the terminal itself, if a launcher stands between it and this rank.
+
+        Open MPI's drops what its ranks print once it was told to end.
+        """
+        if launch.launched_by_mpi() and launch.guess_rank() == 0:
+            sentence = self._how_on() or "stopped by a signal while no round was played"
+            terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
+            os.write(terminal, f"\r\nhpcfl: {sentence}\r\n".encode())
+            os.close(terminal)
 
     def _leave(self) -> NoReturn:
         """End the process at once; what other threads are at is lost."""
@@ -119,8 +140,8 @@ def _nothing() -> None:
 
 def _discard_drafts() -> None:
     # Only a rank that writes files has loaded it.
-    if "hpcfl.system.files" in sys.modules:
-        sys.modules["hpcfl.system.files"].discard_drafts()
+    if "hpcfl.system.outputs" in sys.modules:
+        sys.modules["hpcfl.system.outputs"].discard_drafts()
 
 
 def _given_up() -> str:
@@ -138,8 +159,10 @@ def _within(seconds: float, call: Callable[[], object]) -> None:
             call()
 
     thread = threading.Thread(target=suppressed, daemon=True)
-    thread.start()
-    thread.join(seconds)
+    # Without memory for a thread nothing is said or marked, but the process must end.
+    with suppress(RuntimeError):
+        thread.start()
+        thread.join(seconds)
 
 
 _current: Interruption | None = None
@@ -148,6 +171,11 @@ _current: Interruption | None = None
 def current() -> Interruption:
     """Return what notes signals now; outside of `noting_signals` what never hears of one."""
     return _current or Interruption()
+
+
+def at_work() -> bool:
+    """Return whether a run is going on that notes signals."""
+    return _current is not None
 
 
 @contextmanager

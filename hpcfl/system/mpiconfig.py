@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.system import files
+from hpcfl.system import outputs
 
 
 class _Setting(NamedTuple):
@@ -84,7 +84,7 @@ def _add(path: Path, setting: _Setting) -> bool:
         text += "\n"
     text += f"\n# hpcfl: {setting.reason}\n{setting.key} = {setting.value}\n"
     # Not in place: installers may hard-link a file to one that all environments share.
-    with files.replacing(path) as draft:
+    with outputs.replacing(path) as draft:
         draft.write_text(text, encoding="utf-8")
         if path.exists():
             shutil.copymode(path, draft)

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.options.definition import names, options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.results.schema import CHECKPOINT_SUFFIX
-from hpcfl.system import files
+from hpcfl.system import files, outputs
 
 VERSION = 3
 # What may differ between the run that was interrupted and the one that goes on: some options, and
@@ -61,23 +61,20 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write the state so that the file is always whole, whenever the process dies."""
-        try:
-            with files.replacing(path) as draft, draft.open("wb") as file:
-                np.savez(
-                    file,
-                    version=VERSION,
-                    next_round=self.next_round,
-                    weights=self.weights,
-                    velocity=self.velocity,
-                    bytes_up=self.bytes_up,
-                    repeated=self.repeated,
-                    at_risk=self.at_risk,
-                    survivors=np.array(self.survivors, np.int64),
-                    successor=np.frombuffer(self.successor.encode(), np.uint8),
-                    config=np.frombuffer(_bound(self.config).encode(), np.uint8),
-                )
-        except OSError as error:
-            raise HpcflError(f"cannot write the checkpoint {path}: {error.strerror}") from None
+        with outputs.writing(path, outputs.CHECKPOINT) as file:
+            np.savez(
+                file,
+                version=VERSION,
+                next_round=self.next_round,
+                weights=self.weights,
+                velocity=self.velocity,
+                bytes_up=self.bytes_up,
+                repeated=self.repeated,
+                at_risk=self.at_risk,
+                survivors=np.array(self.survivors, np.int64),
+                successor=np.frombuffer(self.successor.encode(), np.uint8),
+                config=np.frombuffer(_bound(self.config).encode(), np.uint8),
+            )
 
 
 class Checkpoints:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl import results as result_files
 from hpcfl.algorithms.aggregation import find as find_protocol
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated import find
@@ -29,6 +28,8 @@ from hpcfl.results.schema import INCOMPLETE, DeviceMetric, Metric
 from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
+from hpcfl.rounds.parties import rehearse
+from hpcfl.system import outputs
 from hpcfl.system.interruption import Left, current
 from hpcfl.training import checkpoint, clients
 from hpcfl.training.build import (
@@ -94,7 +95,8 @@ def run(
     protocol, _ = build(
         options.aggregate, options, options.per_round or count, dim=1, population=count
     )
-    world.first_alone(lambda: result_files.check_writable(output))
+    rehearse(protocol, reduce=options.upload == "reduce", learns=options.model_update == "whole")
+    world.first_alone(lambda: _check_outputs(output))
     mine = clients.load(
         world,
         world.placement(count, helpers=helpers),
@@ -127,7 +129,7 @@ def run(
         from hpcfl.results.writer import ResultsWriter, check_room, default_path, predicted_bytes
 
         path = output
-        if path.suffix not in (".h5", ".hdf5"):
+        if outputs.RESULTS.is_folder(path):
             what = protocol.name if options.algorithm == "fedavg" else find(options.algorithm).name
             path = default_path(path, f"train-{what}", count, weights.size)
         config = make_config(options, count, name, weights.size)
@@ -182,7 +184,10 @@ def run(
             hosts.counters(transport)
         else:
             keeping = _Keeping(training, options, config, writer, kept, results)
-            with writer, interruption.writing(writer.mark_interrupted, keeping.given_up):
+            with (
+                writer,
+                interruption.writing(writer.mark_interrupted, keeping.given_up, keeping.how_on),
+            ):
                 begun(writer.path)
                 keeping.begin()
                 reason = training.run(transport, Together(keeping, watching))
@@ -194,6 +199,13 @@ def run(
         return None
     notes = _notes(algorithm)
     return Trained(writer.path, name, training.weights, results, config, notes)
+
+
+def _check_outputs(output: Path) -> None:
+    """Refuse a results file, or a checkpoint beside it, that cannot be written."""
+    outputs.check(output, outputs.RESULTS)
+    if not outputs.RESULTS.is_folder(output):
+        outputs.check(checkpoint.path_for(output), outputs.CHECKPOINT)
 
 
 class _Keeping(RoundObserver):
@@ -228,6 +240,20 @@ class _Keeping(RoundObserver):
         every = self._options.checkpoint_every
         if every is not None and len(self._results) % every == 0:
             self._kept.save(self._training.checkpoint(self._config, at_risk=every))
+
+    def how_on(self) -> str:
+        """Say where the finished rounds are, and what there will be to go on from."""
+        path, options = self._kept.path, self._options
+        told = f"stopped by a signal after {counted(len(self._results), 'round')}, which are in "
+        told += str(self._writer.path)
+        if options.error_feedback:
+            return f"{told}; with --error-feedback the run cannot be continued"
+        if path.exists():
+            return f"{told}; continue with --resume {path}"
+        return (
+            f"{told}; continue with --resume {path} if it is there now (to be sure of it, send "
+            "SIGUSR1 instead, or give --checkpoint-every)"
+        )
 
     def given_up(self) -> str:
         """Keep what there was before the round that does not end; say how to go on."""

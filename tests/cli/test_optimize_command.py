@@ -229,7 +229,7 @@ def test_what_is_drawn_is_what_was_given():
         (["--constants", "BAD"], "is not JSON"),
         (["--constants", "LIST"], "must have an object"),
         (["--constants", "STRANGE"], "there is no constant 'mass'"),
-        (["--constants", "FILE", "--save-constants", "no/such/folder.json"], "cannot write"),
+        (["--constants", "FILE", "--save-constants", "/proc/x.json"], "cannot write"),
         (
             ["--constants", "FILE", "--mechanism", "gaussian", "--fraction", "2"],
             "the fraction is 2.0",

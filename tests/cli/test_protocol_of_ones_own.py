@@ -193,6 +193,67 @@ class Rash(Signs):
     private = True
 
 
+class Worded(Plain):
+    name = "worded"
+    steps = ("upload",)
+
+
+class Mute(Plain):
+    name = "mute"
+    steps = (*Plain.steps[:2], Step("extra", Pattern.GATHER), Plain.steps[2])
+
+
+class DeafServer(PlainServer):
+    receive_upload = None
+
+
+class Deaf(Plain):
+    name = "deaf"
+
+    def server(self, round_index, model, secrets=system_secrets):
+        return DeafServer(self, model)
+
+
+class Hasty(Plain):
+    name = "hasty"
+
+    def server(self, round_index, model):
+        return PlainServer(self, model)
+
+
+class Bookless(Plain):
+    name = "bookless"
+
+    def device(self, id, round_index, secrets):
+        device = PlainDevice(self, id, round_index)
+        device.contribution = lambda: None
+        return device
+
+
+class EndlessServer(PlainServer):
+    def finish_result(self):
+        del self.total
+
+
+class Endless(Plain):
+    name = "endless"
+
+    def server(self, round_index, model, secrets=system_secrets):
+        return EndlessServer(self, model)
+
+
+class ForgetfulDevice(PlainDevice):
+    def receive_model(self, payload):
+        pass
+
+
+class Forgetful(Plain):
+    name = "forgetful"
+
+    def device(self, id, round_index, secrets):
+        return ForgetfulDevice(self, id, round_index)
+
+
 class PlainestDevice(PlainDevice):
     unquantised = property()  # a protocol can do without
 
@@ -264,15 +325,37 @@ def test_it_is_swept_and_trained_by(name, folder):
 @pytest.mark.parametrize(
     ("command", "given", "sentence"),
     [
-        ("bench", "own:Nameless", "lacks decode, device, server"),
-        ("bench", "own:Bare", "the protocol 'own:Bare' lacks decode, device, server"),
-        ("bench", "own:Silent", "must have steps, one of them with upload=True"),
+        ("bench", "own:Nameless", "lacks decode(total), device(id, round_index, secrets), server("),
+        ("bench", "own:Bare", "the protocol 'own:Bare' lacks decode(total), device("),
+        (
+            "bench",
+            "own:Silent",
+            "must have steps, a tuple of hpcfl.comm.phases.Step, one of them with upload=True",
+        ),
         ("bench", "own:Twin", "is called 'secagg', as one that comes with hpcfl"),
+        ("bench", "own:Worded", "must have steps, a tuple of hpcfl.comm.phases.Step"),
+        ("bench", "own:Mute", "'mute', PlainDevice, lacks the method send_extra()"),
+        ("bench", "own:Deaf", "'deaf', DeafServer, lacks the method receive_upload(id, payload)"),
+        ("bench", "own:Hasty", "cannot be called as server(round_index, model, secrets)"),
+        ("bench", "own:Bookless", "cannot be called as contribution(vector)"),
         ("train", "own:Rash", "is private without an account of what it costs"),
     ],
 )
-def test_what_is_not_complete_is_refused_in_a_sentence(command, given, sentence):
+def test_what_is_not_complete_is_refused_in_a_sentence(command, given, sentence, folder):
     assert sentence in refusal(command, given)
+    assert not list(folder.rglob("*.h5"))  # before anything is begun
+
+
+def test_a_server_that_does_not_say_the_sum_is_told_so_after_the_first_round():
+    assert "EndlessServer, has no total after the round" in refusal("bench", "own:Endless", *SMALL)
+
+
+def test_what_is_measured_but_cannot_be_trained_by_is_told_why(folder):
+    pytest.importorskip("torch")
+    told("bench", "own:Forgetful", *SMALL)
+    training = ("train", "fedavg", "--aggregate", "own:Forgetful", "--devices", 3, "--rounds", 1)
+
+    assert "ForgetfulDevice, must receive the model in a broadcast" in refusal(*training)
 
 
 def test_a_protocol_that_does_not_say_what_it_rounds_is_trained_by(folder):

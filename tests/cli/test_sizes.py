@@ -95,10 +95,10 @@ def test_a_planned_million_of_rounds_ends_on_time_and_leaves_a_small_file(tmp_pa
 STOPPED = """
 import sys, time
 from pathlib import Path
-from hpcfl.system import files
+from hpcfl.system import outputs
 from hpcfl.system.interruption import noting_signals
 
-with noting_signals(), files.replacing(Path(sys.argv[1])) as draft:
+with noting_signals(), outputs.replacing(Path(sys.argv[1])) as draft:
     draft.write_bytes(bytes(1000))
     print("writing", flush=True)
     while True:

@@ -191,7 +191,7 @@ def test_an_unreachable_server_and_what_is_no_url_are_reported(server, tmp_path)
 def test_a_folder_that_cannot_be_written_is_reported(server, tmp_path):
     (tmp_path / "file").write_bytes(b"")
 
-    with pytest.raises(HpcflError, match=r"a cannot be stored in .*file/tiny \(File exists: "):
+    with pytest.raises(HpcflError, match=r"file is a file, and not a folder"):
         fetch("tiny", tmp_path / "file", downloads=table(server, a=b"1"))
 
 

@@ -17,6 +17,7 @@ from hpcfl.privacy.exposure import exposure as exposure_of
 from hpcfl.privacy.population import Population
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
+from hpcfl.system import outputs
 
 APART = style.Frame(pool=False)
 TABLE = np.arange(12).reshape(4, 3)
@@ -303,7 +304,7 @@ def test_exposure_is_drawn_as_it_is_computed():
         assert right.lines[number].get_ydata()[k] == pytest.approx(alone)
 
 
-@pytest.mark.parametrize("ending", style.FORMATS)
+@pytest.mark.parametrize("ending", outputs.FIGURE.endings)
 def test_the_same_figure_gives_the_same_file(tmp_path, trained, monkeypatch, ending):
     run = trained()
     paths = [tmp_path / f"{k}{ending}" for k in range(2)]

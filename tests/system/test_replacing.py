@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hpcfl.system.files import replacing
+from hpcfl.system.outputs import replacing
 
 
 def test_a_file_appears_with_its_folder_and_nothing_beside_it(tmp_path):
@@ -42,9 +42,10 @@ def test_a_file_that_is_to_be_kept_is_not_replaced(tmp_path, monkeypatch, links)
 
         monkeypatch.setattr(os, "link", refuse)
     path = tmp_path / "file"
-    for content in ("first", "second"):
-        with replacing(path, keep=True) as draft:
-            draft.write_text(content)
+    with replacing(path, keep=True) as draft:
+        draft.write_text("first")
+    with pytest.raises(FileExistsError), replacing(path, keep=True) as draft:
+        draft.write_text("second")
 
     assert path.read_text() == "first"
     assert os.listdir(tmp_path) == ["file"]

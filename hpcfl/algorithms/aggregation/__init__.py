@@ -71,8 +71,11 @@ def find(
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
     found = find_class(name, PROTOCOLS, AggregationProtocol, "protocol", others)
-    if sum(step.upload for step in getattr(found, "steps", ())) != 1:
-        raise UsageError(f"the protocol {name!r} must have steps, one of them with upload=True")
+    if not _has_upload(found):
+        raise UsageError(
+            f"the protocol {name!r} must have steps, a tuple of hpcfl.comm.phases.Step, one of "
+            "them with upload=True"
+        )
     if security == "passive":
         return found
     active = found.active_variant()
@@ -83,6 +86,16 @@ def find(
             f"{' or '.join(others)}"
         )
     return active
+
+
+def _has_upload(protocol: type[AggregationProtocol]) -> bool:
+    """Return whether a protocol says what its steps are, in one of which vectors are sent."""
+    from hpcfl.comm.phases import Step
+
+    steps = getattr(protocol, "steps", ())
+    if not isinstance(steps, tuple) or not all(isinstance(step, Step) for step in steps):
+        return False
+    return sum(step.upload for step in steps) == 1
 
 
 def find_named(name: str, given: str | None = None) -> type[AggregationProtocol]:

@@ -1,0 +1,153 @@
+"""What the parties of a protocol must be able to do, found out before any round is played.
+
+Those that come with hpcfl are tested; one of a user's own is told which method it lacks, and how
+that is called, instead of failing in the middle of a round.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.comm.phases import Pattern, Role, Step
+from hpcfl.crypto.keys import system_secrets
+from hpcfl.errors import UsageError
+
+# Of a device besides its steps', as validation calls it.
+_CONTRIBUTION = ("contribution", "vector")
+
+
+def rehearse(protocol: AggregationProtocol, *, reduce: bool = False, learns: bool = False) -> None:
+    """Refuse a protocol of a user's own whose parties cannot play its steps.
+
+    Parameters
+    ----------
+    protocol : AggregationProtocol
+        Parties of one that comes with hpcfl are not made.
+    reduce : bool
+        Whether uploads are to be summed on their way.
+    learns : bool
+        Whether devices are to train on the model that they receive.
+
+    Raises
+    ------
+    UsageError
+        If a method is missing, or does not take what it is called with; the same on every rank.
+    """
+    if protocol.name in PROTOCOLS:
+        return
+    count = protocol.parameters.devices
+    enrolment = protocol.enrolment(count, protocol.helpers)
+    if enrolment is not None:
+        # The parties of rounds are made of what devices know after it.
+        check(protocol.name, enrolment.steps, "device", enrolment.device(0, system_secrets))
+        check(protocol.name, enrolment.steps, "server", enrolment.server())
+        return
+    model = np.zeros(protocol.parameters.dim, np.float32)
+    device = _made(protocol, "device", 0, 0, system_secrets)
+    server = _made(protocol, "server", 0, model, system_secrets)
+    check_round(protocol, device, server, reduce=reduce)
+    if learns:
+        _check_model(protocol, device, server)
+
+
+def check_round(
+    protocol: AggregationProtocol, device: Any | None, server: Any | None, *, reduce: bool = False
+) -> None:
+    """Refuse the parties of a round, as far as they are there; see `rehearse`."""
+    if device is not None:
+        check(protocol.name, protocol.steps, "device", device)
+        if not hasattr(device, "contributions"):
+            _check_method(protocol.name, "device", device, *_CONTRIBUTION)
+    if server is not None:
+        check(protocol.name, protocol.steps, "server", server, reduce=reduce)
+
+
+def check(
+    name: str, steps: tuple[Step, ...], side: str, party: Any, *, reduce: bool = False
+) -> None:
+    """Refuse a party, by UsageError, that lacks a method for one of the steps."""
+    for step in steps:
+        for owner, method, *arguments in _methods(step, reduce):
+            if owner == side:
+                _check_method(name, side, party, method, *arguments)
+
+
+def _methods(step: Step, reduce: bool) -> Iterator[tuple[str, ...]]:
+    """Yield whose method plays a step, how it is called, and what it takes."""
+    send, receive = f"send_{step.name}", f"receive_{step.name}"
+    other = "helper" if step.role is Role.HELPER else "device"
+    vector = ("vector",) if step.upload else ()
+    if step.optional:
+        yield "server", f"wants_{step.name}"
+    if step.pattern is Pattern.BROADCAST:
+        yield "server", send
+        yield other, receive, "payload"
+    elif step.pattern is Pattern.SCATTER:
+        yield "server", send, "id"
+        yield other, receive, "payload"
+    elif step.pattern is Pattern.GATHER:
+        yield other, send, *vector
+        if step.upload and reduce:
+            yield "server", f"receive_sum_{step.name}", "ids", "total"
+        else:
+            yield "server", receive, "id", "payload"
+    elif step.pattern is Pattern.ROUTE:
+        yield "device", send, *vector
+        yield "device", receive, "senders", "rows"
+        yield "server", receive, "ids"
+
+
+def check_outcome(protocol: AggregationProtocol, server: Any) -> None:
+    """Refuse a server that does not say, after a round, what the round has come to."""
+    for attribute in ("survivors", "total"):
+        if not hasattr(server, attribute):
+            raise UsageError(
+                f"the server of the protocol {protocol.name!r}, {type(server).__name__}, has no "
+                f"{attribute} after the round: see 'Adding a protocol'"
+            )
+
+
+def _check_model(protocol: AggregationProtocol, device: Any, server: Any) -> None:
+    """Refuse a device that does not keep the model which it receives: training looks for it."""
+    for step in protocol.steps:
+        if step.upload:
+            break
+        if step.pattern is Pattern.BROADCAST and step.role is Role.DEVICE:
+            getattr(device, f"receive_{step.name}")(getattr(server, f"send_{step.name}")())
+            if getattr(device, "model", None) is not None:
+                return
+    raise UsageError(
+        f"the protocol {protocol.name!r} cannot be trained by: before its upload, its device, "
+        f"{type(device).__name__}, must receive the model in a broadcast and keep it as model, "
+        "float32 of shape (d,), as hpcfl.algorithms.aggregation.base.ModelReceiver does"
+    )
+
+
+def _check_method(name: str, side: str, party: Any, method: str, *arguments: str) -> None:
+    called = f"{method}({', '.join(arguments)})"
+    whose = f"the {side} of the protocol {name!r}, {type(party).__name__},"
+    found = getattr(party, method, None)
+    if not callable(found):
+        raise UsageError(f"{whose} lacks the method {called}: see 'Adding a protocol'")
+    try:
+        inspect.signature(found).bind(*arguments)
+    except TypeError as error:
+        raise UsageError(
+            f"{whose} has a method {method} that cannot be called as {called} ({error})"
+        ) from None
+    except ValueError:  # of something without a signature, which is written in C
+        return
+
+
+def _made(protocol: AggregationProtocol, side: str, *arguments: Any) -> Any:
+    """Return a party as the protocol makes it."""
+    maker = getattr(protocol, side)
+    _, *names = inspect.signature(getattr(AggregationProtocol, side)).parameters
+    _check_method(protocol.name, "class", protocol, side, *names)
+    return maker(*arguments)

@@ -1,0 +1,78 @@
+"""Standard output and error that may be closed, or full, while work goes on.
+
+What a reader such as ``head`` no longer takes is dropped; a run that takes hours does not end
+because of it. The exit status tells.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+
+# As in typing, which is not imported because it costs milliseconds. Type checkers know the name.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# What shells say of a program that died because nobody read its output.
+UNREAD_STATUS = 141
+
+
+class Lossy(io.FileIO):
+    """A stream of the process that takes everything, and drops it once the system refuses some."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self.refused: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.refused is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.refused = error
+                self._warn(error)
+        return memoryview(data).nbytes
+
+    def _warn(self, error: OSError) -> None:
+        """Say of a long run's output that it is lost, and that the run is not."""
+        from hpcfl.system import interruption
+
+        if self.fileno() == 1 and interruption.at_work():
+            print(
+                f"warning: standard output cannot be written ({error.strerror}): the run goes on, "
+                "and what it would print is dropped",
+                file=sys.stderr,
+            )
+
+    def status(self, status: Any) -> Any:
+        """Return the exit status of a process that was to end with one, and say what is wrong."""
+        if self.refused is None or status not in (0, None):
+            return status
+        if self.refused.errno == errno.EPIPE:
+            return UNREAD_STATUS
+        print(
+            f"Error: standard output cannot be written ({self.refused.strerror})", file=sys.stderr
+        )
+        return 1
+
+
+def guard() -> Lossy | None:
+    """Let nothing that is printed raise an error; return standard output, None if it is closed."""
+    found = None
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed from the beginning: what is printed goes nowhere
+            continue
+        raw = Lossy(stream.fileno())
+        text = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=stream.encoding,
+            errors=stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        setattr(sys, name, text)
+        found = raw if name == "stdout" else found
+    return found

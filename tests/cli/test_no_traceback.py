@@ -1,0 +1,221 @@
+"""Nothing that a user types, and nothing that a machine refuses, ends with a traceback."""
+
+import errno
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from commandline import hpcfl
+
+import hpcfl as api
+from hpcfl.cli import group
+from hpcfl.errors import UsageError, explained
+from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import make
+from hpcfl.results import load
+from hpcfl.system.streams import UNREAD_STATUS
+
+LIMIT_SECONDS = 120
+PRIVATE = ("--rounds=2", "--devices=4", "--per-round=2", "--batch=2", "--samples=8")
+# For every command that takes numbers: what is typed besides the one in question.
+LINES = {
+    "bench": ("bench", "fedavg", "--devices=3", "--dim=4", "--rounds=1", "--warmup=0"),
+    "train": ("train", "fedavg", "--devices=2", "--rounds=1"),
+    "sweep": ("sweep", "plan.toml", "--dry-run"),
+    "data fetch": ("data", "fetch", "digits"),
+    "predict": ("predict", "fedavg", "--devices=3", "--dim=4"),
+    "reproduce": ("reproduce", "--list"),
+    "report": ("report", "good.h5"),
+    "compare": ("compare", "good.h5", "good.h5"),
+    "privacy exposure": ("privacy", "exposure", "sparse", "--samples=10"),
+    "privacy epsilon": ("privacy", "epsilon", "cdp", "--sigma=1", *PRIVATE),
+    "privacy noise": ("privacy", "noise", "cdp", "--epsilon=1", *PRIVATE),
+    "optimize fedsgd-dpc": (
+        *("optimize", "fedsgd-dpc", "--devices=10", "--dim=7840", "--samples=60000", "--g=18"),
+        *("--xi=300", "--lambda=1.05", "--mu=1", "--heterogeneity=0.5", "--distance=600"),
+        "--per-round=5",
+    ),
+    "attack components": ("attack", "components", "nothing.npz"),
+    "attack audit": ("attack", "audit", "dp-fedavg", "--runs=100"),
+    "plot": ("plot", "good.h5", "--kind=phases"),
+    "netlab": ("netlab", "--hosts=2", "--dry-run"),
+    "slurm render": ("slurm", "render", "bench"),
+    "slurm submit": ("slurm", "submit", "bench"),
+}
+# Their options are paths, flags, or names of what is installed.
+WITHOUT_NUMBERS = {"merge", "calibrate", "doctor", "slurm probe"}
+ABSURD = ("1" + 30 * "0", "-1e308", "1e308", "nan", 5000 * "9")
+
+
+def commands(command=group, name=""):
+    """Yield the names of all commands, and the commands."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    with command.make_context(name, ["nothing"], resilient_parsing=True) as context:
+        for sub in command.list_commands(context):
+            yield from commands(command.get_command(context, sub), f"{name} {sub}".strip())
+
+
+def valued(command):
+    """Return the options of a command that take a value which is not a path or a choice."""
+    return [
+        max(option.opts, key=len)
+        for option in command.params
+        if isinstance(option, click.Option)
+        and not option.is_flag
+        and not isinstance(option.type, click.Path | click.Choice)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Return a folder with results and a plan, in which commands run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    api.bench("fedavg", devices=3, dim=4, rounds=1, warmup=0, output="good.h5")
+    Path("plan.toml").write_text('[fixed]\ndim = 4\n[grid]\nprotocol = ["fedavg"]\ndevices = 3\n')
+    return tmp_path
+
+
+def process(*arguments, memory=None, **more):
+    """Run the program in a process of its own; `memory` bounds its address space, in bytes."""
+
+    def bound():
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+    return subprocess.run(
+        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        preexec_fn=bound if memory else None,
+        **more,
+    )
+
+
+def test_every_command_is_known_here():
+    assert {name for name, _ in commands()} == LINES.keys() | WITHOUT_NUMBERS
+    assert {name for name, one in commands() if not valued(one)} <= WITHOUT_NUMBERS | {"plot"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, id=one.replace(" ", "-")) for one in LINES])
+def test_absurd_numbers_are_sentences(name, folder):
+    if name in ("train", "attack audit", "plot"):
+        pytest.importorskip("torch")
+        pytest.importorskip("matplotlib")
+    for option in valued(dict(commands())[name]):
+        others = [one for one in LINES[name] if not one.startswith(f"{option}=")]
+        for value in ABSURD:
+            done = hpcfl(*others, f"{option}={value}")
+            said = [
+                one for one in done.stderr.splitlines() if not one.lower().startswith("warning")
+            ]
+
+            assert done.returncode in (0, 1, 2), (option, value, done.stderr)
+            assert len(said) == bool(done.returncode), (option, value, done.stderr)
+
+
+@pytest.mark.parametrize("name", ["rounds", "max_rounds", "warmup", "threads", "seed"])
+def test_a_number_of_more_than_64_bits_is_refused(name):
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} "):
+        make(BenchOptions, {"protocol": "fedavg", name: 2**64})
+
+
+@pytest.mark.parametrize("memory", [2**29, 6 * 2**30])
+def test_too_little_memory_is_a_sentence(memory, folder):
+    arguments = ("--devices", 5, "--dim", 4 * 10**9, "--rounds", 1, "--warmup", 0)
+    done = process("bench", "fedavg", *arguments, memory=memory, stdout=subprocess.DEVNULL)
+
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert "memory" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MemoryError(), "there is not enough memory: give fewer devices"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "there is not enough memory"),
+        (RuntimeError("can't start new thread"), "there is not enough memory"),
+        (ValueError("Maximum allowed dimension exceeded"), "there is not enough memory"),
+        (OverflowError("int too large"), "a number is too large to count with (int too large)"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), "x: No space left on device"),
+    ],
+)
+def test_what_a_machine_refuses_is_explained(error, sentence):
+    assert str(explained(error)).startswith(sentence)
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError(), OSError("x")])
+def test_mistakes_of_the_program_are_not_explained_away(error):
+    assert explained(error) is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("command", ["report good.h5", "bench fedavg --devices 3 --dim 4"])
+def test_a_full_output_is_a_sentence_and_work_is_done(command, folder):
+    with open("/dev/full", "w") as full:
+        done = process(*command.split(), stdout=full)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "Error: standard output cannot be written (No space left on device)"
+    )
+    assert all(load(path).status == "complete" for path in Path("results").glob("*.h5"))
+
+
+def closed_after_a_line(*arguments):
+    """Run the program, read a line of its output and close it; return the line and how it ended."""
+    job = subprocess.Popen(
+        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    line = job.stdout.readline()
+    job.stdout.close()
+    said = job.stderr.read()
+    return line, job.wait(LIMIT_SECONDS), said
+
+
+def test_a_training_goes_on_when_nobody_reads_its_output(folder):
+    pytest.importorskip("torch")
+    options = ("--devices", 3, "--rounds", 8, "--output", "run.h5")
+    line, status, said = closed_after_a_line("train", "fedavg", *options)
+
+    assert line.split()[0] == "round"
+    assert status == UNREAD_STATUS
+    assert said.count("the run goes on, and what it would print is dropped") == 1
+    assert "Traceback" not in said
+    assert (load("run.h5").status, load("run.h5").rounds) == ("complete", 8)
+
+
+def test_a_sweep_goes_on_when_nobody_reads_its_output(folder):
+    plan = '[fixed]\ndim = 4\nrounds = 1\n[grid]\nprotocol = ["fedavg"]\ndevices = [2, 3, 4, 5]\n'
+    Path("plan.toml").write_text(plan)
+    _, status, said = closed_after_a_line("sweep", "plan.toml", "--output", "swept")
+
+    assert status == UNREAD_STATUS, said
+    assert sorted(load(path).devices for path in Path("swept").glob("*.h5")) == [2, 3, 4, 5]
+
+
+def test_a_report_that_is_cut_off_says_nothing(folder):
+    read = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+    read.wait()
+    done = process("report", "good.h5", "--json", stdout=read.stdin)
+
+    assert (done.returncode, done.stderr) == (UNREAD_STATUS, "")
+
+
+def test_output_that_is_read_arrives_whole(folder):
+    done = process("report", "good.h5", "--json", stdout=subprocess.PIPE)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)["runs"]) == 1
