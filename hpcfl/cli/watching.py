@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcfl.cli import terminal
 from hpcfl.errors import HpcflError
 from hpcfl.report import formats
 from hpcfl.results.schema import Metric
@@ -39,13 +40,13 @@ class Spoken(RoundObserver):
         seconds = seconds_of_round(protocol, ranks)
         if seconds is not None and rounds * seconds > LONG_SECONDS:
             click.echo(
-                f"{rounds} rounds take about {formats.duration(rounds * seconds)}, by this host's "
-                "calibration.",
+                f"{formats.counted(rounds, 'round')} may take about "
+                f"{formats.duration(rounds * seconds)}, by this host's calibration.",
                 err=True,
             )
 
     def warned(self, sentence: str) -> None:
-        click.echo(f"Warning: {sentence}.", err=True)
+        terminal.warn(sentence)
 
     def ended(self, index: int) -> None:
         self._progress()

@@ -264,7 +264,8 @@ class ResultsWriter:
             self._open(self._launch, [*self._training])
         except UsageError as error:
             raise HpcflError(
-                f"{error}; the {self.written} rounds so far are kept: continue with --resume"
+                f"{error}; {formats.counted(self.written, 'round')} so far kept: continue with "
+                "--resume"
             ) from error
 
     def _check_place(self) -> None:
@@ -448,7 +449,7 @@ def _bytes_of_round(
 def check_room(path: Path, needed_bytes: int) -> None:
     """Refuse a file that its file system has no room for, by UsageError."""
     try:
-        free = shutil.disk_usage(path.parent).free
+        free = shutil.disk_usage(outputs.nearest_folder(path.parent)).free
     except OSError:
         return  # It is said when the file is created.
     if needed_bytes > free:

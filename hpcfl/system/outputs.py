@@ -156,6 +156,18 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
         _drafts.discard(draft)
 
 
+def nearest_folder(folder: Path) -> Path:
+    """Return the folder, or that of its parents which is there and in which it would be made.
+
+    Raises an OSError if a part of the path is a link to nothing.
+    """
+    while not folder.exists():
+        if folder.is_symlink():
+            raise FileNotFoundError(errno.ENOENT, f"{folder} is a link to nothing")
+        folder = folder.parent
+    return folder
+
+
 def discard_drafts() -> None:
     """Remove what is being written, before the process ends without unwinding."""
     for draft in [*_drafts]:
@@ -222,11 +234,7 @@ def _try(folder: Path, path: Path) -> None:
     import tempfile  # not by the ranks that write nothing
 
     try:
-        while not folder.exists():
-            if folder.is_symlink():
-                raise FileNotFoundError(errno.ENOENT, f"{folder} is a link to nothing")
-            folder = folder.parent
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=nearest_folder(folder)):
             pass
     except OSError as error:
         raise _refusal(path, error) from error

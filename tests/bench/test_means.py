@@ -25,6 +25,7 @@ def run(folder, protocol, rows, **options):
         if weights is not None:
             file["weights"] = weights
     saved = folder / "saved.h5"
+    saved.unlink(missing_ok=True)
     chosen = BenchOptions(
         protocol,
         rounds=1,

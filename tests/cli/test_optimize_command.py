@@ -208,7 +208,7 @@ def test_what_is_drawn_is_what_was_given():
     stars = [line for line in axes.lines if line.get_marker() == "*"]
     assert [(list(line.get_xdata()), list(line.get_ydata())) for line in stars] == [([2], [3])]
     assert stars[0].get_color() == lines["b = 1"].get_color()
-    assert axes.get_title() == "a title"
+    assert figure.get_suptitle() == "a title"
 
 
 @pytest.mark.parametrize(

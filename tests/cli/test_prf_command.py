@@ -16,8 +16,6 @@ from hpcfl.training import defaults
         ("prf", {"dropout": "0.3"}, None, 0.3),
         ("fedavg", {}, None, 0.3),
         ("secagg", {}, None, 0.3),
-        ("no-such-protocol", {}, None, 0.3),
-        ("no.such:Module", {}, None, 0.3),
         # A preset's rate is a default.
         ("fedavg", {}, "sparse-secagg-mnist", 0.3),
         ("prf", {}, "sparse-secagg-mnist", 0.0),
@@ -28,4 +26,4 @@ def test_a_protocol_without_dropouts_has_the_default_rate_0(protocol, given, pre
 
     assert defaults.asked(trained, preset).dropout == dropout
     if preset is None:
-        assert experiment.asked({"protocol": protocol, **given}).dropout == dropout
+        assert experiment.resolved({"protocol": protocol, **given}).dropout == dropout

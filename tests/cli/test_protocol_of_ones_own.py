@@ -347,7 +347,11 @@ def test_what_is_not_complete_is_refused_in_a_sentence(command, given, sentence,
 
 
 def test_a_server_that_does_not_say_the_sum_is_told_so_after_the_first_round():
-    assert "EndlessServer, has no total after the round" in refusal("bench", "own:Endless", *SMALL)
+    done = hpcfl("bench", "own:Endless", *SMALL)
+
+    assert done.returncode == 2
+    assert "EndlessServer, has no total after the round" in done.stderr
+    assert "HPCFL status: failed" in done.stdout.splitlines()
 
 
 def test_what_is_measured_but_cannot_be_trained_by_is_told_why(folder):

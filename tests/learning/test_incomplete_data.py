@@ -33,7 +33,7 @@ def test_missing_batches_are_said_once_stored_and_reported(tmp_path, monkeypatch
     found, path = trained(tmp_path, monkeypatch, (1, 2, 3, 4))
     sentence = "trained with 4 of the 5 batches of CIFAR-10: there is no data_batch_5 in "
 
-    assert found.stderr.count(f"Warning: {sentence}") == 1
+    assert found.stderr.count(f"warning: {sentence}") == 1
     assert sentence in load(path).config["incomplete_data"]
     hpcfl("report", path, "--html", tmp_path / "page.html")
     for shown in (hpcfl("report", path).stdout, (tmp_path / "page.html").read_text()):

@@ -423,8 +423,8 @@ def test_a_run_of_very_many_rounds_begins_with_a_small_file(tmp_path):
     assert load(writer.path).rounds == 3
 
 
-# The first replacement gives a new file its name, the second one the first copy with more space.
-@pytest.mark.parametrize(("call", "finished"), [(2, 1), (3, 2), (4, 4), (5, 8)])
+# A new file is given its name by a link; each replacement after that is a copy with more space.
+@pytest.mark.parametrize(("call", "finished"), [(1, 1), (2, 2), (3, 4), (4, 8)])
 @pytest.mark.parametrize("before", [True, False])
 def test_sigkill_while_the_file_grows(tmp_path, call, finished, before):
     prepare = f"{SMALL}os.replace = killing(os.replace, {call}, {before})"
@@ -450,7 +450,7 @@ def test_a_file_that_cannot_grow_keeps_its_rounds(tmp_path, monkeypatch):
     writer.append(random_record(0))
     full = OSError(28, "No space left on device")
     monkeypatch.setattr("hpcfl.results.writer._allocate_blocks", lambda path: throw(full))
-    with pytest.raises(HpcflError, match=r"No space left on device.*1 rounds so far are kept"):
+    with pytest.raises(HpcflError, match=r"No space left on device.*1 round so far kept"):
         writer.append(random_record(1))
     writer.close("failed")
 
