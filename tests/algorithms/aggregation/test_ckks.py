@@ -432,7 +432,7 @@ def test_the_sealed_key_is_no_larger_than_announced(count):
 
 def test_without_the_library_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tenseal", None)
-    with pytest.raises(UsageError, match=r"pip install hpcfl\[ckks\]"):
+    with pytest.raises(UsageError, match=r"pip install 'hpcfl\[ckks\]'"):
         Ckks(Parameters(DEVICES, DIM))
 
 
