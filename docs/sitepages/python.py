@@ -1,0 +1,84 @@
+"""The pages of the Python API, for mkdocstrings, and what these take docstrings to be."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from typing import Any
+
+import griffe
+
+import hpcfl
+from sitepages.markdown import code
+
+# What the functions return, and what one's own protocol, algorithm or observer is a class of.
+RETURNED = (
+    "hpcfl.results.reader.Run",
+    "hpcfl.results.comparison.Comparison",
+    "hpcfl.results.summary.Summary",
+    "hpcfl.report.table.Table",
+)
+BASES = (
+    "hpcfl.comm.phases",
+    "hpcfl.algorithms.aggregation.base.AggregationProtocol",
+    "hpcfl.algorithms.aggregation.base.QuantisedProtocol",
+    "hpcfl.algorithms.federated.base.FederatedAlgorithm",
+    "hpcfl.algorithms.federated.private.PrivateAlgorithm",
+    "hpcfl.rounds.observer.RoundObserver",
+)
+_ROLE = re.compile(r":[a-z]+:`(~?)([\w.]+)`")
+
+
+def api() -> str:
+    """Return the page of what ``import hpcfl`` gives, and of what its functions return."""
+    public = [_home(name) for name in hpcfl.__all__]
+    parts = [
+        "# Python API\n",
+        "Everything that `import hpcfl` gives, from its docstrings. How it is used: "
+        "[hpcfl from Python](../api.md).\n",
+        *map(_shown, public),
+        "## What functions return\n",
+        *(_shown(path, level=3) for path in RETURNED),
+    ]
+    return "\n".join(parts)
+
+
+def bases() -> str:
+    """Return the page of the classes that a user's own are made from."""
+    parts = [
+        "# Classes to build on\n",
+        "What a protocol, an algorithm or an observer of your own is a subclass of, and the steps "
+        "of a protocol. How to write one: [contributing](../contributing.md#adding-a-protocol).\n",
+        *map(_shown, BASES),
+    ]
+    return "\n".join(parts)
+
+
+def _home(name: str) -> str:
+    found = getattr(hpcfl, name)
+    return f"{found.__module__}.{name}"
+
+
+def _shown(path: str, level: int = 2) -> str:
+    return f"::: {path}\n    options:\n      heading_level: {level}\n"
+
+
+class AsAtRunTime(griffe.Extension):
+    """Docstrings as `help` shows them: functions of the API list the options that they take.
+
+    The roles of Sphinx, as in ``:class:`~hpcfl.api.Run` ``, become code.
+    """
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is None:
+            return
+        if obj.is_function and obj.module.path == "hpcfl.api" and not obj.parent.is_class:
+            found = getattr(import_module("hpcfl.api"), obj.name)
+            obj.docstring.value = inspect.getdoc(found) or ""
+        obj.docstring.value = _ROLE.sub(_plain, obj.docstring.value)
+
+
+def _plain(role: re.Match[str]) -> str:
+    short, path = role.groups()
+    return code(path.rpartition(".")[2] if short else path)
