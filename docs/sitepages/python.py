@@ -27,19 +27,21 @@ BASES = (
     "hpcfl.algorithms.federated.private.PrivateAlgorithm",
     "hpcfl.rounds.observer.RoundObserver",
 )
+# An option in the documentation of a function.
+_OPTION = re.compile(r"^(\w+ : .+), default (.+)\n    (.+)$", re.MULTILINE)
 _ROLE = re.compile(r":[a-z]+:`(~?)([\w.]+)`")
 
 
 def api() -> str:
     """Return the page of what ``import hpcfl`` gives, and of what its functions return."""
-    public = [_home(name) for name in hpcfl.__all__]
+    public = sorted((getattr(hpcfl, name) for name in hpcfl.__all__), key=_order)
     parts = [
         "# Python API\n",
         "Everything that `import hpcfl` gives, from its docstrings. How it is used: "
         "[hpcfl from Python](../api.md).\n",
-        *map(_shown, public),
-        "## What functions return\n",
-        *(_shown(path, level=3) for path in RETURNED),
+        *(_shown(f"{found.__module__}.{found.__name__}") for found in public),
+        "## What else functions return\n",
+        *(_shown(path, level=3, internal=True) for path in RETURNED),
     ]
     return "\n".join(parts)
 
@@ -55,13 +57,22 @@ def bases() -> str:
     return "\n".join(parts)
 
 
-def _home(name: str) -> str:
-    found = getattr(hpcfl, name)
-    return f"{found.__module__}.{name}"
+def _order(found: Any) -> tuple[bool, bool]:
+    """Put functions first, then classes, then errors."""
+    is_class = inspect.isclass(found)
+    return is_class, is_class and issubclass(found, Exception)
 
 
-def _shown(path: str, level: int = 2) -> str:
-    return f"::: {path}\n    options:\n      heading_level: {level}\n"
+def _shown(path: str, level: int = 2, internal: bool = False) -> str:
+    """Return what mkdocstrings replaces by the documentation of an object.
+
+    One that users do not import by its name is `internal`: what its fields are called counts.
+    """
+    yes = str(internal).lower()
+    return (
+        f"::: {path}\n    options:\n      heading_level: {level}\n"
+        f"      show_root_full_path: {yes}\n      show_if_no_docstring: {yes}\n"
+    )
 
 
 class AsAtRunTime(griffe.Extension):
@@ -75,7 +86,9 @@ class AsAtRunTime(griffe.Extension):
             return
         if obj.is_function and obj.module.path == "hpcfl.api" and not obj.parent.is_class:
             found = getattr(import_module("hpcfl.api"), obj.name)
-            obj.docstring.value = inspect.getdoc(found) or ""
+            # mkdocstrings does not show the defaults of these.
+            told = _OPTION.sub(r"\1\n    \3  Default: \2.", inspect.getdoc(found) or "")
+            obj.docstring.value = told
         obj.docstring.value = _ROLE.sub(_plain, obj.docstring.value)
 
 
