@@ -39,9 +39,7 @@ def reference() -> dict[str, str]:
 
 def included() -> dict[str, str]:
     """Return the pages of files outside of docs/ by their places in the site."""
-    return {
-        links.place(path): links.rewrite(text, path) for path, text in links.included().items()
-    }
+    return {links.place(path): links.rewrite(text, path) for path, text in links.included().items()}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

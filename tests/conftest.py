@@ -24,7 +24,7 @@ os.environ.pop("COLUMNS", None)
 JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "packaging", "slurm"}
 JOB_FILES = {
     *("test_doctor.py", "test_launch.py", "test_mpiconfig.py", "test_reframe.py"),
-    "test_tutorial.py",
+    "test_commands_of_pages.py",
 }
 
 

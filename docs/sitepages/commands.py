@@ -107,7 +107,7 @@ def described(parameter: click.Option, context: click.Context) -> tuple[str, str
     if isinstance(parameter, DefinedOption):
         return defined(parameter.about)
     # What click itself shows: the value after the names, the default after the sentence.
-    shown, text = parameter.get_help_record(context) or ("", "")
+    _, text = parameter.get_help_record(context) or ("", "")
     default = _DEFAULT.search(text)
     text = _DEFAULT.sub("", text)
     takes = not (parameter.is_flag or parameter.count)

@@ -23,8 +23,12 @@ FOLDER = "repository"
 _LINK = re.compile(r"(!?\[[^\]]*\]\()(?![a-z]+:|[#/])([^)\s#]+)(#[^)\s]*)?(\))")
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {
-    **{".py": "python", ".toml": "toml", ".yaml": "yaml", ".cff": "yaml", ".sbatch": "bash"},
-    **{".json": "json", ".eb": "python"},
+    ".cff": "yaml",
+    ".eb": "python",
+    ".py": "python",
+    ".sbatch": "bash",
+    ".toml": "toml",
+    ".yaml": "yaml",
 }
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib import import_module
 from typing import Any
 
 import griffe
 
 import hpcfl
+import hpcfl.api
 from sitepages.markdown import code
 
 # What the functions return, and what one's own protocol, algorithm or observer is a class of.
@@ -84,8 +84,8 @@ class AsAtRunTime(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is None:
             return
-        if obj.is_function and obj.module.path == "hpcfl.api" and not obj.parent.is_class:
-            found = getattr(import_module("hpcfl.api"), obj.name)
+        if obj.is_function and obj.path == f"hpcfl.api.{obj.name}":
+            found = getattr(hpcfl.api, obj.name)
             # mkdocstrings does not show the defaults of these.
             told = _OPTION.sub(r"\1\n    \3  Default: \2.", inspect.getdoc(found) or "")
             obj.docstring.value = told

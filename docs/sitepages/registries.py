@@ -68,7 +68,9 @@ def _exchanges(steps: Iterable[Step]) -> str:
     for phase, some in groupby(steps, lambda step: step.phase):
         for step in some:
             marks = [("the vectors", step.upload), ("only where the server asks", step.optional)]
-            rows.append((code(phase), _who(step), "; ".join(text for text, is_so in marks if is_so)))
+            rows.append(
+                (code(phase), _who(step), "; ".join(text for text, is_so in marks if is_so))
+            )
     return table(("phase", "who sends to whom", "what of it"), rows)
 
 
@@ -166,7 +168,11 @@ def _used_by_algorithm(kind: type[FederatedAlgorithm], name: str) -> list[str]:
 def training() -> str:
     """Return the page of data sets, models and presets."""
     sets = [
-        (code(name), "files" if name in datasets.FILES else "none", code(models.DEFAULT_MODELS[name]))
+        (
+            code(name),
+            "files" if name in datasets.FILES else "none",
+            code(models.DEFAULT_MODELS[name]),
+        )
         for name in datasets.NAMES
     ]
     given = [
@@ -176,7 +182,7 @@ def training() -> str:
     parts = [
         "# Data sets, models, presets\n",
         table(("data set", "read from", "model, if none is asked for"), sets),
-        f"Models by name: {', '.join(map(code, models.NAMES))}; or `MODULE:FUNCTION` of your own.\n",
+        f"Models by name: {', '.join(map(code, models.NAMES))}; or `MODULE:FUNCTION` of yours.\n",
         "The settings that papers train with, for `hpcfl train --preset NAME`. All other options "
         "keep their defaults, and what is given beside a preset overrides it.\n",
         _presets_about(),

@@ -1,4 +1,7 @@
-"""docs/tutorial.md: every command in it is run, and prints what stands there but for the numbers."""
+"""Every command of a page is run, and prints what stands there, but for the numbers.
+
+Of the pages that show commands with their output: in blocks that begin with ``console``.
+"""
 
 import os
 import re
@@ -12,7 +15,8 @@ import pytest
 from environments import run
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+TUTORIAL = PAGES["tutorial"]
 INSTALL = "## Install"
 LEFT_OUT = "..."
 # Of the output that is compared: numbers, with what may stand before and behind them, and units.
@@ -121,22 +125,34 @@ def assert_printed(text, outputs):
         assert not lacking, "\n".join([f"$ {command} printed", printed, "and not", *lacking])
 
 
+def with_commands():
+    return sorted(name for name, text in PAGES.items() if commands(text))
+
+
 @needs_mpirun
-def test_every_command_after_the_installation_prints_what_is_written(tmp_path):
-    before, _, rest = TEXT.partition(INSTALL)
-    text = rest[rest.index("\n## ") :]
-    assert not commands(before)
-    programs = Path(sys.executable).parent
+@pytest.mark.parametrize("page", with_commands())
+def test_every_command_prints_what_is_written(page, tmp_path):
+    """Of the tutorial those after the installation."""
+    text = PAGES[page]
+    if INSTALL in text:
+        before, _, rest = text.partition(INSTALL)
+        text = before + rest[rest.index("\n## ") :]
     # The hpcfl of this checkout, whichever is installed.
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "hpcfl").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hpcfl "$@"\n')
-    (tmp_path / "bin" / "hpcfl").chmod(0o755)
-    outputs = play(
-        text, tmp_path, PATH=f"{tmp_path / 'bin'}:{programs}:{os.environ['PATH']}", PYTHONPATH=ROOT
-    )
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, starts in {"hpcfl": "-m hpcfl", "python": ""}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {starts} "$@"\n')
+        (programs / name).chmod(0o755)
+    path = os.pathsep.join(map(str, (programs, Path(sys.executable).parent, os.environ["PATH"])))
+    outputs = play(text, tmp_path, PATH=path, PYTHONPATH=str(ROOT))
 
     assert_printed(text, outputs)
-    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_tutorial_ends_with_a_figure():
+    *_, (plot, _), (_, _) = commands(TUTORIAL)
+    assert plot.startswith("hpcfl plot")
+    assert "tutorial" in with_commands()
 
 
 @pytest.mark.full
@@ -150,9 +166,10 @@ def test_every_command_in_a_fresh_clone(tmp_path):
         if name and (ROOT / name).exists():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
-    outputs = play(TEXT, tmp_path, PYTHON=sys.executable, PYTHONPATH="", EXTRAS="mpi,test")
+    outputs = play(TUTORIAL, tmp_path, PYTHON=sys.executable, PYTHONPATH="", EXTRAS="mpi,test")
 
-    assert_printed(TEXT, outputs)
+    assert_printed(TUTORIAL, outputs)
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_other_words_and_lost_lines_are_noticed():
