@@ -108,13 +108,14 @@ def described(parameter: click.Option, context: click.Context) -> tuple[str, str
         return defined(parameter.about)
     # What click itself shows: the value after the names, the default after the sentence.
     _, text = parameter.get_help_record(context) or ("", "")
+    text = text.removesuffix("[required]").rstrip()
     default = _DEFAULT.search(text)
     text = _DEFAULT.sub("", text)
     takes = not (parameter.is_flag or parameter.count)
     value = parameter.make_metavar(context) if takes else ""
     return (
         code(value) if value else "",
-        words(default[1]) if default else "",
+        words(default[1]) if default else "required" if parameter.required else "",
         words(text),
     )
 
@@ -135,4 +136,5 @@ def default_of(about: Option) -> str:
         return words(about.default_text)
     if about.default is None or about.default is False or about.default == ():
         return ""
-    return code(str(about.default))
+    several = about.default if isinstance(about.default, tuple) else (about.default,)
+    return code(",".join(map(str, several)))

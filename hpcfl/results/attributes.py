@@ -18,6 +18,7 @@ _BESIDE_OPTIONS = {
     "promises": "what the protocol hides, and how surely: a list of sentences",
     "scaled_by": "what devices multiplied their weighted vectors by",
     "threshold": "devices that reconstruct a secret",
+    "cohort_size": "devices in a cohort",
     "members_needed": "members of the committee whose sums of shares give the sum of the vectors",
     "packing": "values that the committee's protocol packs into one share",
     "algorithm": "federated algorithm",
