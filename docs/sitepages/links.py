@@ -22,6 +22,8 @@ FOLDER = "repository"
 # A link or an image whose target may be a file: no URL, and not just a place on the same page.
 _LINK = re.compile(r"(!?\[[^\]]*\]\()(?![a-z]+:|[#/])([^)\s#]+)(#[^)\s]*)?(\))")
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# Code would be found before what is written of it.
+_UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 _LANGUAGES = {
     ".cff": "yaml",
     ".eb": "python",
@@ -102,10 +104,10 @@ def shown(path: str) -> str:
     if file.is_dir():
         names = sorted(one.name for one in file.iterdir() if one.is_file())
         files = "\n".join(f"- [{name}]({file.name}/{name})" for name in names)
-        return f"# {path}/\n\n{files}\n"
+        return f"{_UNSEARCHED}# {path}/\n\n{files}\n"
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".md":
         return text
     if file.suffix == ".ipynb":
         return notebook.markdown(json.loads(text))
-    return f"# {path}\n\n{block(text, _LANGUAGES.get(file.suffix, 'text'))}"
+    return f"{_UNSEARCHED}# {path}\n\n{block(text, _LANGUAGES.get(file.suffix, 'text'))}"

@@ -1,5 +1,6 @@
 """The site of the documentation: every page has a place, and every link leads somewhere."""
 
+import json
 import os
 import re
 import subprocess
@@ -41,6 +42,12 @@ def test_every_link_leads_to_a_file_on_a_code_host(path):
     found = re.findall(r"\]\((?![a-z]+:|#)([^)\s#]+)", re.sub(r"`[^`\n]+`(?!\])", "", text))
     lost = [target for target in found if not (path.parent / target).exists()]
     assert lost == []
+
+
+def test_continuous_integration_makes_the_site_with_warnings_as_errors():
+    assert "\nmake docs\n" in (ROOT / ".ci" / "run").read_text()
+    assert "mkdocs build --strict" in (ROOT / "Makefile").read_text()
+    assert "site/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_links_lead_to_pages_of_the_site():
@@ -146,6 +153,14 @@ def test_every_link_of_the_site_leads_to_a_place_on_a_page(site):
             ):
                 lost.append(f"{path}: {link}")
     assert lost == []
+
+
+@full
+def test_search_finds_what_is_written_and_no_code(site):
+    index = json.loads((site[0] / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {one["location"].partition("#")[0] for one in index["docs"]}
+    assert {"reference/commands/bench.html", "repository/CHANGELOG.html"} <= found
+    assert {path for path in found if re.search(r"\.py\.html$|/slurm/index", path)} == set()
 
 
 @full
