@@ -14,6 +14,7 @@ comma := ,
 # One stamp for each choice of extras, so that another choice is installed as well.
 STAMP := $(VENV)/.setup-$(subst $(comma),-,$(EXTRAS))
 TRAIN_STAMP := $(STAMP)-train
+DOCS_STAMP := $(STAMP)-docs
 # The test suite starts mpirun: whatever hangs in spite of its own limits ends here.
 LIMIT := $(if $(shell command -v timeout),timeout -k 30 $(TEST_SECONDS))
 PYTEST := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(LIMIT) \
@@ -26,7 +27,7 @@ endif
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train bench test test-full dist-check mpi-matrix lint clean distclean
+.PHONY: help setup setup-train bench test test-full dist-check mpi-matrix lint docs clean distclean
 
 help:
 	@echo 'make setup        set up $(VENV) (the default)'
@@ -37,6 +38,7 @@ help:
 	@echo 'make dist-check   then build sdist and wheel, and use them and contrib/ outside of it'
 	@echo 'make mpi-matrix   then run tests with five MPI libraries, and write docs/portability.md'
 	@echo 'make lint         then check style and types'
+	@echo 'make docs         then make the site of the documentation in site/'
 	@echo 'make clean        remove caches and build products; results stay'
 	@echo 'make distclean    remove $(VENV) as well'
 	@echo 'Can be set: PYTHON=$(PYTHON) RANKS=$(RANKS) EXTRAS=$(EXTRAS) TEST_SECONDS=$(TEST_SECONDS)' \
@@ -82,8 +84,16 @@ lint: setup-train
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# Warnings are errors: a link that leads nowhere, a page without a place in the navigation.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+$(DOCS_STAMP): $(STAMP)
+	$(VENV)/bin/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name $(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

@@ -22,7 +22,10 @@ os.environ.pop("COLUMNS", None)
 
 # Their tests start jobs of several processes, at most one at a time.
 JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "packaging", "slurm"}
-JOB_FILES = {"test_doctor.py", "test_launch.py", "test_mpiconfig.py", "test_reframe.py"}
+JOB_FILES = {
+    *("test_doctor.py", "test_launch.py", "test_mpiconfig.py", "test_reframe.py"),
+    "test_commands_of_pages.py",
+}
 
 
 def pytest_configure(config):

@@ -70,7 +70,7 @@ def test_a_machine_that_tells_nothing_gives_nan(monkeypatch, tmp_path):
     monkeypatch.setattr(disturbances, "load_1min", lambda: None)
     found = counters()
 
-    assert tuple(found) == COUNTERS
+    assert [*found] == [*COUNTERS]
     assert all(math.isnan(value) for name, value in found.items() if name != "clock_seconds")
     assert warnings(stored(before([found]) | after([found]))) == []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,14 @@ class Output(click.Path):
     def __init__(self, kind: Kind, read_as: type | None = Path) -> None:
         super().__init__(path_type=read_as)
         self.kind = kind
+
+
+class DefinedOption(click.Option):
+    """An option that was made from its definition, which it keeps."""
+
+    def __init__(self, names: Sequence[str], about: Option, **attributes: Any) -> None:
+        super().__init__(names, **attributes)
+        self.about = about
 
 
 # What the help calls a value, by its type.
@@ -89,10 +97,12 @@ def _option(about: Option, names: list[str], defaults: bool) -> Callable[[Comman
     if default and defaults:
         help += f"  [default: {default}]"
     if about.type is bool:
-        return click.option(*names, is_flag=True, help=help)
+        return click.option(*names, cls=DefinedOption, about=about, is_flag=True, help=help)
     metavar = f"[{'|'.join(about.choices)}]" if about.choices else about.unit.upper()
     return click.option(
         *names,
+        cls=DefinedOption,
+        about=about,
         type=_type(about),
         metavar=metavar or _METAVARS[about.type],
         multiple=about.type == tuple[str, ...],

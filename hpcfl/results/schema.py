@@ -2,7 +2,8 @@
 
 A file is HDF5. Its root has attributes that say what the run was; options and environment are
 attributes of groups; everything that is measured is a dataset whose first axis is the round.
-`docs/schema.md` describes it for those who read it with other tools.
+`docs/schema.md` describes it for those who read it with other tools, and the site of the
+documentation has a page made from what is said here.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum, auto
-from typing import Any
+from enum import StrEnum
+from typing import Any, Self
 
 import numpy as np
 
@@ -20,9 +21,20 @@ SCHEMA = "hpcfl/1"
 STATUSES = ("running", "complete", "failed", "interrupted")
 
 # Attributes of the root, all of them text: written when the file is created,
-HEADER = ("schema", "hpcfl_version", "run_id", "protocol", "command", "started")
+HEADER = {
+    "schema": "version of the layout of the file",
+    "hpcfl_version": "build of hpcfl that wrote it",
+    "run_id": "random number of the run, 32 hex digits",
+    "protocol": "aggregation protocol",
+    "command": "command line that does the same",
+    "started": "when the run began, UTC",
+}
 # and when the run ends, in place, so they have a fixed length.
 STATUS, FINISHED = "status", "finished"
+AT_END = {
+    STATUS: "running, complete, failed, or interrupted by a signal",
+    FINISHED: "when the run ended, UTC; empty before",
+}
 STATUS_TYPE, TIME_TYPE = "S11", "S20"  # a time is 2025-01-31T23:59:59Z
 # Text that is found out when a launch ends.
 WORD_TYPE = "S16"
@@ -61,6 +73,7 @@ class StoredDataset:
     dtype: type
     axes: tuple[str, ...]  # labels of those after the first, the round
     unit: str  # ``bytes``, ``s``, ``1`` for what has none, or "" for what its name says
+    about: str = ""  # what it is
     limits: tuple[float, float] | None = None  # NaN is a value only where `unknown` is NaN
     # What stands for rounds that were measured without it, by an earlier version or by a run that
     # could not go on when ranks die. None where all files have it.
@@ -86,84 +99,281 @@ class StoredDataset:
 _SECONDS = (0.0, _EVER)
 _MEMORY = (0.0, 2.0**60)
 DATASETS = (
-    StoredDataset("bytes_up", np.uint64, _TRAFFIC, "bytes"),
-    StoredDataset("bytes_down", np.uint64, _TRAFFIC, "bytes"),
-    StoredDataset("messages_up", np.uint64, _TRAFFIC, "1"),
-    StoredDataset("messages_down", np.uint64, _TRAFFIC, "1"),
-    StoredDataset("wall_seconds", np.float64, _TIMES, "s", _SECONDS),
-    StoredDataset("cpu_seconds", np.float64, _TIMES, "s", _SECONDS),
-    StoredDataset("round_seconds", np.float64, (), "s", _SECONDS),
-    StoredDataset("survived", np.bool_, ("device",), "1"),
-    StoredDataset("validated", np.bool_, (), "1"),
-    StoredDataset("warmup", np.bool_, (), "1"),
-    StoredDataset("promise_failure", np.float64, (), "1", (0.0, 1.0), math.nan),
+    StoredDataset(
+        "bytes_up", np.uint64, _TRAFFIC, "bytes", "what the device sent, envelopes included"
+    ),
+    StoredDataset(
+        "bytes_down", np.uint64, _TRAFFIC, "bytes", "what it received, envelopes included"
+    ),
+    StoredDataset("messages_up", np.uint64, _TRAFFIC, "1", "messages that it sent"),
+    StoredDataset("messages_down", np.uint64, _TRAFFIC, "1", "messages that it received"),
+    StoredDataset(
+        "wall_seconds",
+        np.float64,
+        _TIMES,
+        "s",
+        "elapsed time of the device's part of the phase; the server is last",
+        _SECONDS,
+    ),
+    StoredDataset(
+        "cpu_seconds",
+        np.float64,
+        _TIMES,
+        "s",
+        "CPU time of the device's part of the phase; the server is last",
+        _SECONDS,
+    ),
+    StoredDataset(
+        "round_seconds",
+        np.float64,
+        (),
+        "s",
+        "elapsed time of the round, on the slowest rank",
+        _SECONDS,
+    ),
+    StoredDataset(
+        "survived", np.bool_, ("device",), "1", "whether the device's vector is in the sum"
+    ),
+    StoredDataset("validated", np.bool_, (), "1", "whether the sum is right"),
+    StoredDataset("warmup", np.bool_, (), "1", "whether the round is of the warm-up"),
+    StoredDataset(
+        "promise_failure",
+        np.float64,
+        (),
+        "1",
+        "at most how likely it is that something that was promised does not hold of the round, "
+        "recomputed from who was there; NaN where nothing is promised",
+        (0.0, 1.0),
+        math.nan,
+    ),
 )
 # Only of runs that go on when ranks die.
 FAILURES = (
-    StoredDataset("lost_phase", np.int16, ("device",), "1", (NOT_LOST, np.inf), NOT_LOST),
-    StoredDataset("detect_seconds", np.float64, (), "s", _SECONDS, math.nan),
-    StoredDataset("recover_seconds", np.float64, (), "s", _SECONDS, math.nan),
+    StoredDataset(
+        "lost_phase",
+        np.int16,
+        ("device",),
+        "1",
+        "phase, its index in `/phases`, in which the device's rank was found dead; the number of "
+        "phases for outside of all; -1 if it was alive, or dead before",
+        (NOT_LOST, np.inf),
+        NOT_LOST,
+    ),
+    StoredDataset(
+        "detect_seconds",
+        np.float64,
+        (),
+        "s",
+        "how long it took to find ranks dead; NaN without a loss",
+        _SECONDS,
+        math.nan,
+    ),
+    StoredDataset(
+        "recover_seconds",
+        np.float64,
+        (),
+        "s",
+        "how long it took to continue without them; NaN without a loss",
+        _SECONDS,
+        math.nan,
+    ),
 )
 # What ranks did with their time and memory; only of runs of benchmarks. NaN for a rank that died,
 # and what is not known of earlier rounds.
 _RANK_TIMES = ("phase", "rank")
 RANK_TIMES = (
-    StoredDataset("begin_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
-    StoredDataset("end_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
-    StoredDataset("computing_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
-    StoredDataset("mpi_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
-    StoredDataset("waiting_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
-    StoredDataset("skew_seconds", np.float64, (), "s", _SECONDS, math.nan),
-    StoredDataset("clock_offset_seconds", np.float64, ("rank",), "s", None, math.nan),
-    StoredDataset("clock_uncertainty_seconds", np.float64, (), "s", _SECONDS, math.nan),
-    StoredDataset("resident_bytes", np.float64, ("rank",), "bytes", _MEMORY, math.nan),
-    StoredDataset("peak_bytes", np.float64, ("rank",), "bytes", _MEMORY, math.nan),
+    StoredDataset(
+        "begin_seconds",
+        np.float64,
+        _RANK_TIMES,
+        "s",
+        "when the rank began the phase, since the first one began the round, by the server's clock",
+        _SECONDS,
+        math.nan,
+    ),
+    StoredDataset(
+        "end_seconds",
+        np.float64,
+        _RANK_TIMES,
+        "s",
+        "when it ended the phase, likewise",
+        _SECONDS,
+        math.nan,
+    ),
+    StoredDataset(
+        "computing_seconds",
+        np.float64,
+        _RANK_TIMES,
+        "s",
+        "what the rank computed in the phase",
+        _SECONDS,
+        math.nan,
+    ),
+    StoredDataset(
+        "mpi_seconds",
+        np.float64,
+        _RANK_TIMES,
+        "s",
+        "what the rank spent in calls of MPI, waiting left out",
+        _SECONDS,
+        math.nan,
+    ),
+    StoredDataset(
+        "waiting_seconds",
+        np.float64,
+        _RANK_TIMES,
+        "s",
+        "what the rank waited for others",
+        _SECONDS,
+        math.nan,
+    ),
+    StoredDataset(
+        "skew_seconds",
+        np.float64,
+        (),
+        "s",
+        "between the first and the last rank that left the barrier before the round",
+        _SECONDS,
+        math.nan,
+    ),
+    StoredDataset(
+        "clock_offset_seconds",
+        np.float64,
+        ("rank",),
+        "s",
+        "what was added to the rank's clock",
+        None,
+        math.nan,
+    ),
+    StoredDataset(
+        "clock_uncertainty_seconds",
+        np.float64,
+        (),
+        "s",
+        "by how much the worst of these may be off",
+        _SECONDS,
+        math.nan,
+    ),
+    StoredDataset(
+        "resident_bytes",
+        np.float64,
+        ("rank",),
+        "bytes",
+        "resident memory of the rank's process when the round began",
+        _MEMORY,
+        math.nan,
+    ),
+    StoredDataset(
+        "peak_bytes",
+        np.float64,
+        ("rank",),
+        "bytes",
+        "its peak in the round; pages that processes share count for each",
+        _MEMORY,
+        math.nan,
+    ),
 )
 # What each phase cost each helper; only of protocols that have helpers.
 HELPERS = (
-    StoredDataset("helper_bytes_up", np.uint64, _OF_HELPERS, "bytes", None, 0),
-    StoredDataset("helper_bytes_down", np.uint64, _OF_HELPERS, "bytes", None, 0),
-    StoredDataset("helper_messages_up", np.uint64, _OF_HELPERS, "1", None, 0),
-    StoredDataset("helper_messages_down", np.uint64, _OF_HELPERS, "1", None, 0),
-    StoredDataset("helper_wall_seconds", np.float64, _OF_HELPERS, "s", _SECONDS, 0),
-    StoredDataset("helper_cpu_seconds", np.float64, _OF_HELPERS, "s", _SECONDS, 0),
+    StoredDataset(
+        "helper_bytes_up", np.uint64, _OF_HELPERS, "bytes", "what the helper sent", None, 0
+    ),
+    StoredDataset(
+        "helper_bytes_down", np.uint64, _OF_HELPERS, "bytes", "what it received", None, 0
+    ),
+    StoredDataset(
+        "helper_messages_up", np.uint64, _OF_HELPERS, "1", "messages that it sent", None, 0
+    ),
+    StoredDataset(
+        "helper_messages_down", np.uint64, _OF_HELPERS, "1", "messages that it received", None, 0
+    ),
+    StoredDataset(
+        "helper_wall_seconds",
+        np.float64,
+        _OF_HELPERS,
+        "s",
+        "elapsed time of the helper's part of the phase",
+        _SECONDS,
+        0,
+    ),
+    StoredDataset(
+        "helper_cpu_seconds", np.float64, _OF_HELPERS, "s", "CPU time of it", _SECONDS, 0
+    ),
 )
 # Which devices were the committee; only of protocols that choose one. A member works for all, and
 # its figures are never averaged with those of other devices.
-COMMITTEE = (StoredDataset("in_committee", np.bool_, ("device",), "1", None, 0),)
-MARKED = StoredDataset(MARKS, np.bool_, (), "1")
+COMMITTEE = (
+    StoredDataset(
+        "in_committee",
+        np.bool_,
+        ("device",),
+        "1",
+        "whether the device is in the committee of the round",
+        None,
+        0,
+    ),
+)
+MARKED = StoredDataset(MARKS, np.bool_, (), "1", "whether the round counts: its data are all there")
 KNOWN = (*DATASETS, *FAILURES, *RANK_TIMES, *HELPERS, *COMMITTEE)
 # What each phase cost each device, and the server where it takes part.
 SPENT = tuple(dataset.name for dataset in DATASETS if "phase" in dataset.axes)
 SPENT_BY_HELPERS = tuple(dataset.name for dataset in HELPERS)
 
 
-class Metric(StrEnum):
+class _Described(StrEnum):
+    """A name in a file, with what stands there."""
+
+    about: str
+
+    def __new__(cls, name: str, about: str) -> Self:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.about = about
+        return member
+
+
+class Metric(_Described):
     """A metric of each round of training, a dataset of the group `TRAINING`."""
 
-    ACCURACY = auto()  # on held-out data
-    LOSS = auto()  # on held-out data
-    PARTICIPANTS = auto()
-    BYTES_UP_TOTAL = auto()  # sent by all devices since the start
-    MODELLED_SECONDS = auto()  # of this round: protocol, and the slowest device's training
-    TRAIN_SECONDS = auto()  # elapsed, all ranks
-    TRAIN_CPU_SECONDS = auto()  # of the slowest device
-    EVALUATE_SECONDS = auto()  # elapsed
-    # Root mean square error that clipping and rounding made in a coordinate of the aggregate, and
-    # the fraction of the values sent that were clipped; NaN for protocols that do neither.
-    QUANTISATION_ERROR = auto()
-    CLIPPED_FRACTION = auto()
-    # Part of its coordinates that a pair of devices chose both; NaN where none are chosen.
-    OVERLAP = auto()
-    EPSILON_PAPER = auto()  # spent so far, as the paper claims
-    EPSILON_PROVEN = auto()  # spent so far, as is proven for the mechanism as it was run
+    ACCURACY = "accuracy", "on held-out data"
+    LOSS = "loss", "on held-out data"
+    PARTICIPANTS = "participants", "devices that took part"
+    BYTES_UP_TOTAL = "bytes_up_total", "sent by all devices since the start"
+    MODELLED_SECONDS = (
+        "modelled_seconds",
+        "of this round over the modelled link: protocol, and the slowest device's training",
+    )
+    TRAIN_SECONDS = "train_seconds", "elapsed time of training, all ranks"
+    TRAIN_CPU_SECONDS = "train_cpu_seconds", "CPU time of training, of the slowest device"
+    EVALUATE_SECONDS = "evaluate_seconds", "elapsed time of the evaluation on held-out data"
+    QUANTISATION_ERROR = (
+        "quantisation_error",
+        "root mean square error that clipping and rounding made in a coordinate of the aggregate; "
+        "NaN for protocols that do neither",
+    )
+    CLIPPED_FRACTION = (
+        "clipped_fraction",
+        "part of the values sent that were clipped; NaN for protocols that do not clip",
+    )
+    OVERLAP = (
+        "overlap",
+        "part of its coordinates that a pair of devices chose both; NaN where none are chosen",
+    )
+    EPSILON_PAPER = "epsilon_paper", "privacy spent so far, as the algorithm's paper claims"
+    EPSILON_PROVEN = (
+        "epsilon_proven",
+        "privacy spent so far, as is proven for the mechanism as it was run",
+    )
 
 
-class DeviceMetric(StrEnum):
+class DeviceMetric(_Described):
     """A metric of each round and device, in the group `TRAINING` where it was asked for."""
 
-    # Of the model that a round starts from, on the device's own data; NaN if it did not train.
-    DEVICE_LOSS = auto()
+    DEVICE_LOSS = (
+        "device_loss",
+        "of the model that the round starts from, on the device's own data; NaN if it did not "
+        "train",
+    )
 
 
 def encode(values: Mapping[str, Any]) -> dict[str, Any]:

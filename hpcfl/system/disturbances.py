@@ -21,15 +21,16 @@ from numpy.typing import NDArray
 from hpcfl.system import cgroups
 from hpcfl.system.kernel import load_1min, read
 
-COUNTERS = (
-    "clock_seconds",
-    "load_1min",  # mean number of runnable processes
-    "swapped_in_bytes",
-    "swapped_out_bytes",
-    "quota_throttled_seconds",  # for which the container's CPU quota held threads back
-    "thermal_throttlings",  # how often cores slowed down because of heat
-    "stolen_seconds",  # CPU time that the hypervisor gave to other machines, all cores together
-)
+# What is counted, and what the number says.
+COUNTERS = {
+    "clock_seconds": "clock that the other counters are read by",
+    "load_1min": "mean number of runnable processes over the last minute",
+    "swapped_in_bytes": "memory read back from swap space",
+    "swapped_out_bytes": "memory moved to swap space",
+    "quota_throttled_seconds": "time for which the container's CPU quota held threads back",
+    "thermal_throttlings": "how often cores slowed down because of heat",
+    "stolen_seconds": "CPU time that the hypervisor gave to other machines, all cores together",
+}
 # Under these names they are recorded before and after a run.
 BEFORE = tuple(f"before_{name}" for name in COUNTERS)
 AFTER = tuple(f"after_{name}" for name in COUNTERS)

@@ -131,7 +131,7 @@ def test_tests_run_from_the_source_archive(unpacked):
     chosen = (
         *("tests/crypto/test_crypto_shamir.py", "tests/sweep/test_shipped_plans.py"),
         *("tests/test_protocols_page.py", "tests/test_examples.py::" + EXAMPLE),
-        *("tests/packaging", "tests/results/test_golden.py"),
+        *("tests/packaging", "tests/results/test_golden.py", "tests/docs/test_reference.py"),
     )
     told = run(
         *(sys.executable, "-m", "pytest", "-q", "-m", "not full", "-p", "no:cacheprovider"),

@@ -1,0 +1,97 @@
+"""The pages of the Python API, for mkdocstrings, and what these take docstrings to be."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import griffe
+
+import hpcfl
+import hpcfl.api
+from sitepages.markdown import code
+
+# What the functions return, and what one's own protocol, algorithm or observer is a class of.
+RETURNED = (
+    "hpcfl.results.reader.Run",
+    "hpcfl.results.comparison.Comparison",
+    "hpcfl.results.summary.Summary",
+    "hpcfl.report.table.Table",
+)
+BASES = (
+    "hpcfl.comm.phases",
+    "hpcfl.algorithms.aggregation.base.AggregationProtocol",
+    "hpcfl.algorithms.aggregation.base.QuantisedProtocol",
+    "hpcfl.algorithms.federated.base.FederatedAlgorithm",
+    "hpcfl.algorithms.federated.private.PrivateAlgorithm",
+    "hpcfl.rounds.observer.RoundObserver",
+)
+# An option in the documentation of a function.
+_OPTION = re.compile(r"^(\w+ : .+), default (.+)\n    (.+)$", re.MULTILINE)
+_ROLE = re.compile(r":[a-z]+:`(~?)([\w.]+)`")
+
+
+def api() -> str:
+    """Return the page of what ``import hpcfl`` gives, and of what its functions return."""
+    public = sorted((getattr(hpcfl, name) for name in hpcfl.__all__), key=_order)
+    parts = [
+        "# Python API\n",
+        "Everything that `import hpcfl` gives, from its docstrings. How it is used: "
+        "[hpcfl from Python](../api.md).\n",
+        *(_shown(f"{found.__module__}.{found.__name__}") for found in public),
+        "## What else functions return\n",
+        *(_shown(path, level=3, internal=True) for path in RETURNED),
+    ]
+    return "\n".join(parts)
+
+
+def bases() -> str:
+    """Return the page of the classes that a user's own are made from."""
+    parts = [
+        "# Classes to build on\n",
+        "What a protocol, an algorithm or an observer of your own is a subclass of, and the steps "
+        "of a protocol. How to write one: [contributing](../contributing.md#adding-a-protocol).\n",
+        *map(_shown, BASES),
+    ]
+    return "\n".join(parts)
+
+
+def _order(found: Any) -> tuple[bool, bool]:
+    """Put functions first, then classes, then errors."""
+    is_class = inspect.isclass(found)
+    return is_class, is_class and issubclass(found, Exception)
+
+
+def _shown(path: str, level: int = 2, internal: bool = False) -> str:
+    """Return what mkdocstrings replaces by the documentation of an object.
+
+    One that users do not import by its name is `internal`: what its fields are called counts.
+    """
+    yes = str(internal).lower()
+    return (
+        f"::: {path}\n    options:\n      heading_level: {level}\n"
+        f"      show_root_full_path: {yes}\n      show_if_no_docstring: {yes}\n"
+    )
+
+
+class AsAtRunTime(griffe.Extension):
+    """Docstrings as `help` shows them: functions of the API list the options that they take.
+
+    The roles of Sphinx, as in ``:class:`~hpcfl.api.Run` ``, become code.
+    """
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is None:
+            return
+        if obj.is_function and obj.path == f"hpcfl.api.{obj.name}":
+            found = getattr(hpcfl.api, obj.name)
+            # mkdocstrings does not show the defaults of these.
+            told = _OPTION.sub(r"\1\n    \3  Default: \2.", inspect.getdoc(found) or "")
+            obj.docstring.value = told
+        obj.docstring.value = _ROLE.sub(_plain, obj.docstring.value)
+
+
+def _plain(role: re.Match[str]) -> str:
+    short, path = role.groups()
+    return code(path.rpartition(".")[2] if short else path)

@@ -1,0 +1,240 @@
+"""Pages of what comes with hpcfl by name: protocols, algorithms, presets, plans, data sets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from inspect import cleandoc
+from itertools import groupby
+from typing import Any
+
+from hpcfl.algorithms import aggregation, federated
+from hpcfl.algorithms.aggregation.base import FOR_ALL, AggregationProtocol
+from hpcfl.algorithms.federated.base import FederatedAlgorithm
+from hpcfl.comm.phases import Pattern, Role, Step
+from hpcfl.errors import UsageError
+from hpcfl.learning import datasets, models
+from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
+from hpcfl.options.definition import options_of
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import LocalOptions, TrainOptions
+from hpcfl.rounds.build import build, without_dropouts
+from hpcfl.sweeping import shipped
+from hpcfl.training import presets
+from sitepages.markdown import block, code, table, words
+
+# The round whose promises are shown: the defaults of `hpcfl bench` for as many devices.
+DEVICES, DIM = 100, DEFAULT_DIM
+_PARTIES = {Role.DEVICE: "devices", Role.HELPER: "helpers", Role.COMMITTEE: "committee"}
+
+
+def protocols() -> str:
+    """Return the page of the aggregation protocols, from what their classes declare."""
+    rows = [
+        (f"[`{name}`](#{name})", words(known.about), code(known.home.replace(":", ".")))
+        for name, known in aggregation.PROTOCOLS.items()
+    ]
+    parts = [
+        "# Aggregation protocols\n",
+        "What the class of every protocol declares, which is what all commands go by. What the "
+        "declarations mean: [Adding a protocol](../contributing.md#adding-a-protocol). How the "
+        "protocols work: [method](../method.md#a-round); what they cost: "
+        "[side by side](../protocols.md).\n",
+        table(("protocol", "what it is", "class"), rows),
+        *(_protocol(name, known.about) for name, known in aggregation.PROTOCOLS.items()),
+    ]
+    return "\n".join(parts)
+
+
+def _protocol(name: str, about: str) -> str:
+    kind = aggregation.find(name)
+    options = BenchOptions(name, **without_dropouts(name, {}))
+    used = [option for option in options_of(BenchOptions) if option in kind.uses(options) - FOR_ALL]
+    own = ", ".join(f"[`--{dashed(one)}`](commands/bench.md#bench-{dashed(one)})" for one in used)
+    enrolment = kind.enrolment(2, kind.default_helpers)
+    parts = [f"## {name}\n", words(_capital(about)) + ".\n", prose(kind)]
+    if enrolment is not None:
+        parts += ["**Once, before the first round**\n", _exchanges(enrolment.steps)]
+    parts += ["**In a round**\n", _exchanges(kind.steps)]
+    rows = [(words(what), words(said)) for what, said in _declared(kind)]
+    parts += [table(("declared", ""), rows)]
+    parts += [f"Options of `hpcfl bench` beside those that all protocols have: {own or 'none'}.\n"]
+    parts += [_promises(name, options)]
+    return "\n".join(parts)
+
+
+def _exchanges(steps: Iterable[Step]) -> str:
+    rows = []
+    for phase, some in groupby(steps, lambda step: step.phase):
+        for step in some:
+            marks = [("the vectors", step.upload), ("only where the server asks", step.optional)]
+            rows.append(
+                (code(phase), _who(step), "; ".join(text for text, is_so in marks if is_so))
+            )
+    return table(("phase", "who sends to whom", "what of it"), rows)
+
+
+def _who(step: Step) -> str:
+    party = _PARTIES[step.role]
+    return {
+        Pattern.BROADCAST: f"server to {party}, one message for all",
+        Pattern.SCATTER: f"server to {party}, a message each",
+        Pattern.GATHER: f"{party} to server",
+        Pattern.ROUTE: f"{party} to {_PARTIES[step.to]}, a row each",
+        Pattern.LOCAL: "nobody: the server works alone",
+    }[step.pattern]
+
+
+def _declared(kind: type[AggregationProtocol]) -> list[tuple[str, str]]:
+    """Return what a class declares, in words."""
+    active = kind.active_variant()
+    helpers = f"{kind.default_helpers}, at most {kind.most_helpers}"
+    return [
+        ("fewest devices", str(kind.min_devices)),
+        ("devices may drop out", _yes(kind.tolerates_dropouts)),
+        ("an upload is some coordinates only", _yes(kind.sparse_upload)),
+        ("all devices send the same coordinates", _yes(kind.same_coordinates)),
+        ("vectors can be rotated", _yes(kind.rotates)),
+        ("the server can have several ranks", _yes(_dealt_out(kind))),
+        ("helpers", helpers if kind.most_helpers else "no"),
+        ("a committee in each round", _yes(kind.has_committee)),
+        ("the noise of each device is a part of what hides them all", _yes(kind.noise_adds_up)),
+        ("devices learn the sum itself", _yes(kind.devices_learn_sum)),
+        ("--security active", "yes" if active else f"no: {kind.not_active}"),
+        ("who masks a coordinate with whom", "declared" if _masks(kind) else "not declared"),
+        ("the attack on a recorded round", kind.not_attacked or "is made"),
+    ]
+
+
+def _masks(kind: type[AggregationProtocol]) -> bool:
+    return any("masking" in vars(one) for one in kind.mro() if one is not AggregationProtocol)
+
+
+def _dealt_out(kind: type[AggregationProtocol]) -> bool:
+    options = BenchOptions(kind.name, **without_dropouts(kind.name, {}))
+    protocol, _ = build(kind.name, options, DEVICES, DIM)
+    try:
+        protocol.dealt_out(2)
+    except UsageError:
+        return False
+    return True
+
+
+def _promises(name: str, options: BenchOptions) -> str:
+    protocol, _ = build(name, options, DEVICES, DIM)
+    claims = [f"- {words(one.claim)}" for one in protocol.promises()]
+    promised = f"Promised of a round of {DEVICES} devices with the default options"
+    return f"{promised}: nothing.\n" if not claims else "\n".join([f"{promised}:\n", *claims, ""])
+
+
+def algorithms() -> str:
+    """Return the page of the federated algorithms."""
+    rows = [
+        (f"[`{name}`](#{name})", words(known.about), known.kind, code(known.home.replace(":", ".")))
+        for name, known in federated.REGISTRY.items()
+    ]
+    head = ("algorithm", "what it is", "kind", "class")
+    parts = [
+        "# Federated algorithms\n",
+        "How `hpcfl train` decides who takes part in a round, what they contribute, and what it "
+        "costs in privacy. What is proven of the private ones: [privacy](../privacy.md).\n",
+        table(head, rows),
+    ]
+    for name, known in federated.REGISTRY.items():
+        parts += [f"## {name}\n", words(_capital(known.about)) + ".\n", _algorithm(name)]
+    return "\n".join(parts)
+
+
+def _algorithm(name: str) -> str:
+    kind = federated.find(name)
+    used = _used_by_algorithm(kind, name)
+    own = ", ".join(f"[`--{dashed(one)}`](commands/train.md#train-{dashed(one)})" for one in used)
+    rows = [
+        ("noise in every local step", _yes(kind.noisy_steps)),
+        ("an account of its privacy", _yes(kind.private)),
+        ("some coordinates are left out", _yes(kind.leaves_out)),
+        ("`--convex` lowers what local steps cost", _yes(kind.counts_on_convex)),
+    ]
+    options = f"Options of local training and of privacy that it has a use for: {own or 'none'}.\n"
+    return "\n".join([prose(kind), table(("declared", ""), rows), options])
+
+
+def _used_by_algorithm(kind: type[FederatedAlgorithm], name: str) -> list[str]:
+    known = {**options_of(LocalOptions), **options_of(PrivacyOptions)}
+    used = kind.uses(TrainOptions(name))
+    return [option for option in options_of(TrainOptions) if option in known and option in used]
+
+
+def training() -> str:
+    """Return the page of data sets, models and presets."""
+    sets = [
+        (
+            code(name),
+            "files" if name in datasets.FILES else "none",
+            code(models.DEFAULT_MODELS[name]),
+        )
+        for name in datasets.NAMES
+    ]
+    given = [
+        f"## {name}\n\n{table(('option', 'value'), _settings(chosen))}"
+        for name, chosen in presets.PRESETS.items()
+    ]
+    parts = [
+        "# Data sets, models, presets\n",
+        table(("data set", "read from", "model, if none is asked for"), sets),
+        f"Models by name: {', '.join(map(code, models.NAMES))}; or `MODULE:FUNCTION` of yours.\n",
+        "The settings that papers train with, for `hpcfl train --preset NAME`. All other options "
+        "keep their defaults, and what is given beside a preset overrides it.\n",
+        _presets_about(),
+        *given,
+    ]
+    return "\n".join(parts)
+
+
+def _settings(chosen: dict[str, Any]) -> list[tuple[str, str]]:
+    place = "commands/train.md#train-"
+    return [
+        (f"[`--{dashed(name)}`]({place}{dashed(name)})", code(str(value)))
+        for name, value in chosen.items()
+    ]
+
+
+def _presets_about() -> str:
+    """Return what the module of the presets says of the papers, its list as it is there."""
+    _, _, papers = cleandoc(presets.__doc__ or "").partition("leave open:")
+    found = re.findall(r"^(\S+)\n((?:    .*\n?)+)", papers.strip(), re.MULTILINE)
+    return table(("presets", "from"), [(code(name), words(text)) for name, text in found])
+
+
+def plans() -> str:
+    """Return the page of the sweeps that come with hpcfl."""
+    parts = [
+        "# Plans\n",
+        "The sweeps that come with hpcfl: `hpcfl sweep NAME --output FOLDER`. A plan of your own "
+        "is a file like these: [Sweeps](../guide.md#sweeps).\n",
+    ]
+    for name, title in shipped.titles().items():
+        text = shipped.locate(name).read_text(encoding="utf-8")
+        parts += [f"## {name}\n", words(title) + "\n", block(text, "toml")]
+    return "\n".join(parts)
+
+
+def prose(kind: type[Any]) -> str:
+    """Return what a class says of itself, without the list of its attributes."""
+    text = kind.__dict__.get("__doc__") or ""
+    told, _, _ = cleandoc(text).partition("\n\nAttributes\n---")
+    paragraphs = [words(" ".join(one.split())) for one in told.split("\n\n") if one]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def dashed(name: str) -> str:
+    """Return the name of an option as it is typed, without the dashes in front."""
+    return name.replace("_", "-")
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,45 @@
+"""Pages of what commands print and draw: columns of tables, lines of the footer, figures."""
+
+from __future__ import annotations
+
+from hpcfl.options.definition import names
+from hpcfl.plots import KINDS, FrameOptions, Kind
+from hpcfl.results.columns import COLUMNS
+from hpcfl.results.footer import LINES
+from sitepages.markdown import code, table, words
+
+
+def page() -> str:
+    """Return the page."""
+    columns = [
+        (code(name), words(choice.about), "yes" if choice.shown else "")
+        for name, choice in COLUMNS.items()
+    ]
+    lines = [
+        (code(line.key), words(line.unit), words(line.about), "train" if line.training else "")
+        for line in LINES
+    ]
+    figures = [(code(name), words(kind.what), _options(kind)) for name, kind in KINDS.items()]
+    parts = [
+        "# Tables, footer, figures\n",
+        "## Columns of `hpcfl report`\n",
+        "For `--columns`, and of CSV and JSON; beside these there is one for every option of "
+        "`bench` and `train`. How they are read: [Reading results](../guide.md#reading-results).\n",
+        table(("column", "what it is", "shown without `--columns`"), columns),
+        "## Lines `HPCFL key: value`\n",
+        "What `bench` and `train` end with for other programs.\n",
+        table(("key", "unit", "what it says", "only of"), lines),
+        "## Figures of `hpcfl plot`\n",
+        f"All of them have {_linked(*names(FrameOptions))}.\n",
+        table(("kind", "what it shows", "options of its own"), figures),
+    ]
+    return "\n".join(parts)
+
+
+def _options(kind: Kind) -> str:
+    return _linked(*kind.options)
+
+
+def _linked(*options: str) -> str:
+    dashed = [name.replace("_", "-") for name in options]
+    return ", ".join(f"[`--{name}`](commands/plot.md#plot-{name})" for name in dashed)

@@ -1,0 +1,181 @@
+"""Every command of a page is run, and prints what stands there, but for the numbers.
+
+Of the pages that show commands with their output: in blocks that begin with ``console``.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from environments import run
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+TUTORIAL = PAGES["tutorial"]
+INSTALL = "## Install"
+LEFT_OUT = "..."
+# Of the output that is compared: numbers, with what may stand before and behind them, and units.
+NUMBER = re.compile(r"(?<![\w.])[*+-]?\d[\d.,]*(?:e[+-]?\d+)?[x%]?(?![\w.])")
+RUN_ID = re.compile(r"[0-9a-f]{16}(?=\.h5)")
+UNITS = {"µs", "ms", "s", "min", "h", "B", "kB", "MB", "GB"}
+
+needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun")
+
+
+def blocks(text):
+    """Return the language, the title and the lines of every block of code."""
+    found = re.findall(r'^```(\w+)(?: title="(\S+)")?\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)
+    return [(language, title, body.splitlines()) for language, title, body in found]
+
+
+def commands(text):
+    """Return the commands, each with the lines that it prints."""
+    found = []
+    for language, _, lines in blocks(text):
+        for line in lines if language == "console" else []:
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def play(text, folder, **variables):
+    """Run the commands in one shell, in a folder with the files of the text; return the outputs."""
+    for _, title, lines in blocks(text):
+        if title:
+            (folder / title).write_text("\n".join([*lines, ""]))
+    mark = "@@@ command ends with "
+    script = "".join(f"{command}\necho {shlex.quote(mark)}$?\n" for command, _ in commands(text))
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    *outputs, _ = re.split(rf"^{mark}(\d+)\n", done.stdout, flags=re.MULTILINE)
+    statuses = outputs[1::2]
+    assert statuses == ["0"] * len(commands(text)), (statuses, done.stdout, done.stderr)
+    return outputs[::2]
+
+
+def words(line):
+    """Return the words of a line, one # for numbers in a row."""
+    found = []
+    for word in NUMBER.sub(" # ", RUN_ID.sub("0", line)).split():
+        if word in UNITS or not word.strip("-") or (word == "#" and found[-1:] == ["#"]):
+            continue
+        found.append(word)
+    return found
+
+
+def is_like(printed, written):
+    """Return whether a line has the words of another one, in order, and perhaps more."""
+    rest = iter(words(printed))
+    return all(word in rest for word in words(written))
+
+
+def missing(printed, written):
+    """Return the first lines that were not printed as they are written, one after the other."""
+    # The footer is for programs: a terminal does not show it.
+    lines = [line for line in printed.splitlines() if not line.startswith("HPCFL ")]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    at, free = 0, False
+    for part in split(written):
+        if part is None:
+            free = True
+            continue
+        starts = range(at, len(lines) - len(part) + 1) if free else [at]
+        for start in starts:
+            there = lines[start : start + len(part)]
+            if len(there) == len(part) and all(map(is_like, there, part)):
+                at, free = start + len(part), False
+                break
+        else:
+            return part
+    return [] if free or at == len(lines) else [f"nothing after line {at}"]
+
+
+def split(written):
+    """Yield the lines between those that are left out, and None for these."""
+    part = []
+    for line in written:
+        if line == LEFT_OUT:
+            if part:
+                yield part
+            yield None
+            part = []
+        else:
+            part.append(line)
+    if part:
+        yield part
+
+
+def assert_printed(text, outputs):
+    for (command, written), printed in zip(commands(text), outputs, strict=True):
+        lacking = missing(printed, written)
+        assert not lacking, "\n".join([f"$ {command} printed", printed, "and not", *lacking])
+
+
+def with_commands():
+    return sorted(name for name, text in PAGES.items() if commands(text))
+
+
+@needs_mpirun
+@pytest.mark.parametrize("page", with_commands())
+def test_every_command_prints_what_is_written(page, tmp_path):
+    """Of the tutorial those after the installation."""
+    text = PAGES[page]
+    if INSTALL in text:
+        before, _, rest = text.partition(INSTALL)
+        text = before + rest[rest.index("\n## ") :]
+    # The hpcfl of this checkout, whichever is installed.
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, starts in {"hpcfl": "-m hpcfl", "python": ""}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {starts} "$@"\n')
+        (programs / name).chmod(0o755)
+    path = os.pathsep.join(map(str, (programs, Path(sys.executable).parent, os.environ["PATH"])))
+    outputs = play(text, tmp_path, PATH=path, PYTHONPATH=str(ROOT))
+
+    assert_printed(text, outputs)
+
+
+def test_the_tutorial_ends_with_a_figure():
+    *_, (plot, _), (_, _) = commands(TUTORIAL)
+    assert plot.startswith("hpcfl plot")
+    assert "tutorial" in with_commands()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="a clone is made of git"
+)
+def test_every_command_in_a_fresh_clone(tmp_path):
+    """From `make setup` on: what git tracks, and no environment but the one that it makes."""
+    for name in run("git", "-C", ROOT, "ls-files", "-z", folder=ROOT).split("\0"):
+        if name and (ROOT / name).exists():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    outputs = play(TUTORIAL, tmp_path, PYTHON=sys.executable, PYTHONPATH="", EXTRAS="mpi,test")
+
+    assert_printed(TUTORIAL, outputs)
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_words_and_lost_lines_are_noticed():
+    written = ["...", "cost  device ms", "a     12.5", "...", "Results: x.h5"]
+
+    assert not missing("noise\ncost device rank s\na 7,000 *1.5\nmore\nResults: x.h5\n", written)
+    assert missing("noise\ncost device ms\nb 7\nmore\nResults: x.h5\n", written)
+    assert missing("noise\ncost device ms\na 7\nmore\nResults: y.h5\n", written)
+    assert missing("noise\ncost device ms\na 7\nmore\nResults: x.h5\nerror\n", written)
