@@ -274,12 +274,13 @@ def sweep(
     seed: int | None = 0,
     progress: Progress | None = None,
 ) -> Runs | None:
-    """Run all combinations of some options of `bench`; those in the folder already are not.
+    """Run all combinations of options of `bench` or `train`; those in the folder already are not.
 
     Parameters
     ----------
     grid : mapping
-        Values of options by name; those in lists are combined, and ``repeats`` says how often.
+        Values of options by name, ``protocol`` or ``algorithm`` among them; those in lists are
+        combined, and ``repeats`` says how often.
     output : path
         The sweep's folder.
     seed : int or None
@@ -299,7 +300,7 @@ def sweep(
     HpcflError
         If some combinations cannot work, or failed, naming the first; the others have been run.
     """
-    from hpcfl.sweeping import cells, plan, session
+    from hpcfl.sweeping import cells, plan, session, states
     from hpcfl.sweeping.manifest import arrange
 
     folder, world = Path(output), connect()
@@ -317,7 +318,10 @@ def sweep(
             f"{failed[0].cell.title}: {failed[0].sentence}"
         )
     world.settle(error)
-    return Runs(load(folder / cell.file) for cell in resolved) if world.rank == 0 else None
+    if world.rank != 0:
+        return None
+    found = (states.look(folder, cell).run for cell in resolved)
+    return Runs(_extended(run) for run in found if run is not None)
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -24,8 +24,8 @@ from hpcfl.results.statistics import kruskal_wallis
 from hpcfl.results.summary import Summary
 from hpcfl.system import mpisettings, revision
 
-# Options that leave the work of a round as it is, and sentences that follow from options.
-_FREE = {*names(BenchOptions, repeats="yes"), "promises"}
+# Options that leave the work of a round as it is, and what follows from options or from going on.
+_FREE = {*names(BenchOptions, repeats="yes"), "promises", "rounds_repeated"}
 _GIVEN = {*names(BenchOptions, repeats="if given")}
 _ANY = {*names(BenchOptions, repeats="if any")}
 # What of the environment makes two runs measurements of the same thing, with the variables and
