@@ -92,18 +92,19 @@ def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
     return settings
 
 
+_SUBJECTS = " or ".join(command.subject for command in COMMANDS.values())
+
+
 def _command(keys: Set[str], place: str) -> Command:
-    """Return the command of a grid, by what it says is to run."""
-    found = [command for command in COMMANDS.values() if command.subject in keys]
-    subjects = " or ".join(command.subject for command in COMMANDS.values())
-    if not found:
-        raise UsageError(f"{place}: neither it nor [fixed] says {subjects}")
+    """Return the command of a grid, by what it says is to run; if it says nothing, the first."""
+    commands = [*COMMANDS.values()]
+    found = [command for command in commands if command.subject in keys]
     if len(found) > 1:
         raise UsageError(
-            f"{place}: {subjects}, not both: the algorithms of hpcfl train are summed by the "
+            f"{place}: {_SUBJECTS}, not both: the algorithms of hpcfl train are summed by the "
             "protocols of aggregate"
         )
-    return found[0]
+    return found[0] if found else commands[0]
 
 
 def _refuse_unused(
@@ -143,8 +144,9 @@ def _choices(
                     f"{spot}: {files.shorten(value)} is not a number of repeats, give 1 or more"
                 )
             repeats = value
-    if "devices" not in choices:
-        raise UsageError(f"{place}: neither it nor [fixed] says devices")
+    for key, name in ((command.subject, _SUBJECTS), ("devices", "devices")):
+        if key not in choices:
+            raise UsageError(f"{place}: neither it nor [fixed] says {name}")
     return repeats, choices
 
 

@@ -6,6 +6,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import Option
 from hpcfl.sweeping import plan
 from hpcfl.sweeping.cells import resolve
+from hpcfl.sweeping.commands import COMMANDS
 from hpcfl.sweeping.plan import read
 
 
@@ -125,7 +126,7 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         ("fixed = 3\n" + GRID, "[fixed]", "not a table"),
         ("grid = []", "plan.toml", "no cells"),
         ("[grid]\nprotocol = ['secagg']", "[grid]", "says devices"),
-        ("[grid]\ndevices = [3]", "[grid]", "says protocol"),
+        ("[grid]\ndevices = [3]", "[grid]", "says protocol or algorithm"),
         ("[grid]\nprotocol = ['--help']", "[grid], protocol", "'--help' is not a protocol"),
         ("[grid]\nprotocol = ['secag']", "[grid], protocol", "there is no protocol 'secag'"),
         (GRID.replace("3", "'3,4'"), "[grid], devices", "not a number of devices"),
@@ -145,7 +146,8 @@ def test_a_wrong_plan_is_refused_with_file_table_and_key(tmp_path, text, place, 
 
 
 def test_a_flag_is_typed_where_it_is_set(monkeypatch):
-    monkeypatch.setitem(plan.KEYS, "quick", Option("Quick.", name="quick", type=bool))
+    keys = COMMANDS["bench"].keys
+    monkeypatch.setitem(keys, "quick", Option("Quick.", name="quick", type=bool))
     grid = {"protocol": "secagg", "devices": 4, "quick": [True, False]}
     typed = [setting.arguments for setting in plan.combine({"grid": grid}, "a plan")]
 
