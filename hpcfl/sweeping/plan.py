@@ -204,5 +204,9 @@ def _check(command: Command, key: str, text: str) -> None:
     about.check(value)
     if key == "devices" and isinstance(value, tuple) and len(value) != 1:
         raise UsageError(f"{text!r} is not a number of devices; give a list of numbers in [grid]")
+    if key == "aggregate":
+        from hpcfl.algorithms.aggregation import find
+
+        find(text)
     if key == "updates" and not value.is_file():
         raise UsageError(f"there is no file {text}")
