@@ -23,7 +23,8 @@ from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
-from hpcfl.report.formats import counted
+from hpcfl.report import brief
+from hpcfl.report.formats import counted, number
 from hpcfl.results.schema import INCOMPLETE, DeviceMetric, Metric
 from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from hpcfl.results.writer import ResultsWriter
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained:
     """The result of a run, on rank 0."""
 
@@ -58,6 +59,16 @@ class Trained:
     results: list[RoundResult]
     config: Mapping[str, object]  # every option with its value, as the results file has it
     notes: tuple[str, ...] = ()  # what to know of the epsilons, in sentences
+
+    def __repr__(self) -> str:
+        accuracy = [result.figures[Metric.ACCURACY] for result in self.results[-1:]]
+        return brief.line(
+            "Trained",
+            f"{self.model}, {self.weights.size} parameters",
+            counted(len(self.results), "round"),
+            *(f"accuracy {number(value)}" for value in accuracy),
+            end=self.path.name,
+        )
 
 
 def run(
