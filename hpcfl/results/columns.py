@@ -352,12 +352,14 @@ def of_runs(summaries: Sequence[Summary]) -> list[Choice]:
     All of `COLUMNS` that a run has by itself, `OPTIONS`, and other options in which benchmarks, or
     trainings, differ.
     """
-    kinds = [
-        [one for one in summaries if (one.algorithm is None) is kind] for kind in (True, False)
-    ]
+    benchmarks = [one for one in summaries if one.algorithm is None]
+    trainings = [one for one in summaries if one.algorithm is not None]
 
     def differ(name: str) -> bool:
-        return any(len({repr(one.config.get(name)) for one in kind}) > 1 for kind in kinds)
+        return any(
+            len({repr(one.config.get(name)) for one in kind}) > 1
+            for kind in (benchmarks, trainings)
+        )
 
     rest = [name for name in _OPTIONS if name not in COLUMNS and name not in _PLACES]
     return [

@@ -79,17 +79,21 @@ class RoundRecord:
     helper_wall_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
     helper_cpu_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
 
-    def __repr__(self) -> str:
+    @property
+    def words(self) -> list[str]:
+        """What it is, and how it went, in a few words."""
         phases, devices = self.bytes_up.shape
-        return brief.line(
-            "RoundRecord",
+        return [
             f"{phases} phases",
             f"N={devices}",
             f"{int(self.survived.sum())} in the sum",
             formats.time(self.round_seconds),
             "validated" if self.validated else "not validated",
-            "warm-up" if self.warmup else "",
-        )
+            *(["warm-up"] if self.warmup else []),
+        ]
+
+    def __repr__(self) -> str:
+        return brief.line("RoundRecord", *self.words)
 
     @classmethod
     def empty(cls, phases: int, devices: int, helpers: int = 0) -> RoundRecord:

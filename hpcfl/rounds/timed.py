@@ -47,10 +47,9 @@ class Played:
     refused: Mapping[int, HpcflError] = field(default_factory=dict)  # as `Round` has it
 
     def __repr__(self) -> str:
+        refused = counted(len(self.refused), "device")
         return brief.line(
-            "Played",
-            repr(self.record),
-            f"{counted(len(self.refused), 'device')} refused" if self.refused else "",
+            "Played", *self.record.words, f"{refused} refused" if self.refused else ""
         )
 
     @property

@@ -52,7 +52,7 @@ class RoundResult:
 
     def __repr__(self) -> str:
         accuracy = formats.number(self.figures.get(Metric.ACCURACY))
-        return brief.line("RoundResult", f"accuracy {accuracy}", repr(self.record))
+        return brief.line("RoundResult", f"accuracy {accuracy}", *self.record.words)
 
     @property
     def right(self) -> bool:
