@@ -28,7 +28,7 @@ class RankTimes:
     def __repr__(self) -> str:
         rounds, phases, ranks = self.begin.shape
         return brief.line(
-            "RankTimes", f"{rounds} rounds", f"{phases} phases", counted(ranks, "rank")
+            "RankTimes", counted(rounds, "round"), counted(phases, "phase"), counted(ranks, "rank")
         )
 
     @property

@@ -178,6 +178,34 @@ def test_a_signal_leaves_a_cell_partial_and_the_list_says_so(tmp_path):
     assert "(2 partial)" in shown.stdout
 
 
+@pytest.mark.parametrize("kind", ["bench", "train"])
+def test_a_job_of_an_array_that_was_killed_goes_on_when_it_is_submitted_again(tmp_path, kind):
+    needs(kind)
+    plan, folder = tmp_path / "plan.toml", tmp_path / "out"
+    grid = GRIDS[kind] | {"rounds": 300, "repeats": 2}
+    lines = (f"{name} = {json.dumps(value)}" for name, value in grid.items())
+    plan.write_text("\n".join(["[grid]", *lines]))
+    hpcfl("sweep", plan, "--output", folder, "--freeze")
+    command = [sys.executable, "-m", "hpcfl", "sweep", str(plan), "--output", str(folder)]
+    job = subprocess.Popen([*command, "--cell", "1"], stdout=subprocess.PIPE)
+    cell = load_manifest(folder).cell(1)
+    while job.poll() is None and states.look(folder, cell).rounds < 3:
+        time.sleep(0.01)
+    job.kill()
+    job.communicate(timeout=60)
+    before = states.look(folder, cell)
+    again = hpcfl("sweep", plan, "--output", folder, "--cell", 1)
+    after = states.look(folder, cell)
+
+    assert before.state == "partial"
+    assert again.returncode == 0, again.stderr
+    assert f", behind {before.rounds} rounds of earlier launches: " in again.stdout
+    assert (after.state, after.rounds) == ("finished", cell.rounds)
+    # Of a training that was killed between a round and its checkpoint, that round is played again.
+    assert before.rounds - [*after.run.launches][1] in ((0,) if kind == "bench" else (0, 1))
+    assert states.look(folder, load_manifest(folder).cell(0)).state == "pending"
+
+
 def test_only_finished_rounds_of_a_killed_cell_are_expected_to_be_paid(tmp_path):
     """The time of a cell that is half done is half of what it would be."""
     folder, grid = tmp_path / "out", {"repeats": 2, **BENCH, "rounds": 20, "warmup": 0}
