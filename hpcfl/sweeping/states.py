@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run, load
 from hpcfl.results.resuming import joined
-from hpcfl.results.schema import CHECKPOINT_SUFFIX
+from hpcfl.results.schema import CHECKPOINT_SUFFIX, Metric
 from hpcfl.results.writer import complete
 from hpcfl.sweeping.cells import Cell
 
@@ -102,11 +102,20 @@ def end(folder: Path, cell: Cell, found: Progress) -> bool:
     Nothing is left to be played, but its file does not say so. An HpcflError says that it cannot be
     written to.
     """
-    if cell.algorithm is None or found.resume is None or found.rounds < cell.rounds:
+    if cell.algorithm is None or found.resume is None or not _over(found, cell):
         return False
     files = parts(folder, cell)
     complete(files[len(files) - len(found.useless) - 1])
     return True
+
+
+def _over(found: Progress, cell: Cell) -> bool:
+    """Return whether a training has all its rounds, or has reached its target."""
+    if found.rounds >= cell.rounds or found.run is None:
+        return found.rounds >= cell.rounds
+    target = found.run.config.get("target_accuracy")
+    accuracy = found.run.training[Metric.ACCURACY]
+    return isinstance(target, float) and found.rounds > 0 and bool(accuracy[-1] >= target)
 
 
 def make_room(folder: Path, found: Progress) -> None:

@@ -116,6 +116,22 @@ def test_a_cell_that_was_killed_goes_on_behind_its_last_round(tmp_path, kind, af
     assert package.sweep(grid, output=folder, progress=lambda *_: pytest.fail("played again"))
 
 
+def test_a_training_that_was_killed_at_its_target_plays_no_further_round(tmp_path):
+    needs("train")
+    (whole,) = package.sweep(TRAIN, output=tmp_path / "whole")
+    accuracy = whole.training["accuracy"]
+    place = int(accuracy[:-1].argmax())
+    grid = TRAIN | {"target-accuracy": float(accuracy[place])}
+    killed(grid, tmp_path / "killed", place)
+    nothing: list[int] = []
+    (run,) = package.sweep(
+        grid, output=tmp_path / "killed", progress=lambda index, result: nothing.append(index)
+    )
+
+    assert nothing == []
+    assert (run.status, run.rounds) == ("complete", place + 1)
+
+
 @pytest.mark.parametrize("kind", ["train", "private"])
 @pytest.mark.parametrize("saves", [1, 2, 3])
 def test_a_training_that_was_killed_before_its_checkpoint_goes_on_from_the_one_before(
