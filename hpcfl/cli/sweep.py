@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.cli.options import Output
-from hpcfl.cli.terminal import json_option, progress_bar, warn
+from hpcfl.cli.terminal import json_option, progress_bar, show, warn
 from hpcfl.system.outputs import FOLDER
 
 if TYPE_CHECKING:
@@ -144,18 +144,22 @@ def _list(output: Path, manifest: Manifest, as_json: bool) -> None:
     from hpcfl.errors import HpcflError
     from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import check_same, load
-    from hpcfl.sweeping.tables import list_cells
+    from hpcfl.sweeping.tables import list_cells, render_cells
 
     stored = load(output)
     if stored is not None:
         check_same(output, stored, manifest)
-    manifest = stored or manifest
-    listing = list_cells(output, manifest)
-    click.echo(listing.table.json() if as_json else listing.text)
-    if listing.refused:
-        names = ", ".join(f"cell {n} ({manifest.cell(n).title})" for n in listing.refused)
-        number = counted(len(manifest.cells), "cell")
-        raise HpcflError(f"{len(listing.refused)} of {number} cannot run: {names}")
+        manifest = stored
+    cells = list_cells(output, manifest)
+    show(
+        as_json,
+        lambda: {"cells": [one.as_dict() for one in cells]},
+        lambda: render_cells(cells, manifest.seed),
+    )
+    refused = [f"cell {one.cell.index} ({one.cell.title})" for one in cells if one.why]
+    if refused:
+        number = counted(len(cells), "cell")
+        raise HpcflError(f"{len(refused)} of {number} cannot run: {', '.join(refused)}")
 
 
 def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> list[CellOutcome]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,75 +21,113 @@ from hpcfl.sweeping.manifest import Manifest
 
 # What every row shows in columns of its own.
 _SHOWN = ("--devices=", "--dim=", "--aggregate=")
-_CANNOT_RUN = "cannot run"
+CANNOT_RUN = "cannot run"
 
 
 @dataclass(frozen=True)
-class Listing:
-    """The cells of a sweep in their order: what, how far, and how long it will take."""
+class Listed:
+    """A cell as it is before a launch."""
 
-    table: Table
-    refused: Mapping[int, str]  # what speaks against the cells that cannot run, by their numbers
-    text: str  # all of it, with the sum of the seconds
+    cell: Cell
+    state: str  # one of those of `states`, or `CANNOT_RUN`
+    rounds: int  # that are finished
+    why: str  # what speaks against it, where it cannot run
+    seconds: float | None  # that it will take; None where nobody knows, or nothing is left
+    modelled: bool  # whether the cost model says so
+
+    @property
+    def left(self) -> bool:
+        """Whether it is to run."""
+        return self.state not in (states.FINISHED, CANNOT_RUN)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what there is to say of it, for programs."""
+        return asdict(self.cell) | {
+            "state": self.state,
+            "rounds_finished": self.rounds,
+            "seconds": self.seconds,
+            "why": self.why or None,
+        }
 
 
-def list_cells(folder: Path, manifest: Manifest) -> Listing:
-    """Return what there is to say of a sweep before it runs. The folder need not exist."""
+def list_cells(folder: Path, manifest: Manifest) -> list[Listed]:
+    """Return the cells of a sweep in their order, and how far they are; it need not have begun."""
     found = [(cell, states.look(folder, cell)) for cell in manifest.cells]
     finished = [(cell, one.run) for cell, one in found if one.run and one.state == states.FINISHED]
-    varied = _varied(manifest.cells)
-    rows: list[list[Any]] = []
-    refused: dict[int, str] = {}
-    seconds, unknown, predicted = 0.0, 0, 0
-    counts: Counter[str] = Counter()
-    for cell, progress in found:
-        state, done, time = progress.state, progress.rounds, None
-        sentence = "" if state == states.FINISHED else _objection(cell)
-        if sentence:
-            state = _CANNOT_RUN
-            refused[cell.index] = sentence
-        elif state != states.FINISHED:
-            guess = estimate_seconds(cell, finished, done)
-            if guess is None:
-                guess = predicted_seconds(cell, done)
-                predicted += guess is not None
-            time = "unknown" if guess is None else duration(guess)
-            seconds += guess or 0.0
-            unknown += guess is None
-        counts[state] += 1
-        options = " ".join(text for text in cell.arguments[1:] if text in varied)
-        rows.append(
-            [
-                *(cell.index, cell.algorithm, cell.protocol, cell.devices, cell.dim, cell.repeat),
-                *(options, state, f"{done} of {cell.rounds}", time),
-            ]
-        )
+    return [_listed(cell, progress, finished) for cell, progress in found]
+
+
+def _listed(cell: Cell, progress: states.Progress, finished: Sequence[tuple[Cell, Run]]) -> Listed:
+    state, done = progress.state, progress.rounds
+    if state == states.FINISHED:
+        return Listed(cell, state, done, "", None, False)
+    why = _objection(cell)
+    if why:
+        return Listed(cell, CANNOT_RUN, done, why, None, False)
+    guess = estimate_seconds(cell, finished, done)
+    if guess is not None:
+        return Listed(cell, state, done, "", guess, False)
+    guess = predicted_seconds(cell, done)
+    return Listed(cell, state, done, "", guess, guess is not None)
+
+
+def render_cells(listed: Sequence[Listed], seed: int | None) -> str:
+    """Return a table of cells, what cannot run and why, and the sum of the seconds.
+
+    `seed` is that of their order, None for the plan's own.
+    """
+    refused = [f"cell {one.cell.index} ({one.cell.title}): {one.why}" for one in listed if one.why]
+    counts = Counter(one.state for one in listed)
+    told = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
+    order = "the plan's own" if seed is None else f"shuffled with seed {seed}"
+    parts = [
+        _table_of(listed).text(),
+        "\n".join(refused),
+        f"cells:     {len(listed)} ({told})\norder:     {order}\nestimated: {_estimated(listed)}",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table_of(listed: Sequence[Listed]) -> Table:
+    varied = _varied([one.cell for one in listed])
     columns = [
-        *(Column("cell", "cell"), label("algorithm"), label("protocol"), Column("devices", "N")),
-        *(Column("dim", "d"), Column("repeat", "repeat"), label("options"), label("state")),
+        *(Column("cell", "cell"), label("protocol"), Column("devices", "N"), Column("dim", "d")),
+        *(Column("repeat", "repeat"), label("options"), label("state")),
         *(Column("rounds", "rounds"), Column("time", "time")),
     ]
-    # What no cell has, such as the algorithm of a benchmark, has no column.
-    shown = [n for n, column in enumerate(columns) if n != 1 or any(row[n] for row in rows)]
-    table = Table([columns[n] for n in shown], [[row[n] for n in shown] for row in rows])
-    known = bool(finished) or predicted > 0
-    total = duration(seconds) if known else "unknown, without a calibration: run hpcfl calibrate"
-    if unknown and known:
-        total = f"{total}, and {unknown} cells of unknown time"
-    if predicted:
-        total = f"{total} ({predicted} cells by the cost model, in one process)"
-    left = sum(counts.values()) - counts[states.FINISHED] - counts[_CANNOT_RUN]
-    order = "the plan's own" if manifest.seed is None else f"shuffled with seed {manifest.seed}"
-    titles = {cell.index: cell.title for cell in manifest.cells}
-    told = [
-        table.text(),
-        "\n".join(f"cell {n} ({titles[n]}): {sentence}" for n, sentence in refused.items()),
-        f"cells:     {len(manifest.cells)} "
-        f"({', '.join(f'{number} {state}' for state, number in sorted(counts.items()))})\n"
-        f"order:     {order}\n"
-        f"estimated: {total if left else 'nothing is left to run'}",
-    ]
-    return Listing(table, refused, "\n\n".join(part for part in told if part))
+    rows = []
+    for one in listed:
+        cell = one.cell
+        options = " ".join(text for text in cell.arguments[1:] if text in varied)
+        time = "unknown" if one.seconds is None else duration(one.seconds)
+        rows.append(
+            [
+                *(cell.index, cell.protocol, cell.devices, cell.dim, cell.repeat, options),
+                *(one.state, f"{one.rounds} of {cell.rounds}", time if one.left else None),
+            ]
+        )
+    if any(one.cell.algorithm for one in listed):
+        columns.insert(1, label("algorithm"))
+        for one, row in zip(listed, rows, strict=True):
+            row.insert(1, one.cell.algorithm)
+    return Table(columns, rows)
+
+
+def _estimated(listed: Sequence[Listed]) -> str:
+    """Return how long all cells that are left will take."""
+    left = [one for one in listed if one.left]
+    if not left:
+        return "nothing is left to run"
+    known = [one.seconds for one in left if one.seconds is not None]
+    if not known:
+        return "unknown, without a calibration: run hpcfl calibrate"
+    unknown, modelled = len(left) - len(known), sum(one.modelled for one in left)
+    total = duration(sum(known))
+    if unknown:
+        total += f", and {counted(unknown, 'cell')} of unknown time"
+    if modelled:
+        total += f" ({counted(modelled, 'cell')} by the cost model, in one process)"
+    return total
 
 
 def render_outcome(outcome: session.CellOutcome, cells: int | None) -> str:

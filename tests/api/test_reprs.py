@@ -179,3 +179,14 @@ def test_a_line_has_room_for_whatever_it_is_told(length):
 
 def test_a_line_does_not_steer_the_terminal():
     assert "\x1b" not in brief.line("Kind", "a\x1b[2J", end="b\x1b\n")
+
+
+def test_a_file_does_not_write_the_notebooks_html(tmp_path):
+    write_run(tmp_path / "a.h5", [simple_record()], protocol="<script>alert(1)</script>")
+    write_run(tmp_path / "b.h5", [simple_record()], protocol="secagg")
+    runs = hpcfl.load_many(tmp_path)
+
+    for shown in (runs._repr_html_(), runs[0]._repr_html_(), runs[0].rounds_table()._repr_html_()):
+        assert "<table>" in shown
+        assert "<script>" not in shown
+        assert "&lt;script&gt;" in shown

@@ -182,15 +182,15 @@ def test_a_signal_leaves_a_cell_partial_and_the_list_says_so(tmp_path):
         assert job.returncode == LEFT_STATUS, err
         assert b"the same command continues" in err
     listed = hpcfl("sweep", plan, "--output", folder, "--dry-run", "--no-shuffle", "--json")
-    cells = json.loads(listed.stdout)
+    cells = json.loads(listed.stdout)["cells"]
     shown = hpcfl("sweep", plan, "--output", folder, "--dry-run")
 
     assert (listed.returncode, shown.returncode) == (0, 0), listed.stderr
     assert [cell["state"] for cell in cells] == ["partial", "partial"]
     for cell in cells:
-        done, planned = map(int, cell["rounds"].split(" of "))
-        assert 2 < done < planned == 5000
-        assert f" {cell['rounds']} " in shown.stdout
+        assert 2 < cell["rounds_finished"] < cell["rounds"] == 5000
+        assert f" {cell['rounds_finished']} of 5000 " in shown.stdout
+        assert cell["why"] is None
     assert "(2 partial)" in shown.stdout
 
 

@@ -128,6 +128,11 @@ def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(plan, folder):
     assert "(1 cannot run, 1 finished)" in dry.stdout
     assert dry.returncode == 1
     assert "1 of 2 cells cannot run: cell 0 (cohort, N = 20, d = 100)" in dry.stderr
+    listed = hpcfl("sweep", plan, "--output", folder, "--no-shuffle", "--dry-run", "--json")
+    assert [(one["state"], bool(one["why"])) for one in json.loads(listed.stdout)["cells"]] == [
+        *(("cannot run", True), ("finished", False))
+    ]
+    assert (listed.returncode, listed.stderr) == (1, dry.stderr)
     assert "nothing is left to run" in dry.stdout
 
 
@@ -180,6 +185,7 @@ def test_a_changed_plan_needs_another_folder(plan, folder):
 
 def test_wrong_use_is_a_sentence(plan):
     assert "only one of" in refusal("sweep", plan, "--dry-run", "--freeze")
+    assert "--json is for --dry-run" in refusal("sweep", plan, "--json")
     assert "/proc/nothing" in refusal("sweep", plan, "--output", "/proc/nothing")
 
 
