@@ -25,14 +25,15 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import OptionGroup, make, options_of
 from hpcfl.options.shared import SeedOptions
 from hpcfl.options.training import TrainOptions
-from hpcfl.report import formats
-from hpcfl.results import comparison, pooling, ranktimes, reader, tables
+from hpcfl.report import brief
+from hpcfl.results import comparison, frames, pooling, ranktimes, reader, tables
 from hpcfl.results.comparison import Comparison
 from hpcfl.results.selection import select
 from hpcfl.results.summary import Summary, summarise
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
@@ -96,6 +97,10 @@ class Run(reader.Run):
         """Return a row for every round: what it took and, of training, what it reached."""
         return tables.rounds(self)
 
+    def rounds_frame(self, **link: float | None) -> pd.DataFrame:
+        """Return the same and each phase as a pandas DataFrame; see `Runs.rounds_frame`."""
+        return Runs([self]).rounds_frame(**link)
+
     def ranks_table(self) -> Table | None:
         """Return what ranks did with their time; None for one rank, and if it is not known."""
         return ranktimes.shares(self)
@@ -109,14 +114,6 @@ class Run(reader.Run):
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure, as `hpcfl plot --kind` does; see :data:`hpcfl.plots.KINDS`."""
         return plot([self], kind, **options)
-
-    def __repr__(self) -> str:
-        what = self.protocol
-        if self.training:
-            what = f"training by {self.config.get('algorithm')}, summed by {what}"
-        what = formats.words(what)  # which a file says
-        rounds = f"{self.measured.sum()} measured rounds"
-        return f"<Run: {what}, N = {self.devices}, {rounds}, {self.status}, {self.path}>"
 
     def _repr_html_(self) -> str:
         return str((self.rounds_table() if self.training else self.table()).html())
@@ -155,12 +152,60 @@ class Runs(tuple[Run, ...]):
             None if columns is None else ",".join(columns),
         )
 
+    def to_frame(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        target: float | None = None,
+        **link: float | None,
+    ) -> pd.DataFrame:
+        """Return a pandas DataFrame with a row for each run, to filter and to group.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Names as ``hpcfl report --columns`` takes them. By default all that a run has by itself,
+            the options that are asked for most, and those in which the runs differ.
+        target : float, optional
+            Accuracy that training is to reach; by default the runs' own.
+        **link
+            ``uplink_mbps``, ``downlink_mbps``, ``latency_ms`` for the modelled seconds.
+
+        Raises
+        ------
+        UsageError
+            If pandas is not installed, or there is no such column.
+        """
+        return frames.frame(frames.of_each_run(self, columns, target, **link))
+
+    def records(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        target: float | None = None,
+        **link: float | None,
+    ) -> list[dict[str, Any]]:
+        """Return the rows of `to_frame` as a list of dicts; without pandas, None for no value."""
+        return frames.of_each_run(self, columns, target, **link).records()
+
+    def rounds_frame(self, **link: float | None) -> pd.DataFrame:
+        """Return a pandas DataFrame with a row for each run and round, warm-up included.
+
+        Training that was resumed is one run. Bytes are those of all devices; names of seconds say
+        of which phase and party they are. Errors and `link` are as for `to_frame`.
+        """
+        return frames.frame(frames.of_each_round(self, **link))
+
+    def rounds_records(self, **link: float | None) -> list[dict[str, Any]]:
+        """Return the rows of `rounds_frame` as a list of dicts; without pandas."""
+        return frames.of_each_round(self, **link).records()
+
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure of all, as `hpcfl plot --kind` does."""
         return plot(self, kind, **options)
 
     def __repr__(self) -> str:
-        return f"<Runs: {len(self)}>" + "".join(f"\n  {run!r}" for run in self)
+        return brief.lines("Runs", self)
 
     def _repr_html_(self) -> str:
         return str(self.table().html()) if self else ""
@@ -274,12 +319,13 @@ def sweep(
     seed: int | None = 0,
     progress: Progress | None = None,
 ) -> Runs | None:
-    """Run all combinations of some options of `bench`; those in the folder already are not.
+    """Run all combinations of options of `bench` or `train`; those in the folder already are not.
 
     Parameters
     ----------
     grid : mapping
-        Values of options by name; those in lists are combined, and ``repeats`` says how often.
+        Values of options by name, ``protocol`` or ``algorithm`` among them; those in lists are
+        combined, and ``repeats`` says how often.
     output : path
         The sweep's folder.
     seed : int or None
@@ -299,7 +345,7 @@ def sweep(
     HpcflError
         If some combinations cannot work, or failed, naming the first; the others have been run.
     """
-    from hpcfl.sweeping import cells, plan, session
+    from hpcfl.sweeping import cells, plan, session, states
     from hpcfl.sweeping.manifest import arrange
 
     folder, world = Path(output), connect()
@@ -317,7 +363,10 @@ def sweep(
             f"{failed[0].cell.title}: {failed[0].sentence}"
         )
     world.settle(error)
-    return Runs(load(folder / cell.file) for cell in resolved) if world.rank == 0 else None
+    if world.rank != 0:
+        return None
+    found = (states.look(folder, cell).run for cell in resolved)
+    return Runs(_extended(run) for run in found if run is not None)
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -325,9 +374,16 @@ def load(path: str | os.PathLike[str]) -> Run:
     return _extended(reader.load(Path(path)))
 
 
-def load_many(*paths: str | os.PathLike[str]) -> Runs:
-    """Return the runs of results files, and of folders with results files; see `load`."""
-    return Runs(map(load, reader.find([str(path) for path in paths])))
+def load_many(*paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Runs:
+    """Return the runs of results files, in the order given, each once; see `load`.
+
+    Parameters
+    ----------
+    *paths : path, or several
+        Results files, folders with results files, and patterns such as ``results/*-100x*.h5``.
+    """
+    several = [[one] if isinstance(one, str | os.PathLike) else [*one] for one in paths]
+    return Runs(map(load, reader.find([path for some in several for path in some])))
 
 
 def compare(

@@ -52,13 +52,15 @@ def test_the_model_of_the_examples_trains(tmp_path):
     assert "own_model:network, 2730 parameters" in out
 
 
-def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
-    """Cell by cell in one namespace; what Jupyter shows of a cell must have a representation."""
-    pytest.importorskip("torch")
-    pytest.importorskip("matplotlib")
-    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+def cells_of(name, folder, monkeypatch):
+    """Run a notebook cell by cell in one namespace; return what Jupyter shows of each cell.
+
+    Without its kernel, which takes seconds and packages; what a cell ends with must be shown by
+    itself in either.
+    """
+    cells = json.loads((EXAMPLES / name).read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     notebook = ModuleType("notebook_of_examples")
     monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
     shown = []
@@ -70,6 +72,35 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
             shown.append(
                 eval(compile(ast.Expression(last.value), "<cell>", "eval"), vars(notebook))
             )
+    return shown
+
+
+def test_every_notebook_has_a_test():
+    assert {path.name for path in EXAMPLES.glob("*.ipynb")} == {"notebook.ipynb", "study.ipynb"}
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    shown = cells_of("notebook.ipynb", tmp_path, monkeypatch)
 
     assert "<table>" in shown[0]._repr_html_()
     assert len(list(tmp_path.glob("results/sweep/*.h5"))) == 4
+
+
+def test_the_study_runs_from_top_to_bottom_and_is_kept_without_output(tmp_path, monkeypatch):
+    for package in ("torch", "sklearn", "matplotlib", "pandas"):
+        pytest.importorskip(package)
+    document = json.loads((EXAMPLES / "study.ipynb").read_text(encoding="utf-8"))
+    runs, frame, reached, links, _, curves, figure, table = cells_of(
+        "study.ipynb", tmp_path, monkeypatch
+    )
+
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in document["cells"])
+    assert len(runs) == len(frame) == 9
+    assert all(run.validated.all() for run in runs)
+    assert reached["rounds_to_target"]["mean"].notna().all()
+    assert links[1.0]["secagg"] > links[100.0]["secagg"]
+    assert [*curves.columns] == ["cohort", "fedavg", "secagg"]
+    assert figure.axes
+    assert len(table.records()) == 3

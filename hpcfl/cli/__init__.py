@@ -12,7 +12,7 @@ from hpcfl.system import launch
 
 COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",
-    "sweep": "Run a grid of bench configurations from a plan, and continue where it stopped.",
+    "sweep": "Run a grid of benchmarks and trainings from a plan, and continue where it stopped.",
     "merge": "Put the results of several jobs into one folder.",
     "train": "Train a model through an aggregation protocol.",
     "data": "Fetch data sets to train on.",

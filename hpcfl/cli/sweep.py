@@ -1,4 +1,4 @@
-"""`hpcfl sweep`: run a grid of `hpcfl bench` configurations."""
+"""`hpcfl sweep`: run a grid of configurations of `hpcfl bench` and `hpcfl train`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.cli.options import Output
-from hpcfl.cli.terminal import progress_bar, warn
+from hpcfl.cli.terminal import json_option, progress_bar, show, warn
 from hpcfl.system.outputs import FOLDER
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
     metavar="I",
     help="Run this cell of the frozen sweep.json only; PLAN is not read.",
 )
+@json_option("Print the cells of --dry-run as JSON.")
 def command(
     plan: str,
     output: Path,
@@ -71,11 +72,12 @@ def command(
     dry_run: bool,
     freeze: bool,
     index: int | None,
+    as_json: bool,
 ) -> None:
     """Run all cells of a plan, each into a results file of its own.
 
-    PLAN is the name of a plan that comes with hpcfl (--list), or a TOML file of bench options by
-    their names, fixed ones and lists:
+    PLAN is the name of a plan that comes with hpcfl (--list), or a TOML file of options by their
+    names, fixed ones and lists: those of bench with a protocol, those of train with an algorithm.
 
     \b
       [fixed]
@@ -88,8 +90,9 @@ def command(
 
     The cells are all combinations of the lists; several [[grid]] tables add up. The first start
     writes the cells and their order to sweep.json. Started again, a sweep runs what is not
-    finished; a changed plan needs another folder. What cannot run is listed at the end, with exit
-    status 1.
+    finished, a cell that was interrupted or killed from its last finished round; a changed plan
+    needs another folder. What cannot run is listed at the end, and by --dry-run, with exit status
+    1.
 
     \b
     Examples:
@@ -105,6 +108,8 @@ def command(
 
     if sum((dry_run, freeze, index is not None)) > 1:
         raise UsageError("give only one of --dry-run, --freeze and --cell")
+    if as_json and not dry_run:
+        raise UsageError("--json is for --dry-run: hpcfl report prints results as JSON")
 
     def prepare() -> Manifest:
         from hpcfl.sweeping.cells import resolve
@@ -117,7 +122,10 @@ def command(
     if dry_run or freeze:
         if launch.leave_to_first_rank():
             return
-        (_freeze if freeze else _list)(output, prepare())
+        if freeze:
+            _freeze(output, prepare())
+        else:
+            _list(output, prepare(), as_json)
         return
     from hpcfl.sweeping.session import DONE, SKIPPED
 
@@ -132,14 +140,26 @@ def _freeze(output: Path, manifest: Manifest) -> None:
     click.echo(f"{output / NAME}: {len(stored.cells)} cells, numbered 0 to {len(stored.cells) - 1}")
 
 
-def _list(output: Path, manifest: Manifest) -> None:
+def _list(output: Path, manifest: Manifest, as_json: bool) -> None:
+    from hpcfl.errors import HpcflError
+    from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import check_same, load
-    from hpcfl.sweeping.tables import render_cells
+    from hpcfl.sweeping.tables import list_cells, render_cells
 
     stored = load(output)
     if stored is not None:
         check_same(output, stored, manifest)
-    click.echo(render_cells(output, stored or manifest))
+        manifest = stored
+    cells = list_cells(output, manifest)
+    show(
+        as_json,
+        lambda: {"cells": [one.as_dict() for one in cells]},
+        lambda: render_cells(cells, manifest.seed),
+    )
+    refused = [f"cell {one.cell.index} ({one.cell.title})" for one in cells if one.why]
+    if refused:
+        number = counted(len(cells), "cell")
+        raise HpcflError(f"{len(refused)} of {number} cannot run: {', '.join(refused)}")
 
 
 def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> list[CellOutcome]:
@@ -159,7 +179,7 @@ def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> li
         before = 0
 
         def begun(cell: Cell) -> None:
-            bar.label = f"{cell.protocol} {cell.devices}x{cell.dim}"
+            bar.label = f"{cell.algorithm or cell.protocol} {cell.devices}"
             bar.render_progress()
 
         def ended(outcome: CellOutcome) -> None:

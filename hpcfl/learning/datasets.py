@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcfl.errors import UsageError
 from hpcfl.learning import adult, cifar10, digits, idx, leaf, synthetic
-from hpcfl.learning.base import Dataset, find_data_dir
+from hpcfl.learning.base import Dataset, find_data_dir, missing
 
 _READERS: dict[str, Callable[[Path], Dataset]] = {
     "mnist": idx.read_mnist,
@@ -34,3 +34,11 @@ def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
     if name not in _READERS:
         raise UsageError(f"there is no data set {name!r}; there are {', '.join(NAMES)}")
     return _READERS[name](find_data_dir(name, data_dir))
+
+
+def check(name: str, data_dir: Path | None = None) -> None:
+    """Refuse, with a UsageError, a data set whose folder is not there; no file is read."""
+    if name in _READERS:
+        folder = find_data_dir(name, data_dir)
+        if not (folder / name).is_dir():
+            raise missing(folder / name, name, folder)

@@ -146,6 +146,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         None,
         "Continue from a checkpoint, with the options of the run that wrote it.",
         resumable=True,
+        sweepable=False,
     )
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from hpcfl.report.markup import Markup, element, join
 # Letters in a line where output is no terminal, and the fewest that are made use of.
 WIDTH = 119
 _LEAST_WIDTH = 40
+_MOST_ROWS = 12  # that Python's prompt shows of a table
 # A row that is a line between rows; only text has it.
 RULE: tuple[Any, ...] = ()
 
@@ -307,8 +308,23 @@ class Table:
     def _repr_html_(self) -> str:
         return self.html()
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        """Return the text; of a long table its first and last rows."""
+        values = self.values
+        if len(values) <= _MOST_ROWS:
+            return self.text()
+        first, last = _MOST_ROWS - 5, len(values) - 5
+        doubts = {
+            (row if row < first else row - last + first, name): why
+            for (row, name), why in self.doubts.items()
+            if not first <= row < last
+        }
+        rows = [*values[:first], RULE, *values[last:]]
+        note = f"{last - first} rows in the middle are left out: print(table) shows all"
+        return replace(self, rows=rows, doubts=doubts, notes=[note, *self.notes[:3]]).text()
 
 
 @dataclass(frozen=True)

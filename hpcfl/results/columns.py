@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,6 +37,7 @@ class Choice:
     # Said once, above the table, where all rows have the same value, or all that have any.
     common: Literal["", "all", "known"] = ""
     elapsed: bool = False  # whether whatever else a machine does makes it longer
+    alone: bool = True  # whether a run has it without others beside it
 
 
 def _over(name: str) -> Callable[[Row], float | None]:
@@ -72,8 +73,19 @@ def _summary(name: str, of: str = "") -> Callable[[Row], Any]:
     return value
 
 
+def _bits(group: Any) -> int | None:
+    from hpcfl.crypto.groups import GROUPS
+
+    return (GROUPS[group].modulus - 1).bit_length() if group in GROUPS else None
+
+
 _ALL = (
-    Choice(label("row", "#"), "number that notes call the row by", lambda row: row.number),
+    Choice(
+        label("row", "#"),
+        "number that notes call the row by",
+        lambda row: row.number,
+        alone=False,
+    ),
     Choice(
         label("protocol"),
         "aggregation protocol, with its security where that is not the plain one",
@@ -103,6 +115,12 @@ _ALL = (
         "fraction of the devices that drop out of a round",
         _summary("theta"),
         common="all",
+    ),
+    Choice(
+        Column("bits", "bits", format=formats.count),
+        "bits of a value that is sent, of protocols that sum integers",
+        lambda row: _bits(row.summary.config.get("group")),
+        shown=False,
     ),
     Choice(
         label("link"),
@@ -180,6 +198,12 @@ _ALL = (
         _reached("accuracy"),
     ),
     Choice(
+        Column("accuracy_best", "best accuracy", format=formats.number, part="training"),
+        "highest accuracy after any round, median over launches",
+        _reached("accuracy_best"),
+        shown=False,
+    ),
+    Choice(
         Column("accuracy_least", "accuracy from", format=formats.number, part="training"),
         "lowest accuracy of a launch",
         _reached("accuracy", "least"),
@@ -252,16 +276,19 @@ _ALL = (
         Column("bytes_up_ratio", "up ratio", format=formats.ratio, part="ratios"),
         "bytes_up_mean of the baseline divided by the run's",
         _over("bytes_up"),
+        alone=False,
     ),
     Choice(
         Column("device_cpu_ratio", "device CPU ratio", format=formats.ratio, part="ratios"),
         "the same of device_cpu_seconds_median",
         _over("device_cpu"),
+        alone=False,
     ),
     Choice(
         Column("modelled_round_ratio", "round modelled ratio", format=formats.ratio, part="ratios"),
         "the same of modelled_round_seconds_median",
         _over("modelled_round"),
+        alone=False,
     ),
     Choice(
         Column("launches", "launches", format=formats.count),
@@ -281,6 +308,12 @@ _ALL = (
         _summary("survivors_mean"),
         shown=False,
     ),
+    Choice(
+        label("validated"),
+        "whether the aggregate of every round was found right",
+        lambda row: row.summary.rounds_validated == row.summary.rounds_total,
+        shown=False,
+    ),
     Choice(label("status"), "how the run ended", _summary("status"), shown=False),
     Choice(label("transport"), "what moved the messages", _summary("transport"), shown=False),
     Choice(
@@ -289,9 +322,15 @@ _ALL = (
         _summary("name"),
         shown=False,
     ),
+    Choice(label("path"), "the same with its folder", _summary("path"), shown=False),
 )
 # By the names that --columns takes, which are those of CSV and JSON.
 COLUMNS = {choice.column.name: choice for choice in _ALL}
+_OPTIONS = {**options_of(BenchOptions), **options_of(TrainOptions)}
+# Options that every table of runs for programs has.
+OPTIONS = ("seed", "dropout", "dataset", "partition", "model", "rounds")
+# Where files are, which is not what was measured.
+_PLACES = ("output", "resume", "data_dir", "checkpoint_every")
 
 
 def choose(text: str) -> list[Choice]:
@@ -307,13 +346,34 @@ def choose(text: str) -> list[Choice]:
     return [_named(name) for name in names]
 
 
+def of_runs(summaries: Sequence[Summary]) -> list[Choice]:
+    """Return the columns for a table that is to be filtered, with a row for each run.
+
+    All of `COLUMNS` that a run has by itself, `OPTIONS`, and other options in which benchmarks, or
+    trainings, differ.
+    """
+    benchmarks = [one for one in summaries if one.algorithm is None]
+    trainings = [one for one in summaries if one.algorithm is not None]
+
+    def differ(name: str) -> bool:
+        return any(
+            len({repr(one.config.get(name)) for one in kind}) > 1
+            for kind in (benchmarks, trainings)
+        )
+
+    rest = [name for name in _OPTIONS if name not in COLUMNS and name not in _PLACES]
+    return [
+        *(choice for choice in COLUMNS.values() if choice.alone),
+        *(_named(name) for name in rest if name in OPTIONS or differ(name)),
+    ]
+
+
 def _named(name: str) -> Choice:
     if name in COLUMNS:
         return COLUMNS[name]
-    options = {**options_of(BenchOptions), **options_of(TrainOptions)}
-    if name in options:
-        return Choice(label(name), options[name].help, lambda row: row.summary.config.get(name))
-    hint = nearest(name, [*COLUMNS, *options])
+    if name in _OPTIONS:
+        return Choice(label(name), _OPTIONS[name].help, lambda row: row.summary.config.get(name))
+    hint = nearest(name, [*COLUMNS, *_OPTIONS])
     raise UsageError(
         f"--columns has {name!r}, which is no column{hint}; columns are {', '.join(COLUMNS)}, and "
         "the options of bench and train"

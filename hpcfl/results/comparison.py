@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.compare import METRICS, CompareOptions
-from hpcfl.report import formats
+from hpcfl.report import brief, formats
 from hpcfl.report.jsontext import finite
 from hpcfl.report.table import Column, Table, label
 from hpcfl.results import pooling
@@ -126,7 +126,9 @@ class Comparison:
         return Table(columns, rows, f"{self.metric}, {percent} intervals by ranks", notes)
 
     def __repr__(self) -> str:
-        return self.table().text()
+        return brief.line(
+            "Comparison", self.metric, f"B / A {formats.ratio(self.ratio)}", verdict(self)
+        )
 
     def _repr_html_(self) -> str:
         return self.table().html()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
-from hpcfl.report import formats
+from hpcfl.report import brief, formats
 from hpcfl.results import schema
 from hpcfl.results import summary as summaries
 from hpcfl.results.linkmodel import LinkModel
@@ -24,8 +24,8 @@ from hpcfl.results.statistics import kruskal_wallis
 from hpcfl.results.summary import Summary
 from hpcfl.system import mpisettings, revision
 
-# Options that leave the work of a round as it is, and sentences that follow from options.
-_FREE = {*names(BenchOptions, repeats="yes"), "promises"}
+# Options that leave the work of a round as it is, and what follows from options or from going on.
+_FREE = {*names(BenchOptions, repeats="yes"), "promises", "rounds_repeated"}
 _GIVEN = {*names(BenchOptions, repeats="if given")}
 _ANY = {*names(BenchOptions, repeats="if any")}
 # What of the environment makes two runs measurements of the same thing, with the variables and
@@ -44,11 +44,14 @@ _ENDS = ("rounds", "max_seconds", "target_accuracy")
 _NAMED = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pool:
     """Launches of one configuration on one kind of machine, at least one."""
 
     runs: tuple[Run, ...]
+
+    def __repr__(self) -> str:
+        return brief.lines("Pool", self.runs)
 
     @property
     def run(self) -> Run:

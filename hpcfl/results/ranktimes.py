@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.report import brief
+from hpcfl.report.formats import counted
 from hpcfl.report.table import Table, label, seconds
 from hpcfl.results.reader import Run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RankTimes:
     """Seconds of every round, phase and rank, shape (R, P, ranks); NaN where nothing is known."""
 
@@ -22,6 +24,12 @@ class RankTimes:
     waiting: NDArray[np.float64]
     skew: NDArray[np.float64]  # of the ranks that leave the barrier before a round, shape (R,)
     clock_uncertainty: NDArray[np.float64]  # the largest of any rank's clock, shape (R,)
+
+    def __repr__(self) -> str:
+        rounds, phases, ranks = self.begin.shape
+        return brief.line(
+            "RankTimes", counted(rounds, "round"), counted(phases, "phase"), counted(ranks, "rank")
+        )
 
     @property
     def ranks(self) -> int:

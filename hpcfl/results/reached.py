@@ -43,6 +43,7 @@ class Reached:
     """
 
     accuracy: OverLaunches = field(default_factory=OverLaunches)  # after the last round
+    accuracy_best: OverLaunches = field(default_factory=OverLaunches)  # after any round
     epsilon_paper: OverLaunches = field(default_factory=OverLaunches)
     epsilon_proven: OverLaunches = field(default_factory=OverLaunches)
     epsilon_delta: float | None = None
@@ -67,6 +68,7 @@ def reached(runs: Sequence[Run], link: LinkModel, target: float | None = None) -
     delta = runs[0].config.get("epsilon_delta")
     return Reached(
         accuracy=_last(runs, Metric.ACCURACY),
+        accuracy_best=OverLaunches.of([run.training[Metric.ACCURACY].max() for run in runs]),
         epsilon_paper=_last(runs, Metric.EPSILON_PAPER),
         epsilon_proven=_last(runs, Metric.EPSILON_PROVEN),
         epsilon_delta=float(delta) if isinstance(delta, int | float) else None,

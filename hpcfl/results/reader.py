@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +20,17 @@ from hpcfl.errors import HpcflError, MissingPackageError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, names, options_of, stated
 from hpcfl.options.training import TrainOptions
+from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted
 from hpcfl.results import heaps, schema
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.schema import SCHEMA, STATUSES, StoredDataset
+from hpcfl.results.schema import SCHEMA, STATUSES, Metric, StoredDataset
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """One run: what was asked for, where it ran, and every finished round.
 
@@ -83,6 +85,31 @@ class Run:
     helper_wall_seconds: NDArray[np.float64] | None = None
     helper_cpu_seconds: NDArray[np.float64] | None = None
     in_committee: NDArray[np.bool_] | None = None
+
+    def __repr__(self) -> str:
+        wrong = int((~self.validated).sum())
+        accuracy = self.training.get(Metric.ACCURACY, np.empty(0))
+        return brief.line(
+            "Run",
+            self.title,
+            f"N={self.devices}",
+            f"d={self.config.get('dim', '?')}",
+            counted(self.rounds, "round"),
+            f"median {formats.time(float(np.median(self.round_seconds[self.measured])))}"
+            if self.measured.any()
+            else "",
+            f"{wrong} wrong" if wrong else "validated" if self.rounds else "",
+            *(f"accuracy {formats.number(float(value))}" for value in accuracy[-1:]),
+            "" if self.status == "complete" else self.status,
+            end=self.path.name,
+        )
+
+    @property
+    def title(self) -> str:
+        """What was measured: the protocol, of training behind the algorithm."""
+        if not self.training:
+            return self.protocol
+        return f"{self.config.get('algorithm')} by {self.protocol}"
 
     @property
     def rounds(self) -> int:
@@ -499,12 +526,13 @@ def _plain(value: Any) -> Any:
 def find(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return the results files that files and folders stand for, in the order given, each once.
 
-    A folder stands for the ``*.h5`` files in it, sorted by name. A path that does not exist, and no
-    file at all, are a UsageError.
+    A folder stands for the ``*.h5`` files in it, sorted by name, and a pattern such as
+    ``results/*-100x*.h5`` for the files and folders that it matches. A path that does not exist,
+    and no file at all, are a UsageError.
     """
     asked = [Path(paths)] if isinstance(paths, str | os.PathLike) else [Path(p) for p in paths]
     files: list[Path] = []
-    for path in asked:
+    for path in _matching(asked):
         if path.is_dir():
             files += sorted(file for file in path.glob("*.h5") if file.is_file())
         elif path.exists():
@@ -515,6 +543,13 @@ def find(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> li
         places = ", ".join(str(path) for path in asked) or "an empty list"
         raise UsageError(f"no results (*.h5) in {places}: run hpcfl bench first")
     return list(dict.fromkeys(files))
+
+
+def _matching(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the paths, and instead of one that does not exist those that it matches, if any do."""
+    for path in paths:
+        found = [] if path.exists() else sorted(glob.glob(str(path)))
+        yield from map(Path, found) if found else (path,)
 
 
 def load_many(

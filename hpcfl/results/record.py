@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.report import brief, formats
 from hpcfl.results import schema
 
 
@@ -20,7 +21,7 @@ def _no_helpers() -> NDArray[np.uint64]:
     return np.empty((0, 0), np.uint64)
 
 
-@dataclass
+@dataclass(repr=False)
 class RoundRecord:
     """Everything that is measured in one round of one protocol.
 
@@ -77,6 +78,22 @@ class RoundRecord:
     helper_messages_down: NDArray[np.uint64] = field(default_factory=_no_helpers)
     helper_wall_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
     helper_cpu_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
+
+    @property
+    def words(self) -> list[str]:
+        """What it is, and how it went, in a few words."""
+        phases, devices = self.bytes_up.shape
+        return [
+            f"{phases} phases",
+            f"N={devices}",
+            f"{int(self.survived.sum())} in the sum",
+            formats.time(self.round_seconds),
+            "validated" if self.validated else "not validated",
+            *(["warm-up"] if self.warmup else []),
+        ]
+
+    def __repr__(self) -> str:
+        return brief.line("RoundRecord", *self.words)
 
     @classmethod
     def empty(cls, phases: int, devices: int, helpers: int = 0) -> RoundRecord:

@@ -76,6 +76,8 @@ def _rounds_before(earlier: Run, later: Run) -> int | None:
     if totals is None:
         return None
     before = later.training[Metric.BYTES_UP_TOTAL][0] - float(later.bytes_up[0].sum())
+    if before == 0:
+        return 0  # from what a private run keeps before its first round
     places = np.flatnonzero(totals == before)
     return int(places[-1]) + 1 if places.size else None
 
@@ -112,6 +114,7 @@ def _join(earlier: Run, later: Run, kept: int) -> Run:
             *(one | {schema.FIRST_ROUND: kept + one[schema.FIRST_ROUND]} for one in later.resumed),
         ],
         # The last launch says how many rounds there were to be, and what it promises.
-        config=earlier.config | {name: later.config.get(name) for name in _FREE - {"resume"}},
+        config=earlier.config
+        | {name: later.config[name] for name in _FREE & later.config.keys() - {"resume"}},
         **rounds,
     )

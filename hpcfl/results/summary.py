@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.report import formats
+from hpcfl.report import brief, formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reached import Reached, reached
@@ -142,11 +142,14 @@ class Summary:
         return dict(finite(dataclasses.asdict(self)))
 
     def __repr__(self) -> str:
-        return (
-            f"<Summary: {formats.words(self.variant)}, N = {self.devices}, d = {self.dim}, "
-            f"{self.rounds_measured} measured rounds, "
-            f"median {formats.seconds(self.round_seconds.median)} s, "
-            f"{formats.count(self.total.bytes_up_mean)} B up a device>"
+        return brief.line(
+            "Summary",
+            self.variant,
+            f"N={self.devices}",
+            f"d={self.dim}",
+            formats.counted(self.rounds_measured, "measured round"),
+            f"median {formats.time(self.round_seconds.median)}",
+            f"{formats.count(self.total.bytes_up_mean)} B up a device",
         )
 
 

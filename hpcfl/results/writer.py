@@ -412,6 +412,19 @@ class ResultsWriter:
             self.close("interrupted" if isinstance(error, Left) else "failed")
 
 
+def complete(path: Path) -> None:
+    """Give the file of a run that was killed behind its last round the status of a complete one.
+
+    An HpcflError says that it cannot be written to, as by a process that is at work on it.
+    """
+    try:
+        with _opened(path, "r+") as file:
+            file.attrs.modify(schema.FINISHED, np.array(_now(), schema.TIME_TYPE))
+            file.attrs.modify(schema.STATUS, np.array("complete", schema.STATUS_TYPE))
+    except (OSError, RuntimeError) as error:
+        raise HpcflError(f"cannot finish {path} ({_reason(error)})") from error
+
+
 def predicted_bytes(
     phases: int,
     devices: int,

@@ -16,6 +16,8 @@ from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.report import brief
+from hpcfl.report.formats import counted
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds import parties
 from hpcfl.rounds.clock import timed
@@ -30,7 +32,7 @@ from hpcfl.rounds.validation import as_expected, quantisation
 SERVER = -2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Played:
     """The result of a round."""
 
@@ -43,6 +45,12 @@ class Played:
     # Not if a device died after its upload, and nobody else knows the noise that it drew.
     checkable: bool = True
     refused: Mapping[int, HpcflError] = field(default_factory=dict)  # as `Round` has it
+
+    def __repr__(self) -> str:
+        refused = counted(len(self.refused), "device")
+        return brief.line(
+            "Played", *self.record.words, f"{refused} refused" if self.refused else ""
+        )
 
     @property
     def right(self) -> bool:

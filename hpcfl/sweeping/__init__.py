@@ -1,1 +1,1 @@
-"""Sweeps: many configurations of `hpcfl bench` from one plan, in one launch or many."""
+"""Sweeps: many configurations of `hpcfl bench` and `train` from one plan, in one launch or many."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcfl.benchmark.experiment import Experiment
-from hpcfl.errors import HpcflError
-from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
-from hpcfl.sweeping.plan import Setting, parse
+from hpcfl.sweeping.commands import COMMANDS, Command
+from hpcfl.sweeping.plan import Setting
 
 _ID_DIGITS = 16
 # Follow from the options, or are words that another version of hpcfl may choose differently.
@@ -26,18 +24,28 @@ class Cell:
     index: int  # in the order of running, from 0
     id: str  # hash of its complete configuration and `repeat`, 16 hex digits
     file: str  # name of its results within the sweep's folder
-    arguments: tuple[str, ...]  # what is typed after ``hpcfl bench`` for this configuration
+    arguments: tuple[str, ...]  # what is typed after the command for this configuration
     protocol: str  # as its results call it
     devices: int
-    dim: int
+    dim: int | None  # None for training: the data decide it
     rounds: int  # planned, warm-up included; the most there can be
     repeat: int  # which run of the same configuration it is, from 0
+    algorithm: str | None = None  # of training; None for a benchmark
+    task: str | None = None  # of training: what is trained, and on what data
+
+    @property
+    def command(self) -> Command:
+        """What runs it."""
+        return COMMANDS["bench" if self.algorithm is None else "train"]
 
     @property
     def title(self) -> str:
         """A few words for it: protocol, N, d and which repeat."""
+        what, size = self.protocol, f", d = {self.dim}"
+        if self.algorithm is not None:
+            what, size = f"{self.algorithm} by {self.protocol}", f", {self.task}"
         repeat = f", repeat {self.repeat}" if self.repeat else ""
-        return f"{self.protocol}, N = {self.devices}, d = {self.dim}{repeat}"
+        return f"{what}, N = {self.devices}{size}{repeat}"
 
 
 def resolve(settings: Iterable[Setting]) -> list[Cell]:
@@ -49,29 +57,31 @@ def resolve(settings: Iterable[Setting]) -> list[Cell]:
     """
     cells: dict[str, Cell] = {}
     for setting in settings:
-        options = parse(setting.arguments)
-        (devices,) = options.devices
-        protocol, dim, rounds, config = _configuration(options, devices)
+        command = COMMANDS[setting.command]
+        about = command.describe(command.parse(setting.arguments))
+        size = about.devices if about.dim is None else f"{about.devices}x{about.dim}"
         # A protocol of one's own is called MODULE:CLASS, which may be a path.
-        name = re.sub(r"[^\w.-]", "_", protocol)
+        name = re.sub(r"[^\w.-]", "_", about.name)
         for repeat in range(setting.repeats):
-            id = identify(config, repeat)
+            id = identify(about.config, repeat)
             cell = Cell(
                 index=len(cells),
                 id=id,
-                file=f"{name}-{devices}x{dim}-{id}.h5",
+                file=f"{name}-{size}-{id}.h5",
                 arguments=setting.arguments,
-                protocol=protocol,
-                devices=devices,
-                dim=dim,
-                rounds=rounds,
+                protocol=about.protocol,
+                devices=about.devices,
+                dim=about.dim,
+                rounds=about.rounds,
                 repeat=repeat,
+                algorithm=about.algorithm,
+                task=about.task,
             )
             cells.setdefault(id, cell)
     return list(cells.values())
 
 
-def identify(config: dict[str, Any], repeat: int) -> str:
+def identify(config: Mapping[str, Any], repeat: int) -> str:
     """Return the hash of a configuration and the number of a repeat.
 
     Options without a value do not count: a version of hpcfl with one more option leaves the
@@ -84,15 +94,3 @@ def identify(config: dict[str, Any], repeat: int) -> str:
     }
     text = json.dumps({"config": kept, "repeat": repeat}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
-
-
-def _configuration(options: BenchOptions, devices: int) -> tuple[str, int, int, dict[str, Any]]:
-    """Return what is measured, d, the planned rounds, and the complete configuration."""
-    try:
-        experiment = Experiment.prepare(options, devices)
-    except HpcflError:
-        config = options.identity() | {"devices": devices, "refused": True}
-        return options.summed_by, options.dim or DEFAULT_DIM, options.rounds, config
-    # The name tells dp-fedavg from the protocol within which it adds its noise.
-    config = experiment.config() | {"name": experiment.name}
-    return experiment.name, experiment.updates.dim, options.planned_rounds, config

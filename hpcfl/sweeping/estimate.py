@@ -12,54 +12,66 @@ from hpcfl.costmodel.elapsed import seconds_of_round
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run
 from hpcfl.sweeping.cells import Cell
-from hpcfl.sweeping.plan import parse
 
 
-def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float | None:
+def estimate_seconds(
+    cell: Cell, finished: Iterable[tuple[Cell, Run]], before: int = 0
+) -> float | None:
     """Return the seconds that a cell will take; None if no cell of its protocol is finished.
 
-    Those of the same protocol with the nearest N and d are taken, the median of their seconds a
-    round, in proportion to N d. That is rough: masks between all pairs grow faster.
+    Those of the same protocol (and of training the same algorithm, model and data) with the nearest
+    N and d are taken, the median of their seconds a round, in proportion to N d. That is rough:
+    masks between all pairs grow faster. `before` rounds of the cell are finished.
     """
     known = [
         (_distance(cell, other), elapsed_seconds(run) / run.rounds * _size(cell) / _size(other))
         for other, run in finished
-        if other.protocol == cell.protocol and run.rounds
+        if _kind(other) == _kind(cell) and run.rounds
     ]
     if not known:
         return None
     nearest = min(distance for distance, _ in known)
-    return cell.rounds * median(seconds for distance, seconds in known if distance == nearest)
+    left = cell.rounds - before
+    return left * median(seconds for distance, seconds in known if distance == nearest)
 
 
-def predicted_seconds(cell: Cell) -> float | None:
-    """Return the seconds that the cost model gives a cell in one process.
+def predicted_seconds(cell: Cell, before: int = 0) -> float | None:
+    """Return the seconds that the cost model gives a cell in one process, behind some rounds.
 
-    None where `seconds_of_round` knows nothing.
+    None for training, and where `seconds_of_round` knows nothing.
     """
+    if cell.algorithm is not None:
+        return None
     try:
-        protocol = Experiment.prepare(parse(cell.arguments), cell.devices).protocol
+        options = cell.command.parse(cell.arguments)
+        protocol = Experiment.prepare(options, cell.devices).protocol
     except HpcflError:
         return None
     seconds = seconds_of_round(protocol)
-    return None if seconds is None else cell.rounds * seconds
+    return None if seconds is None else (cell.rounds - before) * seconds
 
 
 def elapsed_seconds(run: Run) -> float:
     """Return the seconds from a run's start to its end: rounds, their checks and the log.
 
-    The file has whole seconds, so that short runs are better told by the sum of their rounds.
+    The file has whole seconds, so that short runs are better told by the sum of their rounds. Of a
+    run that was resumed, nobody knows how long it stood still.
     """
     rounds = float(run.round_seconds.sum())
-    if run.finished is None:
+    if run.finished is None or run.resumed:
         return rounds
     elapsed = datetime.fromisoformat(run.finished) - datetime.fromisoformat(run.started)
     return max(rounds, elapsed.total_seconds())
 
 
+def _kind(cell: Cell) -> tuple[str | None, ...]:
+    return cell.protocol, cell.algorithm, cell.task
+
+
 def _size(cell: Cell) -> int:
-    return cell.devices * cell.dim
+    return cell.devices * (cell.dim or 1)
 
 
 def _distance(one: Cell, other: Cell) -> float:
-    return abs(math.log(one.devices / other.devices)) + abs(math.log(one.dim / other.dim))
+    sizes = (one.devices / other.devices, (one.dim or 1) / (other.dim or 1))
+    return sum(abs(math.log(size)) for size in sizes)

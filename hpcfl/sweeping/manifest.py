@@ -18,7 +18,7 @@ from typing import Any
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.sweeping.cells import Cell
-from hpcfl.sweeping.plan import KEYS
+from hpcfl.sweeping.commands import COMMANDS
 from hpcfl.system import files, outputs
 
 NAME = "sweep.json"
@@ -113,17 +113,23 @@ def _cell(number: int, stored: dict[str, Any]) -> Cell:
     ValueError, KeyError or TypeError if it is something else: a file outside the folder, or options
     that write files.
     """
+    for name in ("algorithm", "task"):
+        _require(stored.get(name) is None or type(stored[name]) is str)
+    trains = stored.get("algorithm") is not None
+    keys = COMMANDS["train" if trains else "bench"].keys
     arguments = stored["arguments"]
     _require(type(arguments) is list and all(type(one) is str for one in arguments))
-    protocol, *options = arguments
+    subject, *options = arguments
     named = [re.fullmatch(r"--([a-z0-9-]+)(=.*)?", one, re.DOTALL) for one in options]
-    _require(not protocol.startswith("-"))
-    _require(all(one is not None and one[1] in KEYS for one in named))
+    _require(not subject.startswith("-"))
+    _require(all(one is not None and one[1] in keys for one in named))
     _require(type(stored["protocol"]) is str)
     _require(re.fullmatch(r"\w{1,64}", stored["id"]) is not None)
     _require(re.fullmatch(r"[\w-][\w.-]*\.h5", stored["file"]) is not None)
-    for name, least in (("index", 0), ("devices", 1), ("dim", 1), ("rounds", 0), ("repeat", 0)):
+    for name, least in (("index", 0), ("devices", 1), ("rounds", 0), ("repeat", 0)):
         files.integer(stored, name, least)
+    if stored["dim"] is not None or not trains:
+        files.integer(stored, "dim", 1)
     _require(stored["index"] == number)
     return Cell(**stored | {"arguments": tuple(arguments)})
 

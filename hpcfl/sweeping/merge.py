@@ -14,7 +14,9 @@ from typing import Any
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.reader import Run, find, load
+from hpcfl.results.resuming import joined
 from hpcfl.sweeping import manifest as manifests
+from hpcfl.sweeping import states
 from hpcfl.sweeping.cells import Cell
 from hpcfl.system import outputs
 
@@ -58,7 +60,9 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
         )
         for run in runs
     ]
-    warnings += [f"{run.path} {run.unfinished}" for run in runs if run.unfinished is not None]
+    # What was interrupted and went on in another file is complete if that is.
+    whole = joined(runs)
+    warnings += [f"{run.path} {run.unfinished}" for run in whole if run.unfinished is not None]
     present = {entry["cell_id"] for entry in entries}
     warnings += [
         f"cell {cell.index} of the sweep in {path.parent} has no results ({cell.title})"
@@ -117,7 +121,8 @@ def _cells(folders: set[Path]) -> dict[Path, Cell]:
     for folder in sorted(folders):
         manifest = manifests.load(folder)
         if manifest is not None:
-            found |= {folder / cell.file: cell for cell in manifest.cells}
+            for cell in manifest.cells:
+                found |= dict.fromkeys((folder / cell.file, *states.parts(folder, cell)), cell)
     return found
 
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl.benchmark.experiment import resolved
 from hpcfl.errors import UsageError
-from hpcfl.options.bench import DP_FEDAVG, BenchOptions
-from hpcfl.options.definition import nearest, options_of
-from hpcfl.rounds import usage
+from hpcfl.options.definition import nearest
+from hpcfl.sweeping.commands import COMMANDS, Command
 from hpcfl.system import files
 
 _REPEATS = "repeats"
-# What a plan may set, as it is typed: nothing that writes files, as every cell would write to the
-# same place.
-KEYS = {about.dashed: about for about in options_of(BenchOptions).values() if about.sweepable}
 LARGEST_PLAN = 2**20  # bytes
 MOST_CELLS = 100_000
 LONGEST_VALUE = 1000  # characters; a path may be that long
@@ -30,18 +25,20 @@ LONGEST_VALUE = 1000  # characters; a path may be that long
 class Setting:
     """One combination of a plan's values."""
 
-    # What is typed after ``hpcfl bench`` for it: the protocol, then ``--name=value`` by name.
+    # What is typed after the command for it: the subject, then ``--name=value`` by name.
     arguments: tuple[str, ...]
     repeats: int  # how many runs of it are asked for
+    command: str = "bench"  # one of `COMMANDS`
 
 
 def read(path: Path) -> list[Setting]:
     """Return all combinations of a plan in a file, in its order.
 
     The TOML file's table ``[fixed]`` holds options of all cells, and ``[grid]``, or several tables
-    ``[[grid]]``, hold lists of values whose products are the cells. The keys are the long options
-    of `hpcfl bench` without their dashes, ``protocol`` and ``repeats``. A file that cannot be read,
-    and a wrong key or value, are a UsageError that says in which table.
+    ``[[grid]]``, hold lists of values whose products are the cells. The keys are ``protocol`` and
+    the long options of `hpcfl bench` without their dashes, or ``algorithm`` and those of
+    `hpcfl train`, and ``repeats``. A file that cannot be read, and a wrong key or value, are a
+    UsageError that says in which table.
     """
     try:
         content = tomllib.loads(files.text(path, LARGEST_PLAN))
@@ -73,34 +70,51 @@ def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
     cells = 0
     for number, grid in enumerate(grids if several else [grids], 1):
         place = f"{source}: [[grid]] number {number}" if several else f"{source}: [grid]"
-        repeats, choices = _choices(fixed, _table(grid, place), f"{source}: [fixed]", place)
+        command = _command({*fixed, *_table(grid, place)}, place)
+        repeats, choices = _choices(command, fixed, grid, f"{source}: [fixed]", place)
         # Before there are any: a few lists have more products than any memory holds.
         cells += repeats * math.prod(map(len, choices.values()))
         if cells > MOST_CELLS:
             raise UsageError(
                 f"{place}: with it the plan has more than {MOST_CELLS} cells, make several plans"
             )
-        used = {"protocol"}
+        used = {command.subject}
         for values in itertools.product(*choices.values()):
             options = dict(zip(choices, values, strict=True))
-            protocol = options.pop("protocol")
-            options = _used(protocol, options)
+            subject = options.pop(command.subject)
+            options = command.used(subject, options)
             used |= options.keys()
-            typed = (_typed(key, options[key]) for key in sorted(options))
-            settings.append(Setting((protocol, *filter(None, typed)), repeats))
-        _refuse_unused(choices, used, place)
+            typed = (_typed(command, key, options[key]) for key in sorted(options))
+            settings.append(Setting((subject, *filter(None, typed)), repeats, command.name))
+        _refuse_unused(choices, choices[command.subject], used, place)
     if not settings:
         raise UsageError(f"{source}: the plan has no cells, [[grid]] is empty")
     return settings
 
 
-def _refuse_unused(choices: Mapping[str, list[str]], used: Set[str], place: str) -> None:
+_SUBJECTS = " or ".join(command.subject for command in COMMANDS.values())
+
+
+def _command(keys: Set[str], place: str) -> Command:
+    """Return the command of a grid, by what it says is to run; if it says nothing, the first."""
+    commands = [*COMMANDS.values()]
+    found = [command for command in commands if command.subject in keys]
+    if len(found) > 1:
+        raise UsageError(
+            f"{place}: {_SUBJECTS}, not both: the algorithms of hpcfl train are summed by the "
+            "protocols of aggregate"
+        )
+    return found[0] if found else commands[0]
+
+
+def _refuse_unused(
+    choices: Mapping[str, list[str]], subjects: list[str], used: Set[str], place: str
+) -> None:
     """Refuse an option of a grid that none of its combinations has a use for, by UsageError."""
     for key in choices.keys() - used:
-        protocols = " and ".join(choices["protocol"])
         raise UsageError(
-            f"{place}, {key}: {protocols} {'has' if len(choices['protocol']) == 1 else 'have'} no "
-            "use for it, leave it out"
+            f"{place}, {key}: {' and '.join(subjects)} {'has' if len(subjects) == 1 else 'have'} "
+            "no use for it, leave it out"
         )
 
 
@@ -111,7 +125,7 @@ def _table(table: Any, place: str) -> dict[str, Any]:
 
 
 def _choices(
-    fixed: dict[str, Any], grid: dict[str, Any], fixed_place: str, place: str
+    command: Command, fixed: dict[str, Any], grid: dict[str, Any], fixed_place: str, place: str
 ) -> tuple[int, dict[str, list[str]]]:
     """Return the repeats of one grid, and its options' values as they are typed."""
     twice = sorted(fixed.keys() & grid.keys())
@@ -123,23 +137,23 @@ def _choices(
         for key, value in table.items():
             spot = f"{where}, {key if key.isprintable() and len(key) < 60 else files.shorten(key)}"
             if key != _REPEATS:
-                choices[key] = _values(key, value, spot, several=table is grid)
+                choices[key] = _values(command, key, value, spot, several=table is grid)
                 continue
             if type(value) is not int or value < 1:
                 raise UsageError(
                     f"{spot}: {files.shorten(value)} is not a number of repeats, give 1 or more"
                 )
             repeats = value
-    for key in ("protocol", "devices"):
+    for key, name in ((command.subject, _SUBJECTS), ("devices", "devices")):
         if key not in choices:
-            raise UsageError(f"{place}: neither it nor [fixed] says {key}")
+            raise UsageError(f"{place}: neither it nor [fixed] says {name}")
     return repeats, choices
 
 
-def _values(key: str, value: Any, spot: str, *, several: bool) -> list[str]:
+def _values(command: Command, key: str, value: Any, spot: str, *, several: bool) -> list[str]:
     """Return an option's values as they are typed, each checked by itself."""
-    if key != "protocol" and key not in KEYS:
-        hint = nearest(key, KEYS) or ", see hpcfl bench --help"
+    if key != command.subject and key not in command.keys:
+        hint = nearest(key, command.keys) or f", see hpcfl {command.name} --help"
         raise UsageError(f"{spot}: a plan has no such option{hint}")
     if isinstance(value, list) and not several:
         raise UsageError(f"{spot}: a list of values belongs in [grid]")
@@ -148,24 +162,25 @@ def _values(key: str, value: Any, spot: str, *, several: bool) -> list[str]:
         raise UsageError(f"{spot}: the list is empty")
     if len(values) > MOST_CELLS:
         raise UsageError(f"{spot}: the list has more than {MOST_CELLS} values")
-    texts = [_text(key, item, spot) for item in values]
+    texts = [_text(command, key, item, spot) for item in values]
     for text in texts:
         try:
-            _check(key, text)
+            _check(command, key, text)
         except UsageError as error:
             raise UsageError(f"{spot}: {error}") from None
     return texts
 
 
-def _typed(key: str, value: str) -> str:
+def _typed(command: Command, key: str, value: str) -> str:
     """Return how a value is typed; "" for a flag that is not set."""
-    if KEYS[key].type is bool:
-        return f"--{key}" if KEYS[key].read(value) else ""
+    about = command.keys[key]
+    if about.type is bool:
+        return f"--{key}" if about.read(value) else ""
     return f"--{key}={value}"
 
 
-def _text(key: str, value: Any, spot: str) -> str:
-    flag = key in KEYS and KEYS[key].type is bool
+def _text(command: Command, key: str, value: Any, spot: str) -> str:
+    flag = key in command.keys and command.keys[key].type is bool
     if isinstance(value, bool) is not flag or not isinstance(value, int | float | str):
         raise UsageError(f"{spot}: {files.shorten(value)} is neither a number nor text")
     try:
@@ -177,45 +192,21 @@ def _text(key: str, value: Any, spot: str) -> str:
     return text
 
 
-def _check(key: str, text: str) -> None:
+def _check(command: Command, key: str, text: str) -> None:
     """Find out whether a value is a possible one, whatever it is combined with."""
-    if key == "protocol":
+    if key == command.subject:
         if text.startswith("-"):
-            raise UsageError(f"{text!r} is not a protocol")
-        if text != DP_FEDAVG:
-            from hpcfl.algorithms.aggregation import find
-
-            find(text)
+            raise UsageError(f"{text!r} is not a {key}")
+        command.check_subject(text)
         return
-    value = KEYS[key].read(text)
-    KEYS[key].check(value)
-    if key == "devices" and len(value) != 1:
+    about = command.keys[key]
+    value = about.read(text)
+    about.check(value)
+    if key == "devices" and isinstance(value, tuple) and len(value) != 1:
         raise UsageError(f"{text!r} is not a number of devices; give a list of numbers in [grid]")
+    if key == "aggregate":
+        from hpcfl.algorithms.aggregation import find
+
+        find(text)
     if key == "updates" and not value.is_file():
         raise UsageError(f"there is no file {text}")
-
-
-def parse(arguments: Sequence[str]) -> BenchOptions:
-    """Return the options that the arguments of a `Setting` stand for.
-
-    One that no plan may set, or that does not go with the others, is a UsageError.
-    """
-    protocol, *options = arguments
-    given: dict[str, Any] = {"protocol": protocol}
-    for text in options:
-        key, equals, value = text.removeprefix("--").partition("=")
-        if key not in KEYS or (not equals and KEYS[key].type is not bool):
-            raise UsageError(f"a plan has no option {text!r}")
-        given[KEYS[key].name] = value if equals else True
-    return resolved(given)
-
-
-def _used(protocol: str, options: dict[str, str]) -> dict[str, str]:
-    """Return those of a combination's options that it has a use for; all if it cannot work."""
-    values = {KEYS[key].name: value for key, value in options.items()}
-    try:
-        made = resolved({"protocol": protocol, **values})
-    except UsageError:
-        return options  # which says what is wrong when the plan's cells are made
-    unused = usage.OF_PROTOCOLS - usage.of_benchmark(made)
-    return {key: value for key, value in options.items() if KEYS[key].name not in unused}

@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcfl.benchmark import session as bench_session
-from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.world import World
-from hpcfl.errors import AgreedError, HpcflError
-from hpcfl.options.bench import BenchOptions
+from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.manifest import Manifest
-from hpcfl.sweeping.plan import parse
 from hpcfl.system.interruption import LEFT_STATUS, Left, current
+
+if TYPE_CHECKING:
+    from hpcfl.sweeping.states import Progress
 
 DONE = "done"
 SKIPPED = "finished before"
@@ -39,6 +39,7 @@ class CellOutcome:
     state: str  # `DONE`, `SKIPPED`, `BUSY` or `FAILED`
     seconds: float = 0.0  # start-up of the cell and checks included
     sentence: str = ""  # what went wrong, where it failed
+    before: int = 0  # rounds that an earlier launch had finished, where it went on from them
 
 
 def plan_cells(
@@ -93,10 +94,11 @@ def run(
 ) -> list[CellOutcome]:
     """Run the cells that are not finished, in order; return their outcomes on rank 0.
 
-    A cell that cannot work, or whose round fails at the server, is noted and the next one begins. A
-    failure of one rank alone ends the launch, as in `hpcfl bench`; the next launch goes on. So does
-    Ctrl-C, SIGTERM or SIGUSR1, once the round at hand has ended: `Left` on every rank. `begun` and
-    `ended` are called on rank 0.
+    A cell of which an earlier launch has finished some rounds goes on behind them. A cell that
+    cannot work, or whose round fails at the server, is noted and the next one begins. A failure of
+    one rank alone ends the launch, as in `hpcfl bench`; the next launch goes on. So does Ctrl-C,
+    SIGTERM or SIGUSR1, once the round at hand has ended: `Left` on every rank. `begun` and `ended`
+    are called on rank 0.
     """
     outcomes: list[CellOutcome] = []
     with ExitStack() as stack:
@@ -111,16 +113,16 @@ def run(
         for cell in cells:
             if world.tell(int(interruption.asked)):
                 world.raise_everywhere(Left(_LEFT))
-            options = parse(cell.arguments)
-            outcome = None
+            options = cell.command.parse(cell.arguments)
+            outcome, found = None, None
             if claims is not None and claims.take(cell):
-                outcome = _spared(output, cell, options)
+                outcome, found = _spared(output, cell, options)
             elif claims is not None:
                 outcome = CellOutcome(cell, BUSY)
             if world.tell(int(outcome is None)):
                 if world.rank == 0:
                     begun(cell)
-                outcome = _run_one(world, cell, options, output, observer)
+                outcome = _run_one(world, cell, options, output, found, observer)
             if world.rank == 0 and outcome is not None and claims is not None:
                 if outcome.state != BUSY:
                     claims.drop(cell)
@@ -129,33 +131,48 @@ def run(
     return outcomes
 
 
-def _spared(output: Path, cell: Cell, options: BenchOptions) -> CellOutcome | None:
-    """Return, on rank 0, why a cell need not or cannot run; else make room for its file."""
+def _spared(output: Path, cell: Cell, options: Any) -> tuple[CellOutcome | None, Progress | None]:
+    """Return, on rank 0, why a cell need not or cannot run; else how far it is, with room made."""
     from hpcfl.sweeping import states
 
-    if states.state(output, cell)[0] == states.FINISHED:
-        return CellOutcome(cell, SKIPPED)
+    found = states.look(output, cell)
+    if found.state == states.FINISHED:
+        return CellOutcome(cell, SKIPPED), None
     try:
-        Experiment.prepare(options, cell.devices)
-        states.set_aside(output, cell)
+        cell.command.check(options)
+        if states.end(output, cell, found):
+            return CellOutcome(cell, DONE, before=found.rounds), None
+        states.make_room(output, found)
     except HpcflError as error:
-        return CellOutcome(cell, FAILED, sentence=str(error))
-    return None
+        return CellOutcome(cell, FAILED, sentence=str(error)), None
+    return None, found
 
 
 def _run_one(
-    world: World, cell: Cell, options: BenchOptions, output: Path, observer: RoundObserver
+    world: World,
+    cell: Cell,
+    options: Any,
+    output: Path,
+    found: Progress | None,
+    observer: RoundObserver,
 ) -> CellOutcome:
+    """Run a cell; `found` is how far it is, on rank 0, which alone reads and writes files."""
     start = time.monotonic()
+    place, resume, before = output / cell.file, None, 0
+    if found is not None:
+        place, resume, before = found.place or place, found.resume, found.rounds
     try:
-        command = ["hpcfl", "bench", *cell.arguments]
-        place, told = output / cell.file, lambda path: None
-        bench_session.run(world, options, options.devices, place, told, observer, command=command)
+        command = ["hpcfl", cell.command.name, *cell.arguments]
+        cell.command.run(world, options, place, resume, observer, command)
     except HpcflError as error:
         # Of several ranks all must have the error: to go on alone would be to wait for ever.
         if world.size > 1 and not isinstance(error, AgreedError):
             raise
         if error.exit_status == LEFT_STATUS:
             raise Left(_LEFT) from error
-        return CellOutcome(cell, FAILED, time.monotonic() - start, str(error))
-    return CellOutcome(cell, DONE, time.monotonic() - start)
+        sentence = str(error)
+        if resume is not None and isinstance(error, UsageError):
+            # Of another version's file, for one: the cell would fail again and again.
+            sentence += f"; to begin the cell anew, move {resume} away"
+        return CellOutcome(cell, FAILED, time.monotonic() - start, sentence, before)
+    return CellOutcome(cell, DONE, time.monotonic() - start, before=before)

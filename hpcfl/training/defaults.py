@@ -28,9 +28,15 @@ def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     UsageError says that there is no such option or preset, that a value cannot be meant, or that an
     option would be ignored.
     """
-    options = _resolved(given, preset)
+    options = resolved(given, preset)
     _check_used(given, options)
     return options
+
+
+def unused(options: TrainOptions) -> Set[str]:
+    """Return the options that neither the algorithm nor the protocol has a use for."""
+    used = find(options.algorithm).uses(options) | usage.of_protocol(options.aggregate, options)
+    return (usage.OF_PROTOCOLS | OF_ALGORITHMS) - used
 
 
 def _check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
@@ -40,10 +46,11 @@ def _check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
         return find(algorithm).uses(options) | usage.of_protocol(protocol, options)
 
     name, protocol = options.algorithm, options.aggregate
-    unused = (usage.OF_PROTOCOLS | OF_ALGORITHMS) - used(name, protocol)
     pairs = {other: (other, protocol) for other in REGISTRY}
     pairs |= {f"--aggregate {other}": (name, other) for other in PROTOCOLS}
-    usage.refuse(given, unused, f"{name} with {protocol}", pairs, lambda one: used(*pairs[one]))
+    usage.refuse(
+        given, unused(options), f"{name} with {protocol}", pairs, lambda one: used(*pairs[one])
+    )
     if given.get("data_dir") is not None and options.dataset not in FILES:
         raise UsageError(
             f"--data-dir is given, and the data set {options.dataset} needs no files: leave it "
@@ -51,7 +58,8 @@ def _check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
         )
 
 
-def _resolved(given: Mapping[str, Any], preset: str | None) -> TrainOptions:
+def resolved(given: Mapping[str, Any], preset: str | None) -> TrainOptions:
+    """Return the same, whether all that is given is used or not."""
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     # Within a lab the seconds that are modelled are those of its links.

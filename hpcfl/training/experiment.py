@@ -21,6 +21,7 @@ from hpcfl.comm.transport import Transport
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import part
 from hpcfl.options.training import TrainOptions
+from hpcfl.report import brief, formats
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from hpcfl.learning.training import Trainer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RoundResult:
     """What a round of training gave, at the server."""
 
@@ -48,6 +49,10 @@ class RoundResult:
     figures: dict[str, float]  # a value for each `Metric`
     # A value for each `DeviceMetric`, shape (n,), if they were asked for.
     device_figures: dict[str, NDArray[np.float64]]
+
+    def __repr__(self) -> str:
+        accuracy = formats.number(self.figures.get(Metric.ACCURACY))
+        return brief.line("RoundResult", f"accuracy {accuracy}", *self.record.words)
 
     @property
     def right(self) -> bool:

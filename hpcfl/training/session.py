@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find as find_protocol
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.federated import find
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.benchmark.session import devices_on
@@ -23,7 +23,8 @@ from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
-from hpcfl.report.formats import counted
+from hpcfl.report import brief
+from hpcfl.report.formats import counted, number
 from hpcfl.results.schema import INCOMPLETE, DeviceMetric, Metric
 from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from hpcfl.results.writer import ResultsWriter
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained:
     """The result of a run, on rank 0."""
 
@@ -58,6 +59,16 @@ class Trained:
     results: list[RoundResult]
     config: Mapping[str, object]  # every option with its value, as the results file has it
     notes: tuple[str, ...] = ()  # what to know of the epsilons, in sentences
+
+    def __repr__(self) -> str:
+        accuracy = [result.figures[Metric.ACCURACY] for result in self.results[-1:]]
+        return brief.line(
+            "Trained",
+            f"{self.model}, {self.weights.size} parameters",
+            counted(len(self.results), "round"),
+            *(f"accuracy {number(value)}" for value in accuracy),
+            end=self.path.name,
+        )
 
 
 def run(
@@ -81,21 +92,57 @@ def run(
     rank says that something cannot work or fails, with exit status
     `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave; finished rounds are kept.
     """
+    helpers = find_protocol(options.aggregate, options.security).helpers_of(options.helpers)
+    count = devices or devices_on(world, 1 + helpers)
+    # Wrong options are refused before any data are read.
+    check(options, count)
+    trained, failed = None, None
+    try:
+        trained = _run(world, options, count, output, observer, command, begun)
+    except AgreedError as agreed:
+        failed = agreed
+    # Ranks that hold no device have come here before the others.
+    world.settle(failed)
+    return trained
+
+
+def check(options: TrainOptions, devices: int) -> None:
+    """Refuse, with a UsageError, what cannot work, as far as it is known without the data."""
+    check_algorithm(options, devices)
+    _check_convex(options, _model(options))
+    protocol = _protocol(options, devices)
+    rehearse(protocol, reduce=options.upload == "reduce", learns=options.model_update == "whole")
+
+
+def _model(options: TrainOptions) -> str:
+    from hpcfl.learning import models
+
+    return options.model or models.DEFAULT_MODELS[options.dataset]
+
+
+def _protocol(options: TrainOptions, devices: int) -> AggregationProtocol:
+    """Return the protocol as it is but for the size of the model, which the data decide."""
+    per_round = options.per_round or devices
+    return build(options.aggregate, options, per_round, dim=1, population=devices)[0]
+
+
+def _run(
+    world: World,
+    options: TrainOptions,
+    count: int,
+    output: Path,
+    observer: RoundObserver,
+    command: Sequence[str] | None,
+    begun: Callable[[Path], object],
+) -> Trained | None:
+    """Do the same with options that can work."""
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
 
     interruption = current()
     neighbour = world.rank_on_host()
-    helpers = find_protocol(options.aggregate, options.security).helpers_of(options.helpers)
-    count = devices or devices_on(world, 1 + helpers)
-    # Wrong options are refused before any data are read.
-    check_algorithm(options, count)
-    name = options.model or models.DEFAULT_MODELS[options.dataset]
-    _check_convex(options, name)
-    protocol, _ = build(
-        options.aggregate, options, options.per_round or count, dim=1, population=count
-    )
-    rehearse(protocol, reduce=options.upload == "reduce", learns=options.model_update == "whole")
+    name, protocol = _model(options), _protocol(options, count)
+    helpers = protocol.helpers
     world.first_alone(lambda: _check_outputs(output))
     mine = clients.load(
         world,
@@ -109,12 +156,17 @@ def run(
     hosts = Hosts(world)
     transport = world.transport(count, helpers=helpers)
     if transport is None:
-        world.settle(None)
         return None
 
-    _check_convex(options, name, mine.classes)
-    single_thread()
-    model = models.build(name, mine.input_shape, mine.classes, options.seed)
+    refused, model = None, None
+    try:
+        _check_convex(options, name, mine.classes)
+        single_thread()
+        model = models.build(name, mine.input_shape, mine.classes, options.seed)
+    except HpcflError as problem:  # the same on every rank
+        refused = problem
+    transport.raise_everywhere(refused)
+    assert model is not None
     weights = models.get_flat(model)
     options, algorithm = _algorithm(transport, options, mine.sizes, weights.size)
     where = choose_device(options.torch_device, neighbour)
@@ -175,28 +227,21 @@ def run(
             )
         except HpcflError as problem:
             error = problem
-    failed: HpcflError | None = None
-    try:
-        transport.raise_everywhere(error)
-        watching = Together(observer, Leaving(interruption.told_to_leave))
-        if writer is None or kept is None:
-            training.run(transport, watching)
-            hosts.counters(transport)
-        else:
-            keeping = _Keeping(training, options, config, writer, kept, results)
-            with (
-                writer,
-                interruption.writing(writer.mark_interrupted, keeping.given_up, keeping.how_on),
-            ):
-                begun(writer.path)
-                keeping.begin()
-                reason = training.run(transport, Together(keeping, watching))
-                keeping.end(reason, hosts.counters(transport))
-    except AgreedError as agreed:
-        failed = agreed
-    world.settle(failed)
-    if writer is None:
+    transport.raise_everywhere(error)
+    watching = Together(observer, Leaving(interruption.told_to_leave))
+    if writer is None or kept is None:
+        training.run(transport, watching)
+        hosts.counters(transport)
         return None
+    keeping = _Keeping(training, options, config, writer, kept, results)
+    with (
+        writer,
+        interruption.writing(writer.mark_interrupted, keeping.given_up, keeping.how_on),
+    ):
+        begun(writer.path)
+        keeping.begin()
+        reason = training.run(transport, Together(keeping, watching))
+        keeping.end(reason, hosts.counters(transport))
     notes = _notes(algorithm)
     return Trained(writer.path, name, training.weights, results, config, notes)
 
@@ -248,8 +293,9 @@ class _Keeping(RoundObserver):
         told += str(self._writer.path)
         if options.error_feedback:
             return f"{told}; with --error-feedback the run cannot be continued"
-        if path.exists():
-            return f"{told}; continue with --resume {path}"
+        advice = current().advice
+        if path.exists() or advice:
+            return f"{told}; {advice or f'continue with --resume {path}'}"
         return (
             f"{told}; continue with --resume {path} if it is there now (to be sure of it, send "
             "SIGUSR1 instead, or give --checkpoint-every)"
@@ -343,7 +389,7 @@ def _left(
         kept.save(state)
     except HpcflError as problem:
         return Left(f"{told}, but {problem}", resumable=False)
-    return Left(f"{told}; continue with --resume {kept.path}")
+    return Left(f"{told}; {current().advice or f'continue with --resume {kept.path}'}")
 
 
 def _algorithm(

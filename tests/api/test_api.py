@@ -15,6 +15,7 @@ import pytest
 import hpcfl
 from hpcfl.algorithms.aggregation.fedavg import FedAvg
 from hpcfl.benchmark.experiment import asked
+from hpcfl.report import formats
 from hpcfl.training.defaults import asked as asked_of_training
 
 SMALL: dict[str, Any] = {"devices": 6, "dim": 200, "rounds": 3, "warmup": 1}
@@ -123,11 +124,14 @@ def test_wrong_use_is_an_error_in_a_sentence(tmp_path, protocol, options, senten
 
 
 def test_a_run_shows_itself(secagg):
-    assert repr(secagg) == f"<Run: secagg, N = 6, 3 measured rounds, complete, {secagg.path}>"
+    median = formats.time(float(np.median(secagg.round_seconds[1:])))
+    assert repr(secagg) == (
+        f"<Run: secagg, N=6, d=200, 4 rounds, median {median}, validated, run.h5>"
+    )
     assert secagg.table().text().splitlines()[0] == "A round of secagg, N = 6, d = 200"
     assert "masked_input" in secagg._repr_html_()
     assert repr(secagg.table()) == secagg.table().text()
-    assert repr(secagg.summary()).startswith("<Summary: secagg, N = 6, d = 200, 3 measured rounds")
+    assert repr(secagg.summary()).startswith("<Summary: secagg, N=6, d=200, 3 measured rounds")
     assert [row[0] for row in secagg.rounds_table().rows] == [0, 1, 2, 3]
     slower = secagg.summary(uplink_mbps=np.int64(1)).modelled_round_seconds.median
     assert slower > secagg.summary(uplink_mbps=100.0).modelled_round_seconds.median

@@ -27,6 +27,8 @@ from launcher import (
 )
 
 from hpcfl.results import load
+from hpcfl.sweeping.manifest import load as load_manifest
+from hpcfl.sweeping.states import look
 from hpcfl.system.interruption import LEFT_STATUS, SIGNALS
 
 pytestmark = needs_mpirun
@@ -250,3 +252,66 @@ def test_the_same_signal_until_the_end_changes_nothing(tmp_path):
     assert ended.returncode == LEFT_STATUS, ended.stderr
     assert ended.stderr.count("Error: stopped by a signal after") == 1
     assert load(path).status == "interrupted"
+
+
+# Sweeps
+
+PARTIAL = """
+[fixed]
+devices = 2
+[[grid]]
+protocol = "secagg"
+dim = 50
+rounds = 200
+warmup = 0
+[[grid]]
+algorithm = "fedavg"
+epochs = 1
+rounds = 100
+[[grid]]
+algorithm = "fedavg"
+model = "nowhere:network"
+rounds = 1
+[[grid]]
+protocol = "fedavg"
+dim = 50
+rounds = 2
+"""
+
+
+def test_cells_whose_server_is_killed_go_on_behind_their_rounds(tmp_path):
+    """A benchmark and a training, with a rank that holds no device, and one that cannot work."""
+    pytest.importorskip("torch")
+    plan, folder = tmp_path / "plan.toml", tmp_path / "out"
+    plan.write_text(PARTIAL)
+    sweep = ("hpcfl", "sweep", plan, "--output", folder, "--no-shuffle")
+    ranks = RANKS
+    for name in ("secagg-*.h5", "train-*.h5"):
+        job = start(*MPIRUN, ranks, *sweep)
+        end = time.monotonic() + LIMIT_SECONDS
+        while not any(load(path).rounds > 3 for path in folder.glob(name)):
+            assert job.poll() is None, job.communicate()
+            assert time.monotonic() < end, "no round was finished in time"
+            time.sleep(0.05)
+        processes = [pid_of_rank(job.pid, rank) for rank in range(ranks)]
+        os.kill(processes[0], signal.SIGKILL)
+        finish(job, GONE_SECONDS)
+        wait_until_gone(processes)
+    before = {name: load(next(folder.glob(name))).rounds for name in ("secagg-*.h5", "train-*.h5")}
+    done = hpcfl(ranks, *sweep[1:])
+    benched, trained, refused, last = load_manifest(folder).cells
+
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Cells: 2 done, 1 failed, 1 finished before" in done.stdout
+    assert f"cell {refused.index} ({refused.title}) failed: " in done.stdout
+    found = [look(folder, cell) for cell in (benched, trained, last)]
+    assert [(one.state, one.rounds) for one in found] == [
+        *(("finished", 200), ("finished", 100), ("finished", 4))
+    ]
+    for one in found[:2]:
+        _, second = one.run.launches
+        assert 3 < second < one.rounds
+        assert one.run.validated.all()
+    # What was played again of the training is one round at most.
+    assert [*found[1].run.launches][1] in (before["train-*.h5"] - 1, before["train-*.h5"])

@@ -32,7 +32,7 @@ from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.plots import naming
 from hpcfl.privacy.accounting import locks
 from hpcfl.results import pooling
-from hpcfl.sweeping import plan
+from hpcfl.sweeping.commands import COMMANDS
 from hpcfl.training import checkpoint
 
 WHOLE_DIM, WHOLE_DEVICES = 2**32 - 1, 2**31 - 1
@@ -230,13 +230,16 @@ def test_what_an_option_is_for_is_said_by_its_field():
     }
     assert pooling._FREE == {
         *("rounds", "max_rounds", "rel_ci", "max_seconds"),
-        *("seed", "output", "save_aggregate", "note", "promises"),
+        *("seed", "output", "save_aggregate", "note", "promises", "rounds_repeated"),
     }
     assert pooling._GIVEN == {"insecure_seed", "keep_transcript"}
     assert pooling._ANY == {"warmup"}
-    assert {*options_of(BenchOptions)} - {about.name for about in plan.KEYS.values()} == {
-        *("output", "resume", "save_aggregate", "keep_transcript")
-    }
+    for command, without in (
+        ("bench", {"output", "resume", "save_aggregate", "keep_transcript"}),
+        ("train", {"output", "resume"}),
+    ):
+        of_plans = {about.name for about in COMMANDS[command].keys.values()}
+        assert {*options_of(COMMANDS[command].group)} - of_plans == without
     assert set(naming.TOLD_APART) == {
         *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
         *("security", "group", "levels", "clip", "rotate", "model_update", "threads", "helpers"),

@@ -212,7 +212,7 @@ def test_an_option_of_algorithms_is_used_or_refused(algorithm, name):
     given = {"algorithm": algorithm, name: VALUES[name]}
     if name in ("epsilon_by", "noise"):
         given |= {"sigma": 1.0, "aggregate": "secagg"}
-    declared = federated.find(algorithm).uses(defaults._resolved(given, None))
+    declared = federated.find(algorithm).uses(defaults.resolved(given, None))
     unused = given.keys() & OF_ALGORITHMS - declared
     if unused:
         with pytest.raises(UsageError, match=r"--\S+ is given, and .* no use for it"):

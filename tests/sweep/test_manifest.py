@@ -7,7 +7,7 @@ import pytest
 from hpcfl.errors import HpcflError
 from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.manifest import NAME, arrange, freeze, load
-from hpcfl.sweeping.states import Claims, set_aside, state
+from hpcfl.sweeping.states import Claims, look, make_room
 
 PLAN = Path("plan.toml")
 
@@ -52,13 +52,15 @@ def test_no_manifest_is_none_and_a_damaged_one_is_an_error(tmp_path):
 
 def test_what_is_left_of_an_attempt_is_kept_aside(tmp_path):
     (cell,) = some_cells(1)
-    assert set_aside(tmp_path, cell) is None
+    make_room(tmp_path, look(tmp_path, cell))
+    assert [*tmp_path.iterdir()] == []
     for text in ("first", "second"):
         (tmp_path / cell.file).write_text(text)
-        assert state(tmp_path, cell) == ("incomplete", None)
-        set_aside(tmp_path, cell)
+        found = look(tmp_path, cell)
+        assert (found.state, found.run, found.resume, found.rounds) == ("incomplete", None, None, 0)
+        make_room(tmp_path, found)
 
-    assert state(tmp_path, cell) == ("pending", None)
+    assert look(tmp_path, cell).state == "pending"
     assert [(tmp_path / "incomplete" / f"id0-{n}.h5").read_text() for n in (1, 2)] == [
         "first",
         "second",

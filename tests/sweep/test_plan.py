@@ -6,6 +6,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import Option
 from hpcfl.sweeping import plan
 from hpcfl.sweeping.cells import resolve
+from hpcfl.sweeping.commands import COMMANDS
 from hpcfl.sweeping.plan import read
 
 
@@ -91,6 +92,58 @@ def test_noise_makes_another_cell(tmp_path):
     assert len({cell.id for cell in found + noisy}) == 3
 
 
+def test_trainings_are_cells_beside_benchmarks(tmp_path):
+    found = cells(
+        tmp_path,
+        """
+        [fixed]
+        devices = 5
+        [[grid]]
+        algorithm = "fedavg"
+        aggregate = ["secagg", "sparse"]
+        alpha = [0.1, 0.2]
+        seed = [1, 2]
+        [[grid]]
+        algorithm = "cdp"
+        preset = "zcdp-adult-lr"
+        data-dir = "elsewhere"
+        aggregate = "prf"
+        target-accuracy = [0.5, 0.6]
+        noise-multiplier = 1
+        [[grid]]
+        protocol = "secagg"
+        """,
+    )
+
+    assert [(c.command.name, c.algorithm, c.protocol, c.dim) for c in found] == [
+        *[("train", "fedavg", "secagg", None)] * 2,
+        *[("train", "fedavg", "sparse", None)] * 4,
+        *[("train", "cdp", "prf", None)] * 2,
+        ("bench", None, "secagg", 165_000),
+    ]
+    # secagg has no use for alpha; a preset's settings are those of the cell.
+    assert found[0].arguments == ("fedavg", "--aggregate=secagg", "--devices=5", "--seed=1")
+    assert "--preset=zcdp-adult-lr" in found[6].arguments
+    assert (found[0].rounds, found[6].rounds) == (100, 20)
+    assert found[6].title == "cdp by prf, N = 5, adult-lr on adult"
+    assert len({cell.id for cell in found}) == len({cell.file for cell in found}) == 9
+    options = found[6].command.parse(found[6].arguments)
+    assert (options.steps, options.epochs, str(options.data_dir)) == (10, None, "elsewhere")
+
+
+def test_where_data_lie_makes_no_other_training(tmp_path):
+    grid = '[grid]\nalgorithm = ["fedavg"]\ndevices = [5]\n'
+    (plain,) = cells(tmp_path, grid)
+    (same,) = cells(tmp_path, grid + 'checkpoint-every = 7\nepochs = 5\nmodel = "softmax"')
+    (adult,) = cells(tmp_path, grid + 'dataset = "adult"')
+    (moved,) = cells(tmp_path, grid + 'dataset = "adult"\ndata-dir = "x"')
+    (other,) = cells(tmp_path, grid + "learning-rate = 0.5")
+
+    assert plain.id == same.id
+    assert adult.id == moved.id
+    assert len({plain.id, adult.id, other.id}) == 3
+
+
 def test_a_configuration_that_cannot_work_is_a_cell_too(tmp_path):
     found = cells(
         tmp_path,
@@ -101,6 +154,7 @@ def test_a_configuration_that_cannot_work_is_a_cell_too(tmp_path):
     assert found[1].dim == 100
 
 
+TRAIN = '[grid]\nalgorithm = ["fedavg"]\ndevices = [3]\n'
 GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
 
 
@@ -125,13 +179,22 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         ("fixed = 3\n" + GRID, "[fixed]", "not a table"),
         ("grid = []", "plan.toml", "no cells"),
         ("[grid]\nprotocol = ['secagg']", "[grid]", "says devices"),
-        ("[grid]\ndevices = [3]", "[grid]", "says protocol"),
+        ("[grid]\ndevices = [3]", "[grid]", "says protocol or algorithm"),
         ("[grid]\nprotocol = ['--help']", "[grid], protocol", "'--help' is not a protocol"),
         ("[grid]\nprotocol = ['secag']", "[grid], protocol", "there is no protocol 'secag'"),
         (GRID.replace("3", "'3,4'"), "[grid], devices", "not a number of devices"),
         (GRID.replace("3", "0"), "[grid], devices", "--devices is 0; it must be at least 1"),
         ("[[grid]]\nprotocol=['secagg']\ndevices=[3]\n[[grid]]\nalpha=[9]", "number 2, alpha", "9"),
         ("[grid", "plan.toml", "is not TOML"),
+        (GRID + "algorithm = 'cdp'", "[grid]", "protocol or algorithm, not both"),
+        (TRAIN.replace("fedavg", "fedagv"), "[grid], algorithm", "'fedagv'"),
+        (TRAIN + "aggregate = ['secag']", "[grid], aggregate", "there is no protocol 'secag'"),
+        (TRAIN + "aggregate = ['secagg']\nalpha = [0.1]", "[grid], alpha", "fedavg has no use"),
+        (TRAIN + "dim = [3]", "[grid], dim", "a plan has no such option, see hpcfl train --help"),
+        (TRAIN + "resume = ['x']", "[grid], resume", "a plan has no such option"),
+        (TRAIN + "preset = ['zcdp']", "[grid], preset", "choose one of"),
+        (TRAIN + "data-dir = ['x']", "[grid], data-dir", "fedavg has no use for it"),
+        (GRID + "epochs = [3]", "[grid], epochs", "a plan has no such option"),
     ],
 )
 def test_a_wrong_plan_is_refused_with_file_table_and_key(tmp_path, text, place, sentence):
@@ -145,7 +208,8 @@ def test_a_wrong_plan_is_refused_with_file_table_and_key(tmp_path, text, place, 
 
 
 def test_a_flag_is_typed_where_it_is_set(monkeypatch):
-    monkeypatch.setitem(plan.KEYS, "quick", Option("Quick.", name="quick", type=bool))
+    keys = COMMANDS["bench"].keys
+    monkeypatch.setitem(keys, "quick", Option("Quick.", name="quick", type=bool))
     grid = {"protocol": "secagg", "devices": 4, "quick": [True, False]}
     typed = [setting.arguments for setting in plan.combine({"grid": grid}, "a plan")]
 

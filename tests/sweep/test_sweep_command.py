@@ -97,10 +97,17 @@ def test_a_sweep_that_was_killed_goes_on_where_it_stopped(plan, folder):
     assert set(after) == {cell["file"] for cell in cells(folder)}
     assert {run.status for run in after.values()} == {"complete"}
     assert {run.rounds for run in after.values()} == {41}
-    assert {name for name, id in ids(before).items() if ids(after)[name] == id} == finished
-    # What was there of the killed cell is kept, out of the way of reports.
-    (aside,) = (folder / "incomplete").iterdir()
-    assert load(aside).run_id == before[killed].run_id != after[killed].run_id
+    if before[killed].rounds:
+        # It went on behind the rounds that it had finished.
+        assert ids(after).items() >= ids(before).items()
+        assert [*after[killed].launches] == [0, before[killed].rounds]
+        same = slice(before[killed].rounds)
+        assert (after[killed].round_seconds[same] == before[killed].round_seconds).all()
+        assert not (folder / "incomplete").exists()
+    else:
+        # What was there of the killed cell is kept, out of the way of reports.
+        (aside,) = (folder / "incomplete").iterdir()
+        assert load(aside).run_id == before[killed].run_id != after[killed].run_id
 
 
 def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(plan, folder):
@@ -119,6 +126,13 @@ def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(plan, folder):
     assert f"cell {refused[0]} (cohort, N = 20, d = 100) failed: " in done.stdout
     assert "Cells: 1 done, 1 failed" in done.stdout
     assert "(1 cannot run, 1 finished)" in dry.stdout
+    assert dry.returncode == 1
+    assert "1 of 2 cells cannot run: cell 0 (cohort, N = 20, d = 100)" in dry.stderr
+    listed = hpcfl("sweep", plan, "--output", folder, "--no-shuffle", "--dry-run", "--json")
+    assert [(one["state"], bool(one["why"])) for one in json.loads(listed.stdout)["cells"]] == [
+        *(("cannot run", True), ("finished", False))
+    ]
+    assert (listed.returncode, listed.stderr) == (1, dry.stderr)
     assert "nothing is left to run" in dry.stdout
 
 
@@ -171,6 +185,7 @@ def test_a_changed_plan_needs_another_folder(plan, folder):
 
 def test_wrong_use_is_a_sentence(plan):
     assert "only one of" in refusal("sweep", plan, "--dry-run", "--freeze")
+    assert "--json is for --dry-run" in refusal("sweep", plan, "--json")
     assert "/proc/nothing" in refusal("sweep", plan, "--output", "/proc/nothing")
 
 

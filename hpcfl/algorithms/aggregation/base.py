@@ -83,7 +83,7 @@ class Enrolment(ABC):
         """Return the server's side."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Aggregate:
     """What a round has given."""
 
@@ -95,6 +95,9 @@ class Aggregate:
     turned_back: NDArray[np.float64] | None = None  # the mean, where there is a rotation
     # From some of the sum to real numbers; None if it is of real numbers.
     decode: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Aggregate: d = {self.encoded.size}, weight of survivors {self.survived:.4g}>"
 
     @property
     def sent(self) -> NDArray[np.float64]:

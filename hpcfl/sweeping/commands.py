@@ -1,0 +1,246 @@
+"""What a cell of a sweep can be: a run of `hpcfl bench`, or one of `hpcfl train`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hpcfl.comm.world import World
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
+from hpcfl.options.definition import Option, OptionGroup, options_of
+from hpcfl.options.training import TrainOptions
+from hpcfl.rounds import usage
+from hpcfl.rounds.observer import RoundObserver
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a combination of options stands for, whether it can work or not."""
+
+    name: str  # begins the name of its results file
+    protocol: str  # as its results call it
+    devices: int
+    dim: int | None  # None for training: the data decide it
+    rounds: int  # planned, warm-up included; the most there can be
+    config: Mapping[str, Any]  # all that makes it another cell
+    algorithm: str | None = None  # of training
+    task: str | None = None  # what is trained, and on what data
+
+
+class Command(ABC):
+    """A command whose options a plan can combine."""
+
+    name: ClassVar[str]
+    subject: ClassVar[str]  # key of a plan for what is typed after the command
+    group: ClassVar[type[OptionGroup]]
+
+    def __init__(self) -> None:
+        # Nothing that writes files can be set: every cell would write to the same place.
+        self.keys: dict[str, Option] = {
+            about.dashed: about for about in options_of(self.group).values() if about.sweepable
+        }
+
+    def parse(self, arguments: Sequence[str]) -> Any:
+        """Return the options that arguments stand for: the subject, then ``--name=value``.
+
+        One that no plan may set, or that does not go with the others, is a UsageError.
+        """
+        subject, *typed = arguments
+        given: dict[str, Any] = {self.subject: subject}
+        for text in typed:
+            key, equals, value = text.removeprefix("--").partition("=")
+            if key not in self.keys or (not equals and self.keys[key].type is not bool):
+                raise UsageError(f"a plan has no option {text!r}")
+            given[self.keys[key].name] = value if equals else True
+        return self.resolved(given)
+
+    def used(self, subject: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Return those of a combination's options that it has a use for; all if it cannot work."""
+        values = {self.keys[key].name: value for key, value in options.items()}
+        try:
+            unused = self.unused(self.resolved({self.subject: subject, **values}))
+        except UsageError:
+            return dict(options)  # what is wrong is said when the plan's cells are made
+        return {key: value for key, value in options.items() if self.keys[key].name not in unused}
+
+    @abstractmethod
+    def resolved(self, given: Mapping[str, Any]) -> Any:
+        """Return the options that keywords stand for, whether all that is given is used or not."""
+
+    @abstractmethod
+    def unused(self, options: Any) -> Set[str]:
+        """Return the names of options that nothing in the run has a use for."""
+
+    @abstractmethod
+    def check_subject(self, name: str) -> None:
+        """Refuse, with a UsageError, what there is not."""
+
+    @abstractmethod
+    def describe(self, options: Any) -> Described:
+        """Return what the options stand for."""
+
+    @abstractmethod
+    def check(self, options: Any) -> None:
+        """Refuse, with an HpcflError, what cannot work, as far as it is known before it runs."""
+
+    @abstractmethod
+    def run(
+        self,
+        world: World,
+        options: Any,
+        place: Path,
+        resume: Path | None,
+        observer: RoundObserver,
+        command: Sequence[str],
+    ) -> None:
+        """Run the options into a results file; every rank calls this.
+
+        `resume`, on rank 0 alone, is what an earlier launch left to go on from: the results file
+        itself, or a checkpoint. Errors are those of the command.
+        """
+
+
+class Bench(Command):
+    """`hpcfl bench`."""
+
+    name, subject, group = "bench", "protocol", BenchOptions
+
+    def resolved(self, given: Mapping[str, Any]) -> BenchOptions:
+        from hpcfl.benchmark.experiment import resolved
+
+        return resolved(given)
+
+    def unused(self, options: BenchOptions) -> Set[str]:
+        return usage.OF_PROTOCOLS - usage.of_benchmark(options)
+
+    def check_subject(self, name: str) -> None:
+        if name != DP_FEDAVG:
+            from hpcfl.algorithms.aggregation import find
+
+            find(name)
+
+    def describe(self, options: BenchOptions) -> Described:
+        from hpcfl.benchmark.experiment import Experiment
+
+        (devices,) = options.devices
+        try:
+            experiment = Experiment.prepare(options, devices)
+        except HpcflError:
+            name, dim = options.summed_by, options.dim or DEFAULT_DIM
+            config = options.identity() | {"devices": devices, "refused": True}
+            return Described(name, name, devices, dim, options.rounds, config)
+        # The name tells dp-fedavg from the protocol within which it adds its noise.
+        name, dim = experiment.name, experiment.updates.dim
+        config = experiment.config() | {"name": name}
+        return Described(name, name, devices, dim, options.planned_rounds, config)
+
+    def check(self, options: BenchOptions) -> None:
+        from hpcfl.benchmark.experiment import Experiment
+
+        (devices,) = options.devices
+        Experiment.prepare(options, devices)
+
+    def run(
+        self,
+        world: World,
+        options: BenchOptions,
+        place: Path,
+        resume: Path | None,
+        observer: RoundObserver,
+        command: Sequence[str],
+    ) -> None:
+        from hpcfl.benchmark import session
+
+        session.run(
+            *(world, options, options.devices, place, lambda path: None, observer),
+            command=command,
+            resume=resume,
+        )
+
+
+class Train(Command):
+    """`hpcfl train`."""
+
+    name, subject, group = "train", "algorithm", TrainOptions
+    # Where the data lie and how often the state is kept make no other training.
+    _NOT_IDENTITY = ("data_dir", "checkpoint_every", "resume", "dim")
+
+    def __init__(self) -> None:
+        super().__init__()
+        from hpcfl.training.presets import PRESETS
+
+        about = Option("Settings of a paper.", choices=(*PRESETS,), name="preset", optional=True)
+        self.keys["preset"] = about
+
+    def resolved(self, given: Mapping[str, Any]) -> TrainOptions:
+        from hpcfl.training.defaults import resolved
+
+        rest = {name: value for name, value in given.items() if name != "preset"}
+        return resolved(rest, given.get("preset"))
+
+    def unused(self, options: TrainOptions) -> Set[str]:
+        from hpcfl.learning.datasets import FILES
+        from hpcfl.training.defaults import unused
+
+        return unused(options) | (set() if options.dataset in FILES else {"data_dir"})
+
+    def check_subject(self, name: str) -> None:
+        from hpcfl.algorithms.federated import find
+
+        find(name)
+
+    def describe(self, options: TrainOptions) -> Described:
+        from hpcfl.learning.models import DEFAULT_MODELS
+        from hpcfl.training.build import make_config
+
+        assert options.devices is not None  # which every plan says
+        model = options.model or DEFAULT_MODELS[options.dataset]
+        try:
+            config = make_config(options, options.devices, model, dim=0)
+        except HpcflError:
+            config = {**vars(options), "refused": True}
+        config = {name: value for name, value in config.items() if name not in self._NOT_IDENTITY}
+        subject = options.aggregate if options.algorithm == "fedavg" else options.algorithm
+        return Described(
+            name=f"train-{subject}",
+            protocol=options.aggregate,
+            devices=options.devices,
+            dim=None,
+            rounds=options.rounds,
+            config=config | {"command": self.name},
+            algorithm=options.algorithm,
+            task=f"{model} on {options.dataset}",
+        )
+
+    def check(self, options: TrainOptions) -> None:
+        from hpcfl.learning import datasets, models
+        from hpcfl.training.session import check
+
+        assert options.devices is not None
+        check(options, options.devices)
+        models.require_torch()
+        datasets.check(options.dataset, options.data_dir)
+
+    def run(
+        self,
+        world: World,
+        options: TrainOptions,
+        place: Path,
+        resume: Path | None,
+        observer: RoundObserver,
+        command: Sequence[str],
+    ) -> None:
+        from hpcfl.training import session
+
+        if not options.error_feedback:
+            # So that a cell that is killed goes on behind its last round.
+            every = options.checkpoint_every or 1
+            options = replace(options, resume=resume, checkpoint_every=every)
+        session.run(world, options, options.devices, place, observer, command=command)
+
+
+COMMANDS: dict[str, Command] = {command.name: command for command in (Bench(), Train())}
