@@ -73,6 +73,7 @@ class Experiment:
     protocol: AggregationProtocol
     updates: Updates
     schedule: DropoutSchedule
+    asked: BenchOptions  # as they were given
     algorithm: DPFedAvg | None = None  # whose noise devices add to their integers
 
     @classmethod
@@ -84,6 +85,7 @@ class Experiment:
                 "open: give --rounds only"
             )
         check_degree(options, devices)
+        given = replace(options, devices=(devices,))
         updates = _updates(options, devices)
         summing = partial(build, options.summed_by)
         protocol, schedule = summing(options, devices, updates.dim, updates.weights)
@@ -117,7 +119,7 @@ class Experiment:
             group=chosen.group,
             bits=None,
         )
-        return cls(options, protocol, updates, schedule, algorithm)
+        return cls(options, protocol, updates, schedule, given, algorithm)
 
     @property
     def name(self) -> str:

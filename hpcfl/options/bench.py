@@ -68,9 +68,11 @@ class BenchOptions(RunOptions):
     )
     resume: Path | None = option(
         None,
-        "Continue the results file of a run that was interrupted, with the options of that run.",
+        "Continue the results file of a run that was interrupted, with the options of that run: no "
+        "others need be given.",
         recorded="no",
         sweepable=False,
+        of_launch=True,
     )
     updates: Path | None = option(None, "Vectors from a .npy or HDF5 file, one row per device.")
     save_aggregate: Path | None = option(
@@ -126,6 +128,7 @@ class BenchOptions(RunOptions):
         "moment=during after they made their messages, moment=after at the end of the phase. "
         "Rounds count from 0, warm-up included. May be repeated. Needs mpirun --with-ft ulfm.",
         resumable=True,
+        of_launch=True,
     )
 
     def __post_init__(self) -> None:

@@ -246,6 +246,7 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         "Results file (.h5), or a folder for it.",
         recorded="no",
         sweepable=False,
+        of_launch=True,
         repeats="yes",
         writes=outputs.RESULTS,
     )

@@ -23,6 +23,8 @@ STATUSES = ("running", "complete", "failed", "interrupted")
 HEADER = ("schema", "hpcfl_version", "run_id", "protocol", "command", "started")
 # and when the run ends, in place, so they have a fixed length.
 STATUS, FINISHED = "status", "finished"
+# What was asked for, as JSON: from it a run goes on. Files of earlier versions do without.
+ASKED = "asked"
 STATUS_TYPE, TIME_TYPE = "S11", "S20"  # a time is 2025-01-31T23:59:59Z
 # Text that is found out when a launch ends.
 WORD_TYPE = "S16"

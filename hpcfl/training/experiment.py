@@ -122,8 +122,10 @@ class Training:
         self._survivors = list(checkpoint.survivors)
         self._algorithm.resume(self._survivors, checkpoint.repeated)
 
-    def checkpoint(self, config: Mapping[str, Any], at_risk: int = 0) -> Checkpoint:
-        """Return the state between two rounds, at the server; see `Checkpoint.at_risk`."""
+    def checkpoint(
+        self, config: Mapping[str, Any], asked: Mapping[str, Any], at_risk: int = 0
+    ) -> Checkpoint:
+        """Return the state between two rounds, at the server; see `Checkpoint`."""
         # Nothing but the model has a velocity.
         velocity = np.append(self._velocity, np.zeros(self._state.size - self._dim))
         return Checkpoint(
@@ -132,6 +134,7 @@ class Training:
             velocity,
             self._bytes_up,
             config,
+            asked,
             self._algorithm.repeated,
             at_risk,
             tuple(self._survivors),
