@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.benchmark import experiment as experiments
-from hpcfl.benchmark.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment, length
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import asked_for, make, names, options_of, written
-from hpcfl.options.shared import LinkOptions
+from hpcfl.options.shared import LinkOptions, check_length
 from hpcfl.report.formats import counted
 from hpcfl.rounds import memory, usage
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
@@ -51,6 +52,7 @@ def asked(world: World, given: Mapping[str, Any]) -> BenchOptions:
         return experiments.asked(given)
     if given.get("output") is not None:
         raise UsageError("--resume continues in its own file: leave --output out")
+    check_length(given)
     counts = given.get("devices")
     if counts is not None and len(options_of(BenchOptions)["devices"].read(counts)) > 1:
         raise UsageError("--resume takes one number of devices")
@@ -102,6 +104,9 @@ def run(
     counts = list(counts) or [default_devices(world, options)]
     if max(counts) > memory.MANY:
         world.raise_everywhere(_too_many(world, counts))
+    if options.model is not None and options.dim is None:
+        # On one rank: what a hundred load of torch takes more memory than a machine has.
+        options = replace(options, dim=world.agreed(lambda: {"d": length(options)})["d"])
     experiments = [Experiment.prepare(options, devices) for devices in counts]
     observer = Together(*_killer(options, world, experiments), observer)
     if world.tolerant and options.keep_transcript is not None:

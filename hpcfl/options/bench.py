@@ -9,7 +9,7 @@ from typing import Any
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, DIM, ROUNDS, RunOptions
+from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LengthOptions, RunOptions
 from hpcfl.system import outputs
 
 DEFAULT_DIM = 165_000
@@ -32,6 +32,7 @@ class BenchOptions(RunOptions):
         recorded="no",
     )
     dim: int | None = option(None, "Length d of the vectors.", **DIM, default_text=f"{DEFAULT_DIM}")
+    model: str | None = again(LengthOptions, "model", None)
     rounds: int = option(10, "Measured rounds.", **ROUNDS, repeats="yes")
     max_rounds: int | None = option(
         None,

@@ -189,6 +189,10 @@ def _check(key: str, text: str) -> None:
         return
     value = KEYS[key].read(text)
     KEYS[key].check(value)
+    if key == "model":
+        from hpcfl.learning.sizes import parameters
+
+        parameters(value)
     if key == "devices" and len(value) != 1:
         raise UsageError(f"{text!r} is not a number of devices; give a list of numbers in [grid]")
     if key == "updates" and not value.is_file():
