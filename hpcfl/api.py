@@ -204,7 +204,7 @@ def bench(
     """
     from hpcfl.benchmark import session
 
-    world = connect()
+    world, options = connect(), _named(options)
     named = {} if protocol is None else {"protocol": _name(protocol)}
     wanted = session.asked(world, {**named, **options})
     if len(wanted.devices) > 1:
@@ -255,7 +255,7 @@ def train(
     """
     from hpcfl.training import session
 
-    world = connect()
+    world, options = connect(), _named(options)
     named = {} if algorithm is None else {"algorithm": _name(algorithm)}
     wanted = session.asked(world, {**named, **options}, preset)
     given = options if preset is None else {"preset": preset, **options}
@@ -418,8 +418,17 @@ def _observer(progress: Progress | None, observer: RoundObserver) -> RoundObserv
     return observer if progress is None else Together(observer, _Reporting(progress))
 
 
-def _name(named: str | type) -> str:
-    if isinstance(named, type):
+def _named(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with names in the place of classes and functions, as they are typed."""
+    return {name: _name(value) if _is_code(value) else value for name, value in options.items()}
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, type) or inspect.isfunction(value)
+
+
+def _name(named: Any) -> str:
+    if _is_code(named):
         return f"{named.__module__}:{named.__qualname__}"
     if not isinstance(named, str):
         raise UsageError(f"{named!r} is neither a name nor a class")
@@ -430,7 +439,7 @@ def _plain(value: Any) -> Any:
     """Return a value of a grid, or a list of them, as a plan in a file would have it."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, type):
+    if _is_code(value):
         return _name(value)
     if hasattr(value, "tolist"):  # NumPy's arrays and numbers
         value = value.tolist()
