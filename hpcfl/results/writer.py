@@ -270,7 +270,8 @@ class ResultsWriter:
             self._open(self._launch, [*self._training])
         except UsageError as error:
             raise HpcflError(
-                f"{error}; the {self.written} rounds so far are kept: continue with {self._how_on}"
+                f"{error}; what there is, {formats.counted(self.written, 'round')}, is kept: "
+                f"continue with {self._how_on}"
             ) from error
 
     def _check_place(self) -> None:

@@ -112,12 +112,12 @@ def run(
     count = devices or devices_on(world, 1 + helpers)
     wanted = asked_for(replace(options, devices=count))
     # Wrong options are refused before any data are read.
-    check_algorithm(options, count)
     name = options.model or models.DEFAULT_MODELS[options.dataset]
+    dim = _expected_dim(name, options)
+    check_algorithm(options, count, dim)
     _check_convex(options, name)
-    protocol, _ = build(
-        options.aggregate, options, options.per_round or count, dim=1, population=count
-    )
+    per_round = options.per_round or count
+    protocol, _ = build(options.aggregate, options, per_round, dim, population=count, learns=True)
     rehearse(protocol, reduce=options.upload == "reduce", learns=options.model_update == "whole")
     world.first_alone(lambda: _check_outputs(output))
     mine = clients.load(
@@ -223,6 +223,16 @@ def run(
         return None
     notes = _notes(algorithm)
     return Trained(writer.path, name, training.weights, results, config, notes)
+
+
+def _expected_dim(name: str, options: TrainOptions) -> int:
+    """Return the number of parameters that a model has, if the data are as they are published."""
+    from hpcfl.learning import datasets, models
+
+    shape, classes = datasets.SAMPLES[options.dataset]
+    if ":" not in name:
+        return sum(layer.parameters for layer in models.layers(name, shape, classes))
+    return models.parameter_count(models.build(name, shape, classes, options.seed))
 
 
 def _check_outputs(output: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_folder_is_made_and_nothing_is_overwritten(folder):
         ("../x", "cannot be the name"),
         ("secagg", "is a protocol that comes with hpcfl"),
         ("json", "is a module that is installed already"),
-        ("numpy", "has another meaning in the file"),
+        ("numpy", "is a module that is installed already"),
         ("hpcfl", "has another meaning in the file"),
         ("step", "Step has another meaning in the file"),
         ("sum", "SumServer has another meaning in the file"),
