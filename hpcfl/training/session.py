@@ -113,9 +113,9 @@ def run(
     wanted = asked_for(replace(options, devices=count))
     # Wrong options are refused before any data are read.
     name = options.model or models.DEFAULT_MODELS[options.dataset]
+    _check_convex(options, name)
     dim = _expected_dim(name, options)
     check_algorithm(options, count, dim)
-    _check_convex(options, name)
     per_round = options.per_round or count
     protocol, _ = build(options.aggregate, options, per_round, dim, population=count, learns=True)
     rehearse(protocol, reduce=options.upload == "reduce", learns=options.model_update == "whole")

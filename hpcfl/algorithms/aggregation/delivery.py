@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, ModelReceiver, ModelSender
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, ModelSender
 from hpcfl.comm.phases import Pattern, Payload, Role, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 
@@ -39,7 +39,7 @@ def delivering(kind: type[AggregationProtocol]) -> type[AggregationProtocol]:
     if kind.name in PROTOCOLS:
         return kind
     own = delivery(kind.steps)
-    step = own or Step(PHASE, Pattern.BROADCAST, message="delivered_model")
+    step = own or Step(PHASE, Pattern.BROADCAST)
 
     class Delivering(kind):  # type: ignore[misc, valid-type]
         steps = kind.steps if own else (step, *kind.steps)
@@ -47,7 +47,7 @@ def delivering(kind: type[AggregationProtocol]) -> type[AggregationProtocol]:
         def device(self, id: int, round_index: int, secrets: SecretSource) -> Any:
             device = super().device(id, round_index, secrets)
             # Only what has changed of the model is for who knows how to put it together.
-            if isinstance(device, ModelReceiver) or self.parameters.model_update != "whole":
+            if self.parameters.model_update != "whole":
                 return device
             return _Keeping(device, step, self.parameters.dim)
 
