@@ -1,7 +1,9 @@
 """A protocol of one's own, a model's length, and short commands that resume, on several ranks."""
 
 import json
+import re
 import signal
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -10,6 +12,7 @@ from launcher import MPIRUN, assert_refused, finish, hpcfl, mpirun, needs_mpirun
 
 from hpcfl import scaffold
 from hpcfl.results import load
+from hpcfl.results.reader import find
 from hpcfl.system.interruption import LEFT_STATUS
 
 pytestmark = needs_mpirun
@@ -49,6 +52,33 @@ def test_a_new_protocol_is_measured_and_trained_by_under_mpirun(folder):
     assert load("train.h5").validated.all()
 
 
+def test_the_patterns_of_the_page_are_played_and_trained_by_under_mpirun(folder):
+    page = (Path(__file__).parents[2] / "docs/own-protocol.md").read_text()
+    code = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (folder / "patterns.py").write_text("\n\n".join(code))
+    names = ("Attended", "Blocks", "Shared", "Dithered", "Approved", "Asking", "Summed", "Counted")
+    protocols = ", ".join(f'"patterns:{name}"' for name in names)
+    (folder / "plan.toml").write_text(
+        f"[fixed]\ndevices = 5\ndim = 40\nrounds = 2\nwarmup = 0\n[grid]\nprotocol = [{protocols}]\n"
+    )
+    done(mpirun(4, "hpcfl", "sweep", "plan.toml", "--output", "swept"))
+    swept = [load(path) for path in find(["swept"])]
+    assert sorted(run.protocol for run in swept) == sorted(name.lower() for name in names)
+    assert all(run.validated.all() for run in swept)
+
+    pytest.importorskip("torch")
+    (folder / "bare.py").write_text(
+        "from patterns import *\n\n\nclass Bare(Dithered):\n    name = 'bare'\n"
+        "    steps = Dithered.steps[1:]\n"
+    )
+    train = ("train", "fedavg", "--aggregate", "bare:Bare", "--devices", 5, "--rounds", 2)
+    done(mpirun(4, "hpcfl", *train, "--output", "train.h5"))
+    run = load("train.h5")
+    assert run.validated.all()
+    assert run.phases == ["model", "dither", "upload"]
+    assert (run.bytes_down[:, 0] > 0).all()
+
+
 def test_a_file_alone_is_gone_on_with_by_all_ranks(folder):
     done(hpcfl(4, "bench", "sparse", "--alpha", 0.4, "--dim", 50, "--rounds", 3,
                "--insecure-seed", 1, "--output", "run.h5"))  # fmt: skip
@@ -56,7 +86,7 @@ def test_a_file_alone_is_gone_on_with_by_all_ranks(folder):
     cut("run.h5", 2)
     assert_refused(hpcfl(4, "bench", "--resume", "run.h5", "--alpha", 0.2), "alpha 0.4, not 0.2")
     # As many devices as there were, on however many ranks.
-    done(hpcfl(3, "bench", "--resume", "run.h5"))
+    done(mpirun(3, "hpcfl", "bench", "--resume", "run.h5"))
     run = load("run.h5")
 
     assert (run.status, run.devices) == ("complete", 3)
