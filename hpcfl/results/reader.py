@@ -20,7 +20,7 @@ from hpcfl.errors import HpcflError, MissingPackageError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, names, options_of, stated
 from hpcfl.options.training import TrainOptions
-from hpcfl.report.formats import counted
+from hpcfl.report.formats import counted, words
 from hpcfl.results import heaps, schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.schema import SCHEMA, STATUSES, StoredDataset
@@ -132,7 +132,10 @@ class Run:
         after = f"after {counted(self.rounds, 'round')}"
         resume = "its checkpoint continues it with hpcfl train --resume"
         if not self.training:
-            resume = f"hpcfl bench --resume {shlex.quote(str(self.path))} continues"
+            # Code of one's own is named anew.
+            named = str((self.asked or {}).get("protocol", ""))
+            own = f"{shlex.quote(words(named))} " if ":" in named else ""
+            resume = f"hpcfl bench {own}--resume {shlex.quote(str(self.path))} continues"
         return {
             "complete": None,
             "failed": f"is of a run that failed {after}",

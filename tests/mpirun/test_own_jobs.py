@@ -59,7 +59,8 @@ def test_the_patterns_of_the_page_are_played_and_trained_by_under_mpirun(folder)
     names = ("Attended", "Blocks", "Shared", "Dithered", "Approved", "Asking", "Summed", "Counted")
     protocols = ", ".join(f'"patterns:{name}"' for name in names)
     (folder / "plan.toml").write_text(
-        f"[fixed]\ndevices = 5\ndim = 40\nrounds = 2\nwarmup = 0\n[grid]\nprotocol = [{protocols}]\n"
+        "[fixed]\ndevices = 5\ndim = 40\nrounds = 2\nwarmup = 0\n"
+        f"[grid]\nprotocol = [{protocols}]\n"
     )
     done(mpirun(4, "hpcfl", "sweep", "plan.toml", "--output", "swept"))
     swept = [load(path) for path in find(["swept"])]
