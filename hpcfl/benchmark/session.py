@@ -66,8 +66,14 @@ def _restored(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return, on rank 0, what a run that goes on is asked for; what the command says if need be."""
     from hpcfl.results.reader import load
     from hpcfl.results.restoring import together
+    from hpcfl.results.schema import CHECKPOINT_SUFFIX
 
     run = load(path)
+    if run.training:
+        raise UsageError(
+            f"{path} is of a training, which goes on from its checkpoint: hpcfl train --resume "
+            f"{path.with_suffix(CHECKPOINT_SUFFIX)}"
+        )
     if run.asked is None and given.get("protocol") is not None:
         return asked_for(experiments.asked(given)) | {"resume": str(path)}
     # Within a lab the seconds that are modelled are those of its links.

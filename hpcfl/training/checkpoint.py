@@ -121,6 +121,11 @@ def restored(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     from hpcfl.results.restoring import together
 
+    if path.suffix in outputs.RESULTS.endings:
+        raise UsageError(
+            f"{path} is a file of results, and a training goes on from its checkpoint: "
+            f"hpcfl train --resume {path_for(path)}"
+        )
     with _reading(path):
         arrays = _arrays(path)
         stored, before = _object(arrays, "config"), _object(arrays, "asked")

@@ -366,3 +366,14 @@ def test_a_device_that_can_have_no_model_is_told_so(sources):
     said = refusal("train", "fedavg", "--aggregate", "short:Short", "--devices", 3, "--rounds", 1)
     assert "'short' cannot be trained by: before its upload, its device, Bare, must receive" in said
     sys.modules.pop("short", None)
+
+
+def test_noise_is_added_within_it_and_the_run_goes_on(folder):
+    within = ("dp-fedavg", "--aggregate", "patterns:Summed")
+    told("bench", *within, *SMALL, "--output", "run.h5")
+
+    assert load("run.h5").protocol == "dp-fedavg-summed"
+    assert "give --aggregate patterns:Summed beside --resume" in refusal(
+        "bench", "--resume", "run.h5"
+    )
+    assert "is complete" in refusal("bench", *within, "--resume", "run.h5")

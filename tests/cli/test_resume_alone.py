@@ -236,6 +236,14 @@ def test_a_file_that_says_nonsense(asked, sentence):
     assert sentence in refusal("bench", "--resume", path)
 
 
+def test_a_training_goes_on_from_its_checkpoint_and_not_from_its_results():
+    _, checkpoint = trained("fedavg", *TRAIN, "--rounds", 1, folder="part")
+    for command, found in (("bench", "is of a training, which"), ("train", "is a file of results")):
+        said = refusal(command, "--resume", "part/run.h5")
+        assert found in said
+        assert f"hpcfl train --resume {checkpoint}" in said
+
+
 def test_without_a_protocol_or_a_file():
     assert "no protocol is given" in refusal("bench", "--devices", 3)
     assert "no algorithm is given" in refusal("train", "--devices", 3)
