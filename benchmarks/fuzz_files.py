@@ -649,7 +649,7 @@ def _checkpoint(folder: Path) -> Target:
 
     config = {"dim": 5, "seed": 0, "protocol": "secagg", "rounds": 9, "algorithm": "fedavg"}
     weights = np.linspace(-1, 1, 5, dtype=np.float32)
-    Checkpoint(3, weights, np.zeros(5), 99, config, 1, 2, (4, 5, 3)).save(folder / "c.npz")
+    Checkpoint(3, weights, np.zeros(5), 99, config, {}, 1, 2, (4, 5, 3)).save(folder / "c.npz")
 
     def read(path: Path) -> None:
         found = load(path, config)

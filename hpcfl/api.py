@@ -213,7 +213,7 @@ class Runs(tuple[Run, ...]):
 
 @_shown(BenchOptions)
 def bench(
-    protocol: str | type[AggregationProtocol],
+    protocol: str | type[AggregationProtocol] | None = None,
     *,
     progress: Progress | None = None,
     observer: RoundObserver = NOBODY,
@@ -224,7 +224,8 @@ def bench(
     Parameters
     ----------
     protocol : str or type
-        Name of a protocol, ``"MODULE:CLASS"``, or a class of one's own.
+        Name of a protocol, ``"MODULE:CLASS"``, or a class of one's own; with ``resume=FILE``, which
+        says all options, only one's own need be given.
     progress : callable, optional
         Called at the server with the number of every finished round and its
         :class:`~hpcfl.rounds.timed.Played`.
@@ -247,20 +248,21 @@ def bench(
         If a round fails. Those before it are in the file.
     """
     from hpcfl.benchmark import session
-    from hpcfl.benchmark.experiment import asked
 
-    wanted = asked({"protocol": _name(protocol), **options})
+    world, options = connect(), _named(options)
+    named = {} if protocol is None else {"protocol": _name(protocol)}
+    wanted = session.asked(world, {**named, **options})
     if len(wanted.devices) > 1:
         raise UsageError("one number of devices is measured at a time; hpcfl.sweep takes several")
     found: list[Path] = []
     session.run(
-        connect(),
+        world,
         wanted,
         wanted.devices,
         wanted.output,
         found.append,
         _observer(progress, observer),
-        command=_command("bench", _name(protocol), options),
+        command=_command("bench", named.get("protocol"), options),
         resume=wanted.resume,
     )
     return load(found[0]) if found else None
@@ -268,7 +270,7 @@ def bench(
 
 @_shown(TrainOptions)
 def train(
-    algorithm: str | type[FederatedAlgorithm],
+    algorithm: str | type[FederatedAlgorithm] | None = None,
     *,
     preset: str | None = None,
     progress: Progress | None = None,
@@ -280,7 +282,8 @@ def train(
     Parameters
     ----------
     algorithm : str or type
-        Name of a federated algorithm, ``"MODULE:CLASS"``, or a class of one's own.
+        Name of a federated algorithm, ``"MODULE:CLASS"``, or a class of one's own; not needed with
+        ``resume=CHECKPOINT``, as in `bench`.
     preset : str, optional
         Settings of a paper, see :data:`~hpcfl.training.presets.PRESETS`.
     progress, observer
@@ -296,18 +299,18 @@ def train(
         those of `bench`.
     """
     from hpcfl.training import session
-    from hpcfl.training.defaults import asked
 
-    name = _name(algorithm)
-    wanted = asked({"algorithm": name, **options}, preset)
+    world, options = connect(), _named(options)
+    named = {} if algorithm is None else {"algorithm": _name(algorithm)}
+    wanted = session.asked(world, {**named, **options}, preset)
     given = options if preset is None else {"preset": preset, **options}
     trained = session.run(
-        connect(),
+        world,
         wanted,
         wanted.devices,
         wanted.output,
         _observer(progress, observer),
-        command=_command("train", name, given),
+        command=_command("train", named.get("algorithm"), given),
     )
     return None if trained is None else _extended(reader.load(trained.path), trained.weights)
 
@@ -471,8 +474,17 @@ def _observer(progress: Progress | None, observer: RoundObserver) -> RoundObserv
     return observer if progress is None else Together(observer, _Reporting(progress))
 
 
-def _name(named: str | type) -> str:
-    if isinstance(named, type):
+def _named(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with names in the place of classes and functions, as they are typed."""
+    return {name: _name(value) if _is_code(value) else value for name, value in options.items()}
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, type) or inspect.isfunction(value)
+
+
+def _name(named: Any) -> str:
+    if _is_code(named):
         return f"{named.__module__}:{named.__qualname__}"
     if not isinstance(named, str):
         raise UsageError(f"{named!r} is neither a name nor a class")
@@ -483,16 +495,16 @@ def _plain(value: Any) -> Any:
     """Return a value of a grid, or a list of them, as a plan in a file would have it."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, type):
+    if _is_code(value):
         return _name(value)
     if hasattr(value, "tolist"):  # NumPy's arrays and numbers
         value = value.tolist()
     return [*map(_plain, value)] if isinstance(value, list | tuple | range) else value
 
 
-def _command(command: str, what: str, options: Mapping[str, Any]) -> list[str]:
+def _command(command: str, what: str | None, options: Mapping[str, Any]) -> list[str]:
     """Return what is typed for the same, for the record."""
-    typed = ["hpcfl", command, what]
+    typed = ["hpcfl", command, *filter(None, [what])]
     for name, value in options.items():
         dashed = f"--{name.replace('_', '-')}"
         if value is True:

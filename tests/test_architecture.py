@@ -23,6 +23,7 @@ LAYERS = {
     "slurm": 4,
     "sweeping": 4,
     "training": 4,
+    "scaffold": 4,
     "plots": 3,
     "rounds": 3,
     "algorithms": 2,

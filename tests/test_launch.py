@@ -243,3 +243,33 @@ def test_output_of_real_mpirun_is_watched_only_at_a_terminal(monkeypatch, termin
     command = [mpirun, "-n", "1", sys.executable, "-c", ASK_OUTPUT]
 
     assert ask_output(command, terminal=terminal, rank=None) == str(terminal)
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks", "command"),
+    [
+        ({}, 1, "hpcfl bench --resume 'a file.h5'"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, 4, "mpirun -n 4 hpcfl bench --resume 'a file.h5'"),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", launch.ULFM_VARIABLE: "1"},
+            *(4, "mpirun --with-ft ulfm -n 4 hpcfl bench --resume 'a file.h5'"),
+        ),
+        (
+            {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"},
+            *(4, "srun -n 4 hpcfl bench --resume 'a file.h5'"),
+        ),
+        (
+            {launch.NETLAB_VARIABLE: '{"netlab_rate": 1}', "OMPI_COMM_WORLD_RANK": "0"},
+            *(4, "hpcfl netlab ... -- bench --resume 'a file.h5'"),
+        ),
+    ],
+)
+def test_a_command_is_started_again_as_this_job_was(monkeypatch, variables, ranks, command):
+    known = (*launch.RANK_VARIABLES, *launch.SIZE_VARIABLES, launch.ULFM_VARIABLE)
+    slurm = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    for name in (*known, *slurm, launch.NETLAB_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert launch.again(ranks, ["bench", "--resume", "a file.h5"]) == command

@@ -22,7 +22,7 @@ _GROUPS = (
 
 def page() -> str:
     """Return the page."""
-    root = {**schema.HEADER, **schema.AT_END}
+    root = {**schema.HEADER, **schema.AT_END, **schema.ADDED}
     parts = [
         "# Contents of a results file\n",
         f"Schema `{schema.SCHEMA}`, every attribute and dataset. How a file comes about and is "

@@ -22,7 +22,8 @@ _PRINTED = ("--json", "--footer", "--no-footer")
 def read(arguments: Sequence[str]) -> dict[str, Any] | None:
     """Return the options that are typed after ``hpcfl bench`` as texts, None for the unusual.
 
-    These are the protocol, and ``--name value`` or ``--name=value``, in any order.
+    These are the protocol, unless a run is resumed, and ``--name value`` or ``--name=value``, in
+    any order.
     """
     known = {f"--{about.dashed}": about for about in options_of(BenchOptions).values()}
     found: dict[str, Any] = {}
@@ -47,7 +48,7 @@ def read(arguments: Sequence[str]) -> dict[str, Any] | None:
             found[about.name] = (*found.get(about.name, ()), value)
         else:
             found[about.name] = value
-    return found if "protocol" in found else None
+    return found if {"protocol", "resume"} & found.keys() else None
 
 
 def main(found: dict[str, Any]) -> NoReturn:
@@ -71,12 +72,11 @@ def main(found: dict[str, Any]) -> NoReturn:
 
 def _run(found: dict[str, Any]) -> None:
     from hpcfl.benchmark import session
-    from hpcfl.benchmark.experiment import asked
     from hpcfl.comm.world import connect
     from hpcfl.system.interruption import noting_signals
 
     world = connect()
-    options = asked(found)
+    options = session.asked(world, found)
     counts = options.devices or (session.default_devices(world, options),)
     gc.freeze()
     gc.enable()

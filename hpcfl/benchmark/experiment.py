@@ -18,6 +18,7 @@ from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make, stated
+from hpcfl.options.shared import check_length
 from hpcfl.rounds import usage
 from hpcfl.rounds.build import build, check_degree, model_updates, with_group, without_dropouts
 from hpcfl.rounds.dropouts import DropoutSchedule
@@ -56,6 +57,7 @@ def resolved(given: Mapping[str, Any]) -> BenchOptions:
     """Return the same, whether all that is given is used or not."""
     if given.get("resume") is not None and given.get("output") is not None:
         raise UsageError("--resume continues in its own file: leave --output out")
+    check_length(given)
     # Within a lab the seconds that are modelled are those of its links.
     given = netlab_link() | stated(BenchOptions, given)
     options = make(BenchOptions, given)
@@ -73,6 +75,7 @@ class Experiment:
     protocol: AggregationProtocol
     updates: Updates
     schedule: DropoutSchedule
+    asked: BenchOptions  # as they were given
     algorithm: DPFedAvg | None = None  # whose noise devices add to their integers
 
     @classmethod
@@ -85,6 +88,9 @@ class Experiment:
             )
         check_degree(options, devices)
         updates = _updates(options, devices)
+        # With the length, a run goes on without the code of a model.
+        dim = options.dim if options.model is None else updates.dim
+        given = replace(options, devices=(devices,), dim=dim)
         summing = partial(build, options.summed_by)
         protocol, schedule = summing(options, devices, updates.dim, updates.weights)
         algorithm = None
@@ -117,7 +123,7 @@ class Experiment:
             group=chosen.group,
             bits=None,
         )
-        return cls(options, protocol, updates, schedule, algorithm)
+        return cls(options, protocol, updates, schedule, given, algorithm)
 
     @property
     def name(self) -> str:
@@ -347,10 +353,20 @@ def secrets_of_noise(insecure_seed: int | None) -> NoiseSecrets:
     return system_noise if insecure_seed is None else insecure_noise(insecure_seed)
 
 
+def length(options: BenchOptions) -> int:
+    """Return the length d of vectors that are drawn; UsageError if a model does not say it."""
+    if options.dim is not None:
+        return options.dim
+    if options.model is None:
+        return DEFAULT_DIM
+    from hpcfl.learning.sizes import parameters
+
+    return parameters(options.model)
+
+
 def _updates(options: BenchOptions, devices: int) -> Updates:
     if options.updates is None:
-        dim = DEFAULT_DIM if options.dim is None else options.dim
-        return SyntheticUpdates(dim, options.seed, devices)
+        return SyntheticUpdates(length(options), options.seed, devices)
     from hpcfl.rounds.input_files import FileUpdates
 
     updates = FileUpdates(options.updates, devices)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.benchmark.experiment import Experiment
+from hpcfl.benchmark import experiment as experiments
+from hpcfl.benchmark.experiment import Experiment, length
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import names, options_of, written
-from hpcfl.options.shared import LinkOptions
+from hpcfl.options.definition import asked_for, make, names, options_of, written
+from hpcfl.options.shared import LinkOptions, check_length
 from hpcfl.report.formats import counted
-from hpcfl.rounds import memory
+from hpcfl.rounds import memory, usage
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.system.interruption import DEADLINE_SECONDS, Interruption, Left, current
+from hpcfl.system.launch import again, netlab_link
 from hpcfl.system.outputs import RESULTS
 
 if TYPE_CHECKING:
@@ -31,6 +34,52 @@ LOOPBACK_DEVICES = 100
 # What may differ between the launch that ended early and the one that goes on. The file says for
 # which link its seconds are modelled.
 _FREE = {*names(BenchOptions, resumable=True)} - {*names(LinkOptions)}
+
+
+def asked(world: World, given: Mapping[str, Any]) -> BenchOptions:
+    """Return the options that keywords, or a command line, stand for; every rank calls this.
+
+    With ``resume`` they are those that the file says its run was asked for, but for what may be
+    given with another value. Raises what `~hpcfl.benchmark.experiment.asked` does, and a UsageError
+    on every rank if something is given that is not as in the file.
+    """
+    path = given.get("resume")
+    if path is None:
+        if given.get("protocol") is None:
+            raise UsageError(
+                "no protocol is given, such as hpcfl bench secagg: hpcfl bench --help lists them"
+            )
+        return experiments.asked(given)
+    if given.get("output") is not None:
+        raise UsageError("--resume continues in its own file: leave --output out")
+    check_length(given)
+    counts = given.get("devices")
+    if counts is not None and len(options_of(BenchOptions)["devices"].read(counts)) > 1:
+        raise UsageError("--resume takes one number of devices")
+    values = world.agreed(lambda: _restored(Path(path), given))
+    options = make(BenchOptions, values)
+    usage.check(given, options.protocol, options, usage.of_benchmark(options))
+    return options
+
+
+def _restored(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return, on rank 0, what a run that goes on is asked for; what the command says if need be."""
+    from hpcfl.results.reader import load
+    from hpcfl.results.restoring import together
+    from hpcfl.results.schema import CHECKPOINT_SUFFIX
+
+    run = load(path)
+    if run.training:
+        raise UsageError(
+            f"{path} is of a training, which goes on from its checkpoint: hpcfl train --resume "
+            f"{path.with_suffix(CHECKPOINT_SUFFIX)}"
+        )
+    if run.asked is None and given.get("protocol") is not None:
+        return asked_for(experiments.asked(given)) | {"resume": str(path)}
+    # Within a lab the seconds that are modelled are those of its links.
+    typed = {**netlab_link(), **given}
+    code = ("protocol", "aggregate")
+    return together(BenchOptions, path, run.asked, run.config, typed, _FREE, code)
 
 
 def run(
@@ -61,6 +110,9 @@ def run(
     counts = list(counts) or [default_devices(world, options)]
     if max(counts) > memory.MANY:
         world.raise_everywhere(_too_many(world, counts))
+    if options.model is not None and options.dim is None:
+        # On one rank: what a hundred load of torch takes more memory than a machine has.
+        options = replace(options, dim=world.agreed(lambda: {"d": length(options)})["d"])
     experiments = [Experiment.prepare(options, devices) for devices in counts]
     observer = Together(*_killer(options, world, experiments), observer)
     if world.tolerant and options.keep_transcript is not None:
@@ -159,7 +211,7 @@ def _run_one(
         return
 
     def left() -> str:
-        on = interruption.advice or f"continue with --resume {writer.path}"
+        on = interruption.advice or f"continue with {_how_on(world, experiment, writer.path)}"
         return f"stopped by a signal after {counted(writer.written, 'round')}; {on}"
 
     def given_up() -> str:
@@ -176,6 +228,15 @@ def _run_one(
         report(writer.path)
     finally:
         ended(writer.path)
+
+
+def _how_on(world: World, experiment: Experiment, path: Path) -> str:
+    """Return the command that continues a run."""
+    # Code of one's own is named anew.
+    protocol, aggregate = experiment.asked.protocol, experiment.asked.aggregate or ""
+    own = [protocol] if ":" in protocol else []
+    own += ["--aggregate", aggregate] if ":" in aggregate else []
+    return again(world.size, ["bench", *own, "--resume", str(path)])
 
 
 class _Writing(RoundObserver):
@@ -206,7 +267,7 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
         name = other[0]
         before, now = (words(values.get(name), nothing="none") for values in (found, wanted))
         raise UsageError(
-            f"{path} is of a run with {name} {before}, not {now}: resume with the same options"
+            f"{path} is of a run with {name} {before}, not {now}: leave it out, or give the same"
         )
     if run.status == "complete":
         raise UsageError(
@@ -268,6 +329,7 @@ def _writer(
         protocol=experiment.name,
         command=shlex.join(command),
         config=experiment.config(),
+        asked=asked_for(experiment.asked),
         environment=captured,
         at_end=at_end,
         phases=protocol.phases(),

@@ -21,7 +21,7 @@ from hpcfl.options.bench import BenchOptions
 
 
 @click.command("bench")
-@click.argument("protocol")
+@click.argument("protocol", required=False)
 @options(BenchOptions)
 @json_option("Print the summary as JSON.")
 @footer_option
@@ -30,7 +30,7 @@ def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
-    and SIGUSR1 let the round end; the exit status is then 75, and --resume continues.
+    and SIGUSR1 let the round end; the exit status is then 75, and --resume FILE alone continues.
 
     \b
     Protocols:
@@ -44,14 +44,14 @@ def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
       mpirun -n 101 hpcfl bench sparse --rel-ci 0.05 --max-rounds 200 --max-seconds 600
       mpirun -n 17 hpcfl bench secagg --group ring32 --upload reduce --dropout 0
       mpirun -n 5 hpcfl bench sparse --devices 1000 --dim 10000
+      mpirun -n 101 hpcfl bench secagg --model 2nn
       mpirun -n 3 hpcfl bench secagg-graph --devices 10000 --dim 10000 --rounds 1 --warmup 0
       mpirun -n 101 hpcfl bench dp-fedavg --aggregate secagg --noise-multiplier 1
       hpcfl bench sparse --updates updates.npy --save-aggregate sum.npy
-      mpirun -n 101 hpcfl bench sparse --rounds 2000 --resume results/run.h5
+      mpirun -n 101 hpcfl bench --resume results/run.h5
       mpirun --with-ft ulfm -n 17 hpcfl bench secagg --kill rank=7,phase=masked_input,round=3
     """
     from hpcfl.benchmark import session
-    from hpcfl.benchmark.experiment import asked
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.system.interruption import noting_signals
@@ -62,7 +62,7 @@ def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
     first = world.rank == 0
     summaries: list[dict[str, Any]] = []
     warned: set[str] = set()
-    options = asked(wanted)
+    options = session.asked(world, wanted)
     counts = options.devices or (session.default_devices(world, options),)
     if first and options.insecure_seed is not None:
         warn("--insecure-seed is given: keys are not secret")

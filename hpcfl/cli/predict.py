@@ -26,6 +26,7 @@ def command(as_json: bool, **typed: Any) -> None:
     Examples:
       hpcfl predict sparse
       hpcfl predict secagg --devices 25,50,75,100 --uplink-mbps 10
+      hpcfl predict secagg --model cifar-cnn
       hpcfl predict secagg-graph --devices 1000000 --dim 1000000
       mpirun -n 3 hpcfl calibrate ; hpcfl predict sparse --ranks 3
     """
@@ -35,6 +36,7 @@ def command(as_json: bool, **typed: Any) -> None:
     from hpcfl.errors import UsageError
     from hpcfl.options.bench import DP_FEDAVG
     from hpcfl.options.definition import make, part
+    from hpcfl.options.shared import check_length
     from hpcfl.results.linkmodel import LinkModel
     from hpcfl.rounds import usage
     from hpcfl.rounds.build import build, check_degree, without_dropouts
@@ -46,6 +48,7 @@ def command(as_json: bool, **typed: Any) -> None:
             "predict that one, such as secagg; hpcfl sweep --dry-run says how long rounds with "
             "noise take"
         )
+    check_length(wanted)
     asked = make(PredictOptions, without_dropouts(name, wanted))
     usage.check(wanted, name, asked, usage.of_protocol(name, asked))
     if asked.dropout_model != "exact" or asked.dropout_phase is not None:
@@ -55,18 +58,24 @@ def command(as_json: bool, **typed: Any) -> None:
         )
     if asked.upload != "gather":
         raise UsageError("the model is of gathered uploads: leave out --upload")
+    lengths = asked.dim
+    if asked.model is not None:
+        from hpcfl.learning.sizes import parameters
+
+        lengths = (parameters(asked.model),)
     known = load(asked.calibration or default_path())
     link = part(asked, LinkModel)
     found = []
     for count in asked.devices:
         check_degree(asked, count)
-        for length in asked.dim:
+        for length in lengths:
             built, _ = build(asked.protocol, asked, count, length)
             found.append(predict(built, known, link, asked.ranks))
 
     def text() -> str:
         if len(found) == 1:
-            return tables.one(found[0], link, known).text()
+            return tables.one(found[0], link, known, asked.model).text()
         return tables.side_by_side(found, link, known).text()
 
-    show(as_json, lambda: {"predictions": [one.as_dict() for one in found]}, text)
+    about = {} if asked.model is None else {"model": asked.model}
+    show(as_json, lambda: about | {"predictions": [one.as_dict() for one in found]}, text)

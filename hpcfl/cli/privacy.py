@@ -48,13 +48,21 @@ def exposure(as_json: bool, **typed: Any) -> None:
       hpcfl privacy exposure sparse --plot exposure.png
     """
     from hpcfl.algorithms.aggregation import find
+    from hpcfl.options.shared import check_length
     from hpcfl.privacy.exposure import default_samples
     from hpcfl.privacy.exposure import exposure as find_exposure
     from hpcfl.privacy.population import Population
     from hpcfl.privacy.tables import render
     from hpcfl.rounds.build import without_dropouts
 
-    asked = make(ExposureOptions, without_dropouts(typed["protocol"], given(typed)))
+    wanted = given(typed)
+    check_length(wanted)
+    asked = make(ExposureOptions, without_dropouts(typed["protocol"], wanted))
+    dim = asked.dim
+    if asked.model is not None:
+        from hpcfl.learning.sizes import parameters
+
+        dim = parameters(asked.model)
     kind = find(asked.protocol)
     if asked.dropout and not kind.tolerates_dropouts:
         raise UsageError(f"{kind.name} refuses rounds with dropouts: give --dropout 0")
@@ -75,7 +83,7 @@ def exposure(as_json: bool, **typed: Any) -> None:
             kind.name,
             masking,
             population,
-            dim=asked.dim,
+            dim=dim,
             floor=asked.floor,
             samples=samples,
             seed=asked.seed,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command("train")
-@click.argument("algorithm")
+@click.argument("algorithm", required=False)
 @click.option(
     "--preset",
     metavar="NAME",
@@ -58,17 +58,17 @@ def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any
       mpirun -n 3 hpcfl train fedavg --preset sparse-secagg-mnist --aggregate sparse --devices 25
       hpcfl train cdp --preset zcdp-adult-lr --epsilon 10 --convex
       hpcfl train dp-fedavg --aggregate secagg --noise distributed --noise-multiplier 1 --rounds 20
+      mpirun -n 3 hpcfl train --resume results/run.checkpoint.npz
     """
     from hpcfl.algorithms.federated import find
     from hpcfl.cli import watching
     from hpcfl.comm.world import connect
     from hpcfl.system.interruption import noting_signals
     from hpcfl.training import session
-    from hpcfl.training.defaults import asked
 
     footed = footer_wanted(footer, as_json)
-    options = asked(given(typed), preset)
     world = connect()
+    options = session.asked(world, given(typed), preset)
     if world.rank == 0 and options.insecure_seed is not None:
         warn("--insecure-seed is given: keys are not secret")
 

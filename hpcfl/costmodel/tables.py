@@ -30,8 +30,11 @@ _SIDE_BY_SIDE = (
 )
 
 
-def one(found: Prediction, link: LinkModel, calibration: Calibration) -> Table:
-    """Return what a round takes, phase by phase."""
+def one(
+    found: Prediction, link: LinkModel, calibration: Calibration, model: str | None = None
+) -> Table:
+    """Return what a round takes, phase by phase; `model` is what is as long as the vectors."""
+    of = "" if model is None else f" ({formats.words(model)})"
     shares = ", ".join(
         f"{name} {share:.0%}"
         for name, share in sorted(found.shares.items(), key=lambda item: -item[1])
@@ -43,7 +46,7 @@ def one(found: Prediction, link: LinkModel, calibration: Calibration) -> Table:
     return Table(
         [label("phase"), *columns],
         [*rows, RULE, ["total", *_total(found, columns)]],
-        f"{found.protocol}, N = {found.devices}, d = {found.dim}: predicted, not run",
+        f"{found.protocol}, N = {found.devices}, d = {found.dim}{of}: predicted, not run",
         [f"of the modelled round: {shares}", *_about(found, link, calibration)],
     )
 

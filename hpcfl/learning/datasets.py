@@ -18,6 +18,15 @@ _READERS: dict[str, Callable[[Path], Dataset]] = {
 FILES = tuple(_READERS)
 """Data sets that are read from files."""
 NAMES = (*FILES, "digits", "synthetic")
+SAMPLES: dict[str, tuple[tuple[int, ...], int]] = {
+    "mnist": ((1, 28, 28), idx.CLASSES),
+    "cifar10": (cifar10.IMAGE, cifar10.CLASSES),
+    "adult": ((108,), len(adult.LABELS)),
+    "femnist": (leaf.IMAGE, leaf.CLASSES),
+    "digits": ((1, 8, 8), digits.CLASSES),
+    "synthetic": ((synthetic.FEATURES,), synthetic.CLASSES),
+}
+"""Shape of a sample, and number of classes, of each data set as its publisher has it."""
 
 
 def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:

@@ -7,10 +7,11 @@ The module is imported without torch, so that names and defaults are known befor
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,42 @@ _CONVOLUTIONAL: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
 
 NAMES = (*_DENSE, *_CONVOLUTIONAL)
 """The names that `build` knows."""
+
+
+class Dense(NamedTuple):
+    """A fully connected layer; all but the last are followed by a ReLU."""
+
+    inputs: int
+    outputs: int
+    bias: bool
+
+    @property
+    def parameters(self) -> int:
+        return self.outputs * (self.inputs + self.bias)
+
+
+class Convolution(NamedTuple):
+    """A convolution that keeps the image's size, followed by 2 x 2 max pooling and a ReLU."""
+
+    channels: int
+    filters: int
+    kernel: int
+
+    @property
+    def parameters(self) -> int:
+        return self.filters * (self.channels * self.kernel**2 + 1)
+
+
+def layers(name: str, input_shape: tuple[int, ...], classes: int) -> list[Dense | Convolution]:
+    """Return the layers of one of `NAMES`, without torch.
+
+    UsageError if there is no such model, or it does not fit the shape.
+    """
+    if name in _DENSE:
+        return _dense(math.prod(input_shape), _DENSE[name], classes, name not in _WITHOUT_BIAS)
+    if name in _CONVOLUTIONAL:
+        return _convolutional(name, input_shape, classes)
+    raise UsageError(f"there is no model {name!r}; there are {', '.join(NAMES)}, MODULE:FUNCTION")
 
 
 def is_linear(name: str) -> bool:
@@ -124,14 +161,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
     with _seeded(seed):
         if ":" in name:
             return _load_own(name, input_shape, classes)
-        if name in _DENSE:
-            inputs = math.prod(input_shape)
-            return _sequential(
-                _dense(inputs, _DENSE[name], classes, bias=name not in _WITHOUT_BIAS)
-            )
-        if name in _CONVOLUTIONAL:
-            return _sequential(_convolutional(name, input_shape, classes))
-    raise UsageError(f"there is no model {name!r}; there are {', '.join(NAMES)}, MODULE:FUNCTION")
+        return _sequential(layers(name, input_shape, classes))
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -204,29 +234,41 @@ def _seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _sequential(layers: list[nn.Module]) -> nn.Module:
+def _sequential(layers: list[Dense | Convolution]) -> nn.Module:
     from torch import nn
 
-    return nn.Sequential(*layers)
+    modules: list[nn.Module] = []
+    if isinstance(layers[0], Convolution):
+        modules.append(_channels_last())
+    for number, layer in enumerate(layers):
+        if isinstance(layer, Convolution):
+            # Pooling first: the result is that of ReLU first, with a quarter of the elements.
+            modules += [
+                nn.Conv2d(layer.channels, layer.filters, layer.kernel, padding=layer.kernel // 2),
+                nn.MaxPool2d(2),
+                nn.ReLU(),
+            ]
+            continue
+        if not number or isinstance(layers[number - 1], Convolution):
+            modules.append(nn.Flatten())
+        modules.append(nn.Linear(layer.inputs, layer.outputs, bias=layer.bias))
+        if layer is not layers[-1]:
+            modules.append(nn.ReLU())
+    return nn.Sequential(*modules)
 
 
 def _dense(
     inputs: int, hidden: tuple[int, ...], classes: int, bias: bool = True
-) -> list[nn.Module]:
+) -> list[Dense | Convolution]:
     """Return a fully connected network on flattened samples."""
-    from torch import nn
-
-    layers: list[nn.Module] = [nn.Flatten()]
-    for outputs in hidden:
-        layers += [nn.Linear(inputs, outputs, bias=bias), nn.ReLU()]
-        inputs = outputs
-    return [*layers, nn.Linear(inputs, classes, bias=bias)]
+    sizes = (inputs, *hidden, classes)
+    return [Dense(*pair, bias) for pair in itertools.pairwise(sizes)]
 
 
-def _convolutional(name: str, input_shape: tuple[int, ...], classes: int) -> list[nn.Module]:
-    """Return convolutions, each with ReLU and 2 x 2 max pooling, and a fully connected end."""
-    from torch import nn
-
+def _convolutional(
+    name: str, input_shape: tuple[int, ...], classes: int
+) -> list[Dense | Convolution]:
+    """Return convolutions, and a fully connected end."""
     kernel, filters, hidden = _CONVOLUTIONAL[name]
     side = 2 ** len(filters)
     if len(input_shape) != 3 or min(input_shape[1:]) < side:
@@ -235,16 +277,11 @@ def _convolutional(name: str, input_shape: tuple[int, ...], classes: int) -> lis
             f"not inputs of shape {_written(input_shape)}"
         )
     channels, height, width = input_shape
-    layers: list[nn.Module] = [_channels_last()]
+    found: list[Dense | Convolution] = []
     for outputs in filters:
-        # Pooling first: the result is that of ReLU first, with a quarter of the elements.
-        layers += [
-            nn.Conv2d(channels, outputs, kernel, padding=kernel // 2),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-        ]
+        found.append(Convolution(channels, outputs, kernel))
         channels, height, width = outputs, height // 2, width // 2
-    return layers + _dense(channels * height * width, hidden, classes)
+    return found + _dense(channels * height * width, hidden, classes)
 
 
 def _channels_last() -> nn.Module:
@@ -270,9 +307,14 @@ def _load_own(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Modul
     try:
         model = load_object(name)(input_shape, classes)
     except Exception as error:
-        raise UsageError(f"cannot load the model {name}: {_cause(error)}") from error
+        raise UsageError(f"cannot load the model {name}: {cause(error)}") from error
     if not isinstance(model, nn.Module):
         raise UsageError(f"{name} must return a torch.nn.Module, not {type(model).__name__}")
+    return check_own(name, model, input_shape, classes)
+
+
+def check_own(name: str, model: nn.Module, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return a model of the user's in training mode; UsageError if it cannot be trained."""
     _try_out(name, model, input_shape, classes)
     check_trainable(model, f"the model {name}")
     return model.train()
@@ -287,7 +329,7 @@ def _try_out(name: str, model: nn.Module, input_shape: tuple[int, ...], classes:
             logits = model.eval()(torch.zeros(2, *input_shape))
     except Exception as error:
         raise UsageError(
-            f"the model {name} fails on inputs of shape {_written(input_shape)}: {_cause(error)}"
+            f"the model {name} fails on inputs of shape {_written(input_shape)}: {cause(error)}"
         ) from error
     shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if shape != (2, classes):
@@ -300,7 +342,7 @@ def _written(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     """Return an error on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,7 +9,7 @@ from typing import Any
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, DIM, ROUNDS, RunOptions
+from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LengthOptions, RunOptions
 from hpcfl.system import outputs
 
 DEFAULT_DIM = 165_000
@@ -32,6 +32,7 @@ class BenchOptions(RunOptions):
         recorded="no",
     )
     dim: int | None = option(None, "Length d of the vectors.", **DIM, default_text=f"{DEFAULT_DIM}")
+    model: str | None = again(LengthOptions, "model", None)
     rounds: int = option(10, "Measured rounds.", **ROUNDS, repeats="yes")
     max_rounds: int | None = option(
         None,
@@ -68,9 +69,11 @@ class BenchOptions(RunOptions):
     )
     resume: Path | None = option(
         None,
-        "Continue the results file of a run that was interrupted, with the options of that run.",
+        "Continue the results file of a run that was interrupted, with the options of that run: no "
+        "others need be given.",
         recorded="no",
         sweepable=False,
+        of_launch=True,
     )
     updates: Path | None = option(None, "Vectors from a .npy or HDF5 file, one row per device.")
     save_aggregate: Path | None = option(
@@ -126,6 +129,7 @@ class BenchOptions(RunOptions):
         "moment=during after they made their messages, moment=after at the end of the phase. "
         "Rounds count from 0, warm-up included. May be repeated. Needs mpirun --with-ft ulfm.",
         resumable=True,
+        of_launch=True,
     )
 
     def __post_init__(self) -> None:

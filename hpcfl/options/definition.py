@@ -42,6 +42,8 @@ class Option:
     recorded: Literal["always", "if given", "no"] = "always"
     sweepable: bool = True  # whether the plan of a sweep may set it
     resumable: bool = False  # whether a run may go on with another value
+    # Whether it is about one launch of a run: who goes on with the run gives it anew.
+    of_launch: bool = False
     # Whether runs that differ in it are repeats of one configuration; "if given": only whether
     # there is a value matters; "if any": only whether the number is 0.
     repeats: Literal["no", "yes", "if given", "if any"] = "no"
@@ -248,6 +250,21 @@ def recorded(options: OptionGroup) -> dict[str, Any]:
         for name, value in values.items()
         if known[name].recorded == "always" or value != known[name].default
     }
+
+
+def asked_for(options: OptionGroup) -> dict[str, Any]:
+    """Return by name what options say that is not the default, for JSON; `make` reads it again.
+
+    The first field of some groups, which is no option, is among it. Options of one launch are not.
+    """
+    known = options_of(type(options))
+    found = {}
+    for one in dataclasses.fields(options):
+        value = getattr(options, one.name)
+        if one.name in known and (known[one.name].of_launch or value == known[one.name].default):
+            continue
+        found[one.name] = str(value) if isinstance(value, Path | Fraction) else value
+    return found
 
 
 def _whole(value: Any) -> int:

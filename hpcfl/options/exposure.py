@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import OptionGroup, again, option
-from hpcfl.options.shared import DEVICES, DIM, ProtocolOptions, SeedOptions
+from hpcfl.options.shared import DEVICES, DIM, LengthOptions, ProtocolOptions, SeedOptions
 from hpcfl.system import outputs
 
 # The papers' fraction of colluding devices.
@@ -56,6 +56,7 @@ class ExposureOptions(OptionGroup):
         default_text="all; required by secagg-graph",
     )
     dim: int = option(DEFAULT_DIM, "Number d of coordinates; only counts depend on it.", **DIM)
+    model: str | None = again(LengthOptions, "model", None)
     floor: int | None = option(
         None, "Report anonymity sets with fewer members than this.", at_least=1
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import option
-from hpcfl.options.shared import DEVICES, DIM, LinkOptions, RoundOptions
+from hpcfl.options.definition import again, option
+from hpcfl.options.shared import DEVICES, DIM, LengthOptions, LinkOptions, RoundOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,7 @@ class PredictOptions(RoundOptions, LinkOptions):
     protocol: str = field(kw_only=False)
     devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
+    model: str | None = again(LengthOptions, "model", None)
     ranks: int = option(1, "Ranks of a run on this machine; 1: one process.", at_least=1)
     calibration: Path | None = option(
         None, "File of 'hpcfl calibrate'.", default_text="this host's"

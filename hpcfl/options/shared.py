@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
@@ -238,6 +240,30 @@ class SeedOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LengthOptions(OptionGroup):
+    """A model that says how long vectors are, in place of a number."""
+
+    model: str | None = option(
+        None,
+        "Let d be the number of parameters of a model of hpcfl train, such as 2nn or "
+        "softmax@digits, or of what MODULE:FUNCTION returns (a torch module, arrays, or d), in "
+        "place of --dim.",
+        unit="name",
+        recorded="if given",
+    )
+
+
+def check_length(given: Mapping[str, Any]) -> None:
+    """Refuse, by UsageError, to be given the vectors' length by two options."""
+    if given.get("model") is not None:
+        for name in ("dim", "updates"):
+            if given.get(name) is not None:
+                raise UsageError(
+                    f"--model and --{name} both say how long the vectors are: give one of them"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOptions(RoundOptions, LinkOptions, SeedOptions):
     """What `hpcfl bench` and `hpcfl train` have in common."""
 
@@ -246,6 +272,7 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         "Results file (.h5), or a folder for it.",
         recorded="no",
         sweepable=False,
+        of_launch=True,
         repeats="yes",
         writes=outputs.RESULTS,
     )

@@ -144,9 +144,11 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     )
     resume: Path | None = option(
         None,
-        "Continue from a checkpoint, with the options of the run that wrote it.",
+        "Continue from a checkpoint, with the options of the run that wrote it: no others need be "
+        "given.",
         resumable=True,
         sweepable=False,
+        of_launch=True,
     )
 
     def __post_init__(self) -> None:

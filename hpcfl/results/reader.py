@@ -7,6 +7,7 @@ import glob
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,11 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, names, options_of, stated
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief, formats
-from hpcfl.report.formats import counted
+from hpcfl.report.formats import counted, words
 from hpcfl.results import heaps, schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.schema import SCHEMA, STATUSES, Metric, StoredDataset
+from hpcfl.system import files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +64,7 @@ class Run:
     warmup: NDArray[np.bool_]
     training: dict[str, NDArray[np.float64]]  # shapes (R,) or (R, N); empty without training
     partition: NDArray[np.int64] | None = None  # samples, shape (N, classes)
+    asked: dict[str, Any] | None = None  # see `hpcfl.options.definition.asked_for`
     # The launches after the first: ``command``, ``started``, ``first_round``, and environment.
     resumed: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     promise_failure: NDArray[np.float64] | None = None
@@ -154,7 +157,12 @@ class Run:
     def unfinished(self) -> str | None:
         """What is to be said of a run that is not complete, after its path; None of another."""
         after = f"after {counted(self.rounds, 'round')}"
-        resume = "the same command with --resume continues"
+        resume = "its checkpoint continues it with hpcfl train --resume"
+        if not self.training:
+            # Code of one's own is named anew.
+            named = str((self.asked or {}).get("protocol", ""))
+            own = f"{shlex.quote(words(named))} " if ":" in named else ""
+            resume = f"hpcfl bench {own}--resume {shlex.quote(str(self.path))} continues"
         return {
             "complete": None,
             "failed": f"is of a run that failed {after}",
@@ -374,11 +382,20 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
         phases=phases,
         config=config,
         environment=_facts(_group(file, schema.ENVIRONMENT)),
+        asked=_asked(root.get(schema.ASKED)),
         training=_training(file, finished, devices),
         partition=_partition(file, devices),
         resumed=_resumed(file, finished),
         **arrays,
     )
+
+
+def _asked(text: Any) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    found = files.parse_json(text)
+    _require(isinstance(found, dict), "what was asked for is not a JSON object")
+    return dict(found)
 
 
 def _last_of(rounds: Any, datasets: Sequence[StoredDataset]) -> int:

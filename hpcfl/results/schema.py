@@ -35,6 +35,9 @@ AT_END = {
     STATUS: "running, complete, failed, or interrupted by a signal",
     FINISHED: "when the run ended, UTC; empty before",
 }
+# From it a run goes on.
+ASKED = "asked"
+ADDED = {ASKED: "what was asked for, as JSON; files of earlier versions do without"}
 STATUS_TYPE, TIME_TYPE = "S11", "S20"  # a time is 2025-01-31T23:59:59Z
 # Text that is found out when a launch ends.
 WORD_TYPE = "S16"

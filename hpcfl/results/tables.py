@@ -72,7 +72,8 @@ def phases(summary: Summary) -> Table:
             RULE,
             _phase_row(summary.total, others),
         ],
-        f"A round of {summary.variant}, N = {summary.devices}, d = {summary.dim}",
+        f"A round of {summary.variant}, N = {summary.devices}, "
+        f"d = {summary.dim}{_of_model(summary)}",
         [
             "device: the slowest device of each round; rank: the slowest of devices and server",
             "B/device: mean over the devices that sent or received any; total: over the survivors",
@@ -104,7 +105,7 @@ def facts(summary: Summary) -> Facts:
             "status": _status(summary.status),
             "protocol": summary.variant,
             "devices N": summary.devices,
-            "parameters d": summary.dim,
+            "parameters d": f"{summary.dim}{_of_model(summary)}",
             "rounds": f"{summary.rounds_measured} measured + {summary.rounds_warmup} of warm-up"
             + stopped,
             "validated": f"{summary.rounds_validated}/{summary.rounds_total}",
@@ -119,6 +120,12 @@ def facts(summary: Summary) -> Facts:
             "modelled": _spread(summary.modelled_round_seconds),
         }
     )
+
+
+def _of_model(summary: Summary) -> str:
+    """Return the model that the vectors are as long as, if it is recorded."""
+    model = summary.config.get("model")
+    return "" if model is None else f" ({formats.words(model)})"
 
 
 def _memory(summary: Summary) -> str | None:

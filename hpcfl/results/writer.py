@@ -15,10 +15,12 @@ well, and what finds no room is found before the first round.
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import re
 import secrets
+import shlex
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,9 +66,10 @@ class ResultsWriter:
 
     A context manager: leaving it closes the file, with status ``complete``; ``interrupted`` if
     `Left` is on its way out, ``failed`` if another exception is. `config` and `environment` are
-    stored by `schema.encode`. `rounds` is the largest number of rounds, warm-up included: space for
-    all is allocated now if it is not much, and space for `at_end`, what of the environment is found
-    out when the run ends (with what stands for it until then, see `record_end`). `training` and
+    stored by `schema.encode`, `asked` is what `~hpcfl.options.definition.asked_for` returns.
+    `rounds` is the largest number of rounds, warm-up included: space for all is allocated now if it
+    is not much, and space for `at_end`, what of the environment is found out when the run ends
+    (with what stands for it until then, see `record_end`). `training` and
     `device_training` name figures of each round, and of each round and device; `partition` has the
     shape (N, classes). With `failures` it is kept which devices failed and how long it took to go
     on without them, with `ranks`, their number, what the ranks did with their time, and with
@@ -85,6 +88,7 @@ class ResultsWriter:
         phases: Sequence[str],
         devices: int,
         rounds: int,
+        asked: Mapping[str, Any] | None = None,
         at_end: Mapping[str, Any] | None = None,
         training: Sequence[str] = (),
         device_training: Sequence[str] = (),
@@ -111,6 +115,8 @@ class ResultsWriter:
             "command": command,
             "started": _now(),
         }
+        if asked is not None:
+            header[schema.ASKED] = json.dumps(asked)
         some = failures, ranks, helpers, committee
         self._allocated = _first_rounds(0, rounds, _bytes_of_round(len(phases), devices, *some))
         needed = predicted_bytes(len(phases), devices, self._allocated, *some)
@@ -264,8 +270,8 @@ class ResultsWriter:
             self._open(self._launch, [*self._training])
         except UsageError as error:
             raise HpcflError(
-                f"{error}; {formats.counted(self.written, 'round')} so far kept: continue with "
-                "--resume"
+                f"{error}; what there is, {formats.counted(self.written, 'round')}, is kept: "
+                f"continue with {self._how_on}"
             ) from error
 
     def _check_place(self) -> None:
@@ -274,6 +280,12 @@ class ResultsWriter:
                 f"{self.path} was removed, moved or replaced while rounds were written to it: "
                 "leave results alone until their run has ended"
             )
+
+    @property
+    def _how_on(self) -> str:
+        if self._training:
+            return "hpcfl train --resume and its checkpoint, if there is one"
+        return f"hpcfl bench --resume {shlex.quote(str(self.path))}"
 
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
@@ -315,7 +327,7 @@ class ResultsWriter:
         except (OSError, RuntimeError) as error:
             raise HpcflError(
                 f"cannot write round {self.written} to {self.path} ({_reason(error)}): the rounds "
-                "before it are kept; make room, and continue with --resume"
+                f"before it are kept; make room, and continue with {self._how_on}"
             ) from error
         self.written += 1
         self._check_place()

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.delivery import delivery, party_of
 from hpcfl.comm.phases import Pattern, Role, Step
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import UsageError
@@ -108,33 +109,38 @@ def check_outcome(protocol: AggregationProtocol, server: Any) -> None:
     for attribute in ("survivors", "total"):
         if not hasattr(server, attribute):
             raise UsageError(
-                f"the server of the protocol {protocol.name!r}, {type(server).__name__}, has no "
-                f"{attribute} after the round: see 'Adding a protocol'"
+                f"the server of the protocol {protocol.name!r}, "
+                f"{type(party_of(server)).__name__}, has no {attribute} after the round: see "
+                "docs/own-protocol.md"
             )
 
 
 def _check_model(protocol: AggregationProtocol, device: Any, server: Any) -> None:
-    """Refuse a device that does not keep the model which it receives: training looks for it."""
-    for step in protocol.steps:
-        if step.upload:
-            break
-        if step.pattern is Pattern.BROADCAST and step.role is Role.DEVICE:
-            getattr(device, f"receive_{step.name}")(getattr(server, f"send_{step.name}")())
-            if getattr(device, "model", None) is not None:
-                return
-    raise UsageError(
-        f"the protocol {protocol.name!r} cannot be trained by: before its upload, its device, "
-        f"{type(device).__name__}, must receive the model in a broadcast and keep it as model, "
-        "float32 of shape (d,), as hpcfl.algorithms.aggregation.base.ModelReceiver does"
+    """Refuse a device that has no model once it has received what comes before anything else."""
+    step = protocol.steps[0]
+    if step != delivery(protocol.steps):
+        return  # what comes before it is not played here: a round finds out
+    receiver = () if step.pattern is Pattern.BROADCAST else (0,)
+    getattr(device, f"receive_{step.name}")(getattr(server, f"send_{step.name}")(*receiver))
+    if getattr(device, "model", None) is None:
+        raise without_model(protocol.name, device)
+
+
+def without_model(name: str, device: Any) -> UsageError:
+    """Return the error for a device that is to train and has received no model."""
+    return UsageError(
+        f"the protocol {name!r} cannot be trained by: before its upload, its device, "
+        f"{type(party_of(device)).__name__}, must receive the model in the phase model, float32 of "
+        "shape (d,), or keep it as model, as hpcfl.algorithms.aggregation.base.ModelReceiver does"
     )
 
 
 def _check_method(name: str, side: str, party: Any, method: str, *arguments: str) -> None:
     called = f"{method}({', '.join(arguments)})"
-    whose = f"the {side} of the protocol {name!r}, {type(party).__name__},"
+    whose = f"the {side} of the protocol {name!r}, {type(party_of(party)).__name__},"
     found = getattr(party, method, None)
     if not callable(found):
-        raise UsageError(f"{whose} lacks the method {called}: see 'Adding a protocol'")
+        raise UsageError(f"{whose} lacks the method {called}: see docs/own-protocol.md")
     try:
         inspect.signature(found).bind(*arguments)
     except TypeError as error:

@@ -202,6 +202,10 @@ def _check(command: Command, key: str, text: str) -> None:
     about = command.keys[key]
     value = about.read(text)
     about.check(value)
+    if command.name == "bench" and key == "model":
+        from hpcfl.learning.sizes import parameters
+
+        parameters(value)
     if key == "devices" and isinstance(value, tuple) and len(value) != 1:
         raise UsageError(f"{text!r} is not a number of devices; give a list of numbers in [grid]")
     if key == "aggregate":

@@ -102,6 +102,21 @@ def guess_size() -> int | None:
     return next((size for size in sizes if size), _slurm_tasks() or None)
 
 
+def again(ranks: int, arguments: list[str]) -> str:
+    """Return the command that runs ``hpcfl`` with some arguments on as many ranks as this job."""
+    import shlex
+
+    typed = shlex.join(arguments)
+    if netlab_facts():
+        return f"hpcfl netlab ... -- {typed}"
+    if ranks == 1:
+        return f"hpcfl {typed}"
+    if _slurm_tasks() == ranks and _number(RANK_VARIABLES[0]) is None:
+        return f"srun -n {ranks} hpcfl {typed}"
+    tolerant = "--with-ft ulfm " if survives_deaths() else ""
+    return f"mpirun {tolerant}-n {ranks} hpcfl {typed}"
+
+
 def netlab_facts() -> dict[str, float | int | str | None]:
     """Return what `hpcfl netlab` says about this rank's links, nothing outside of a lab."""
     text = os.environ.get(NETLAB_VARIABLE)

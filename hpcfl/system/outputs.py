@@ -57,6 +57,7 @@ FOLDER = Kind("results", in_folder=True)
 AGGREGATE = Kind("aggregates")
 TRANSCRIPT = Kind("transcripts")
 MANIFEST = Kind("frozen sweeps")
+SOURCE = Kind("files of code")
 FIGURE = Kind(
     "figures",
     False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def load_object(name: str) -> Any:
     # because the user's code may import its neighbours later.
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
-    return getattr(importlib.import_module(module), attribute)
+    return operator.attrgetter(attribute)(importlib.import_module(module))
 
 
 def load_class(name: str, kind: type[Any], what: str) -> type[Any]:

@@ -42,7 +42,7 @@ def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -
     participation = Participation(sizes.size, invited, options.sampling, options.seed)
     most = most_in_round(options, per_round, sizes.size)
     protocol, _ = build(
-        options.aggregate, options, per_round, dim, population=sizes.size, most=most
+        options.aggregate, options, per_round, dim, population=sizes.size, most=most, learns=True
     )
     return Federation(sizes, participation, options.rounds, options.seed, protocol, options)
 
@@ -52,7 +52,7 @@ def most_in_round(options: TrainOptions, per_round: int, devices: int) -> int:
     return devices if options.sampling == "poisson" else per_round
 
 
-def check_algorithm(options: TrainOptions, devices: int) -> None:
+def check_algorithm(options: TrainOptions, devices: int, dim: int) -> None:
     """Refuse what does not go together, before any data are read."""
     kind = federated.find(options.algorithm)
     leaves_out = kind.leaves_out or (
@@ -70,7 +70,7 @@ def check_algorithm(options: TrainOptions, devices: int) -> None:
             "--model-update changed"
         )
     check_degree(options, options.per_round or devices)
-    federation = make_federation(options, np.ones(devices, np.int64), dim=1)
+    federation = make_federation(options, np.ones(devices, np.int64), dim)
     kind.check(federation, options)
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.results.schema import CHECKPOINT_SUFFIX
 from hpcfl.system import files, outputs
 
-VERSION = 3
+VERSION = 4
 # What may differ between the run that was interrupted and the one that goes on: some options, and
 # sentences that follow from them.
 FREE = {*names(TrainOptions, resumable=True), "promises"}
@@ -44,6 +45,7 @@ class Checkpoint:
     velocity: NDArray[np.float64]  # the server's momentum, shape (d,)
     bytes_up: int  # that all devices have sent so far
     config: Mapping[str, Any]  # the options of the run
+    asked: Mapping[str, Any]  # what it was asked for; see `hpcfl.options.definition.asked_for`
     # Rounds that may have been played besides those before this one, and in vain, at most.
     repeated: int = 0
     # Rounds that may be played after this one before the next checkpoint, at most: whoever resumes
@@ -74,6 +76,7 @@ class Checkpoint:
                 survivors=np.array(self.survivors, np.int64),
                 successor=np.frombuffer(self.successor.encode(), np.uint8),
                 config=np.frombuffer(_bound(self.config).encode(), np.uint8),
+                asked=np.frombuffer(json.dumps(dict(self.asked)).encode(), np.uint8),
             )
 
 
@@ -111,21 +114,39 @@ def path_for(results: Path) -> Path:
     return results.with_suffix(CHECKPOINT_SUFFIX)
 
 
+def restored(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes the options of a run that goes on from a file, beside what is given.
+
+    UsageError if something given is another value than the run's, and may not be.
+    """
+    from hpcfl.results.restoring import together
+
+    if path.suffix in outputs.RESULTS.endings:
+        raise UsageError(
+            f"{path} is a file of results, and a training goes on from its checkpoint: "
+            f"hpcfl train --resume {path_for(path)}"
+        )
+    with _reading(path):
+        arrays = _arrays(path)
+        stored, before = _object(arrays, "config"), _object(arrays, "asked")
+    code = ("algorithm", "aggregate", "model")
+    found = together(TrainOptions, path, before, stored, given, FREE, code)
+    # Beside the rounds before, unless another place is given.
+    return {"output": str(path.parent), **found}
+
+
 def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
     """Return the state in a file; a UsageError says that it is not of a run with these options."""
-    try:
-        arrays = files.load_npz(path)
-        if _count(arrays, "version") != VERSION:
-            raise UsageError(f"{path} was written by another version of hpcfl")
-        stored = files.parse_json(arrays["config"].tobytes())
-        if not isinstance(stored, dict):
-            raise ValueError("its options are not a JSON object")
+    with _reading(path):
+        arrays = _arrays(path)
+        stored = _object(arrays, "config")
         checkpoint = Checkpoint(
             next_round=_count(arrays, "next_round"),
             weights=_model(arrays, "weights", np.float32),
             velocity=_model(arrays, "velocity", np.float64),
             bytes_up=_count(arrays, "bytes_up"),
             config=config,
+            asked=_object(arrays, "asked"),
             # Fewer than none would make the privacy that was spent look less than it is.
             repeated=_count(arrays, "repeated"),
             at_risk=_count(arrays, "at_risk"),
@@ -138,14 +159,6 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
         successor = arrays["successor"].tobytes().decode(errors="replace")
         if checkpoint.weights.shape != checkpoint.velocity.shape:
             raise ValueError("its arrays do not fit together")
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read as a checkpoint: {error.strerror or error}"
-        ) from None
-    except KeyError as error:
-        raise UsageError(f"{path} cannot be read as a checkpoint: it has no {error}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} cannot be read as a checkpoint: {error}") from None
     if successor:
         raise UsageError(
             f"{path} is superseded: a private run that went on from it has written "
@@ -158,7 +171,7 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
         name = other[0]
         raise UsageError(
             f"{path} is of a run with {name} {_word(stored.get(name))}, not {wanted.get(name)}: "
-            "resume with the same options"
+            "leave it out, or give the same"
         )
     # The model may be followed by what the algorithm keeps beside it, never be smaller.
     if checkpoint.weights.size < config.get("dim", 1):
@@ -167,6 +180,35 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
             f"for a model of {config['dim']}"
         )
     return checkpoint
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say in a sentence what is wrong with a file that is read."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read as a checkpoint: {error.strerror or error}"
+        ) from None
+    except KeyError as error:
+        raise UsageError(f"{path} cannot be read as a checkpoint: it has no {error}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} cannot be read as a checkpoint: {error}") from None
+
+
+def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
+    arrays = files.load_npz(path)
+    if _count(arrays, "version") != VERSION:
+        raise UsageError(f"{path} was written by another version of hpcfl")
+    return arrays
+
+
+def _object(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, Any]:
+    found = files.parse_json(arrays[name].tobytes())
+    if not isinstance(found, dict):
+        raise ValueError(f"its {name} is not a JSON object")
+    return found
 
 
 def _count(arrays: Mapping[str, NDArray[Any]], name: str) -> int:

@@ -20,6 +20,9 @@ from hpcfl.training.presets import PRESETS
 OF_ALGORITHMS = frozenset(options_of(PrivacyOptions)) | frozenset(options_of(LocalOptions))
 """Options of which an algorithm says whether it has a use for them."""
 
+# Of which one is given.
+LENGTH = {"epochs", "steps"}
+
 
 def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     """Return the options that keywords, or a command line, stand for, at least ``algorithm``.
@@ -29,7 +32,7 @@ def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     option would be ignored.
     """
     options = resolved(given, preset)
-    _check_used(given, options)
+    check_used(given, options)
     return options
 
 
@@ -39,7 +42,7 @@ def unused(options: TrainOptions) -> Set[str]:
     return (usage.OF_PROTOCOLS | OF_ALGORITHMS) - used
 
 
-def _check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
+def check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
     """Refuse, with a UsageError, what neither the algorithm nor the protocol has a use for."""
 
     def used(algorithm: str, protocol: str) -> Set[str]:
@@ -60,20 +63,24 @@ def _check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
 
 def resolved(given: Mapping[str, Any], preset: str | None) -> TrainOptions:
     """Return the same, whether all that is given is used or not."""
-    if preset is not None and preset not in PRESETS:
-        raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
-    # Within a lab the seconds that are modelled are those of its links.
-    values = {**(PRESETS[preset] if preset is not None else {}), **netlab_link()}
     given = stated(TrainOptions, given)
-    length = {"epochs", "steps"}
-    if given.keys() & length:
-        values = {name: value for name, value in values.items() if name not in length}
-    values |= given
+    values = with_preset(given, preset)
     defaults = find(values["algorithm"]).defaults(values)
-    if values.keys() & length:
-        defaults = {name: value for name, value in defaults.items() if name not in length}
+    if values.keys() & LENGTH:
+        defaults = {name: value for name, value in defaults.items() if name not in LENGTH}
     values = defaults | values
     if values.get("steps") is not None:
         values.setdefault("epochs", None)
     aggregate = make(TrainOptions, values).aggregate
     return make(TrainOptions, {**values, **without_dropouts(aggregate, given)})
+
+
+def with_preset(given: Mapping[str, Any], preset: str | None) -> dict[str, Any]:
+    """Return what is given, and what a preset, and a lab around the run, say besides."""
+    if preset is not None and preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    # Within a lab the seconds that are modelled are those of its links.
+    values = {**(PRESETS[preset] if preset is not None else {}), **netlab_link()}
+    if given.keys() & LENGTH:
+        values = {name: value for name, value in values.items() if name not in LENGTH}
+    return {**values, **given}

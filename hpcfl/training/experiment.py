@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, QuantisedProtocol
+from hpcfl.algorithms.aggregation.delivery import delivering
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
@@ -25,6 +26,7 @@ from hpcfl.report import brief, formats
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
+from hpcfl.rounds import parties
 from hpcfl.rounds.build import build, model_updates
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
@@ -127,8 +129,10 @@ class Training:
         self._survivors = list(checkpoint.survivors)
         self._algorithm.resume(self._survivors, checkpoint.repeated)
 
-    def checkpoint(self, config: Mapping[str, Any], at_risk: int = 0) -> Checkpoint:
-        """Return the state between two rounds, at the server; see `Checkpoint.at_risk`."""
+    def checkpoint(
+        self, config: Mapping[str, Any], asked: Mapping[str, Any], at_risk: int = 0
+    ) -> Checkpoint:
+        """Return the state between two rounds, at the server; see `Checkpoint`."""
         # Nothing but the model has a velocity.
         velocity = np.append(self._velocity, np.zeros(self._state.size - self._dim))
         return Checkpoint(
@@ -137,6 +141,7 @@ class Training:
             velocity,
             self._bytes_up,
             config,
+            asked,
             self._algorithm.repeated,
             at_risk,
             tuple(self._survivors),
@@ -155,7 +160,7 @@ class Training:
         self._algorithm.repeated = transport.tell(self._algorithm.repeated)
         options = self._options
         self._enrolled = enrol(
-            find(options.aggregate, options.security),
+            delivering(find(options.aggregate, options.security)),
             transport,
             first_round=first,
             insecure_seed=options.insecure_seed,
@@ -217,7 +222,7 @@ class Training:
         """Sum the participants' vectors; what is not yet in `work` is made on the way."""
         algorithm, options = self._algorithm, self._options
         if not participants:
-            kind = find(options.aggregate, options.security)
+            kind = delivering(find(options.aggregate, options.security))
             record = RoundRecord.empty(len(kind.phases()), 0, transport.placement.helpers)
             record.validated = True
             return Played(record, Aggregate(np.zeros(self._state.size), 1.0, 0.0), 0.0)
@@ -228,6 +233,7 @@ class Training:
             self._state.size,
             algorithm.weights(participants),
             self._clients.sizes.size,
+            learns=True,
         )
         if isinstance(protocol, QuantisedProtocol):
             noise = algorithm.integer_noise(protocol, index)
@@ -258,11 +264,14 @@ class Training:
         self, index: int, participants: list[int], work: Work, live: Mapping[int, Any]
     ) -> None:
         """Let the live devices of this rank train from the model that they received."""
-        algorithm, seed = self._algorithm, self._options.seed
+        algorithm, options, seed = self._algorithm, self._options, self._options.seed
         for slot, device in live.items():
             id = participants[slot]
             samples = self._clients.samples(id)
-            model, state = device.model[: self._dim], device.model[self._dim :]
+            received = getattr(device, "model", None)
+            if received is None:
+                raise parties.without_model(options.aggregate, device)
+            model, state = received[: self._dim], received[self._dim :]
             if self._options.device_loss:
                 work.losses[:, id] = self._trainer.evaluate(model, *samples)[1], 1
             before = time.thread_time()

@@ -22,6 +22,7 @@ from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.options.definition import asked_for, make
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief
 from hpcfl.report.formats import counted, number
@@ -32,7 +33,8 @@ from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.parties import rehearse
 from hpcfl.system import outputs
 from hpcfl.system.interruption import Left, current
-from hpcfl.training import checkpoint, clients
+from hpcfl.system.launch import again
+from hpcfl.training import checkpoint, clients, defaults
 from hpcfl.training.build import (
     check_algorithm,
     make_algorithm,
@@ -69,6 +71,26 @@ class Trained:
             *(f"accuracy {number(value)}" for value in accuracy),
             end=self.path.name,
         )
+
+
+def asked(world: World, given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
+    """Return the options that keywords, or a command line, stand for; every rank calls this.
+
+    With ``resume`` they are those that the checkpoint says its run was asked for, but for what may
+    be given with another value. Raises what `~hpcfl.training.defaults.asked` does, and a UsageError
+    on every rank if something is given that is not as in the checkpoint.
+    """
+    path = given.get("resume")
+    if path is None:
+        if given.get("algorithm") is None:
+            raise UsageError(
+                "no algorithm is given, such as hpcfl train fedavg: hpcfl train --help lists them"
+            )
+        return defaults.asked(given, preset)
+    beside = defaults.with_preset(given, preset)
+    options = make(TrainOptions, world.agreed(lambda: checkpoint.restored(Path(path), beside)))
+    defaults.check_used(given, options)
+    return options
 
 
 def run(
@@ -108,8 +130,9 @@ def run(
 
 def check(options: TrainOptions, devices: int) -> None:
     """Refuse, with a UsageError, what cannot work, as far as it is known without the data."""
-    check_algorithm(options, devices)
-    _check_convex(options, _model(options))
+    name = _model(options)
+    _check_convex(options, name)
+    check_algorithm(options, devices, _expected_dim(name, options))
     protocol = _protocol(options, devices)
     rehearse(protocol, reduce=options.upload == "reduce", learns=options.model_update == "whole")
 
@@ -121,9 +144,9 @@ def _model(options: TrainOptions) -> str:
 
 
 def _protocol(options: TrainOptions, devices: int) -> AggregationProtocol:
-    """Return the protocol as it is but for the size of the model, which the data decide."""
-    per_round = options.per_round or devices
-    return build(options.aggregate, options, per_round, dim=1, population=devices)[0]
+    """Return the protocol as it is if the data are as they are published."""
+    per_round, dim = options.per_round or devices, _expected_dim(_model(options), options)
+    return build(options.aggregate, options, per_round, dim, population=devices, learns=True)[0]
 
 
 def _run(
@@ -141,6 +164,7 @@ def _run(
 
     interruption = current()
     neighbour = world.rank_on_host()
+    wanted = asked_for(replace(options, devices=count))
     name, protocol = _model(options), _protocol(options, count)
     helpers = protocol.helpers
     world.first_alone(lambda: _check_outputs(output))
@@ -214,6 +238,7 @@ def _run(
                 protocol=protocol.name,
                 command=shlex.join(command or ["hpcfl", *sys.argv[1:]]),
                 config=config,
+                asked=wanted,
                 environment=hosts.environment(world.facts(), transport.placement),
                 at_end=hosts.unknown(),
                 phases=algorithm.phases(protocol),
@@ -233,7 +258,7 @@ def _run(
         training.run(transport, watching)
         hosts.counters(transport)
         return None
-    keeping = _Keeping(training, options, config, writer, kept, results)
+    keeping = _Keeping(world, training, options, config, wanted, writer, kept, results)
     with (
         writer,
         interruption.writing(writer.mark_interrupted, keeping.given_up, keeping.how_on),
@@ -244,6 +269,16 @@ def _run(
         keeping.end(reason, hosts.counters(transport))
     notes = _notes(algorithm)
     return Trained(writer.path, name, training.weights, results, config, notes)
+
+
+def _expected_dim(name: str, options: TrainOptions) -> int:
+    """Return the number of parameters that a model has, if the data are as they are published."""
+    from hpcfl.learning import datasets, models
+
+    shape, classes = datasets.SAMPLES[options.dataset]
+    if ":" not in name:
+        return sum(layer.parameters for layer in models.layers(name, shape, classes))
+    return models.parameter_count(models.build(name, shape, classes, options.seed))
 
 
 def _check_outputs(output: Path) -> None:
@@ -258,9 +293,11 @@ class _Keeping(RoundObserver):
 
     def __init__(
         self,
+        world: World,
         training: Training,
         options: TrainOptions,
         config: Mapping[str, Any],
+        asked: Mapping[str, Any],
         writer: ResultsWriter,
         kept: checkpoint.Checkpoints,
         results: list[RoundResult],
@@ -268,10 +305,17 @@ class _Keeping(RoundObserver):
         self._training = training
         self._options = options
         self._config = config
+        self._asked = asked
         self._writer = writer
         self._kept = kept
         self._results = results
-        self._latest = training.checkpoint(config)
+        self._latest = self._state()
+        # Code of one's own is named anew.
+        own = [options.algorithm] if ":" in options.algorithm else []
+        for option, named in (("--aggregate", options.aggregate), ("--model", options.model or "")):
+            own += [option, named] if ":" in named else []
+        alone = again(world.size, ["train", *own, "--resume", str(kept.path)])
+        self._again = current().advice or f"continue with {alone}"
 
     def begin(self) -> None:
         """Keep what must be kept before the first round."""
@@ -281,10 +325,13 @@ class _Keeping(RoundObserver):
     def finished(self, index: int, result: RoundResult) -> None:
         self._writer.append(result.record, result.figures | result.device_figures)
         self._results.append(result)
-        self._latest = self._training.checkpoint(self._config)
+        self._latest = self._state()
         every = self._options.checkpoint_every
         if every is not None and len(self._results) % every == 0:
-            self._kept.save(self._training.checkpoint(self._config, at_risk=every))
+            self._kept.save(self._state(at_risk=every))
+
+    def _state(self, at_risk: int = 0) -> checkpoint.Checkpoint:
+        return self._training.checkpoint(self._config, self._asked, at_risk)
 
     def how_on(self) -> str:
         """Say where the finished rounds are, and what there will be to go on from."""
@@ -293,28 +340,39 @@ class _Keeping(RoundObserver):
         told += str(self._writer.path)
         if options.error_feedback:
             return f"{told}; with --error-feedback the run cannot be continued"
-        advice = current().advice
-        if path.exists() or advice:
-            return f"{told}; {advice or f'continue with --resume {path}'}"
+        if path.exists() or current().advice:
+            return f"{told}; {self._again}"
         return (
-            f"{told}; continue with --resume {path} if it is there now (to be sure of it, send "
-            "SIGUSR1 instead, or give --checkpoint-every)"
+            f"{told}; {self._again} if there is a checkpoint now (to be sure of it, "
+            "send SIGUSR1 instead, or give --checkpoint-every)"
         )
 
     def given_up(self) -> str:
         """Keep what there was before the round that does not end; say how to go on."""
         # It is played again by whoever resumes, with new noise.
-        return str(_left(replace(self._latest, at_risk=1), self._options, self._kept))
+        return str(self._left(replace(self._latest, at_risk=1)))
 
     def end(self, reason: str, counters: Mapping[str, NDArray[np.float64]]) -> None:
         """Write what is known at the end of the rounds; raises `Left` if a signal ended them."""
         self._writer.record_end(counters)
         if reason == "interrupted":
-            raise _left(self._training.checkpoint(self._config), self._options, self._kept)
+            raise self._left(self._state())
         every = self._options.checkpoint_every
         if every is not None and self._results and len(self._results) % every == 0:
             # The last one, after which nothing is played any more.
-            self._kept.save(self._training.checkpoint(self._config))
+            self._kept.save(self._state())
+
+    def _left(self, state: checkpoint.Checkpoint) -> Left:
+        """Keep the state of a training that was told to leave; return what to tell every rank."""
+        told = f"stopped by a signal after {counted(state.next_round, 'round')}"
+        if self._options.error_feedback:
+            sentence = f"{told}; with --error-feedback the run cannot be continued"
+            return Left(sentence, resumable=False)
+        try:
+            self._kept.save(state)
+        except HpcflError as problem:
+            return Left(f"{told}, but {problem}", resumable=False)
+        return Left(f"{told}; {self._again}")
 
 
 def _notes(algorithm: FederatedAlgorithm) -> tuple[str, ...]:
@@ -376,20 +434,6 @@ def _check_unfinished(state: checkpoint.Checkpoint, options: TrainOptions) -> No
             f"{options.resume} has {counted(state.next_round, 'round')} behind it, and --rounds is "
             f"{rounds}: there is nothing left to train"
         )
-
-
-def _left(
-    state: checkpoint.Checkpoint, options: TrainOptions, kept: checkpoint.Checkpoints
-) -> Left:
-    """Keep the state of a training that was told to leave; return what to tell every rank."""
-    told = f"stopped by a signal after {counted(state.next_round, 'round')}"
-    if options.error_feedback:
-        return Left(f"{told}; with --error-feedback the run cannot be continued", resumable=False)
-    try:
-        kept.save(state)
-    except HpcflError as problem:
-        return Left(f"{told}, but {problem}", resumable=False)
-    return Left(f"{told}; {current().advice or f'continue with --resume {kept.path}'}")
 
 
 def _algorithm(

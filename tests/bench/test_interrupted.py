@@ -81,7 +81,9 @@ def status_with_h5py(path):
 def test_a_signal_lets_the_round_end_and_is_told(tmp_path, number):
     handlers = [signal.getsignal(each) for each in SIGNALS]
     threads = threading.active_count()
-    with pytest.raises(AgreedError, match="after 2 rounds; continue with --resume") as told:
+    with pytest.raises(
+        AgreedError, match="after 2 rounds; continue with hpcfl bench --resume"
+    ) as told:
         bench(tmp_path / "run.h5", after=2, act=lambda: os.kill(os.getpid(), number))
     run = load(tmp_path / "run.h5")
 
@@ -381,7 +383,7 @@ def test_a_round_that_does_not_end_is_given_up(tmp_path, deadline, signals):
     run = load(path)
 
     assert job.returncode == LEFT_STATUS, err
-    assert f"after 3 rounds; continue with --resume {path}" in err
+    assert f"after 3 rounds; continue with hpcfl bench --resume {path}" in err
     assert "Traceback" not in err
     assert (run.status, run.rounds) == ("interrupted", 3)
 

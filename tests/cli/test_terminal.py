@@ -67,7 +67,7 @@ def test_one_rank_alone_answers(arguments, monkeypatch):
     [
         (["nonsense"], "No such command 'nonsense'"),
         (["attack", "nonsense"], "No such command 'nonsense'"),
-        (["bench"], "Missing argument 'PROTOCOL'"),
+        (["bench"], "no protocol is given"),
         (["bench", "sparse", "--devices", "3,x"], "--devices is '3,x'; it must be whole numbers"),
         (["bench", "sparse", "--devices", "0"], "--devices is 0; it must be at least 1"),
         (["bench", "sparse", "--seed", "-1"], "--seed is -1; it must be at least 0"),

@@ -602,7 +602,8 @@ CONFIG = {"dim": 4, "seed": 0}
 
 def saved(path, **changes):
     """Write a checkpoint of which some arrays are others, or left out where None."""
-    state = checkpoint.Checkpoint(2, np.ones(4, np.float32), np.zeros(4), 9, CONFIG, 1, 1, (4, 3))
+    model = np.ones(4, np.float32)
+    state = checkpoint.Checkpoint(2, model, np.zeros(4), 9, CONFIG, {}, 1, 1, (4, 3))
     state.save(path)
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files} | changes
@@ -634,6 +635,8 @@ def saved(path, **changes):
         {"weights": np.ones((4, 1), np.float32), "velocity": np.zeros((4, 1))},
         {"weights": np.empty(0, np.float32), "velocity": np.empty(0)},
         {"config": np.frombuffer(b"[1]", np.uint8)},
+        {"asked": np.frombuffer(b"[1]", np.uint8)},
+        {"asked": None},
         {"config": np.frombuffer(b"[" * DEEP, np.uint8)},
         {"weights": None},
         {"version": "2"},

@@ -44,12 +44,20 @@ def job_under_way(path, *where):
     """Start a job, wait until it has finished more rounds, and return its ranks' processes."""
     before = load(path).rounds if path.exists() else 0
     job = start(*MPIRUN, RANKS, "hpcfl", "bench", *OPTIONS, *where)
+    wait_for_rounds(job, path, before + 3)
+    return job, [pid_of_rank(job.pid, rank) for rank in range(RANKS)]
+
+
+def wait_for_rounds(job, path, rounds):
     end = time.monotonic() + LIMIT_SECONDS
-    while not path.exists() or load(path).rounds < before + 3:
+    while not path.exists() or load(path).rounds < rounds:
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < end, "no round was finished in time"
         time.sleep(0.1)
-    return job, [pid_of_rank(job.pid, rank) for rank in range(RANKS)]
+
+
+def again(path):
+    return f"mpirun -n {RANKS} hpcfl bench --resume {path}"
 
 
 def all_gone(processes):
@@ -112,7 +120,7 @@ def test_ctrl_c_at_a_terminal_says_how_to_go_on(tmp_path):
     job.wait()
     os.close(terminal)
     told = re.search(
-        rb"stopped by a signal after (\d+) rounds; continue with --resume (\S+)", shown
+        rb"after (\d+) rounds; continue with mpirun -n \d+ hpcfl bench --resume (\S+)", shown
     )
 
     assert told, shown
@@ -130,7 +138,7 @@ def test_all_ranks_leave_together_whether_one_is_told_or_mpirun(tmp_path, rank):
 
     assert ended.returncode == LEFT_STATUS, ended.stderr
     assert ended.stderr.count("Error: stopped by a signal after") == 1
-    assert f"{run.rounds} rounds; continue with --resume {path}" in ended.stderr
+    assert f"{run.rounds} rounds; continue with {again(path)}" in ended.stderr
     assert "[rank" not in ended.stderr
     assert run.status == "interrupted"
     wait_until_gone(processes)
@@ -151,7 +159,7 @@ def test_a_rank_that_hangs_does_not_keep_the_others(tmp_path):
     run = load(path)
 
     assert ended.returncode != 0
-    assert f"after {finished} rounds; continue with --resume {path}" in ended.stderr
+    assert f"after {finished} rounds; continue with {again(path)}" in ended.stderr
     assert (run.status, run.rounds) == ("interrupted", finished)
 
 
@@ -181,7 +189,8 @@ def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path):
     before = load(path)
     assert (before.status, bool(before.validated.all())) == ("running", True)
     assert (before.bytes_up.sum(axis=(1, 2)) > 0).all()
-    job, processes = job_under_way(path, "--resume", path)
+    job = start(*MPIRUN, RANKS, "hpcfl", "bench", "--resume", path)
+    wait_for_rounds(job, path, before.rounds + 3)
     job.send_signal(signal.SIGUSR1)
     ended = finish(job, GONE_SECONDS)
     run = load(path)

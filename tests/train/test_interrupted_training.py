@@ -62,7 +62,9 @@ def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(tmp_path, number):
     for name in ("told", "resumed", "whole"):
         (tmp_path / name).mkdir()
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)]
-    with pytest.raises(AgreedError, match="after 2 rounds; continue with --resume") as told:
+    with pytest.raises(
+        AgreedError, match="after 2 rounds; continue with hpcfl train --resume"
+    ) as told:
         train(tmp_path / "told", number=number)
 
     assert told.value.exit_status == LEFT_STATUS == 75
@@ -106,7 +108,7 @@ def test_a_round_that_does_not_end_costs_nothing_but_itself(tmp_path):
     checkpoint = tmp_path / "run.checkpoint.npz"
 
     assert job.returncode == LEFT_STATUS, err
-    assert f"after 2 rounds; continue with --resume {checkpoint}" in err
+    assert f"after 2 rounds; continue with hpcfl train --resume {checkpoint}" in err
     assert (run.status, run.rounds) == ("interrupted", 2)
     with np.load(checkpoint) as state:
         assert (int(state["next_round"]), int(state["at_risk"])) == (2, 1)

@@ -246,7 +246,7 @@ def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
 def test_a_checkpoint_of_other_options_is_refused(tmp_path):
     begun = train(tmp_path, rounds=1, checkpoint_every=1)
     saved = checkpoint.path_for(begun.path)
-    with pytest.raises(UsageError, match="is of a run with seed 0, not 1: resume with the same"):
+    with pytest.raises(UsageError, match="is of a run with seed 0, not 1: leave it out"):
         train(tmp_path, seed=1, resume=saved)
 
 

@@ -446,7 +446,7 @@ def test_without_the_library_a_sentence_says_what_to_install(monkeypatch):
 def test_noise_that_the_server_adds_is_refused_as_devices_have_the_sum_without_it(options):
     options = TrainOptions(aggregate="ckks", devices=4, sigma=1.0, **options)
     with pytest.raises(UsageError, match="learn the sum before the server adds its noise"):
-        check_algorithm(options, 4)
+        check_algorithm(options, 4, dim=1)
 
 
 def test_predicted_bytes_are_those_of_a_round_but_for_what_compression_varies():
