@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "Train a model through an aggregation protocol.",
     "data": "Fetch data sets to train on.",
     "predict": "Say what a round would cost, without playing it.",
+    "advise": "Say which protocol to take, and what it costs.",
     "calibrate": "Measure what operations and messages cost here, for predict.",
     "reproduce": "Run the papers' tables and figures again.",
     "report": "Print results files: one in full, or several side by side.",

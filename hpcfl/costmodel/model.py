@@ -30,6 +30,14 @@ SUMMED = (
 )
 
 
+EXTRAPOLATED = "extrapolated: the model was checked for up to 100 devices and 2,000,000 parameters"
+
+
+def beyond_checked(devices: int, dim: int) -> bool:
+    """Return whether a round is so much larger than those that the model was checked with."""
+    return devices > 1_000 or dim > 2_000_000
+
+
 @dataclass(frozen=True)
 class PhasePrediction:
     """What a phase takes: bytes and CPU seconds of a device which is in it, and of the server."""
@@ -216,14 +224,13 @@ def _beyond(memory: Memory) -> Iterator[str]:
 
 
 def _notes(protocol: AggregationProtocol, calibration: Calibration, ranks: int) -> tuple[str, ...]:
-    notes, parameters = protocol.cost_notes(), protocol.parameters
+    parameters = protocol.parameters
+    notes = [*filter(None, [protocol.not_played]), *protocol.cost_notes()]
     known = overhead_of(protocol, calibration.samples)
     if known != protocol.name:
         notes.append(f"Python's own work of {protocol.name} is taken to be that of {known}")
-    if parameters.devices > 1_000 or parameters.dim > 2_000_000:
-        notes.append(
-            "extrapolated: the model was checked for up to 100 devices and 2,000,000 parameters"
-        )
+    if beyond_checked(parameters.devices, parameters.dim):
+        notes.append(EXTRAPOLATED)
     if parameters.threads > 1:
         notes.append("elapsed seconds are those of ranks with one thread each")
     if ranks > 1 and calibration.ranks != ranks:

@@ -86,6 +86,10 @@ class Threat:
 
         They are a cohort, a stretch of the ring, or the whole round.
         """
+        if count == self.population:  # it need not be found out again and again
+            everybody = np.zeros(count + 1)
+            everybody[self.colluding] = 1.0
+            return everybody
         numbers = np.arange(count + 1)
         return hypergeometric(self.population, self.colluding, count, numbers)
 

@@ -183,6 +183,8 @@ class AggregationProtocol(ABC):
     devices_learn_sum : bool
         Whether devices learn the sum itself, so that noise which the server adds hides nothing
         from them.
+    in_rings : bool
+        Whether vectors can be summed modulo 2^B, in B bits (``--bits``).
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -194,6 +196,7 @@ class AggregationProtocol(ABC):
     tolerates_dropouts: ClassVar[bool] = True
     noise_adds_up: ClassVar[bool] = True
     devices_learn_sum: ClassVar[bool] = False
+    in_rings: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
     uploads_in_parts: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
@@ -509,8 +512,13 @@ class AggregationProtocol(ABC):
         )
 
     def cost_notes(self) -> list[str]:
-        """Return in clauses what the costs leave out, or why such a round cannot be run."""
+        """Return in clauses what the costs leave out."""
         return []
+
+    @property
+    def not_played(self) -> str:
+        """Why a round that can be predicted cannot be played, in a clause; "" where it can."""
+        return ""
 
     @property
     def repeatable(self) -> bool:
@@ -546,6 +554,8 @@ class AggregationProtocol(ABC):
 
 class QuantisedProtocol(AggregationProtocol):
     """A protocol that sums quantised vectors in a group."""
+
+    in_rings = True
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:

@@ -72,7 +72,7 @@ class CodedProtocol(QuantisedProtocol):
                 f"{self.name} deals pieces to {self.deals_to}, so --degree {parameters.degree} has "
                 "no effect: leave it out"
             )
-        if self.summed_in is not FQ:
+        if not self.in_rings and self.summed_in is not FQ:
             raise UsageError(
                 f"{self.name} codes vectors in a field, and {self.summed_in.name} is none: leave "
                 "out --group and --bits"

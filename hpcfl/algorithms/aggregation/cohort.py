@@ -87,6 +87,15 @@ class Segments:
         """Return the number of coordinates that the device at a position sends."""
         return self.bound(position + self.size) - self.bound(position)
 
+    @property
+    def longest(self) -> int:
+        """The most coordinates that a device sends.
+
+        Bounds are multiples of d / N, rounded down. What is lost by that takes all multiples of
+        gcd(d, N) / N below 1, so somewhere it is enough for the length to be rounded up.
+        """
+        return -(-self.size * self.dim // self.ring)
+
     def coordinates(self, position: int) -> NDArray[np.int64]:
         """Return the coordinates that the device at a position sends, in their order."""
         return self.dealt(self.bound(position), self.length(position))
@@ -412,8 +421,7 @@ class Cohort(SecAgg):
 
     @property
     def largest_upload(self) -> int:
-        longest = max(map(self.segments.length, range(self.parameters.devices)))
-        return self.summed_in.wire_bytes(longest)
+        return self.summed_in.wire_bytes(self.segments.longest)
 
     def _floor(self, size: int) -> Floor:
         parameters = self.parameters

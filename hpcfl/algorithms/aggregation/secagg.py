@@ -838,13 +838,14 @@ class SecAgg(QuantisedProtocol):
         add(unmask, {"agreement": pairs, "derivation": pairs})
         add(unmask, masks(group, survivors + pairs, dim) | reduced(group, dim))
 
-    def cost_notes(self) -> list[str]:
+    @property
+    def not_played(self) -> str:
         if self.topology.threshold <= shamir.MAX_TERMS:
-            return []
-        return [
+            return ""
+        return (
             f"{self.name} among more than {2 * (shamir.MAX_TERMS - 1)} devices cannot be run: "
             f"secret sharing takes thresholds up to {shamir.MAX_TERMS}; give --degree"
-        ]
+        )
 
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()

@@ -1,0 +1,268 @@
+"""Finds the protocols that do what is asked for, and puts the one that costs least first.
+
+A protocol qualifies where it can be built for the setting, with as many helpers as there are,
+against such a server, and where the share of an honest device's values that the server and its
+colluders learn by themselves, by formula, is no larger than allowed. Its costs are those of
+:mod:`hpcfl.costmodel`. Nothing about a single protocol is known here: all of it is what protocols
+declare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.model import Prediction, predict
+from hpcfl.errors import UsageError
+from hpcfl.options.advise import CRITERIA, AdviseOptions
+from hpcfl.options.bench import DP_FEDAVG
+from hpcfl.options.definition import part
+from hpcfl.options.shared import RoundOptions
+from hpcfl.privacy.population import Population, count_of
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.rounds.build import build
+
+# Nine of ten rounds that nothing was fitted to took so much more or less than predicted
+# (docs/prediction.md, "How good it is").
+ERROR = 0.25
+# Devices for which exposure is computed.
+_MOST_EXPOSED = 2_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A protocol that qualifies, and what a round of it takes."""
+
+    protocol: str
+    options: tuple[str, ...]  # what has to be given besides its name
+    prediction: Prediction
+    exposed_alone: float  # share of an honest device's values that the server learns by itself
+    promises: tuple[str, ...]
+    left_out: tuple[str, ...]  # of the costs
+    noise_multiplier: float | None  # of the noise that devices add; None without epsilon
+
+    def cost(self, criterion: str) -> float:
+        """Return what is to be least, in seconds or bytes."""
+        return self.prediction.total(CRITERIA[criterion])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        found = {name: value for name, value in vars(self).items() if name != "prediction"}
+        costs = {name: self.cost(name) for name in CRITERIA}
+        return found | {"costs": costs, "prediction": self.prediction.as_dict()}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A protocol that does not qualify, and why."""
+
+    protocol: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to take: the protocols that qualify, best first, and the others."""
+
+    asked: AdviseOptions
+    choices: tuple[Choice, ...]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def as_good(self) -> tuple[str, ...]:
+        """Those that the error of the predictions does not tell from the first one."""
+        if not self.choices:
+            return ()
+        best, *others = (choice.cost(self.asked.criterion) for choice in self.choices)
+        # Of the modelled seconds only; bytes are exact, and CPU seconds err together.
+        apart = 1 + ERROR if self.asked.criterion == "time" else 1.0
+        return tuple(
+            choice.protocol
+            for choice, cost in zip(self.choices[1:], others, strict=True)
+            if cost <= apart * best
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {
+            "asked": {name: _plain(value) for name, value in vars(self.asked).items()},
+            "best": self.choices[0].protocol if self.choices else None,
+            "as_good": list(self.as_good),
+            "relative_error": ERROR,
+            "qualify": [choice.as_dict() for choice in self.choices],
+            "do_not": [asdict(refusal) for refusal in self.refusals],
+        }
+
+
+def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
+    """Return which protocols do what is asked for, the one that costs least first.
+
+    Parameters
+    ----------
+    asked : AdviseOptions
+        The setting, what is wanted of it, and the criterion.
+    calibration : Calibration
+        What operations cost on the machines that are thought of.
+
+    Returns
+    -------
+    Advice
+        Every protocol that comes with hpcfl is either a choice or a refusal.
+    """
+    choices, refusals = [], []
+    for name in PROTOCOLS:
+        try:
+            choices.append(_choice(name, asked, calibration))
+        except UsageError as error:
+            refusals.append(Refusal(name, str(error)))
+    # By name where two cost the same.
+    choices.sort(key=lambda choice: (choice.cost(asked.criterion), choice.protocol))
+    return Advice(asked, tuple(choices), tuple(refusals))
+
+
+def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice:
+    """Return a protocol that qualifies; a UsageError says why it does not."""
+    kind = find(name, asked.security)
+    _check_parties(kind, asked)
+    wanted = _options(kind, asked)
+    protocol, multiplier = _built(name, wanted, asked.devices, asked.dim), None
+    if protocol.not_played:
+        raise UsageError(protocol.not_played)
+    exposed = exposed_alone(protocol, asked)
+    if exposed > asked.max_exposed:
+        raise UsageError(
+            f"the server and the devices that collude with it learn {100 * exposed:.3g} % of the "
+            "values of an honest device by themselves"
+        )
+    if asked.epsilon is not None:
+        protocol, multiplier = _noisy(name, wanted, asked)
+    counted = protocol
+    if asked.security == "active":
+        # There is no cost model of the signatures and the agreement on survivors.
+        counted = _built(name, replace(wanted, security="passive"), asked.devices, asked.dim)
+    # Every device on a rank of its own: a device's memory is then that of a rank.
+    ranks = 1 + asked.devices + protocol.helpers
+    return Choice(
+        name,
+        tuple(_typed(wanted)),
+        predict(counted, calibration, part(asked, LinkModel), ranks),
+        exposed,
+        tuple(promise.claim for promise in protocol.promises()),
+        tuple(counted.cost_notes()),
+        multiplier,
+    )
+
+
+def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> None:
+    """Refuse what needs parties that there are not, or sends less than is wanted."""
+    if kind.default_helpers > asked.helpers:
+        there = f"there are {asked.helpers}" if asked.helpers else "there are none"
+        raise UsageError(f"it needs {kind.default_helpers} helpers, and {there}")
+    if kind.sparse_upload and asked.alpha is None:
+        raise UsageError("it sends a part of the coordinates, so that the mean is an estimate")
+    if asked.dropout and not kind.tolerates_dropouts:
+        raise UsageError("a round is lost where any device vanishes")
+
+
+def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:
+    """Return the share of an honest survivor's sent values that the server learns by itself.
+
+    By formula, for at most 2,000 devices: it takes time quadratic in their number for some
+    protocols, and hardly changes from there on, or falls.
+    """
+    devices = min(asked.devices, _MOST_EXPOSED)
+    degree = protocol.settings().get("degree")
+    if degree is not None and degree >= devices - 1:
+        degree = None
+    return _exposed(type(protocol), devices, asked.alpha or 1.0, degree, asked.dropout, asked.gamma)
+
+
+@lru_cache(maxsize=4096)
+def _exposed(
+    kind: type[AggregationProtocol],
+    devices: int,
+    alpha: float,
+    degree: int | None,
+    dropout: float,
+    gamma: float,
+) -> float:
+    population = Population(devices, count_of(Fraction(repr(gamma)), devices), dropout)
+    masking = kind.masking(devices, alpha, degree).against(population)
+    closed = masking.closed(population)
+    found = closed.alone_of_dim / closed.sent if closed.sent else 0.0
+    # What sums of tiny probabilities round to.
+    return found if found > 1e-9 else 0.0
+
+
+def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> RoundOptions:
+    """Return the options of a round, of those that the protocol has a use for."""
+    wanted: dict[str, Any] = {"dropout": asked.dropout, "gamma": asked.gamma}
+    wanted |= {"security": asked.security, "levels": math.ceil(1 / asked.accuracy)}
+    if kind.in_rings:
+        wanted["bits"] = "auto"
+    if kind.most_helpers:
+        wanted["helpers"] = min(asked.helpers, max(kind.default_helpers, 1))
+    if kind.sparse_upload:
+        wanted["alpha"] = asked.alpha
+    used = kind.uses(RoundOptions(dropout=asked.dropout))
+    fitting = {name: value for name, value in wanted.items() if name in used}
+    return RoundOptions(**fitting)
+
+
+def _typed(options: RoundOptions) -> Iterator[str]:
+    """Yield what is typed after a protocol's name to get these options."""
+    plain = RoundOptions()
+    for key, value in vars(options).items():
+        if value != getattr(plain, key):
+            yield f"--{key.replace('_', '-')} {value}"
+
+
+@lru_cache(maxsize=4096)
+def _built(name: str, options: RoundOptions, devices: int, dim: int) -> AggregationProtocol:
+    protocol, _ = build(name, options, devices, dim)
+    return protocol
+
+
+def _noisy(
+    name: str, options: RoundOptions, asked: AdviseOptions
+) -> tuple[AggregationProtocol, float]:
+    """Return a protocol in which devices add the noise for an epsilon, and how much it is."""
+    from hpcfl.algorithms.federated.private import PrivateAlgorithm
+    from hpcfl.options.training import TrainOptions
+    from hpcfl.training.build import make_algorithm, make_federation, with_precision
+
+    values = {key: value for key, value in vars(options).items() if key not in ("bits", "levels")}
+    training = TrainOptions(
+        algorithm=DP_FEDAVG,
+        aggregate=name,
+        devices=asked.devices,
+        rounds=asked.rounds,
+        noise="distributed",
+        epsilon=asked.epsilon,
+        delta=asked.delta,
+        **values,
+    )
+    sizes = np.ones(asked.devices, np.int64)
+    training = with_precision(training, sizes, asked.dim)
+    federation = make_federation(training, sizes, asked.dim)
+    algorithm = make_algorithm(training, federation)
+    protocol = federation.protocol
+    assert isinstance(algorithm, PrivateAlgorithm)
+    assert isinstance(protocol, QuantisedProtocol)
+    noise = algorithm.integer_noise(protocol, 0)
+    assert noise is not None
+    protocol.add_noise(noise)
+    return protocol, float(algorithm.sigma / training.clip_norm)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str | None) else str(value)

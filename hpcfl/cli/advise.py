@@ -1,0 +1,51 @@
+"""`hpcfl advise`: which protocol to take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hpcfl.cli.options import given, options
+from hpcfl.cli.terminal import alone, json_option, progress_bar, show
+from hpcfl.options.advise import AdviseOptions
+
+
+@click.command("advise")
+@options(AdviseOptions)
+@json_option()
+@alone
+def command(as_json: bool, **typed: Any) -> None:
+    """Say which protocols do what is asked for, what they cost, and why the others do not.
+
+    The one that costs least comes first. Costs are predicted, as by 'hpcfl predict', from what
+    'hpcfl calibrate' has measured on this machine; they are of a round, on devices of their own.
+
+    \b
+    Examples:
+      hpcfl advise --devices 1000 --dim 1000000 --uplink-mbps 10
+      hpcfl advise --helpers 2 --criterion device-cpu
+      hpcfl advise --security active --dropout 0.2
+      hpcfl advise --alpha 0.1 --criterion upload --max-exposed 0.5
+      hpcfl advise --epsilon 8 --rounds 100
+      hpcfl advise --plot who-wins.png --over uplink-mbps
+    """
+    from hpcfl.advice import tables
+    from hpcfl.advice.advisor import advise
+    from hpcfl.costmodel.calibration import default_path, load
+    from hpcfl.options.definition import make
+
+    asked = make(AdviseOptions, given(typed))
+    known = load(asked.calibration or default_path())
+    if asked.plot is not None:
+        from hpcfl.advice.winners import SIZES, grid
+        from hpcfl.plots import style, winners
+        from hpcfl.system import outputs
+
+        told = outputs.check(asked.plot, outputs.FIGURE)
+        with progress_bar(len(SIZES), "sizes") as bar:
+            found = grid(asked, known, bar.update)
+        style.save(winners.draw(found, asked), asked.plot)
+        click.echo(f"Figure: {told}", err=as_json)
+    advice = advise(asked, known)
+    show(as_json, advice.as_dict, lambda: tables.table(advice, known).text())
