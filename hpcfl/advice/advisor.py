@@ -238,7 +238,12 @@ def _noisy(
     """Return a protocol in which devices add the noise for an epsilon, and how much it is."""
     from hpcfl.algorithms.federated.private import PrivateAlgorithm
     from hpcfl.options.training import TrainOptions
-    from hpcfl.training.build import make_algorithm, make_federation, with_precision
+    from hpcfl.training.build import (
+        check_algorithm,
+        make_algorithm,
+        make_federation,
+        with_precision,
+    )
 
     values = {key: value for key, value in vars(options).items() if key not in ("bits", "levels")}
     training = TrainOptions(
@@ -251,6 +256,7 @@ def _noisy(
         delta=asked.delta,
         **values,
     )
+    check_algorithm(training, asked.devices, asked.dim)
     sizes = np.ones(asked.devices, np.int64)
     training = with_precision(training, sizes, asked.dim)
     federation = make_federation(training, sizes, asked.dim)

@@ -27,6 +27,8 @@ def draw(found: Sequence[Sequence[str | None]], asked: AdviseOptions) -> Figure:
     A tile has the colour and the marker of the protocol that is first, and none where no protocol
     qualifies.
     """
+    from matplotlib.colors import ListedColormap
+
     figure, (axes,) = new_figure(Frame(), height=3.4)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -38,7 +40,8 @@ def draw(found: Sequence[Sequence[str | None]], asked: AdviseOptions) -> Figure:
         there = np.array([[one == name for one in row] for row in found])
         look = looked[name]
         tiles = np.ma.masked_where(~there, np.ones(there.shape))
-        axes.pcolormesh(across, up, tiles, color=look.colour, alpha=0.35, linewidth=0)
+        paint = ListedColormap([look.colour])
+        axes.pcolormesh(across, up, tiles, cmap=paint, alpha=0.35, linewidth=0, rasterized=True)
         rows, columns = np.nonzero(there)
         points = look.points() | {"markersize": 3, "label": name}
         axes.plot(np.array(SIZES)[columns], np.array(values)[rows], **points)

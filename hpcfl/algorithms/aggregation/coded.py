@@ -59,6 +59,7 @@ class CodedProtocol(QuantisedProtocol):
 
     min_devices = 2
     rotates = True
+    in_rings = False  # codes need a field
     deals_to: ClassVar[str]  # in words, who holds pieces
 
     @classmethod
@@ -72,7 +73,7 @@ class CodedProtocol(QuantisedProtocol):
                 f"{self.name} deals pieces to {self.deals_to}, so --degree {parameters.degree} has "
                 "no effect: leave it out"
             )
-        if not self.in_rings and self.summed_in is not FQ:
+        if self.summed_in is not FQ:
             raise UsageError(
                 f"{self.name} codes vectors in a field, and {self.summed_in.name} is none: leave "
                 "out --group and --bits"

@@ -1,0 +1,211 @@
+"""What is advised does what was asked for, and costs least by prediction."""
+
+import json
+
+import numpy as np
+import pytest
+from commandline import hpcfl, refusal
+
+from hpcfl.advice import winners
+from hpcfl.advice.advisor import ERROR, advise
+from hpcfl.advice.tables import command
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation.cohort import Segments
+from hpcfl.algorithms.aggregation.costs import OPERATIONS
+from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.options.advise import CRITERIA, AdviseOptions
+from hpcfl.privacy.distributions import hypergeometric
+from hpcfl.privacy.threat import Threat
+from hpcfl.results import load
+
+# As fast as no machine is, but every operation costs something.
+KNOWN = Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)})
+ALL = {"helpers": 2, "alpha": 0.2, "max_exposed": 1.0}
+
+
+def names(**options):
+    return [choice.protocol for choice in advise(AdviseOptions(**options), KNOWN).choices]
+
+
+def reasons(**options):
+    refusals = advise(AdviseOptions(**options), KNOWN).refusals
+    return {refusal.protocol: refusal.reason for refusal in refusals}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        ALL,
+        {"security": "active"},
+        {"devices": 2, "dim": 1},
+        {"devices": 10**6, "dim": 10**8},
+        {"dropout": 0.0, "gamma": 0.0},
+        {"epsilon": 4.0, "rounds": 10, "dim": 500},
+        {"accuracy": 2.0**-30},
+    ],
+)
+def test_every_protocol_is_either_a_choice_or_refused_in_a_sentence(options):
+    advice = advise(AdviseOptions(**options), KNOWN)
+    told = [*advice.choices, *advice.refusals]
+
+    assert sorted(one.protocol for one in told) == sorted(PROTOCOLS)
+    assert all(refusal.reason for refusal in advice.refusals)
+    json.dumps(advice.as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_the_first_one_costs_least(criterion):
+    advice = advise(AdviseOptions(criterion=criterion, **ALL), KNOWN)
+    costs = [choice.cost(criterion) for choice in advice.choices]
+
+    assert len(costs) > 5
+    assert costs == sorted(costs)
+    near = 1 + ERROR if criterion == "time" else 1
+    assert len(advice.as_good) == sum(cost <= near * costs[0] for cost in costs[1:])
+
+
+def test_costs_are_those_that_predict_prints(tmp_path, monkeypatch):
+    KNOWN.save(tmp_path / "known.json")
+    size = ("--devices", 60, "--dim", 3000, "--calibration", tmp_path / "known.json", "--json")
+    advised = json.loads(hpcfl("advise", *size, "--helpers", 2, "--uplink-mbps", 7).stdout)
+
+    assert {one["protocol"] for one in advised["qualify"]} >= {"secagg", "assisted", "lightsecagg"}
+    for one in advised["qualify"]:
+        options = [word for option in one["options"] for word in option.split()]
+        typed = ("predict", one["protocol"], *size, *options, "--uplink-mbps", 7)
+        (found,) = json.loads(hpcfl(*typed).stdout)["predictions"]
+        for criterion, figure in CRITERIA.items():
+            assert one["costs"][criterion] == pytest.approx(found["total"][figure])
+
+
+def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = AdviseOptions(devices=12, dim=40, **ALL)
+    for choice in advise(asked, KNOWN).choices:
+        words = command(choice, asked).split()[1:]
+        done = hpcfl(*words, "--rounds", 1, "--warmup", 1, "--output", f"{choice.protocol}.h5")
+        assert done.returncode == 0, done.stderr
+        run = load(tmp_path / f"{choice.protocol}.h5")
+        assert run.validated.all()
+        # A committee's devices send more, and chance decides how many coordinates some do.
+        if not find(choice.protocol).has_committee and choice.protocol != "sparse":
+            sent = run.bytes_up[-1].sum(axis=0)[run.survived[-1]].mean()
+            assert sent == pytest.approx(choice.cost("upload"), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "protocol", "reason"),
+    [
+        ({}, "fedavg", "learn 100 % of the values"),
+        ({}, "assisted", "needs 2 helpers, and there are none"),
+        ({"helpers": 1}, "assisted", "needs 2 helpers, and there are 1"),
+        ({}, "cohort", "sends a part of the coordinates"),
+        ({"alpha": 0.1}, "sparse", "of the values of an honest device by themselves"),
+        ({}, "prf", "a round is lost where any device vanishes"),
+        ({"security": "active"}, "secagg-graph", "choose whom a device has as neighbours"),
+        ({"devices": 10**6}, "secagg", "thresholds up to 65535"),
+        ({"epsilon": 1.0, "dim": 50, "alpha": 0.5, "max_exposed": 1.0}, "sparse", "not add up"),
+        ({"epsilon": 1.0, "dim": 50, "max_exposed": 1.0}, "fedavg", "sums real numbers"),
+    ],
+)
+def test_why_a_protocol_does_not_qualify(options, protocol, reason):
+    assert reason in reasons(**options)[protocol]
+
+
+def test_what_is_asked_for_makes_the_difference():
+    assert "assisted" in names(helpers=2)
+    assert "prf" in names(dropout=0.0)
+    assert "cohort" in names(alpha=0.1, devices=1000)
+    assert "fedavg" in names(max_exposed=1.0)
+    assert names(security="active") == ["secagg"]
+
+
+def test_as_many_bits_as_the_accuracy_needs():
+    def bytes_of(accuracy):
+        asked = AdviseOptions(accuracy=accuracy, devices=100, dim=100_000)
+        found = {one.protocol: one for one in advise(asked, KNOWN).choices}
+        return found["secagg-graph"].cost("upload")
+
+    # 100 values of 2^8 levels add up in 16 bits, of 2^20 in 28.
+    fine, coarse = bytes_of(2.0**-20), bytes_of(2.0**-8)
+    assert fine - coarse == pytest.approx(100_000 * 12 / 8, abs=8)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_with_the_noise_that_is_named_the_epsilon_holds(epsilon):
+    """For Gaussian noise of the honest, in rounds that all take part in: no less than theirs."""
+    asked = AdviseOptions(epsilon=epsilon, rounds=7, dim=200, devices=50)
+    choices = advise(asked, KNOWN).choices
+
+    assert {"secagg", "secagg-graph"} <= {choice.protocol for choice in choices}
+    for choice in choices:
+        schedule = {"rounds": 7, "devices": 50, "per_round": 50, "sampling": "poisson"}
+        found = DPFedAvg.accountant.account(**schedule, sigma=choice.noise_multiplier, delta=1e-5)
+        assert found.proven.epsilon <= 1.001 * epsilon
+        assert found.proven.epsilon >= 0.8 * epsilon
+
+
+def test_a_map_has_the_first_one_of_every_setting(monkeypatch):
+    monkeypatch.setattr(winners, "SIZES", (1_000, 100_000))
+    asked = AdviseOptions(over="uplink-mbps", helpers=2)
+    done = []
+    found = winners.grid(asked, KNOWN, done.append)
+
+    assert sum(done) == 2
+    rates = winners.VALUES["uplink-mbps"]
+    assert np.shape(found) == (len(rates), 2)
+    for row, rate in zip(found, rates, strict=True):
+        for name, dim in zip(row, winners.SIZES, strict=True):
+            assert name == names(helpers=2, dim=dim, uplink_mbps=rate)[0]
+
+
+def test_a_map_is_drawn(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(winners, "VALUES", {"devices": (10, 100)})
+    monkeypatch.setattr("hpcfl.plots.winners.VALUES", {"devices": (10, 100)})
+    KNOWN.save(tmp_path / "known.json")
+    done = hpcfl(
+        *("advise", "--calibration", tmp_path / "known.json", "--plot", tmp_path / "map.svg")
+    )
+
+    assert done.returncode == 0, done.stderr
+    drawn = (tmp_path / "map.svg").read_text()
+    assert "devices N" in drawn
+    assert f">{names()[0]}<" in drawn
+
+
+def test_nothing_that_qualifies_is_said(tmp_path):
+    KNOWN.save(tmp_path / "known.json")
+    done = hpcfl(
+        *("advise", "--security", "active", "--devices", 2, "--gamma", 0.4, "--dropout", 0.49),
+        *("--calibration", tmp_path / "known.json"),
+    )
+
+    assert done.returncode == 0
+    assert "no protocol qualifies" in done.stdout
+
+
+def test_without_a_calibration_a_sentence_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    assert "hpcfl calibrate" in refusal("advise")
+
+
+@pytest.mark.parametrize("ring", range(2, 14))
+def test_the_longest_run_of_a_cohort_is_that_of_some_position(ring):
+    for dim in range(1, 60):
+        for size in range(1, ring + 1):
+            segments = Segments(dim, ring, size)
+            assert segments.longest == max(map(segments.length, range(ring)))
+
+
+def test_who_colludes_among_all_is_no_matter_of_chance():
+    threat = Threat(9, 3, 2, 9)
+    numbers = np.arange(10)
+
+    np.testing.assert_allclose(
+        threat.colluding_among(9), hypergeometric(9, 3, 9, numbers), atol=1e-12
+    )
