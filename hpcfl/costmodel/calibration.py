@@ -13,11 +13,11 @@ from statistics import median
 from typing import Any
 
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
-from hpcfl.costmodel.overheads import PLAINEST, overheads
+from hpcfl.costmodel.overheads import OVERHEADS, PLAINEST, overheads
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import files, outputs
 
-FORMAT = "hpcfl-calibration/3"
+FORMAT = "hpcfl-calibration/4"
 # What a rank sends or receives at once beyond this does not fit the cache.
 CACHED_BYTES = 1 << 22
 
@@ -54,8 +54,8 @@ class Calibration:
     about: Mapping[str, Any] = field(default_factory=dict)  # machine, time and versions
 
     def seconds(self, operations: Mapping[str, float]) -> float:
-        """Return the CPU seconds of so many operations."""
-        return sum(self.cost(name) * count for name, count in operations.items())
+        """Return the CPU seconds of so many operations, of which overheads may be below 0."""
+        return max(0.0, sum(self.cost(name) * count for name, count in operations.items()))
 
     def cost(self, operation: str) -> float:
         """Return the CPU seconds of one operation, the median of the measurements."""
@@ -141,7 +141,11 @@ def _number(value: Any) -> float:
 
 def _check(calibration: Calibration) -> None:
     """Refuse numbers that no measurement gives with a ValueError."""
-    numbers = [one for values in calibration.samples.values() for one in values]
+    samples = calibration.samples.items()
+    # Where operations account for more than a tiny round takes, its overhead is negative.
+    numbers = [one for name, values in samples for one in values if name not in OVERHEADS]
+    if not all(math.isfinite(one) for _, values in samples for one in values):
+        raise ValueError("a cost is no finite number")
     for link in calibration.links.values():
         numbers += astuple(link)
     numbers += [calibration.devices_slowdown, calibration.server_slowdown]

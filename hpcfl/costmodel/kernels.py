@@ -27,7 +27,7 @@ from hpcfl.algorithms.rotation import Rotation, butterflies
 from hpcfl.comm import envelope
 from hpcfl.crypto import ckks, keys, matrices, shamir
 from hpcfl.crypto.coding import INTERPOLATED_ROW
-from hpcfl.crypto.groups import BLOCK_BYTES, FQ, GROUPS
+from hpcfl.crypto.groups import BLOCK_BYTES, FQ, GROUPS, Group, Ring
 from hpcfl.crypto.sampling import GapSampler
 from hpcfl.errors import UsageError
 from hpcfl.rounds.inputs import SyntheticUpdates
@@ -111,26 +111,31 @@ def _vectors() -> Kernels:
     sums = FQ.reduce(np.random.default_rng(1).integers(-(2**20), 2**20, DIM))
     yield "decoded", _per(cpu_seconds(lambda: FQ.signed(sums)), DIM)
     yield "converted_far", convert(FAR)
-    adder = FQ.adder(LONG)
-    received = itertools.cycle([np.arange(LONG, dtype=np.uint32) for _ in range(COLD)])
-
-    def take() -> None:
-        values = next(received)
-        if int(values.max()) < FQ.modulus:
-            adder.add(values)
-
-    yield "summed", _per(cpu_seconds(take), LONG)
     ring = GROUPS["ring16"]
-    words = itertools.cycle([np.arange(LONG).astype(ring.dtype) for _ in range(COLD)])
-    narrow = ring.adder(LONG)
-    summed = cpu_seconds(lambda: narrow.add(next(words)))
-    yield "summed_byte", _per(summed, LONG * ring.dtype.itemsize)
+    # Near: vectors that were just made, and are still in the cache.
+    for suffix, length, vectors in (("", DIM, 2), ("_far", LONG, COLD)):
+        yield f"summed{suffix}", _per(_adding(FQ, length, vectors), length)
+        each = length * ring.dtype.itemsize
+        yield f"summed_byte{suffix}", _per(_adding(ring, length, vectors), each)
     rotation, vector = Rotation(LONG, np.random.default_rng(1)), np.ones(LONG, np.float32)
     yield "butterfly", _per(cpu_seconds(lambda: rotation.turn(vector)), butterflies(LONG))
     packing = GROUPS["ring20"]
     elements = packing.reduce(np.arange(DIM))
     both = cpu_seconds(lambda: packing.unpack(packing.pack(elements), DIM))
     yield "packed", _per(both, 2 * DIM)
+
+
+def _adding(group: Group, length: int, vectors: int) -> list[float]:
+    """Return what it takes to check a vector and to add it to a sum; so many take turns."""
+    adder = group.adder(length)
+    received = itertools.cycle([group.reduce(np.arange(length)) for _ in range(vectors)])
+
+    def take() -> None:
+        values = next(received)
+        if isinstance(group, Ring) or int(values.max()) < group.modulus:
+            adder.add(values)
+
+    return cpu_seconds(take)
 
 
 def _messages() -> Kernels:

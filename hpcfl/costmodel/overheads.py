@@ -65,9 +65,10 @@ def overhead_of(protocol: AggregationProtocol, measured: Iterable[str]) -> str:
 
 
 def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """Return samples of each overhead in seconds, not negative.
+    """Return samples of each overhead in seconds.
 
-    `samples` are those of what each operation costs.
+    They are negative where operations account for more than a round takes: what costs more beside
+    the work of most protocols costs less beside that of a plain one. `samples` are those of what each operation costs.
     """
     costs = {name: median(values) for name, values in samples.items()}
     few: dict[str, list[Operations]] = {protocol: [] for protocol in PROTOCOLS}
@@ -80,9 +81,9 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
         for party in PARTIES:
             least = [one[party] for one in few[protocol] if party in one] or [0.0]
             more = median([one[party] for one in many[protocol] if party in one] or [0.0])
-            each = max(0.0, more - median(least)) / (MANY - FEW)
+            each = (more - median(least)) / (MANY - FEW)
             found[_each(party, protocol)] = [each]
-            found[_once(party, protocol)] = [max(0.0, one - FEW * each) for one in least]
+            found[_once(party, protocol)] = [one - FEW * each for one in least]
     return found
 
 

@@ -243,13 +243,13 @@ def test_operations_beyond_the_cache_are_counted_apart():
     assert at("scattered", 10.0, 1000) == {"scattered": 10.0, "scattered_far": 0.0}
     found = at("scattered", 10.0, 4 * CACHED)
     assert found == pytest.approx({"scattered": 2.5, "scattered_far": 7.5})
-    assert streamed(FQ, 10.0, 4 * CACHED) == pytest.approx({"mask_word": 10, "summed": 7.5})
+    assert streamed(FQ, 10.0, 4 * CACHED) == pytest.approx({"mask_word": 10, "summed_far": 7.5})
     assert converted(4 * CACHED, 2.0) == {"converted": 2 * CACHED, "converted_far": 6 * CACHED}
 
 
 def test_what_moves_and_masks_a_vector_is_counted():
-    assert sent(10) == {"message": 1, "summed": 5}
-    assert received(None, 3, 10) == {"message": 6, "summed": 30}
+    assert sent(10) == {"message": 1, "summed": 5, "summed_far": 0}
+    assert received(None, 3, 10) == {"message": 6, "summed": 30, "summed_far": 0}
     assert masks(FQ, 3, 10) == {"keystream": 1.5, "mask_word": 30, "masked": 10}
     # So many streams at a time: the sum is then an element again.
     assert masks(FQ, STREAMS_AT_ONCE + 1, 10)["masked"] == 20
@@ -268,27 +268,27 @@ def test_to_rotate_vectors_is_counted_on_both_sides():
 
 def test_in_a_ring_bytes_of_words_are_counted_and_what_is_packed():
     ring = GROUPS["ring12"]
-    assert received(ring, 3, 10) == {"message": 6, "summed_byte": 60}
+    assert received(ring, 3, 10) == {"message": 6, "summed_byte": 60, "summed_byte_far": 0}
     assert masks(ring, 3, 10) == {"keystream": 1.5, "mask_byte": 60}
-    assert streamed(ring, 10.0, 10.0) == {"mask_byte": 20, "summed_byte": 0}
+    assert streamed(ring, 10.0, 10.0) == {"mask_byte": 20, "summed_byte_far": 0}
     assert packed(ring, 10) == {"packed": 10}
 
 
 # Sums of counts, the first operation of the list once, the second twice, and so on.
 COUNTED = [
-    ("fedavg", {}, 1.002701000e07, 1.403781550e08),
-    ("secagg", {}, 1.216684280e08, 8.995702400e08),
-    ("secagg", {"degree": 6}, 4.024043900e07, 3.690812446e08),
-    ("secagg-graph", {"degree": 8, "dropout": 0.1}, 4.731934100e07, 3.711228476e08),
-    ("sparse", {"alpha": 0.2}, 1.929042170e07, 1.355951764e08),
-    ("sparse", {"alpha": 0.2, "degree": 6, "dropout": 0.1}, 1.927684815e07, 1.575702783e08),
+    ("fedavg", {}, 1.055129800e07, 1.458831790e08),
+    ("secagg", {}, 1.216684280e08, 9.050752640e08),
+    ("secagg", {"degree": 6}, 4.024043900e07, 3.745862686e08),
+    ("secagg-graph", {"degree": 8, "dropout": 0.1}, 4.731934100e07, 3.782007356e08),
+    ("sparse", {"alpha": 0.2}, 1.972732837e07, 1.355951764e08),
+    ("sparse", {"alpha": 0.2, "degree": 6, "dropout": 0.1}, 1.971375481e07, 1.575702783e08),
     ("cohort", {"alpha": 0.2}, 9.247876600e06, 1.267893762e08),
     ("cohort", {"alpha": 0.2, "degree": 14, "dropout": 0.1}, 9.219118600e06, 1.255458556e08),
     ("common", {"alpha": 0.2}, 2.635280267e07, 1.864856730e08),
-    ("prf", {"dropout": 0.0}, 1.180960770e08, 2.125988450e08),
-    ("lightsecagg", {}, 5.509900559e08, 3.468038679e08),
-    ("committee", {}, 4.832647357e08, 1.249848837e08),
-    ("assisted", {}, 2.254440000e07, 1.658061270e08),
+    ("prf", {"dropout": 0.0}, 1.180960770e08, 2.204631650e08),
+    ("lightsecagg", {}, 5.920199044e08, 3.692061784e08),
+    ("committee", {}, 5.201340969e08, 1.348539949e08),
+    ("assisted", {}, 2.254440000e07, 1.718354390e08),
 ]
 
 
@@ -452,7 +452,9 @@ def test_overheads_are_what_operations_do_not_explain(monkeypatch):
 
     assert set(found) == set(OVERHEADS)
     assert min(found["device_secagg"]) > 0
-    assert max(none["device_secagg"]) == 0
+    # Where operations account for more than there was, it is taken off again.
+    few = median(none["device_secagg"]) + overheads.FEW * median(none["device_secagg_each"])
+    assert few < 0
     # Beside what it does once, the server does something for each device.
     assert median(found["server_secagg_each"]) > 0
     # Members of a committee and helpers have overheads of their own.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.costs import PhaseCosts, Phases, add
+from hpcfl.algorithms.aggregation.costs import PhaseCosts, Phases, add, at
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.noise import IntegerNoise
@@ -489,7 +489,7 @@ class AggregationProtocol(ABC):
             add(model.device, {"message": 1})
             # The copy behind the envelope is made once for all, outside the server's time.
             add(model.server, {"message": 1})
-            add(model.around, {"summed": self.model_dim / 2})
+            add(model.around, at("summed", self.model_dim / 2, self.model_dim))
         self.count(phases)
         if "result" in phases and self.summed_in is not None:
             add(phases["result"].server, {"decoded": self.parameters.dim})

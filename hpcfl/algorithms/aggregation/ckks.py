@@ -49,7 +49,7 @@ from hpcfl.algorithms.aggregation.base import (
     ModelSender,
     check_finite,
 )
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, sent
+from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, at, sent
 from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice
 from hpcfl.algorithms.aggregation.messages import (
     check_public_keys,
@@ -307,7 +307,8 @@ class Ckks(AggregationProtocol):
         decrypt.member_up = ENVELOPE_BYTES + 8 * dim
         add(decrypt.member, sent(2 * dim))
         # To write the sum takes about as long as to read and add a vector.
-        add(decrypt.server, {"message": REPORTERS, "summed": 2 * dim, "ciphertext": blocks})
+        add(decrypt.server, {"message": REPORTERS, "ciphertext": blocks})
+        add(decrypt.server, at("summed", 2 * dim, dim))
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CkksDevice:
         return CkksDevice(self, id, round_index, self.enrolled[self.members[id]])

@@ -524,7 +524,7 @@ class Cohort(SecAgg):
         alive = survivors / max(1, crowd.devices - 1)
         add(unmask.server, pairs, crowd.dropped * alive)
         # What is taken off for each device.
-        add(unmask.server, summed(group, run), crowd.devices)
+        add(unmask.server, summed(group, run, crowd.devices))
         # To look whether a neighbour shares the cohort takes as long as to settle an answer.
         add(unmask.server, {"settled": crowd.dropped * crowd.neighbours_among(survivors)})
         # Every coordinate to its place, and reduced.

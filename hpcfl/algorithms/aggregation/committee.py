@@ -58,7 +58,15 @@ from hpcfl.algorithms.aggregation.coded import (
     CodedProtocol,
     CodedServer,
 )
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, coded, converted, sealed_rows
+from hpcfl.algorithms.aggregation.costs import (
+    Crowd,
+    Phases,
+    add,
+    coded,
+    converted,
+    sealed_rows,
+    summed,
+)
 from hpcfl.algorithms.aggregation.messages import from_server, parse_vector
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.parameters import Parameters
@@ -252,13 +260,13 @@ class Committee(CodedProtocol):
         add(share.member, {"message": 2} | sealed_rows(survivors, row))
         add(share.server, {"message": there})
 
-        summed = phases["sum_shares"]
-        summed.members = members
-        summed.member_down = ENVELOPE_BYTES + bits
-        summed.member_up = ENVELOPE_BYTES + 4 * code.width
-        add(summed.member, {"message": 2, "summed": survivors * code.width})
+        summing = phases["sum_shares"]
+        summing.members = members
+        summing.member_down = ENVELOPE_BYTES + bits
+        summing.member_up = ENVELOPE_BYTES + 4 * code.width
+        add(summing.member, {"message": 2} | summed(None, code.width, survivors))
         work = {"message": there} | self.recovery(there) | converted(code.dim)
-        add(summed.server, work)
+        add(summing.server, work)
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CommitteeDevice:
         return CommitteeDevice(self, id, round_index, secrets)

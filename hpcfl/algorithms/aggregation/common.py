@@ -121,7 +121,7 @@ class CommonCoordinates(SecAgg):
         if self.model_dim < dim:
             add(phases["model"].device, at("scattered", sent, dim))
             # The model is compared with the one before, and kept.
-            add(phases["model"].server, {"summed": 2 * dim} | at("scattered", sent, dim))
+            add(phases["model"].server, at("summed", 2 * dim, dim) | at("scattered", sent, dim))
         add(phases["result"].server, converted(sent) | at("scattered", sent / 2, sent))
 
     @classmethod

@@ -41,9 +41,11 @@ OPERATIONS = {
     "converted_far": "vectors",  # the same where the vector does not fit the cache
     "decoded": "vectors",  # an element of the sum decoded
     "summed": "vectors",  # an element of a received vector checked and added to the sum
+    "summed_far": "vectors",  # the same where the vector does not fit the cache
     # In a ring, where elements are words of one, two or four bytes:
     "mask_byte": "masks",  # a byte of keystream added to a vector
     "summed_byte": "vectors",  # a byte of a received vector added to the sum
+    "summed_byte_far": "vectors",  # the same where the vector does not fit the cache
     "butterfly": "vectors",  # an addition, or subtraction, of two elements of a rotated vector
     "packed": "vectors",  # an element packed in its bits, or unpacked, that is no whole word there
     # Where masks are coded:
@@ -169,11 +171,11 @@ def mask_words(group: Group, count: float) -> Operations:
     return {"mask_word": count}
 
 
-def summed(group: Group | None, count: float) -> Operations:
-    """Return so many elements of received vectors added up; of real numbers without a group."""
+def summed(group: Group | None, length: float, times: float = 1.0) -> Operations:
+    """Return so many received vectors added up; of real numbers without a group."""
     if isinstance(group, Ring):
-        return {"summed_byte": count * group.dtype.itemsize}
-    return {"summed": count}
+        return at("summed_byte", times * length * group.dtype.itemsize, length)
+    return at("summed", times * length, length)
 
 
 def reduced(group: Group, length: float) -> Operations:
@@ -191,7 +193,10 @@ def streamed(group: Group, count: float, length: float) -> Operations:
 
     Where that does not fit the cache, going through it costs as much as adding a vector up.
     """
-    return mask_words(group, count) | summed(group, count * beyond_cache(length))
+    far = count * beyond_cache(length)
+    if isinstance(group, Ring):
+        return mask_words(group, count) | {"summed_byte_far": far * group.dtype.itemsize}
+    return mask_words(group, count) | {"summed_far": far}
 
 
 def masks(group: Group, keys: float, words: int) -> Operations:
@@ -222,7 +227,7 @@ def sealed_rows(rows: float, size: int) -> Operations:
 
 def sent(words: float) -> Operations:
     """Return what a vector's way into its message takes: a copy, half of what adding it up is."""
-    return {"message": 1, "summed": words / 2}
+    return {"message": 1} | at("summed", words / 2, words)
 
 
 def received(group: Group | None, vectors: float, words: float) -> Operations:
@@ -231,7 +236,7 @@ def received(group: Group | None, vectors: float, words: float) -> Operations:
     An upload follows work of another kind, which leaves nothing in the caches: as much as two
     messages.
     """
-    return {"message": 2 * vectors} | summed(group, vectors * words)
+    return {"message": 2 * vectors} | summed(group, words, vectors)
 
 
 def masked_upload(phase: PhaseCosts, group: Group, dim: int, senders: int, keys: float) -> None:

@@ -65,6 +65,7 @@ from hpcfl.algorithms.aggregation.costs import (
     converted,
     masked_upload,
     sealed_rows,
+    summed,
 )
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
@@ -209,7 +210,7 @@ class LightSecAgg(CodedProtocol):
         unmask = phases["unmask"]
         unmask.receives(bits, survivors)
         unmask.sends(4 * code.width, survivors)
-        add(unmask.device, {"message": 2, "summed": survivors * code.width})
+        add(unmask.device, {"message": 2} | summed(None, code.width, survivors))
         add(unmask.server, {"message": survivors})
         add(unmask.server, self.recovery(survivors))
         add(unmask.server, converted(code.dim, 2))

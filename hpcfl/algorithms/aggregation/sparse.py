@@ -180,7 +180,7 @@ class SparseSecAgg(SecAgg):
         private = {"keystream": 1, **mask_words(group, selected)}
         add(upload.device, pair, crowd.degree)
         # All coordinates are gone through for the selected ones, in memory that is new.
-        scanned = {"summed": dim * (1 + beyond_cache(dim))}
+        scanned = at("summed", dim * (1 + beyond_cache(dim)), dim)
         # Of each selected one the value is taken and converted, and its location coded, which takes
         # about as long as 1.3 conversions.
         coded = converted(selected, 2 + 1.3) | at("scattered", selected, dim)
