@@ -52,7 +52,7 @@ def command(
     Examples:
       hpcfl plot results/train-sparse-100x199210-*.h5 --kind partition
       hpcfl plot results/ --kind accuracy --against bytes --output accuracy.pdf
-      hpcfl plot secagg.h5 sparse.h5 --kind accuracy --against seconds --target 0.97
+      hpcfl plot secagg.h5 sparse.h5 --kind accuracy --against seconds --target-accuracy 0.97
       hpcfl plot results/ --kind scaling --size column --output scaling.pdf
       hpcfl plot results/ --kind scaling --against dim --where 'protocol=secagg|sparse,devices=100'
       hpcfl plot secagg.h5 sparse.h5 --kind phases --style talk --label sparse=SparseSecAgg

@@ -69,7 +69,7 @@ def exposure(as_json: bool, **typed: Any) -> None:
         shown = figures.draw_over_alpha(kind, asked.devices, asked.colluders, figures.DROPOUTS)
         style.save(shown, asked.plot)
         click.echo(f"Figure: {told}", err=as_json)
-    samples = asked.samples or default_samples(asked.devices)
+    samples = asked.simulated or default_samples(asked.devices)
     with progress_bar(samples, kind.name) as bar:
         found = find_exposure(
             kind.name,
@@ -90,10 +90,11 @@ SETTINGS = {
     "devices": "Number n of devices.",
     "per-round": "Devices in a round; for dp-fedavg with Poisson sampling and for locks (stage 2) "
     "in expectation.",
-    "clip": "Norm to which a gradient of a sample, or a user's update, is clipped.  [default: 1]",
+    "clip-norm": "Norm to which a gradient of a sample, or a user's update, is clipped.  "
+    "[default: 1]",
     "delta": "Delta of the guarantee.  [default: 1e-5; 0 for fedsgd-dpc with Laplace noise]",
     "samples": "Records on a device, on the smallest if they differ (cdp, dp-dsgd, fedsgd-dpc).",
-    "batch": "Samples in a mini-batch (cdp, dp-dsgd).",
+    "batch-size": "Samples in a mini-batch (cdp, dp-dsgd).",
     "steps": "Local steps tau in a round (cdp).  [default: 1]",
     "participations": "Rounds of the device that takes part most often (cdp, dp-dsgd; dp-fedavg "
     "with distributed noise).  [default: those of a balanced schedule; all for dp-fedavg]",
@@ -105,15 +106,16 @@ SETTINGS = {
     "lipschitz": "Certified Lipschitz constant of a local step, at least 1 (cdp).",
     "shuffle": "fresh: every round starts a new epoch; continuing: epochs continue, no record "
     "twice in a round; straddling: twice if an epoch ends in it (cdp, dp-dsgd).  [default: fresh]",
-    "secret-shuffle/--known-shuffle": "Whether fresh shuffles are uniform and the device's secret "
+    "secret-order/--known-order": "Whether fresh shuffles are uniform and the device's secret "
     "(cdp, dp-dsgd).  [default: known]",
     "colluding": "Devices that tell the server their noise (cdp, dp-dsgd).  [default: 0]",
     "discrete/--continuous": "Whether the last step's noise is discrete Gaussian, added to "
     "integers (cdp, dp-dsgd).  [default: continuous]",
     "integer-sigma": "Smallest parameter of a device's discrete noise, in integers (cdp, "
     "dp-dsgd).  [default: 8]",
-    "sampling": "poisson or fixed: of a round's users (dp-fedavg), of an answer's samples "
-    "(fedsgd-dpc, Gaussian).  [default: poisson]",
+    "sampling": "poisson or exact: of a round's users (dp-fedavg).  [default: poisson]",
+    "record-sampling": "poisson or fixed: of an answer's samples (fedsgd-dpc, Gaussian).  "
+    "[default: poisson]",
     "sigma-count": "Noise on the count of adaptive clipping, which sums a bit minus 1/2 of every "
     "user (dp-fedavg).",
     "variant": "trusted: an aggregator adds the noise; local: every user does (locks).  [default: "
@@ -123,8 +125,8 @@ SETTINGS = {
     "first-stages": "Largest number of times that a user is in stage 1 (locks, local).  [default: "
     "every round]",
     "replies": "Largest number of answers of a device (fedsgd-dpc; stage 2 of locks, local).",
-    "noise": "laplace or gaussian (fedsgd-dpc), central or distributed (dp-fedavg).  [default: "
-    "laplace; central]",
+    "noise": "central or distributed (dp-fedavg).  [default: central]",
+    "mechanism": "laplace or gaussian (fedsgd-dpc).  [default: laplace]",
     "honest": "Devices whose noise is in every sum and known to nobody else (dp-fedavg, "
     "distributed).",
     "unit": "Factor by which values are scaled before they are rounded to integers (dp-fedavg, "
@@ -203,7 +205,7 @@ def _read(name: str, hint: Any, value: Any) -> Any:
 @click.option(
     "--sigma",
     type=float,
-    help="Noise on a coordinate, in the units of --clip: its standard deviation (or Laplace "
+    help="Noise on a coordinate, in the units of --clip-norm: its standard deviation (or Laplace "
     "scale) on a mini-batch's mean gradient (cdp, dp-dsgd, fedsgd-dpc), on the sum of updates "
     "(dp-fedavg), on an update (locks).",
 )
@@ -221,7 +223,7 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
     \b
     Examples:
       hpcfl privacy epsilon cdp --sigma 0.01353 --rounds 20 --devices 16 --per-round 10 \\
-          --batch 32 --samples 2441 --steps 10 --delta 1e-4 --convex --shuffle continuing
+          --batch-size 32 --samples 2441 --steps 10 --delta 1e-4 --convex --shuffle continuing
       hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 100 --devices 100 --per-round 20
       hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 10 --devices 100 --per-round 20 \\
           --noise distributed --honest 12 --unit 1e6 --dim 7850
@@ -255,10 +257,10 @@ def noise(
     \b
     Examples:
       hpcfl privacy noise cdp --epsilon 10 --rounds 50 --devices 16 --per-round 10 \\
-          --batch 32 --samples 2441 --steps 5 --delta 1e-4
+          --batch-size 32 --samples 2441 --steps 5 --delta 1e-4
       hpcfl privacy noise dp-fedavg --epsilon 8 --rounds 100 --devices 1000 --per-round 50
-      hpcfl privacy noise fedsgd-dpc --epsilon 1 --noise gaussian --fraction 0.01 --rounds 500 \\
-          --devices 10 --per-round 5 --samples 6000 --json
+      hpcfl privacy noise fedsgd-dpc --epsilon 1 --mechanism gaussian --fraction 0.01 \\
+          --rounds 500 --devices 10 --per-round 5 --samples 6000 --json
     """
     from hpcfl.algorithms.federated import find_private
     from hpcfl.privacy.accounting.tables import render_noise

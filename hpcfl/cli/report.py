@@ -76,7 +76,7 @@ def command(
       hpcfl report results/
       hpcfl report secagg.h5 sparse.h5 --baseline secagg
       hpcfl report results/ --where devices=100 --columns protocol,bytes_up_mean,bytes_up_ratio
-      hpcfl report results/ --target 0.95 --format latex > table.tex
+      hpcfl report results/ --target-accuracy 0.95 --format latex > table.tex
       hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
       hpcfl report results/ --json > summary.json
       hpcfl report results/ --format csv > phases.csv
@@ -105,7 +105,7 @@ def command(
     if asked.where is not None:
         runs = select(runs, asked.where)
     pools = pooling.apart(runs) if no_pool else pooling.group(runs, trainings=True)
-    found = pooling.summarised(pools, asked.target, **values_of(asked, LinkAsked))
+    found = pooling.summarised(pools, asked.target_accuracy, **values_of(asked, LinkAsked))
     pools, summaries = [pool for pool, _ in found], [summary for _, summary in found]
     # Refuses a baseline that there is not, whatever is printed.
     compared = tables.comparison(

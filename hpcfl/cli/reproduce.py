@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.cli.options import Output
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.system import outputs
 
 if TYPE_CHECKING:
@@ -112,9 +112,7 @@ def command(
 
 def _check(artefact: Artefact, scale: str | None, data_dir: Path | None) -> None:
     if scale is not None and scale not in artefact.scales:
-        raise UsageError(
-            f"{artefact.id} has no scale {scale!r}: it has {', '.join(artefact.scales)}"
-        )
+        raise no_such(f"scale of {artefact.id} called", scale, artefact.scales)
     for name in artefact.data:
         if data_dir is None or not (data_dir / name).is_dir():
             where = f"{data_dir / name} does not exist" if data_dir else "no --data-dir is given"

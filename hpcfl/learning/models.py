@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.system.plugins import load_object
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
             )
         if name in _CONVOLUTIONAL:
             return _sequential(_convolutional(name, input_shape, classes))
-    raise UsageError(f"there is no model {name!r}; there are {', '.join(NAMES)}, MODULE:FUNCTION")
+    raise no_such("model", name, NAMES, also="or give MODULE:FUNCTION")
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -39,4 +39,6 @@ class CompareOptions(OptionGroup):
         "side differ more than their rounds do, and else rounds.",
         choices=("auto", "rounds", "launches"),
     )
-    alpha: float = option(0.05, "Level of the rank test.", above=0, below=1)
+    significance: float = option(
+        0.05, "Level of the rank test; intervals have the confidence 1 minus it.", above=0, below=1
+    )

@@ -59,7 +59,7 @@ class ExposureOptions(OptionGroup):
     floor: int | None = option(
         None, "Report anonymity sets with fewer members than this.", at_least=1
     )
-    samples: int | None = option(
+    simulated: int | None = option(
         None,
         "Coordinates to simulate.",
         at_least=1,

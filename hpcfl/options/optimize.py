@@ -14,11 +14,14 @@ from hpcfl.options.shared import DEVICES, SeedOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.system import outputs
 
-# Options that are constants of the bound, by its names for them.
-CONSTANTS = (
-    *("dim", "samples", "gradient_norm", "smoothness", "convexity"),
-    *("heterogeneity", "distance", "variance"),
-)
+# Options that are constants of the bound, and its names for them.
+CONSTANTS = {"total_samples": "samples"} | {
+    name: name
+    for name in (
+        *("dim", "gradient_norm", "smoothness", "convexity"),
+        *("heterogeneity", "distance", "variance"),
+    )
+}
 # With Gaussian noise the bound can fall for ever: no T is best without a limit.
 _GAUSSIAN_ROUNDS = 500
 
@@ -60,7 +63,7 @@ class OptimizeOptions(OptionGroup):
         unit="FILE.json",
     )
     dim: int | None = option(None, "Number p of parameters.")
-    samples: int | None = option(None, "Number d of samples on all devices together.")
+    total_samples: int | None = option(None, "Number d of samples on all devices together.")
     gradient_norm: float | None = option(
         None, "G: upper bound on the l2 norm of a device's gradient."
     )
@@ -71,15 +74,15 @@ class OptimizeOptions(OptionGroup):
     )
     distance: float | None = option(None, "Y0: squared distance of the start from the best model.")
     variance: float | None = option(None, "Lambda^2: variance of a sample's gradient (gaussian).")
-    xi: float | None = option(
+    clip_norm: float | None = option(
         None,
-        "Norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). With "
+        "xi: norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). With "
         "--dataset it is the largest gradient norm found, if that is less.",
     )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta (gaussian).")
     fraction: float = option(1.0, "Part q of its samples that a reply uses (gaussian).")
     c2: float = option(1.0, "Constant c2 of Theorem 2 (gaussian).")
-    sampling: str = option(
+    record_sampling: str = option(
         "poisson",
         "How a reply samples, which decides which data sets are neighbours: those with one record "
         "more (poisson), or with one record replaced (fixed) (gaussian).",
@@ -148,7 +151,7 @@ class OptimizeOptions(OptionGroup):
     @property
     def given(self) -> dict[str, Any]:
         """The constants that options give, by the bound's names."""
-        named = {name: getattr(self, name) for name in CONSTANTS}
+        named = {by: getattr(self, name) for name, by in CONSTANTS.items()}
         if self.dataset is None:
-            named |= {"devices": self.devices, self.clip_name: self.xi}
+            named |= {"devices": self.devices, self.clip_name: self.clip_norm}
         return {name: value for name, value in named.items() if value is not None}

@@ -42,7 +42,7 @@ class ReportOptions(LinkAsked):
         unit="name",
         default_text="the first secagg run, else the first run",
     )
-    target: float | None = option(
+    target_accuracy: float | None = option(
         None,
         "Accuracy of training: show what it took to reach it.",
         above=0,

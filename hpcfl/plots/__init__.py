@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import OptionGroup, make, names, option
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ KINDS = {
     "accuracy": Kind(
         "accuracy of training runs over rounds, bytes or modelled seconds",
         "hpcfl.plots.accuracy",
-        ("against", "target", "log_x"),
+        ("against", "target_accuracy", "log_x"),
         against=("rounds", "bytes", "seconds"),
     ),
     "scaling": Kind(
@@ -141,7 +141,7 @@ class PlotOptions(FrameOptions):
         "Which seconds: CPU time of the protocol, or elapsed time.",
         choices=("cpu", "wall"),
     )
-    target: float | None = option(None, "Accuracy to mark.", at_least=0, at_most=1)
+    target_accuracy: float | None = option(None, "Accuracy to mark.", at_least=0, at_most=1)
     protocol: str | None = option(
         None,
         "Class of the runs' protocol, if it does not come with hpcfl.",
@@ -191,7 +191,7 @@ def chosen(kind: str, given: Mapping[str, Any]) -> Drawing:
     A UsageError says that there is no such kind, or that an option has no meaning for it.
     """
     if kind not in KINDS:
-        raise UsageError(f"there is no figure {kind!r}; choose one of {', '.join(KINDS)}")
+        raise no_such("figure", kind, KINDS)
     known = KINDS[kind]
     if given.get("style") in ("ecdf", "box"):
         raise UsageError(f"--style is {given['style']!r}: boxes and such are chosen by --spread")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, nearest, no_such
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import nearest, options_of
+from hpcfl.options.definition import options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import formats
 from hpcfl.report.table import Column, label, seconds, size
@@ -210,7 +210,7 @@ _ALL = (
     ),
     Choice(
         Column("target", "target", format=formats.number, part="target"),
-        "accuracy of the next columns: --target, or the run's --target-accuracy",
+        "accuracy of the next columns: --target-accuracy, or the run's own",
         lambda row: row.summary.reached.target,
         common="known",
     ),
@@ -313,8 +313,7 @@ def _named(name: str) -> Choice:
     options = {**options_of(BenchOptions), **options_of(TrainOptions)}
     if name in options:
         return Choice(label(name), options[name].help, lambda row: row.summary.config.get(name))
-    hint = nearest(name, [*COLUMNS, *options])
-    raise UsageError(
-        f"--columns has {name!r}, which is no column{hint}; columns are {', '.join(COLUMNS)}, and "
-        "the options of bench and train"
-    )
+    if nearest(name, [*COLUMNS, *options]) is not None:
+        raise no_such("column", name, [*COLUMNS, *options], place="--columns: ")
+    also = "and the options of bench and train"
+    raise no_such("column", name, COLUMNS, also=also, place="--columns: ")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import PurePosixPath
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import OptionGroup, option
 from hpcfl.slurm import launchers
 
@@ -99,7 +99,7 @@ class Job(OptionGroup):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kind not in KINDS:
-            raise UsageError(f"there is no job {self.kind!r}; choose one of {', '.join(KINDS)}")
+            raise no_such("job", self.kind, KINDS)
         self._check_size()
         self._check_words()
         self._check_arguments()

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.benchmark.experiment import resolved
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.options.bench import DP_FEDAVG, BenchOptions
-from hpcfl.options.definition import nearest, options_of
+from hpcfl.options.definition import options_of
 from hpcfl.rounds import usage
 from hpcfl.system import files
 
@@ -139,8 +139,9 @@ def _choices(
 def _values(key: str, value: Any, spot: str, *, several: bool) -> list[str]:
     """Return an option's values as they are typed, each checked by itself."""
     if key != "protocol" and key not in KEYS:
-        hint = nearest(key, KEYS) or ", see hpcfl bench --help"
-        raise UsageError(f"{spot}: a plan has no such option{hint}")
+        also = "see hpcfl bench --help"
+        known = [*KEYS, "protocol", _REPEATS]
+        raise no_such("option of a plan", key, known, also=also, listed=False, place=f"{spot}: ")
     if isinstance(value, list) and not several:
         raise UsageError(f"{spot}: a list of values belongs in [grid]")
     values = value if isinstance(value, list) else [value]

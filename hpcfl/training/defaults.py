@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.federated import REGISTRY, find
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.learning.datasets import FILES
 from hpcfl.options.definition import make, options_of, stated
 from hpcfl.options.privacy import PrivacyOptions
@@ -53,7 +53,7 @@ def _check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
 
 def _resolved(given: Mapping[str, Any], preset: str | None) -> TrainOptions:
     if preset is not None and preset not in PRESETS:
-        raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
+        raise no_such("preset", preset, PRESETS)
     # Within a lab the seconds that are modelled are those of its links.
     values = {**(PRESETS[preset] if preset is not None else {}), **netlab_link()}
     given = stated(TrainOptions, given)

@@ -199,9 +199,13 @@ def test_runs_are_compared(secagg, tmp_path):
     ("kind", "options", "sentence"),
     [
         ("phase", {}, "there is no figure 'phase'; choose one of"),
-        ("phases", {"target": 0.5}, "--target has no meaning for --kind phases"),
-        ("accuracy", {"target": 90}, "--target is 90.0; it must be at least 0 and at most 1"),
-        ("accuracy", {"target": float("nan")}, "--target is nan"),
+        ("phases", {"target_accuracy": 0.5}, "--target-accuracy has no meaning for --kind phases"),
+        (
+            "accuracy",
+            {"target_accuracy": 90},
+            "--target-accuracy is 90.0; it must be at least 0 and at most 1",
+        ),
+        ("accuracy", {"target_accuracy": float("nan")}, "--target-accuracy is nan"),
         ("scaling", {"against": "bytes"}, "choose devices, dim"),
         ("ranks", {"spread": "bars"}, "--spread is 'bars'; choose one of ecdf, box"),
         ("accuracy", {}, r"run\.h5 "),
@@ -219,7 +223,7 @@ def test_a_comparison_that_cannot_be_made_is_refused(secagg):
     for runs in ([], "run.h5"):
         with pytest.raises(hpcfl.UsageError, match="B must be a run or several"):
             hpcfl.compare(secagg, runs)
-    for name, value in (("metric", "seconds"), ("by", "days"), ("alpha", 1)):
+    for name, value in (("metric", "seconds"), ("by", "days"), ("significance", 1)):
         with pytest.raises(hpcfl.UsageError, match=f"--{name} is "):
             hpcfl.compare(secagg, secagg, **{name: value})
 
