@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from hpcfl.cli.options import Group, option
 from hpcfl.errors import HpcflError, explained
 from hpcfl.system import launch
 
@@ -31,7 +32,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -60,7 +61,7 @@ def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> N
 @click.group(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.option(
+@option(
     "--version",
     is_flag=True,
     expose_value=False,

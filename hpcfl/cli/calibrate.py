@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Command, Output, option
 from hpcfl.cli.terminal import progress_bar
 from hpcfl.system import outputs
 
 
-@click.command("calibrate")
-@click.option(
+@click.command("calibrate", cls=Command)
+@option(
     "--output",
     type=Output(outputs.CALIBRATION),
     help="JSON file to write; an older calibration is replaced.  [default: one for this host in "

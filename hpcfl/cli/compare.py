@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Command, given, option, options
 from hpcfl.cli.terminal import alone, json_option, show, warn
 from hpcfl.options.compare import CompareOptions
 from hpcfl.options.definition import make
@@ -35,11 +35,11 @@ class Share(click.ParamType):
         return share
 
 
-@click.command("compare")
+@click.command("compare", cls=Command)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @options(CompareOptions)
-@click.option(
+@option(
     "--fail-if-slower",
     type=Share(),
     help="Exit with status 3 if B is slower (or larger) than A by more than this share: if the "

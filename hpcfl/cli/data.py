@@ -7,24 +7,24 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Group, Output, option
 from hpcfl.cli.terminal import alone
 from hpcfl.system.outputs import FOLDER
 
 
-@click.group("data")
+@click.group("data", cls=Group)
 def command() -> None:
     """Get the data sets that `hpcfl train` trains on."""
 
 
 @command.command("fetch")
 @click.argument("name", metavar="NAME")
-@click.option(
+@option(
     "--data-dir",
     type=Output(FOLDER),
     help="Folder of the data sets.  [default: the environment variable HPCFL_DATA]",
 )
-@click.option("--base-url", metavar="URL", help="Mirror that has the files at URL/FILE.")
+@option("--base-url", metavar="URL", help="Mirror that has the files at URL/FILE.")
 @alone
 def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
     """Download a data set: mnist, cifar10 or adult.

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import click
 
+from hpcfl.cli.options import Command, option
 from hpcfl.cli.terminal import json_option
 
 
-@click.command(name="doctor")
-@click.option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
+@click.command("doctor", cls=Command)
+@option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
 @json_option("Print the findings as JSON.")
-@click.option(
+@option(
     "--results",
     type=click.Path(path_type=Path),
     default=Path("results"),

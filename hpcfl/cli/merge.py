@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Command, Output, option
 from hpcfl.cli.terminal import alone, warn
 from hpcfl.system.outputs import FOLDER
 
 
-@click.command("merge")
+@click.command("merge", cls=Command)
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
-@click.option("--output", required=True, type=Output(FOLDER), help="The new folder.")
+@option("--output", required=True, type=Output(FOLDER), help="The new folder.")
 @alone
 def command(paths: tuple[Path, ...], output: Path) -> None:
     """Copy the results files of several jobs into one new folder.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Group, given, options
 from hpcfl.cli.terminal import json_option, show
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import make, written
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcfl.system.outputs import Kind
 
 
-@click.group("optimize")
+@click.group("optimize", cls=Group)
 def command() -> None:
     """Find settings under which training with noise does best."""
 
@@ -43,8 +43,8 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
           --convexity 1 --heterogeneity 0.5 --distance 600 --plot bound.png
       mpirun -n 11 hpcfl optimize fedsgd-dpc --dataset mnist --model softmax \\
           --partition two-digit --clip-norm 300 --epsilon 10 --save-constants mnist.json
-      hpcfl optimize fedsgd-dpc --mechanism gaussian --constants mnist.json --clip-norm 10 \\
-          --fraction 0.01 --rounds 500 --json
+      hpcfl optimize fedsgd-dpc --mechanism gaussian --constants mnist.json \\
+          --clip-norm 10 --fraction 0.01 --rounds 500 --json
     """
     from hpcfl.comm.world import connect
     from hpcfl.optimize import constants, estimate

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Command, given, options
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.options.predict import PredictOptions
 
 
-@click.command("predict")
+@click.command("predict", cls=Command)
 @click.argument("protocol")
 @options(PredictOptions)
 @json_option()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Command, Output, option
 from hpcfl.errors import UsageError, no_such
 from hpcfl.system import outputs
 
@@ -16,37 +16,36 @@ if TYPE_CHECKING:
     from hpcfl.reproduce.artefact import Artefact, Setting
 
 
-@click.command("reproduce")
+@click.command("reproduce", cls=Command)
 @click.argument("names", nargs=-1, metavar="[ID...]")
-@click.option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
-@click.option(
+@option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
+@option(
     "--scale",
     type=click.Choice(["paper", "small"]),
     help="How much to run.  [default: the paper's scale where it takes at most --max-minutes]",
 )
-@click.option(
+@option(
     "--max-minutes",
     type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
     default=60.0,
     help="Longest run that is chosen without --scale, estimated for two cores.",
 )
-@click.option(
+@option(
     "--data-dir",
     type=click.Path(path_type=Path),
     envvar="HPCFL_DATA",
     help="Folder of the data sets.  [default: $HPCFL_DATA]",
 )
-@click.option(
+@option(
     "--output",
     type=Output(outputs.FOLDER),
     default=Path("results/reproduction"),
     help="Folder for the findings.",
 )
-@click.option("--again", is_flag=True, help="Also run again what was run before.")
-@click.option(
-    "--plot", type=Output(outputs.FIGURE), help="Draw the figure too: .png, .svg or .pdf."
-)
-@click.option(
+@option("--again", is_flag=True, help="Also run again what was run before.")
+@option("--plot", type=Output(outputs.FIGURE), help="Draw the figure too: .png, .svg or .pdf.")
+@option(
     "--document",
     type=Output(outputs.DOCUMENT),
     help="Write all findings to a Markdown file, with figures beside it.",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Group, given, option, options
 from hpcfl.cli.terminal import Command, alone
 from hpcfl.slurm.script import KINDS, Job, render
 
@@ -21,7 +21,7 @@ def _job_options(function: Command) -> Command:
     return click.argument("kind", type=click.Choice([*KINDS]))(function)
 
 
-@click.group("slurm")
+@click.group("slurm", cls=Group)
 def command() -> None:
     """Write and submit job scripts for Slurm.
 
@@ -78,7 +78,7 @@ def submit_command(**typed: Any) -> None:
 
 
 @command.command("probe")
-@click.option("--mpi", metavar="NAME", help="Try this one, as srun --mpi=list names it.")
+@option("--mpi", metavar="NAME", help="Try this one, as srun --mpi=list names it.")
 @alone
 def probe_command(mpi: str | None) -> None:
     """Print with what srun --mpi two ranks find each other; for job scripts.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Command, Output, option
 from hpcfl.cli.terminal import progress_bar, warn
 from hpcfl.system.outputs import FOLDER
 
@@ -31,9 +31,9 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
     context.exit()
 
 
-@click.command("sweep")
+@click.command("sweep", cls=Command)
 @click.argument("plan", type=click.Path(), metavar="PLAN")
-@click.option(
+@option(
     "--list",
     is_flag=True,
     is_eager=True,
@@ -41,22 +41,23 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
     callback=_print_plans,
     help="Show the plans that come with hpcfl and stop.",
 )
-@click.option(
+@option(
     "--output",
     type=Output(FOLDER),
     default=Path("results/sweep"),
     help="Folder of the sweep, one for each plan.",
 )
-@click.option(
+@option(
     "--seed",
     type=click.IntRange(min=0),
+    metavar="SEED",
     default=0,
     help="Seed of the order of the cells, at the first start.",
 )
-@click.option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
-@click.option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")
-@click.option("--freeze", is_flag=True, help="Write sweep.json only, for jobs that run --cell.")
-@click.option(
+@option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
+@option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")
+@option("--freeze", is_flag=True, help="Write sweep.json only, for jobs that run --cell.")
+@option(
     "--cell",
     "index",
     type=int,
@@ -97,7 +98,8 @@ def command(
       hpcfl sweep plan.toml --dry-run
       mpirun -n 101 hpcfl sweep table-1 --output results/table1
       hpcfl sweep table-1 --freeze --output results/table1
-      mpirun -n 101 hpcfl sweep table-1 --output results/table1 --cell $SLURM_ARRAY_TASK_ID
+      mpirun -n 101 hpcfl sweep table-1 --output results/table1 \\
+          --cell $SLURM_ARRAY_TASK_ID
       hpcfl report results/table1
     """
     from hpcfl.errors import UsageError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import again, option, recorded
+from hpcfl.options.definition import Section, again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, DIM, ROUNDS, RunOptions
 from hpcfl.system import outputs
@@ -30,15 +30,28 @@ class BenchOptions(RunOptions):
         **DEVICES,
         default_text="one on every rank but the server's, 100 in one process",
         recorded="no",
+        unit="devices",
+        section=Section.SIZE,
     )
-    dim: int | None = option(None, "Length d of the vectors.", **DIM, default_text=f"{DEFAULT_DIM}")
-    rounds: int = option(10, "Measured rounds.", **ROUNDS, repeats="yes")
+    dim: int | None = option(
+        None,
+        "Length d of the vectors.",
+        **DIM,
+        default_text=f"{DEFAULT_DIM}",
+        unit="coordinates",
+        section=Section.SIZE,
+    )
+    rounds: int = option(
+        10, "Measured rounds.", **ROUNDS, repeats="yes", unit="rounds", section=Section.SIZE
+    )
     max_rounds: int | None = option(
         None,
         "Largest number of measured rounds; --rounds is then the smallest.",
         **ROUNDS,
         default_text="--rounds; ten times as many with --rel-ci or --max-seconds",
         repeats="yes",
+        unit="rounds",
+        section=Section.SIZE,
     )
     rel_ci: float | None = option(
         None,
@@ -46,6 +59,8 @@ class BenchOptions(RunOptions):
         above=0,
         below=1,
         repeats="yes",
+        unit="fraction",
+        section=Section.SIZE,
     )
     max_seconds: float | None = option(
         None,
@@ -53,10 +68,16 @@ class BenchOptions(RunOptions):
         unit="seconds",
         above=0,
         repeats="yes",
+        section=Section.SIZE,
     )
     # Without any, the first measured round pays for what later ones find in place.
     warmup: int = option(
-        2, "Unmeasured warm-up rounds.", **ROUNDS | {"at_least": 0}, repeats="if any"
+        2,
+        "Unmeasured warm-up rounds.",
+        **ROUNDS | {"at_least": 0},
+        repeats="if any",
+        unit="rounds",
+        section=Section.SIZE,
     )
     server_ranks: int = option(
         1,
@@ -65,14 +86,19 @@ class BenchOptions(RunOptions):
         at_least=1,
         recorded="if given",
         label=True,
+        unit="ranks",
+        section=Section.ADVANCED,
     )
     resume: Path | None = option(
         None,
         "Continue the results file of a run that was interrupted, with the options of that run.",
         recorded="no",
         sweepable=False,
+        section=Section.OUTPUT,
     )
-    updates: Path | None = option(None, "Vectors from a .npy or HDF5 file, one row per device.")
+    updates: Path | None = option(
+        None, "Vectors from a .npy or HDF5 file, one row per device.", section=Section.WHAT
+    )
     save_aggregate: Path | None = option(
         None,
         "Write the last round's decoded sum, as .npy or HDF5.",
@@ -80,6 +106,7 @@ class BenchOptions(RunOptions):
         resumable=True,
         repeats="yes",
         writes=outputs.AGGREGATE,
+        section=Section.OUTPUT,
     )
     keep_transcript: Path | None = option(
         None,
@@ -89,12 +116,15 @@ class BenchOptions(RunOptions):
         resumable=True,
         repeats="if given",
         writes=outputs.TRANSCRIPT,
+        section=Section.OUTPUT,
     )
     aggregate: str | None = option(
         None,
         f"Protocol that sums the vectors of {DP_FEDAVG}.",
         default_text="secagg",
         recorded="no",
+        unit="protocol",
+        section=Section.WHAT,
     )
     noise_multiplier: float | None = again(
         PrivacyOptions,
@@ -126,6 +156,7 @@ class BenchOptions(RunOptions):
         "moment=during after they made their messages, moment=after at the end of the phase. "
         "Rounds count from 0, warm-up included. May be repeated. Needs mpirun --with-ft ulfm.",
         resumable=True,
+        section=Section.ADVANCED,
     )
 
     def __post_init__(self) -> None:

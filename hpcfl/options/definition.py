@@ -140,12 +140,12 @@ def described(help: str, **about: Any) -> dict[str, Option]:
 def again(group: type[OptionGroup], name: str, default: Any, **changed: Any) -> Any:
     """Return the option of another group with another default, or other attributes.
 
-    A default in words goes with the default that it is said of: it is not taken over.
+    A default in words is taken over only with the default that it is said of.
     """
-    changed = {"default_text": ""} | changed
-    return field(
-        default=default, metadata={_KEY: dataclasses.replace(options_of(group)[name], **changed)}
-    )
+    found = options_of(group)[name]
+    if default != found.default:
+        changed = {"default_text": ""} | changed
+    return field(default=default, metadata={_KEY: dataclasses.replace(found, **changed)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import OptionGroup, again, option
+from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.shared import DEVICES, DIM, ProtocolOptions, SeedOptions
 from hpcfl.system import outputs
 
@@ -22,7 +22,9 @@ class ExposureOptions(OptionGroup):
     """What is asked of a round's exposure; see ``hpcfl privacy exposure --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: int = option(100, "Number N of devices.", **DEVICES)
+    devices: int = option(
+        100, "Number N of devices.", **DEVICES, unit="devices", section=Section.SIZE
+    )
     alpha: float = again(ProtocolOptions, "alpha", 0.1)
     dropout: float = again(
         ProtocolOptions,
@@ -44,9 +46,15 @@ class ExposureOptions(OptionGroup):
         at_least=0,
         at_most=1,
         default_text="1/3",
+        unit="fraction",
+        section=Section.PRIVACY,
     )
     colluding: int | None = option(
-        None, "Number of devices that collude, instead of --gamma.", at_least=0
+        None,
+        "Number of devices that collude, instead of --gamma.",
+        at_least=0,
+        unit="devices",
+        section=Section.PRIVACY,
     )
     degree: int | None = again(
         ProtocolOptions,
@@ -55,15 +63,28 @@ class ExposureOptions(OptionGroup):
         help="Neighbours of a device in the masking graph.",
         default_text="all; required by secagg-graph",
     )
-    dim: int = option(DEFAULT_DIM, "Number d of coordinates; only counts depend on it.", **DIM)
+    dim: int = option(
+        DEFAULT_DIM,
+        "Number d of coordinates; only counts depend on it.",
+        **DIM,
+        unit="coordinates",
+        section=Section.SIZE,
+    )
     floor: int | None = option(
-        None, "Report anonymity sets with fewer members than this.", at_least=1
+        None,
+        "Report anonymity sets with fewer members than this.",
+        at_least=1,
+        unit="members",
+        section=Section.OUTPUT,
     )
     simulated: int | None = option(
         None,
         "Coordinates to simulate.",
         at_least=1,
         default_text="100000, fewer with over 200 devices",
+        unit="coordinates",
+        section=Section.ADVANCED,
+        formerly=("samples",),
     )
     seed: int = again(SeedOptions, "seed", 0, help="Seed of the simulation.")
     plot: Path | None = option(
@@ -72,6 +93,7 @@ class ExposureOptions(OptionGroup):
         ".pdf; "
         "for protocols that do not send all coordinates.",
         writes=outputs.FIGURE,
+        section=Section.OUTPUT,
     )
 
     def __post_init__(self) -> None:

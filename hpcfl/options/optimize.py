@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, again, option
+from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, SeedOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
@@ -36,11 +36,14 @@ class OptimizeOptions(OptionGroup):
         **DEVICES,
         default_text="that of --constants; with --dataset, one on every rank but the server's, "
         "or 100 in one process",
+        unit="devices",
+        section=Section.SIZE,
     )
     epsilon: str = option(
         "1",
         "Privacy budget of a device for all its replies: one for all devices, or one for each.",
         unit="EPS[,EPS...]",
+        section=Section.PRIVACY,
     )
     mechanism: str = again(
         PrivacyOptions,
@@ -49,44 +52,95 @@ class OptimizeOptions(OptionGroup):
         help="Distribution of the noise.",
         choices=("laplace", "gaussian"),
     )
-    rounds: int | None = option(None, "Also find the best b for this T.", at_least=1)
-    per_round: int | None = option(None, "Also find the best T for this b.", at_least=1)
+    rounds: int | None = option(
+        None, "Also find the best b for this T.", at_least=1, unit="rounds", section=Section.SIZE
+    )
+    per_round: int | None = option(
+        None, "Also find the best T for this b.", at_least=1, unit="devices", section=Section.SIZE
+    )
     max_rounds: int | None = option(
         None,
         "Largest T to consider.",
         at_least=1,
         default_text=f"{_GAUSSIAN_ROUNDS} with Gaussian noise, else no limit",
+        unit="rounds",
+        section=Section.SIZE,
     )
     constants: Path | None = option(
         None,
         "Constants of the bound, as --save-constants writes them; options take precedence.",
         unit="FILE.json",
+        section=Section.WHAT,
     )
-    dim: int | None = option(None, "Number p of parameters.")
-    total_samples: int | None = option(None, "Number d of samples on all devices together.")
-    gradient_norm: float | None = option(
-        None, "G: upper bound on the l2 norm of a device's gradient."
+    dim: int | None = option(
+        None, "Number p of parameters.", unit="parameters", section=Section.SIZE
     )
-    smoothness: float | None = option(None, "lambda: smoothness of the loss.")
-    convexity: float | None = option(None, "mu: strong convexity of the loss.")
-    heterogeneity: float | None = option(
-        None, "Gamma: F* minus the mean of the devices' minimum losses."
-    )
-    distance: float | None = option(None, "Y0: squared distance of the start from the best model.")
-    variance: float | None = option(None, "Lambda^2: variance of a sample's gradient (gaussian).")
-    clip_norm: float | None = option(
+    total_samples: int | None = option(
         None,
-        "xi: norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). With "
-        "--dataset it is the largest gradient norm found, if that is less.",
+        "Number d of samples on all devices together.",
+        unit="samples",
+        section=Section.SIZE,
+        formerly=("samples",),
+    )
+    gradient_norm: float | None = option(
+        None,
+        "G: upper bound on the l2 norm of a device's gradient.",
+        unit="norm",
+        section=Section.WHAT,
+        formerly=("g",),
+    )
+    smoothness: float | None = option(
+        None,
+        "lambda: smoothness of the loss.",
+        unit="lambda",
+        section=Section.WHAT,
+        formerly=("lambda",),
+    )
+    convexity: float | None = option(
+        None, "mu: strong convexity of the loss.", unit="mu", section=Section.WHAT, formerly=("mu",)
+    )
+    heterogeneity: float | None = option(
+        None,
+        "Gamma: F* minus the mean of the devices' minimum losses.",
+        unit="gamma",
+        section=Section.WHAT,
+    )
+    distance: float | None = option(
+        None,
+        "Y0: squared distance of the start from the best model.",
+        unit="distance",
+        section=Section.WHAT,
+    )
+    variance: float | None = option(
+        None,
+        "Lambda^2: variance of a sample's gradient (gaussian).",
+        unit="variance",
+        section=Section.WHAT,
+    )
+    clip_norm: float | None = again(
+        PrivacyOptions,
+        "clip_norm",
+        None,
+        formerly=("xi",),
+        help="xi: norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). "
+        "With --dataset it is the largest gradient norm found, if that is less.",
     )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta (gaussian).")
-    fraction: float = option(1.0, "Part q of its samples that a reply uses (gaussian).")
-    c2: float = option(1.0, "Constant c2 of Theorem 2 (gaussian).")
+    fraction: float = option(
+        1.0,
+        "Part q of its samples that a reply uses (gaussian).",
+        unit="fraction",
+        section=Section.PRIVACY,
+    )
+    c2: float = option(
+        1.0, "Constant c2 of Theorem 2 (gaussian).", unit="factor", section=Section.PRIVACY
+    )
     record_sampling: str = option(
         "poisson",
         "How a reply samples, which decides which data sets are neighbours: those with one record "
         "more (poisson), or with one record replaced (fixed) (gaussian).",
         choices=("poisson", "fixed"),
+        section=Section.PRIVACY,
     )
     dataset: str | None = again(
         TrainOptions,
@@ -98,7 +152,11 @@ class OptimizeOptions(OptionGroup):
     model: str | None = again(TrainOptions, "model", None)
     partition: str = again(TrainOptions, "partition", "iid")
     estimate_steps: int = option(
-        200, "Full-batch steps of every device for the estimate.", at_least=2
+        200,
+        "Full-batch steps of every device for the estimate.",
+        at_least=2,
+        unit="steps",
+        section=Section.ADVANCED,
     )
     learning_rate: float = again(
         LocalOptions,
@@ -111,10 +169,17 @@ class OptimizeOptions(OptionGroup):
     )
     seed: int = again(SeedOptions, "seed", 0)
     save_constants: Path | None = option(
-        None, "Also write the constants to a file.", unit="FILE.json", writes=outputs.CONSTANTS
+        None,
+        "Also write the constants to a file.",
+        unit="FILE.json",
+        writes=outputs.CONSTANTS,
+        section=Section.OUTPUT,
     )
     plot: Path | None = option(
-        None, "Also draw U against T for several b: .png, .svg or .pdf.", writes=outputs.FIGURE
+        None,
+        "Also draw U against T for several b: .png, .svg or .pdf.",
+        writes=outputs.FIGURE,
+        section=Section.OUTPUT,
     )
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, option
+from hpcfl.options.definition import OptionGroup, Section, option
 from hpcfl.system import outputs
 
 DEFAULT_LEVELS = 2**20
@@ -30,6 +30,8 @@ class ProtocolOptions(OptionGroup):
         above=0,
         at_most=1,
         label=True,
+        unit="fraction",
+        section=Section.WHAT,
     )
     dropout: float = option(
         0.3,
@@ -39,18 +41,22 @@ class ProtocolOptions(OptionGroup):
         why="as more than half of the devices must stay to unmask the sum",
         default_text="0.3; 0 for protocols without dropouts",
         label=True,
+        unit="fraction",
+        section=Section.SIZE,
     )
     dropout_model: str = option(
         "exact",
         "Drop out exactly that fraction, rounded down, or each device with that probability.",
         choices=("exact", "bernoulli"),
         label=True,
+        section=Section.SIZE,
     )
     scaling: str = option(
         "survivors",
         "Divide a sum by the weight of the devices in it, or let devices scale by the planned "
         "rate beforehand, as in SparseSecAgg's paper.",
         choices=("survivors", "paper"),
+        section=Section.ADVANCED,
     )
     degree: int | None = option(
         None,
@@ -58,12 +64,15 @@ class ProtocolOptions(OptionGroup):
         at_least=2,
         default_text="all, or as many as the protocol chooses",
         label=True,
+        unit="neighbours",
+        section=Section.SIZE,
     )
     locations: str = option(
         "auto",
         "Encoding of the positions of coordinates (sparse).",
         choices=("auto", "bitmap", "gaps"),
         label=True,
+        section=Section.ADVANCED,
     )
     gamma: float = option(
         0.1,
@@ -72,6 +81,8 @@ class ProtocolOptions(OptionGroup):
         below=0.5,
         why="as a threshold of more than half protects against no more colluding devices",
         label=True,
+        unit="fraction",
+        section=Section.PRIVACY,
     )
     min_cohort: int = option(
         1,
@@ -79,12 +90,16 @@ class ProtocolOptions(OptionGroup):
         "survivors than that and all that may collude.",
         at_least=1,
         label=True,
+        unit="survivors",
+        section=Section.PRIVACY,
     )
     security_bits: int = option(
         40,
         "A promise of secrecy fails with a probability of at most 2 to the power of minus this.",
         at_least=1,
         at_most=1000,
+        unit="bits",
+        section=Section.PRIVACY,
     )
     correctness_bits: int = option(
         20,
@@ -92,6 +107,8 @@ class ProtocolOptions(OptionGroup):
         "the power of minus this.",
         at_least=1,
         at_most=1000,
+        unit="bits",
+        section=Section.PRIVACY,
     )
     security: str = option(
         "passive",
@@ -99,12 +116,14 @@ class ProtocolOptions(OptionGroup):
         "such a variant: keys are signed, and devices agree on the survivors.",
         choices=("passive", "active"),
         label=True,
+        section=Section.PRIVACY,
     )
     group: str = option(
         "fq",
         "Integers modulo 2^32 - 5, or modulo 2^B, packed in B bits each.",
         choices=("fq", *(f"ring{bits}" for bits in WIDTHS)),
         label=True,
+        section=Section.WHAT,
     )
     model_update: str = option(
         "whole",
@@ -113,9 +132,13 @@ class ProtocolOptions(OptionGroup):
         choices=("whole", "changed"),
         recorded="if given",
         label=True,
+        section=Section.WHAT,
     )
     sampler: str = option(
-        "gaps", "How pairs select coordinates (sparse).", choices=("gaps", "dense")
+        "gaps",
+        "How pairs select coordinates (sparse).",
+        choices=("gaps", "dense"),
+        section=Section.ADVANCED,
     )
     levels: int | None = option(
         None,
@@ -124,14 +147,24 @@ class ProtocolOptions(OptionGroup):
         default_text="2^20, or as many as the bits have room for; where an account pays for "
         "rounding, the most with which no sum can wrap around",
         label=True,
+        unit="levels",
+        section=Section.WHAT,
     )
-    clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
+    clip: float = option(
+        1.0,
+        "Largest magnitude of a coordinate.",
+        above=0,
+        label=True,
+        unit="magnitude",
+        section=Section.WHAT,
+    )
     shared: bool = option(
         False,
         "Devices send the same fraction alpha of the coordinates in a round, others in the next "
         "(assisted; secagg with it is common).",
         recorded="if given",
         label=True,
+        section=Section.WHAT,
     )
     committee: int | None = option(
         None,
@@ -141,6 +174,8 @@ class ProtocolOptions(OptionGroup):
         "were members",
         recorded="if given",
         label=True,
+        unit="devices",
+        section=Section.SIZE,
     )
     helpers: int | None = option(
         None,
@@ -149,6 +184,8 @@ class ProtocolOptions(OptionGroup):
         default_text="as many as the protocol has by itself",
         recorded="if given",
         label=True,
+        unit="helpers",
+        section=Section.SIZE,
     )
     threads: int = option(
         1,
@@ -156,6 +193,8 @@ class ProtocolOptions(OptionGroup):
         at_least=1,
         recorded="if given",
         label=True,
+        unit="threads",
+        section=Section.ADVANCED,
     )
     rotate: bool = option(
         False,
@@ -163,6 +202,7 @@ class ProtocolOptions(OptionGroup):
         "small clip, lose less.",
         recorded="if given",
         label=True,
+        section=Section.WHAT,
     )
 
     def __post_init__(self) -> None:
@@ -182,14 +222,20 @@ class RoundOptions(ProtocolOptions):
         choices=("auto", *map(str, WIDTHS)),
         default_text="as --group says",
         recorded="no",
+        section=Section.WHAT,
     )
     dropout_phase: str | None = option(
-        None, "Phase before which devices drop out.", default_text="their upload"
+        None,
+        "Phase before which devices drop out.",
+        default_text="their upload",
+        unit="phase",
+        section=Section.SIZE,
     )
     upload: str = option(
         "gather",
         "Gather the vectors, or sum them on the way by MPI_Reduce.",
         choices=("gather", "reduce"),
+        section=Section.ADVANCED,
     )
 
     def __post_init__(self) -> None:
@@ -205,10 +251,20 @@ class LinkOptions(OptionGroup):
     """The link between a device and the server, of the modelled seconds."""
 
     uplink_mbps: float = option(
-        100.0, "Modelled uplink of a device.", unit="Mbit/s", above=0, resumable=True
+        100.0,
+        "Modelled uplink of a device.",
+        unit="Mbit/s",
+        above=0,
+        resumable=True,
+        section=Section.LINKS,
     )
     downlink_mbps: float = option(
-        100.0, "Modelled downlink of a device.", unit="Mbit/s", above=0, resumable=True
+        100.0,
+        "Modelled downlink of a device.",
+        unit="Mbit/s",
+        above=0,
+        resumable=True,
+        section=Section.LINKS,
     )
     helper_mbps: float = option(
         1000.0,
@@ -217,9 +273,15 @@ class LinkOptions(OptionGroup):
         above=0,
         resumable=True,
         recorded="if given",
+        section=Section.LINKS,
     )
     latency_ms: float = option(
-        0.0, "Modelled latency of a link.", unit="ms", at_least=0, resumable=True
+        0.0,
+        "Modelled latency of a link.",
+        unit="ms",
+        at_least=0,
+        resumable=True,
+        section=Section.LINKS,
     )
 
 
@@ -234,6 +296,8 @@ class SeedOptions(OptionGroup):
         at_most=2**64 - 1,
         repeats="yes",
         label=True,
+        unit="seed",
+        section=Section.ADVANCED,
     )
 
 
@@ -248,6 +312,7 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         sweepable=False,
         repeats="yes",
         writes=outputs.RESULTS,
+        section=Section.OUTPUT,
     )
     note: str | None = option(
         None,
@@ -255,9 +320,12 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         recorded="if given",
         resumable=True,
         repeats="yes",
+        section=Section.OUTPUT,
     )
     insecure_seed: int | None = option(
         None,
         "Seed of the keys too, for tests: nothing is secret then.",
         repeats="if given",
+        unit="seed",
+        section=Section.ADVANCED,
     )

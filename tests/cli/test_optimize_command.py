@@ -106,6 +106,7 @@ def test_constants_by_option_go_before_those_of_the_file(mnist):
     options = []
     for name, value in MNIST.items():
         if name not in ("l1_clip", "l2_clip"):
+            name = {"samples": "total_samples"}.get(name, name)
             options += [f"--{name.replace('_', '-')}", value]
     same = found(*options, "--clip-norm", 300)
     value = found("--constants", mnist)

@@ -8,7 +8,15 @@ from typing import Any
 
 from hpcfl.algorithms import federated
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, again, described, make, option, options_of
+from hpcfl.options.definition import (
+    OptionGroup,
+    Section,
+    again,
+    described,
+    make,
+    option,
+    options_of,
+)
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, ProtocolOptions, SeedOptions
 from hpcfl.options.training import TrainOptions
@@ -29,9 +37,18 @@ MOST_SEED = 2**63 - 1
 class AuditOptions(OptionGroup):
     """How often an instance is run, and what follows from that."""
 
-    runs: int = option(5000, "Runs on each dataset.", at_least=20)
+    runs: int = option(
+        5000, "Runs on each dataset.", at_least=20, unit="runs", section=Section.SIZE
+    )
     seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=MOST_SEED)
-    confidence: float = option(0.99, "Confidence of each lower bound.", above=0, below=1)
+    confidence: float = option(
+        0.99,
+        "Confidence of each lower bound.",
+        above=0,
+        below=1,
+        unit="probability",
+        section=Section.ADVANCED,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,25 +65,44 @@ class Instance(OptionGroup):
             "Standard deviation (or Laplace scale) of the noise, as in hpcfl train; the clipping "
             "norm is 1.",
             **_NOISE,
+            unit="sigma",
+            section=Section.PRIVACY,
         ),
     )
-    rounds: int = option(1, "Rounds of a run.", at_least=1)
-    devices: int = option(1, "Number of devices.", **DEVICES)
-    per_round: int = option(1, "Devices in a round (locks: those kept).", at_least=1)
-    samples: int = option(1, "Samples of a device.", at_least=1)
-    batch_size: int = option(1, "Samples in a batch.", at_least=1)
-    steps: int = option(1, "Local steps in a round.", at_least=1)
+    rounds: int = option(1, "Rounds of a run.", at_least=1, unit="rounds", section=Section.SIZE)
+    devices: int = option(1, "Number of devices.", **DEVICES, unit="devices", section=Section.SIZE)
+    per_round: int = option(
+        1,
+        "Devices in a round (locks: those kept).",
+        at_least=1,
+        unit="devices",
+        section=Section.SIZE,
+    )
+    samples: int = option(
+        1, "Samples of a device.", at_least=1, unit="samples", section=Section.SIZE
+    )
+    batch_size: int = option(
+        1, "Samples in a batch.", at_least=1, unit="samples", section=Section.SIZE
+    )
+    steps: int = option(
+        1, "Local steps in a round.", at_least=1, unit="steps", section=Section.SIZE
+    )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all epsilons.")
-    aggregate: str = option(
+    aggregate: str = again(
+        TrainOptions,
+        "aggregate",
         "fedavg",
-        "Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
+        help="Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
         choices=("fedavg", "secagg"),
     )
     shuffle: str = again(PrivacyOptions, "shuffle", "fresh")
     # Else the observer knows the order, and one is taken that uses some record often, which is the
     # canary.
     secret_order: bool = option(
-        False, "The observer does not know the order of a device's samples (cdp, dp-dsgd)."
+        False,
+        "The observer does not know the order of a device's samples (cdp, dp-dsgd).",
+        section=Section.PRIVACY,
+        formerly=("secret-shuffle",),
     )
     mechanism: str = again(
         PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
@@ -77,11 +113,25 @@ class Instance(OptionGroup):
     first_stage: int = again(
         PrivacyOptions, "first_stage", 1, help="Users invited in a round (locks)."
     )
-    sigma_norms: float | None = option(None, "Noise on norms (locks).", **_NOISE)
+    sigma_norms: float | None = option(
+        None, "Noise on norms (locks).", **_NOISE, unit="sigma", section=Section.PRIVACY
+    )
     variant: str = again(PrivacyOptions, "variant", "local")
     # The observer sees what both launches play.
-    replayed: int = option(0, "Number of last rounds that later launches play again.", at_least=0)
-    resumes: int = option(1, "Number of launches that play them again; one by default.", at_least=1)
+    replayed: int = option(
+        0,
+        "Number of last rounds that later launches play again.",
+        at_least=0,
+        unit="rounds",
+        section=Section.ADVANCED,
+    )
+    resumes: int = option(
+        1,
+        "Number of launches that play them again; one by default.",
+        at_least=1,
+        unit="launches",
+        section=Section.ADVANCED,
+    )
     # Where their number is exact, all others' updates are the opposite of the canary's, so that it
     # shows who leaves.
     dropout: float = again(
@@ -97,11 +147,17 @@ class Instance(OptionGroup):
         0,
         "Devices missing from every sum that were not planned to drop out.",
         at_least=0,
+        unit="devices",
+        section=Section.ADVANCED,
     )
     # The observer takes an upload from another rank off the victim's, which shows nothing if their
     # noise is apart.
     ranks: int = option(
-        1, "MPI ranks that play the devices; their noise must be independent.", at_least=1
+        1,
+        "MPI ranks that play the devices; their noise must be independent.",
+        at_least=1,
+        unit="ranks",
+        section=Section.ADVANCED,
     )
 
     def __post_init__(self) -> None:
