@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from hpcfl.cli.options import Command, Output, given, option, options
 from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import make, Section, values_of
+from hpcfl.options.definition import Section, make, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
 from hpcfl.report.formats import counted
 from hpcfl.system import outputs
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 @click.command("report", cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
-@option("--no-pool", is_flag=True, section=Section.WHAT, help="Keep launches of one configuration apart.")
+@option(
+    "--no-pool",
+    is_flag=True,
+    section=Section.WHAT,
+    help="Keep launches of one configuration apart.",
+)
 @option(
     "--format",
     "form",
@@ -36,11 +41,17 @@ if TYPE_CHECKING:
     help="What to print: text, tables for a README or a paper (booktabs), a row for each run and "
     "phase, or all figures; csv and json with --columns have a row for each run.",
 )
-@option("--json", "as_json", is_flag=True, section=Section.OUTPUT, help="The same as --format json.")
+@option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    section=Section.OUTPUT,
+    help="Print what --format json does.",
+)
 @option(
     "--html",
-    section=Section.OUTPUT,
     "page",
+    section=Section.OUTPUT,
     type=Output(outputs.PAGE),
     metavar="FILE",
     help="Write a page with tables, figures and everything recorded instead; an older page is "
