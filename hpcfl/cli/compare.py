@@ -42,6 +42,7 @@ class Share(click.ParamType):
 @option(
     "--fail-if-slower",
     type=Share(),
+    metavar="PERCENT",
     help="Exit with status 3 if B is slower (or larger) than A by more than this share: if the "
     "whole interval of the ratio lies above it.",
 )

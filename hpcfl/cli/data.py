@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Group, Output, option
+from hpcfl.cli.options import Group, Output, option, same
 from hpcfl.cli.terminal import alone
+from hpcfl.options.training import TrainOptions
 from hpcfl.system.outputs import FOLDER
 
 
@@ -19,10 +20,11 @@ def command() -> None:
 
 @command.command("fetch")
 @click.argument("name", metavar="NAME")
-@option(
-    "--data-dir",
+@same(
+    TrainOptions,
+    "data_dir",
+    "Folder of the data sets.  [default: $HPCFL_DATA]",
     type=Output(FOLDER),
-    help="Folder of the data sets.  [default: the environment variable HPCFL_DATA]",
 )
 @option("--base-url", metavar="URL", help="Mirror that has the files at URL/FILE.")
 @alone
@@ -36,7 +38,8 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
     \b
     Examples:
       hpcfl data fetch mnist --data-dir ~/data
-      hpcfl data fetch adult --data-dir ~/data --base-url https://mirror.example.org/adult
+      hpcfl data fetch adult --data-dir ~/data \\
+          --base-url https://mirror.example.org/adult
     """
     from hpcfl.learning.fetch import fetch as fetch_files
 

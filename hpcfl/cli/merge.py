@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, Output, option
+from hpcfl.cli.options import Command, Output, same
 from hpcfl.cli.terminal import alone, warn
+from hpcfl.options.shared import RunOptions
 from hpcfl.system.outputs import FOLDER
 
 
@@ -15,7 +16,7 @@ from hpcfl.system.outputs import FOLDER
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
-@option("--output", required=True, type=Output(FOLDER), help="The new folder.")
+@same(RunOptions, "output", "The new folder.", required=True, type=Output(FOLDER))
 @alone
 def command(paths: tuple[Path, ...], output: Path) -> None:
     """Copy the results files of several jobs into one new folder.

@@ -13,17 +13,22 @@ from hpcfl.cli.options import Command, option
 @option(
     "--hosts", type=int, metavar="HOSTS", required=True, help="Hosts, each with a rank of devices."
 )
-@option("--rate", default="100mbit", help="Rate of a device's link in each direction.")
+@option(
+    "--rate", metavar="RATE", default="100mbit", help="Rate of a device's link in each direction."
+)
 @option(
     "--latency",
+    metavar="TIME",
     default="0",
     show_default=False,
     help="One-way delay of a device's link, such as 10ms.  [default: none]",
 )
-@option("--downlink-rate", help="Rate of a device's downlink.  [default: --rate]")
-@option("--server-rate", help="Rate of the server's link.  [default: not shaped]")
+@option("--downlink-rate", metavar="RATE", help="Rate of a device's downlink.  [default: --rate]")
+@option("--server-rate", metavar="RATE", help="Rate of the server's link.  [default: not shaped]")
 @option(
-    "--network", help="IPv4 network of the hosts.  [default: one that the machine does not use]"
+    "--network",
+    metavar="NETWORK",
+    help="IPv4 network of the hosts.  [default: one that the machine does not use]",
 )
 @option("--check", is_flag=True, help="Time transfers of known size instead of a run.")
 @option("--dry-run", is_flag=True, help="Print the commands instead of running them.")

@@ -39,10 +39,12 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
     Examples:
       hpcfl optimize fedsgd-dpc --devices 10 --epsilon 1 --constants mnist.json
       hpcfl optimize fedsgd-dpc --devices 10 --dim 7840 --per-round 5 \\
-          --total-samples 60000 --gradient-norm 18 --clip-norm 300 --smoothness 1.05 \\
-          --convexity 1 --heterogeneity 0.5 --distance 600 --plot bound.png
+          --total-samples 60000 --gradient-norm 18 --clip-norm 300 \\
+          --smoothness 1.05 --convexity 1 --heterogeneity 0.5 --distance 600 \\
+          --plot bound.png
       mpirun -n 11 hpcfl optimize fedsgd-dpc --dataset mnist --model softmax \\
-          --partition two-digit --clip-norm 300 --epsilon 10 --save-constants mnist.json
+          --partition two-digit --clip-norm 300 --epsilon 10 \\
+          --save-constants mnist.json
       hpcfl optimize fedsgd-dpc --mechanism gaussian --constants mnist.json \\
           --clip-norm 10 --fraction 0.01 --rounds 500 --json
     """

@@ -49,6 +49,24 @@ class ShownOption(click.Option):
 # An option of one command alone, with a `section` besides what `click.option` takes.
 option = partial(click.option, cls=ShownOption)
 
+
+def same(
+    group: type[OptionGroup], name: str, help: str, *names: str, **more: Any
+) -> Callable[[Function], Function]:
+    """Return a decorator that adds one option of a group, with another sentence.
+
+    `more` is what `click.option` takes.
+    """
+    about = options_of(group)[name]
+    about_it: dict[str, Any] = {
+        "section": about.section,
+        "origin": about.origin,
+        "metavar": about.unit.upper() or _METAVARS[about.type],
+        "shell_complete": partial(_complete, about),
+    }
+    return option(f"--{about.dashed}", *names, help=help, **about_it | more)
+
+
 # Choices that are longer are in the sentence, so that a line of the help fits 80 columns.
 LONGEST_CHOICES = 60
 # Headings are for commands with more options than one looks through at a glance.

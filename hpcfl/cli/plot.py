@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, Output, given, option, options
+from hpcfl.cli.options import Command, Output, given, option, options, same
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section
+from hpcfl.options.shared import RunOptions
 from hpcfl.plots import KINDS, PlotOptions, chosen
 from hpcfl.system import outputs
 
@@ -25,11 +26,11 @@ from hpcfl.system import outputs
     required=True,
     help="; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items()) + ".",
 )
-@option(
-    "--output",
-    section=Section.OUTPUT,
+@same(
+    RunOptions,
+    "output",
+    "File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
     type=Output(outputs.FIGURE),
-    help="File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
 )
 @options(PlotOptions)
 @option(

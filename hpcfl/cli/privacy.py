@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
-from hpcfl.cli.options import Group, given, option, options
+from hpcfl.cli.options import Group, given, options, same
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import UsageError
 from hpcfl.options.accounting import AccountOptions
-from hpcfl.options.definition import READERS, Section, make, options_of
+from hpcfl.options.definition import READERS, make
 from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.privacy import PrivacyOptions
 
@@ -144,15 +144,13 @@ def _read(name: str, hint: Any, value: Any) -> Any:
 
 @command.command("epsilon", context_settings={"ignore_unknown_options": True})
 @click.argument("algorithm")
-@option(
-    "--sigma",
-    type=float,
-    metavar="SIGMA",
-    section=Section.PRIVACY,
-    origin=options_of(PrivacyOptions)["sigma"].origin,
-    help="Noise on a coordinate, in the units of --clip-norm: its standard deviation (or Laplace "
+@same(
+    PrivacyOptions,
+    "sigma",
+    "Noise on a coordinate, in the units of --clip-norm: its standard deviation (or Laplace "
     "scale) on a mini-batch's mean gradient (cdp, dp-dsgd, fedsgd-dpc), on the sum of updates "
     "(dp-fedavg), on an update (locks).",
+    type=float,
 )
 @settings_options
 @alone
@@ -189,15 +187,7 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
 
 @command.command("noise", context_settings={"ignore_unknown_options": True})
 @click.argument("algorithm")
-@option(
-    "--epsilon",
-    type=float,
-    required=True,
-    metavar="EPSILON",
-    section=Section.PRIVACY,
-    origin=options_of(PrivacyOptions)["epsilon"].origin,
-    help="The target.",
-)
+@same(PrivacyOptions, "epsilon", "The target.", type=float, required=True)
 @settings_options
 @alone
 def noise(
@@ -216,7 +206,8 @@ def noise(
       hpcfl privacy noise dp-fedavg --epsilon 8 --rounds 100 --devices 1000 \\
           --per-round 50
       hpcfl privacy noise fedsgd-dpc --epsilon 1 --mechanism gaussian \\
-          --fraction 0.01 --rounds 500 --devices 10 --per-round 5 --samples 6000 --json
+          --fraction 0.01 --rounds 500 --devices 10 --per-round 5 --samples 6000 \\
+          --json
     """
     from hpcfl.algorithms.federated import find_private
     from hpcfl.privacy.accounting.tables import render_noise

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--no-pool",
     is_flag=True,
     section=Section.WHAT,
-    help="Keep launches of one configuration apart.",
+    help="Keep launches of one configuration, and trainings with other seeds, apart.",
 )
 @option(
     "--format",

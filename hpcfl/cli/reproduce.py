@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Command, Output, option
+from hpcfl.cli.options import Command, Output, option, same
 from hpcfl.errors import UsageError, no_such
+from hpcfl.options.shared import CommonOptions, RunOptions
+from hpcfl.options.training import TrainOptions
 from hpcfl.system import outputs
 
 if TYPE_CHECKING:
@@ -31,23 +33,28 @@ if TYPE_CHECKING:
     default=60.0,
     help="Longest run that is chosen without --scale, estimated for two cores.",
 )
-@option(
-    "--data-dir",
+@same(
+    TrainOptions,
+    "data_dir",
+    "Folder of the data sets.  [default: $HPCFL_DATA]",
     type=click.Path(path_type=Path),
     envvar="HPCFL_DATA",
-    help="Folder of the data sets.  [default: $HPCFL_DATA]",
 )
-@option(
-    "--output",
+@same(
+    RunOptions,
+    "output",
+    "Folder for the findings.",
     type=Output(outputs.FOLDER),
     default=Path("results/reproduction"),
-    help="Folder for the findings.",
 )
 @option("--again", is_flag=True, help="Also run again what was run before.")
-@option("--plot", type=Output(outputs.FIGURE), help="Draw the figure too: .png, .svg or .pdf.")
+@same(
+    CommonOptions, "plot", "Draw the figure too: .png, .svg or .pdf.", type=Output(outputs.FIGURE)
+)
 @option(
     "--document",
     type=Output(outputs.DOCUMENT),
+    metavar="FILE.md",
     help="Write all findings to a Markdown file, with figures beside it.",
 )
 def command(

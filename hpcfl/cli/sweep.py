@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Command, Output, option
+from hpcfl.cli.options import Command, Output, option, same
 from hpcfl.cli.terminal import progress_bar, warn
+from hpcfl.options.shared import RunOptions
 from hpcfl.system.outputs import FOLDER
 
 if TYPE_CHECKING:
@@ -41,18 +42,19 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
     callback=_print_plans,
     help="Show the plans that come with hpcfl and stop.",
 )
-@option(
-    "--output",
+@same(
+    RunOptions,
+    "output",
+    "Folder of the sweep, one for each plan.",
     type=Output(FOLDER),
     default=Path("results/sweep"),
-    help="Folder of the sweep, one for each plan.",
 )
-@option(
-    "--seed",
+@same(
+    RunOptions,
+    "seed",
+    "Seed of the order of the cells, at the first start.",
     type=click.IntRange(min=0),
-    metavar="SEED",
     default=0,
-    help="Seed of the order of the cells, at the first start.",
 )
 @option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
 @option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")

@@ -52,7 +52,7 @@ def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any
 
     \b
     Examples:
-      hpcfl train fedavg             scikit-learn's digits, 100 devices, one process
+      hpcfl train fedavg          scikit-learn's digits, 100 devices, one process
       mpirun -n 3 hpcfl train fedavg --aggregate sparse --devices 100 \\
           --dataset mnist --data-dir data --target-accuracy 0.97
       mpirun -n 17 hpcfl train fedavg --aggregate secagg --dataset adult \\

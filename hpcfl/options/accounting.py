@@ -9,6 +9,7 @@ from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.optimize import OptimizeOptions
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import CommonOptions
 from hpcfl.options.training import TrainOptions
 
 
@@ -91,7 +92,7 @@ class AccountOptions(OptionGroup):
         default_text="every round",
     )
     dim: int | None = again(
-        ExposureOptions,
+        CommonOptions,
         "dim",
         None,
         help="Coordinates of an update (dp-fedavg, distributed).",

@@ -9,7 +9,7 @@ from typing import Any
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section, again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, DIM, ROUNDS, RunOptions
+from hpcfl.options.shared import ROUNDS, CommonOptions, RunOptions
 from hpcfl.system import outputs
 
 DEFAULT_DIM = 165_000
@@ -24,34 +24,34 @@ class BenchOptions(RunOptions):
     """What `hpcfl bench` was asked for; see ``hpcfl bench --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: tuple[int, ...] = option(
+    devices: tuple[int, ...] = again(
+        CommonOptions,
+        "devices",
         (),
-        "Number of devices; several are run one after the other.",
-        **DEVICES,
+        help="Number of devices; several are run one after the other.",
         default_text="one on every rank but the server's, 100 in one process",
-        recorded="no",
-        unit="devices",
-        section=Section.SIZE,
     )
-    dim: int | None = option(
+    dim: int | None = again(
+        CommonOptions,
+        "dim",
         None,
-        "Length d of the vectors.",
-        **DIM,
+        help="Length d of the vectors.",
         default_text=f"{DEFAULT_DIM}",
-        unit="coordinates",
-        section=Section.SIZE,
     )
-    rounds: int = option(
-        10, "Measured rounds.", **ROUNDS, repeats="yes", unit="rounds", section=Section.SIZE
+    rounds: int = again(
+        CommonOptions,
+        "rounds",
+        10,
+        help="Measured rounds.",
+        repeats="yes",
     )
-    max_rounds: int | None = option(
+    max_rounds: int | None = again(
+        CommonOptions,
+        "max_rounds",
         None,
-        "Largest number of measured rounds; --rounds is then the smallest.",
-        **ROUNDS,
+        help="Largest number of measured rounds; --rounds is then the smallest.",
         default_text="--rounds; ten times as many with --rel-ci or --max-seconds",
         repeats="yes",
-        unit="rounds",
-        section=Section.SIZE,
     )
     rel_ci: float | None = option(
         None,
@@ -62,13 +62,13 @@ class BenchOptions(RunOptions):
         unit="fraction",
         section=Section.SIZE,
     )
-    max_seconds: float | None = option(
+    max_seconds: float | None = again(
+        CommonOptions,
+        "max_seconds",
         None,
-        "Stop after the round in which this much time has passed, even if --rounds are more.",
-        unit="seconds",
+        help="Stop after the round in which this much time has passed, even if --rounds are more.",
         above=0,
         repeats="yes",
-        section=Section.SIZE,
     )
     # Without any, the first measured round pays for what later ones find in place.
     warmup: int = option(
@@ -89,12 +89,12 @@ class BenchOptions(RunOptions):
         unit="ranks",
         section=Section.ADVANCED,
     )
-    resume: Path | None = option(
+    resume: Path | None = again(
+        CommonOptions,
+        "resume",
         None,
-        "Continue the results file of a run that was interrupted, with the options of that run.",
-        recorded="no",
+        help="Continue the results file of a run that was interrupted, with that run's options.",
         sweepable=False,
-        section=Section.OUTPUT,
     )
     updates: Path | None = option(
         None, "Vectors from a .npy or HDF5 file, one row per device.", section=Section.WHAT
@@ -118,13 +118,12 @@ class BenchOptions(RunOptions):
         writes=outputs.TRANSCRIPT,
         section=Section.OUTPUT,
     )
-    aggregate: str | None = option(
+    aggregate: str | None = again(
+        CommonOptions,
+        "aggregate",
         None,
-        f"Protocol that sums the vectors of {DP_FEDAVG}.",
+        help=f"Protocol that sums the vectors of {DP_FEDAVG}.",
         default_text="secagg",
-        recorded="no",
-        unit="protocol",
-        section=Section.WHAT,
     )
     noise_multiplier: float | None = again(
         PrivacyOptions,

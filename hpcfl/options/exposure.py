@@ -10,8 +10,7 @@ from pathlib import Path
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import OptionGroup, Section, again, option
-from hpcfl.options.shared import DEVICES, DIM, ProtocolOptions, SeedOptions
-from hpcfl.system import outputs
+from hpcfl.options.shared import CommonOptions, ProtocolOptions, SeedOptions
 
 # The papers' fraction of colluding devices.
 COLLUDING = Fraction(1, 3)
@@ -22,8 +21,11 @@ class ExposureOptions(OptionGroup):
     """What is asked of a round's exposure; see ``hpcfl privacy exposure --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: int = option(
-        100, "Number N of devices.", **DEVICES, unit="devices", section=Section.SIZE
+    devices: int = again(
+        CommonOptions,
+        "devices",
+        100,
+        help="Number N of devices.",
     )
     alpha: float = again(ProtocolOptions, "alpha", 0.1)
     dropout: float = again(
@@ -40,14 +42,16 @@ class ExposureOptions(OptionGroup):
         "exactly that fraction, all of them honest (targeted).",
         choices=("exact", "bernoulli", "targeted"),
     )
-    gamma: Fraction | None = option(
+    gamma: Fraction | None = again(
+        ProtocolOptions,
+        "gamma",
         None,
-        "Fraction of the devices that collude with the server, rounded down.",
+        help="Fraction of the devices that collude with the server, rounded down.",
         at_least=0,
         at_most=1,
         default_text="1/3",
-        unit="fraction",
-        section=Section.PRIVACY,
+        below=None,
+        why="",
     )
     colluding: int | None = option(
         None,
@@ -63,12 +67,11 @@ class ExposureOptions(OptionGroup):
         help="Neighbours of a device in the masking graph.",
         default_text="all; required by secagg-graph",
     )
-    dim: int = option(
+    dim: int = again(
+        CommonOptions,
+        "dim",
         DEFAULT_DIM,
-        "Number d of coordinates; only counts depend on it.",
-        **DIM,
-        unit="coordinates",
-        section=Section.SIZE,
+        help="Number d of coordinates; only counts depend on it.",
     )
     floor: int | None = option(
         None,
@@ -87,13 +90,14 @@ class ExposureOptions(OptionGroup):
         formerly=("samples",),
     )
     seed: int = again(SeedOptions, "seed", 0, help="Seed of the simulation.")
-    plot: Path | None = option(
+    plot: Path | None = again(
+        CommonOptions,
+        "plot",
         None,
-        "Also draw contributors and exposure over alpha, for several dropout rates: .png, .svg or "
+        help="Also draw contributors and exposure over alpha, for several dropout rates: .png, .svg "
+        "or "
         ".pdf; "
         "for protocols that do not send all coordinates.",
-        writes=outputs.FIGURE,
-        section=Section.OUTPUT,
     )
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, SeedOptions
+from hpcfl.options.shared import CommonOptions, SeedOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.system import outputs
 
@@ -30,20 +30,22 @@ _GAUSSIAN_ROUNDS = 500
 class OptimizeOptions(OptionGroup):
     """What is asked of FedSGD-DPC's bound; see ``hpcfl optimize fedsgd-dpc --help``."""
 
-    devices: int | None = option(
+    devices: int | None = again(
+        CommonOptions,
+        "devices",
         None,
-        "Number N of devices.",
-        **DEVICES,
+        help="Number N of devices.",
         default_text="that of --constants; with --dataset, one on every rank but the server's, "
         "or 100 in one process",
-        unit="devices",
-        section=Section.SIZE,
     )
-    epsilon: str = option(
+    epsilon: str = again(
+        PrivacyOptions,
+        "epsilon",
         "1",
-        "Privacy budget of a device for all its replies: one for all devices, or one for each.",
+        help="Privacy budget of a device for all its replies: one for all devices, or one for "
+        "each.",
         unit="EPS[,EPS...]",
-        section=Section.PRIVACY,
+        above=None,
     )
     mechanism: str = again(
         PrivacyOptions,
@@ -52,19 +54,27 @@ class OptimizeOptions(OptionGroup):
         help="Distribution of the noise.",
         choices=("laplace", "gaussian"),
     )
-    rounds: int | None = option(
-        None, "Also find the best b for this T.", at_least=1, unit="rounds", section=Section.SIZE
-    )
-    per_round: int | None = option(
-        None, "Also find the best T for this b.", at_least=1, unit="devices", section=Section.SIZE
-    )
-    max_rounds: int | None = option(
+    rounds: int | None = again(
+        CommonOptions,
+        "rounds",
         None,
-        "Largest T to consider.",
+        help="Also find the best b for this T.",
+        at_least=1,
+    )
+    per_round: int | None = again(
+        TrainOptions,
+        "per_round",
+        None,
+        help="Also find the best T for this b.",
+        at_least=1,
+    )
+    max_rounds: int | None = again(
+        CommonOptions,
+        "max_rounds",
+        None,
+        help="Largest T to consider.",
         at_least=1,
         default_text=f"{_GAUSSIAN_ROUNDS} with Gaussian noise, else no limit",
-        unit="rounds",
-        section=Section.SIZE,
     )
     constants: Path | None = option(
         None,
@@ -72,8 +82,11 @@ class OptimizeOptions(OptionGroup):
         unit="FILE.json",
         section=Section.WHAT,
     )
-    dim: int | None = option(
-        None, "Number p of parameters.", unit="parameters", section=Section.SIZE
+    dim: int | None = again(
+        CommonOptions,
+        "dim",
+        None,
+        help="Number p of parameters.",
     )
     total_samples: int | None = option(
         None,
@@ -175,11 +188,11 @@ class OptimizeOptions(OptionGroup):
         writes=outputs.CONSTANTS,
         section=Section.OUTPUT,
     )
-    plot: Path | None = option(
+    plot: Path | None = again(
+        CommonOptions,
+        "plot",
         None,
-        "Also draw U against T for several b: .png, .svg or .pdf.",
-        writes=outputs.FIGURE,
-        section=Section.OUTPUT,
+        help="Also draw U against T for several b: .png, .svg or .pdf.",
     )
 
     def __post_init__(self) -> None:

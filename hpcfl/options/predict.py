@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import Section, option
-from hpcfl.options.shared import DEVICES, DIM, LinkOptions, RoundOptions
+from hpcfl.options.definition import Section, again, option
+from hpcfl.options.shared import CommonOptions, LinkOptions, RoundOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,18 +15,24 @@ class PredictOptions(RoundOptions, LinkOptions):
     """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: tuple[int, ...] = option(
-        (100,), "Numbers N of devices.", **DEVICES, unit="devices", section=Section.SIZE
+    devices: tuple[int, ...] = again(
+        CommonOptions,
+        "devices",
+        (100,),
+        help="Numbers N of devices.",
     )
-    dim: tuple[int, ...] = option(
-        (DEFAULT_DIM,), "Lengths d of the vectors.", **DIM, unit="coordinates", section=Section.SIZE
+    dim: tuple[int, ...] = again(
+        CommonOptions,
+        "dim",
+        (DEFAULT_DIM,),
+        help="Lengths d of the vectors.",
     )
-    ranks: int = option(
+    ranks: int = again(
+        CommonOptions,
+        "ranks",
         1,
-        "Ranks of a run on this machine; 1: one process.",
+        help="Ranks of a run on this machine; 1: one process.",
         at_least=1,
-        unit="ranks",
-        section=Section.SIZE,
     )
     calibration: Path | None = option(
         None, "File of 'hpcfl calibrate'.", default_text="this host's", section=Section.ADVANCED

@@ -21,6 +21,39 @@ WIDTHS = range(8, 33, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommonOptions(OptionGroup):
+    """What several commands take over by `again`, with defaults and sentences of their own."""
+
+    devices: int | None = option(
+        None, "Number of devices.", **DEVICES, unit="devices", section=Section.SIZE
+    )
+    dim: int | None = option(
+        None, "Length of the vectors.", **DIM, unit="coordinates", section=Section.SIZE
+    )
+    rounds: int | None = option(
+        None, "Number of rounds.", **ROUNDS, unit="rounds", section=Section.SIZE
+    )
+    max_rounds: int | None = option(
+        None, "Largest number of rounds.", **ROUNDS, unit="rounds", section=Section.SIZE
+    )
+    max_seconds: float | None = option(
+        None, "Stop after so many seconds.", unit="seconds", section=Section.SIZE
+    )
+    ranks: int | None = option(None, "MPI ranks.", at_least=1, unit="ranks", section=Section.SIZE)
+    aggregate: str | None = option(
+        None,
+        "Protocol that sums.",
+        recorded="no",
+        unit="protocol",
+        section=Section.WHAT,
+    )
+    resume: Path | None = option(None, "Continue a run.", section=Section.OUTPUT)
+    plot: Path | None = option(
+        None, "Also draw a figure.", writes=outputs.FIGURE, section=Section.OUTPUT
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProtocolOptions(OptionGroup):
     """What all devices and the server of an aggregation protocol agree on."""
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, option
+from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, ROUNDS, RunOptions
+from hpcfl.options.shared import CommonOptions, RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,21 +106,18 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     """What `hpcfl train` was asked for; see ``hpcfl train --help``."""
 
     algorithm: str = field(kw_only=False)
-    aggregate: str = option(
+    aggregate: str = again(
+        CommonOptions,
+        "aggregate",
         "fedavg",
-        "Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
-        recorded="no",
-        unit="protocol",
-        section=Section.WHAT,
+        help="Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
     )
-    devices: int | None = option(
+    devices: int | None = again(
+        CommonOptions,
+        "devices",
         None,
-        "Number of devices.",
-        **DEVICES,
+        help="Number of devices.",
         default_text="one on every rank but the server's, 100 in one process",
-        recorded="no",
-        unit="devices",
-        section=Section.SIZE,
     )
     dataset: str = option(
         "digits",
@@ -155,13 +152,12 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         unit="name",
         section=Section.WHAT,
     )
-    rounds: int = option(
+    rounds: int = again(
+        CommonOptions,
+        "rounds",
         100,
-        "Largest number of rounds.",
-        **ROUNDS,
+        help="Largest number of rounds.",
         resumable=True,
-        unit="rounds",
-        section=Section.SIZE,
     )
     target_accuracy: float | None = option(
         None,
@@ -172,13 +168,13 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         unit="fraction",
         section=Section.SIZE,
     )
-    max_seconds: float | None = option(
+    max_seconds: float | None = again(
+        CommonOptions,
+        "max_seconds",
         None,
-        "Stop after the round that passes this time.",
-        unit="seconds",
+        help="Stop after the round that passes this time.",
         at_least=0,
         resumable=True,
-        section=Section.SIZE,
     )
     per_round: int | None = option(
         None,
@@ -239,11 +235,12 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         resumable=True,
         section=Section.OUTPUT,
     )
-    resume: Path | None = option(
+    resume: Path | None = again(
+        CommonOptions,
+        "resume",
         None,
-        "Continue from a checkpoint, with the options of the run that wrote it.",
+        help="Continue from a checkpoint, with the options of the run that wrote it.",
         resumable=True,
-        section=Section.OUTPUT,
     )
 
     def __post_init__(self) -> None:

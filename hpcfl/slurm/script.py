@@ -14,7 +14,8 @@ from importlib import resources
 from pathlib import PurePosixPath
 
 from hpcfl.errors import UsageError, no_such
-from hpcfl.options.definition import OptionGroup, Section, option
+from hpcfl.options.definition import OptionGroup, Section, again, option
+from hpcfl.options.shared import CommonOptions
 from hpcfl.slurm import launchers
 
 # What a kind runs when nothing is said, and where its results go.
@@ -67,12 +68,12 @@ class Job(OptionGroup):
     ntasks_per_node: int | None = option(
         None, "Tasks on each node.", at_least=1, unit="tasks", section=Section.SIZE
     )
-    ranks: int | None = option(
+    ranks: int | None = again(
+        CommonOptions,
+        "ranks",
         None,
-        "MPI ranks, if not one per task; more than that share cores.",
+        help="MPI ranks, if not one per task; more than that share cores.",
         at_least=1,
-        unit="ranks",
-        section=Section.SIZE,
     )
     server_node: bool = option(
         False,

@@ -18,7 +18,7 @@ from hpcfl.options.definition import (
     options_of,
 )
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, ProtocolOptions, SeedOptions
+from hpcfl.options.shared import CommonOptions, ProtocolOptions, SeedOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 
@@ -65,27 +65,47 @@ class Instance(OptionGroup):
             "Standard deviation (or Laplace scale) of the noise, as in hpcfl train; the clipping "
             "norm is 1.",
             **_NOISE,
+            origin=options_of(PrivacyOptions)["sigma"].origin,
             unit="sigma",
             section=Section.PRIVACY,
         ),
     )
-    rounds: int = option(1, "Rounds of a run.", at_least=1, unit="rounds", section=Section.SIZE)
-    devices: int = option(1, "Number of devices.", **DEVICES, unit="devices", section=Section.SIZE)
-    per_round: int = option(
+    rounds: int = again(
+        CommonOptions,
+        "rounds",
         1,
-        "Devices in a round (locks: those kept).",
+        help="Rounds of a run.",
         at_least=1,
-        unit="devices",
-        section=Section.SIZE,
+    )
+    devices: int = again(
+        CommonOptions,
+        "devices",
+        1,
+        help="Number of devices.",
+    )
+    per_round: int = again(
+        TrainOptions,
+        "per_round",
+        1,
+        help="Devices in a round (locks: those kept).",
+        at_least=1,
     )
     samples: int = option(
         1, "Samples of a device.", at_least=1, unit="samples", section=Section.SIZE
     )
-    batch_size: int = option(
-        1, "Samples in a batch.", at_least=1, unit="samples", section=Section.SIZE
+    batch_size: int = again(
+        TrainOptions,
+        "batch_size",
+        1,
+        help="Samples in a batch.",
+        at_least=1,
     )
-    steps: int = option(
-        1, "Local steps in a round.", at_least=1, unit="steps", section=Section.SIZE
+    steps: int = again(
+        TrainOptions,
+        "steps",
+        1,
+        help="Local steps in a round.",
+        at_least=1,
     )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all epsilons.")
     aggregate: str = again(
@@ -113,8 +133,8 @@ class Instance(OptionGroup):
     first_stage: int = again(
         PrivacyOptions, "first_stage", 1, help="Users invited in a round (locks)."
     )
-    sigma_norms: float | None = option(
-        None, "Noise on norms (locks).", **_NOISE, unit="sigma", section=Section.PRIVACY
+    sigma_norms: float | None = again(
+        PrivacyOptions, "sigma_norms", None, help="Noise on norms (locks).", **_NOISE, above=None
     )
     variant: str = again(PrivacyOptions, "variant", "local")
     # The observer sees what both launches play.
@@ -152,12 +172,12 @@ class Instance(OptionGroup):
     )
     # The observer takes an upload from another rank off the victim's, which shows nothing if their
     # noise is apart.
-    ranks: int = option(
+    ranks: int = again(
+        CommonOptions,
+        "ranks",
         1,
-        "MPI ranks that play the devices; their noise must be independent.",
+        help="MPI ranks that play the devices; their noise must be independent.",
         at_least=1,
-        unit="ranks",
-        section=Section.ADVANCED,
     )
 
     def __post_init__(self) -> None:
