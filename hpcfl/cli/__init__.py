@@ -76,13 +76,13 @@ def group() -> None:
 
     \b
     Examples:
-      mpirun -n 101 hpcfl bench sparse             SparseSecAgg with 100 devices
-      mpirun -n 101 hpcfl bench secagg             the baseline it is compared with
-      hpcfl bench secagg --devices 20              in one process, without MPI
-      hpcfl train fedavg --devices 20              a model on scikit-learn's digits
-      hpcfl report results/                        all results side by side
-      hpcfl plot results/ --kind accuracy          what training reached
-      hpcfl doctor                                 is MPI set up?
+      mpirun -n 101 hpcfl bench sparse       SparseSecAgg with 100 devices
+      mpirun -n 101 hpcfl bench secagg       the baseline it is compared with
+      hpcfl bench secagg --devices 20        in one process, without MPI
+      hpcfl train fedavg --devices 20        a model on scikit-learn's digits
+      hpcfl report results/                  all results side by side
+      hpcfl plot results/ --kind accuracy    what training reached
+      hpcfl doctor                           is MPI set up?
     """
 
 

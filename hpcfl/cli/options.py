@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -73,6 +73,18 @@ LONGEST_CHOICES = 60
 MOST_PLAIN = 9
 
 
+def no_such_option(context: click.Context, typed: str, known: Iterable[str]) -> click.NoSuchOption:
+    """Return the error for an option that a command has not, with the one that may be meant.
+
+    That is the one which had this name earlier, or else those `known` that are like it.
+    """
+    for one in context.command.params:
+        if typed.lstrip("-") in getattr(one, "formerly", ()):
+            said = f"No such option {typed!r}. Did you mean {one.opts[0]!r}?"
+            return click.NoSuchOption(typed, said, ctx=context)
+    return click.NoSuchOption(typed, possibilities=known, ctx=context)
+
+
 class Command(click.Command):
     """A command whose help has its options under headings, if there are many of them."""
 
@@ -99,15 +111,7 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            typed = error.option_name.lstrip("-")
-            for one in self.params:
-                if typed in getattr(one, "formerly", ()):
-                    raise click.NoSuchOption(
-                        error.option_name,
-                        f"No such option {error.option_name!r}. Did you mean {one.opts[0]!r}?",
-                        ctx=ctx,
-                    ) from None
-            raise
+            raise no_such_option(ctx, error.option_name, error.possibilities or ()) from None
 
 
 class Group(click.Group):

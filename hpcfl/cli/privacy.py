@@ -112,7 +112,7 @@ def _settings(
         if not option.startswith("-"):
             raise click.UsageError(f"Got unexpected extra argument ({word})")
         if not option.startswith("--") or name in given or name not in fields:
-            raise click.NoSuchOption(option, possibilities=_known(fields))
+            raise no_such_option(click.get_current_context(), option, _known(fields))
         given[name] = text if equals else next(words, None)
         if given[name] is None:
             raise click.BadOptionUsage(option, f"Option {option!r} requires an argument.")

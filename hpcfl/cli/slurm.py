@@ -36,10 +36,13 @@ def command() -> None:
     \b
     Examples:
       hpcfl slurm render bench --ntasks 101 --time 00:20:00 -- sparse > job.sbatch
-      hpcfl slurm submit bench --nodes 2 --ntasks 64 --partition test -- secagg --rounds 50
-      hpcfl slurm submit sweep-array --ntasks 101 --results results/table1 -- plan.toml
+      hpcfl slurm submit bench --nodes 2 --ntasks 64 --partition test \\
+          -- secagg --rounds 50
+      hpcfl slurm submit sweep-array --ntasks 101 --results results/table1 \\
+          -- plan.toml
       hpcfl slurm submit bench --nodes 3 --ntasks 65 --server-node -- sparse
-      hpcfl slurm submit train --module openmpi --activate .venv -- fedavg --rounds 1000
+      hpcfl slurm submit train --module openmpi --activate .venv \\
+          -- fedavg --rounds 1000
     """
 
 

@@ -51,6 +51,7 @@ class AccountOptions(OptionGroup):
         "batch_size",
         None,
         help="Samples in a mini-batch (cdp, dp-dsgd).",
+        formerly=("batch",),
         section=Section.SIZE,
     )
     steps: int | None = again(

@@ -95,9 +95,7 @@ class ExposureOptions(OptionGroup):
         "plot",
         None,
         help="Also draw contributors and exposure over alpha, for several dropout rates: .png, .svg "
-        "or "
-        ".pdf; "
-        "for protocols that do not send all coordinates.",
+        "or .pdf; for protocols that do not send all coordinates.",
     )
 
     def __post_init__(self) -> None:

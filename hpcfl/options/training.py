@@ -45,7 +45,6 @@ class LocalOptions(OptionGroup):
         label=True,
         unit="samples",
         section=Section.TRAINING,
-        formerly=("batch",),
     )
     learning_rate: float = option(
         0.01,
