@@ -96,8 +96,11 @@ def no_such(
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like another one; None if none is."""
+    """Return the known name that is most like another one; None if none is, and of numbers."""
     import difflib
+
+    if name.isdigit():
+        return None
 
     plain = {one.lower().replace("_", "-"): one for one in known}
     near = difflib.get_close_matches(name.lower().replace("_", "-"), sorted(plain), n=1)

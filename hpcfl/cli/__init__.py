@@ -28,6 +28,7 @@ COMMANDS = {
     "plot": "Draw figures of results.",
     "netlab": "Run on one machine with a shaped link for every device (Linux, root).",
     "slurm": "Write and submit job scripts for Slurm.",
+    "completion": "Print a script for the shell that completes commands and names.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
 

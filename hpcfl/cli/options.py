@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from hpcfl.cli import completing
 from hpcfl.errors import nearest
 from hpcfl.options.definition import Option, OptionGroup, Section, options_of
 from hpcfl.system.outputs import Kind
@@ -29,6 +30,15 @@ class Output(click.Path):
         self.kind = kind
 
 
+class ShownArgument(click.Argument):
+    """An argument that a shell completes; see `hpcfl.cli.completing`."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what the beginning of a value may be meant to be."""
+        found = completing.complete(self, ctx, incomplete)
+        return super().shell_complete(ctx, incomplete) if found is None else found
+
+
 class ShownOption(click.Option):
     """An option that the help has under a heading; see `Command`."""
 
@@ -38,16 +48,28 @@ class ShownOption(click.Option):
         section: Section = Section.ADVANCED,
         formerly: tuple[str, ...] = (),
         origin: str = "",
+        choices: tuple[str, ...] = (),
         **more: Any,
     ) -> None:
         super().__init__(*names, **more)
         self.section = section
         self.formerly = formerly
         self.origin = origin
+        self.choices = choices
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what the beginning of a value may be meant to be."""
+        from click.shell_completion import CompletionItem
+
+        if self.choices:
+            return [CompletionItem(one) for one in self.choices if one.startswith(incomplete)]
+        found = completing.complete(self, ctx, incomplete)
+        return super().shell_complete(ctx, incomplete) if found is None else found
 
 
 # An option of one command alone, with a `section` besides what `click.option` takes.
 option = partial(click.option, cls=ShownOption)
+argument = partial(click.argument, cls=ShownArgument)
 
 
 def same(
@@ -62,7 +84,7 @@ def same(
         "section": about.section,
         "origin": about.origin,
         "metavar": about.unit.upper() or _METAVARS[about.type],
-        "shell_complete": partial(_complete, about),
+        "choices": about.choices,
     }
     return option(f"--{about.dashed}", *names, help=help, **about_it | more)
 
@@ -204,6 +226,7 @@ def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
         "section": about.section,
         "formerly": about.formerly,
         "origin": about.origin,
+        "choices": about.choices,
         "help": help,
     }
     if about.type is bool:
@@ -216,7 +239,6 @@ def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
         type=_type(about),
         metavar=f"{metavar}[,...]" if about.type == tuple[int, ...] else metavar,
         multiple=about.type == tuple[str, ...],
-        shell_complete=partial(_complete, about),
         **kept,
     )
 
@@ -233,13 +255,3 @@ def _shown(default: Any) -> str:
     if default is None or default is False:
         return ""
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-
-
-def _complete(
-    about: Option, context: click.Context, parameter: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    if about.type is Path:
-        return [CompletionItem(typed, type="file")]
-    return [CompletionItem(one) for one in about.choices if one.startswith(typed)]

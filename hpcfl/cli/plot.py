@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, Output, given, option, options, same
+from hpcfl.cli.options import Command, Output, argument, given, option, options, same
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section
@@ -17,7 +17,7 @@ from hpcfl.system import outputs
 
 
 @click.command("plot", cls=Command)
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@argument("paths", nargs=-1, required=True, metavar="PATH...")
 @option(
     "--kind",
     metavar="KIND",

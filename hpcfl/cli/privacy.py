@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
-from hpcfl.cli.options import Group, given, options, same
+from hpcfl.cli.options import Group, argument, given, no_such_option, options, same
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import UsageError
 from hpcfl.options.accounting import AccountOptions
@@ -26,7 +26,7 @@ def command() -> None:
 
 
 @command.command("exposure")
-@click.argument("protocol")
+@argument("protocol")
 @options(ExposureOptions)
 @json_option("Print the figures as JSON.")
 @alone
@@ -89,7 +89,7 @@ def exposure(as_json: bool, **typed: Any) -> None:
 
 def settings_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of all algorithms, those of one's own algorithm, and --json."""
-    function = click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")(function)
+    function = argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")(function)
     function = json_option()(function)
     return options(AccountOptions)(function)
 
@@ -143,7 +143,7 @@ def _read(name: str, hint: Any, value: Any) -> Any:
 
 
 @command.command("epsilon", context_settings={"ignore_unknown_options": True})
-@click.argument("algorithm")
+@argument("algorithm")
 @same(
     PrivacyOptions,
     "sigma",
@@ -186,7 +186,7 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
 
 
 @command.command("noise", context_settings={"ignore_unknown_options": True})
-@click.argument("algorithm")
+@argument("algorithm")
 @same(PrivacyOptions, "epsilon", "The target.", type=float, required=True)
 @settings_options
 @alone

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.options import Command, Output, given, option, options
+from hpcfl.cli.options import Command, Output, argument, given, option, options
 from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import Section, make, values_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("report", cls=Command)
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
 @option(
     "--no-pool",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Command, Output, option, same
+from hpcfl.cli.options import Command, Output, argument, option, same
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.shared import CommonOptions, RunOptions
 from hpcfl.options.training import TrainOptions
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("reproduce", cls=Command)
-@click.argument("names", nargs=-1, metavar="[ID...]")
+@argument("names", nargs=-1, metavar="[ID...]")
 @option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
 @option(
     "--scale",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Command, Output, option, same
+from hpcfl.cli.options import Command, Output, argument, option, same
 from hpcfl.cli.terminal import progress_bar, warn
 from hpcfl.options.shared import RunOptions
 from hpcfl.system.outputs import FOLDER
@@ -33,7 +33,7 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
 
 
 @click.command("sweep", cls=Command)
-@click.argument("plan", type=click.Path(), metavar="PLAN")
+@argument("plan", type=click.Path(), metavar="PLAN")
 @option(
     "--list",
     is_flag=True,

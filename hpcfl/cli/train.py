@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcfl.algorithms.federated import REGISTRY
-from hpcfl.cli.options import Command, given, listing, option, options
+from hpcfl.cli.options import Command, argument, given, listing, option, options
 from hpcfl.cli.terminal import (
     footer_option,
     footer_wanted,
@@ -26,14 +26,11 @@ if TYPE_CHECKING:
 
 
 @click.command("train", cls=Command)
-@click.argument("algorithm")
+@argument("algorithm")
 @option(
     "--preset",
     section=Section.WHAT,
     metavar="NAME",
-    shell_complete=lambda _context, _parameter, typed: [
-        name for name in PRESETS if name.startswith(typed)
-    ],
     help=f"Settings of a paper; other options override them: {', '.join(PRESETS)}.",
 )
 @options(TrainOptions)

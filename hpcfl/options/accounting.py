@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcfl.algorithms.federated.audited import Instance
 from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.optimize import OptimizeOptions
@@ -41,7 +40,7 @@ class AccountOptions(OptionGroup):
         default_text="poisson",
     )
     samples: int | None = again(
-        Instance,
+        CommonOptions,
         "samples",
         None,
         help="Records on a device, on the smallest if they differ (cdp, dp-dsgd, fedsgd-dpc).",
@@ -192,9 +191,10 @@ class AccountOptions(OptionGroup):
         default_text="fresh",
     )
     secret_order: bool | None = again(
-        Instance,
+        CommonOptions,
         "secret_order",
         None,
+        formerly=("secret-shuffle",),
         help="Whether fresh shuffles are uniform and the device's secret (cdp, dp-dsgd).",
         negative="known-order",
         default_text="known-order",

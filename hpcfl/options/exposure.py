@@ -94,8 +94,8 @@ class ExposureOptions(OptionGroup):
         CommonOptions,
         "plot",
         None,
-        help="Also draw contributors and exposure over alpha, for several dropout rates: .png, .svg "
-        "or .pdf; for protocols that do not send all coordinates.",
+        help="Also draw contributors and exposure over alpha, for several dropout rates: .png, "
+        ".svg or .pdf; for protocols that do not send all coordinates.",
     )
 
     def __post_init__(self) -> None:

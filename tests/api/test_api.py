@@ -198,12 +198,12 @@ def test_runs_are_compared(secagg, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "options", "sentence"),
     [
-        ("phase", {}, "there is no figure 'phase'; choose one of"),
+        ("phase", {}, "there is no figure 'phase'; did you mean 'phases'?"),
         ("phases", {"target_accuracy": 0.5}, "--target-accuracy has no meaning for --kind phases"),
         (
             "accuracy",
             {"target_accuracy": 90},
-            "--target-accuracy is 90.0; it must be at least 0 and at most 1",
+            "--target-accuracy is 90.0; it must be above 0 and at most 1",
         ),
         ("accuracy", {"target_accuracy": float("nan")}, "--target-accuracy is nan"),
         ("scaling", {"against": "bytes"}, "choose devices, dim"),
@@ -272,7 +272,10 @@ def test_combinations_are_run_once(tmp_path):
     with pytest.raises(hpcfl.UsageError, match="--seed is 'x'; it must be a whole number"):
         hpcfl.sweep(grid, output=tmp_path / "unsown", seed="x")
     assert not (tmp_path / "unsown").exists()
-    with pytest.raises(hpcfl.UsageError, match="protocl: a plan has no such option"):
+    with pytest.raises(
+        hpcfl.UsageError,
+        match=r"protocl: there is no option of a plan 'protocl'; did you mean 'protocol'\?",
+    ):
         hpcfl.sweep({"protocl": "secagg", "devices": 4})
     with pytest.raises(hpcfl.HpcflError, match="1 of 2 combinations failed; the first, prf"):
         hpcfl.sweep(

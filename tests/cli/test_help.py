@@ -132,7 +132,8 @@ def test_an_earlier_name_is_refused_with_the_name_of_today():
 
     assert {old for _, _, old in earlier} >= {"xi", "batch", "target", "alpha", "clip"}
     for name, one, old in earlier:
-        done = hpcfl(*name.split(), *["cdp"] * name.startswith("privacy"), f"--{old}", "1")
+        needed = {"privacy epsilon": ["cdp"], "privacy noise": ["cdp", "--epsilon", 1]}
+        done = hpcfl(*name.split(), *needed.get(name, []), f"--{old}", "1")
         assert done.returncode == 2
         if f"--{old}" not in {other.opts[0] for other in options(name)}:
             assert f"Did you mean '{one.opts[0]}'?" in done.stderr, (name, old)

@@ -233,7 +233,7 @@ def test_what_is_drawn_is_what_was_given():
         (["--epsilon", "1,nan"], "every budget must be above 0"),
         (["--constants", "FILE", "--epsilon", "1,2,3"], "3 epsilons for 10 devices"),
         (["--constants", "FILE", "--convexity", "9"], "lambda is never below mu"),
-        (["--constants", "FILE", "--clip-norm", "0"], "l1_clip is 0.0; it must be above 0"),
+        (["--constants", "FILE", "--clip-norm", "0"], "--clip-norm is 0.0; it must be above 0"),
         (["--constants", "FILE", "--per-round", "11"], "--per-round is 11, and there are 10"),
         (["--constants", "FILE", "--plot", "bound.doc"], "does not end in .png, .svg or .pdf"),
         (["--constants", "FILE", "--dataset", "digits"], "give one of them"),

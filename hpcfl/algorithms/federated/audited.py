@@ -90,9 +90,7 @@ class Instance(OptionGroup):
         help="Devices in a round (locks: those kept).",
         at_least=1,
     )
-    samples: int = option(
-        1, "Samples of a device.", at_least=1, unit="samples", section=Section.SIZE
-    )
+    samples: int = again(CommonOptions, "samples", 1)
     batch_size: int = again(
         TrainOptions,
         "batch_size",
@@ -118,11 +116,11 @@ class Instance(OptionGroup):
     shuffle: str = again(PrivacyOptions, "shuffle", "fresh")
     # Else the observer knows the order, and one is taken that uses some record often, which is the
     # canary.
-    secret_order: bool = option(
+    secret_order: bool = again(
+        CommonOptions,
+        "secret_order",
         False,
-        "The observer does not know the order of a device's samples (cdp, dp-dsgd).",
-        section=Section.PRIVACY,
-        formerly=("secret-shuffle",),
+        help="The observer does not know the order of a device's samples (cdp, dp-dsgd).",
     )
     mechanism: str = again(
         PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
