@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from hpcfl.cli.options import Command, argument
+from hpcfl.cli.options import Choice, Command, argument
 from hpcfl.cli.terminal import alone
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command("completion", cls=Command)
-@argument("shell", type=click.Choice(SHELLS))
+@argument("shell", type=Choice(*SHELLS))
 @alone
 def command(shell: str) -> None:
     """Print a script with which SHELL completes what is typed after hpcfl.

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from hpcfl.cli import completing
-from hpcfl.errors import nearest
+from hpcfl.errors import nearest, no_such
 from hpcfl.options.definition import Option, OptionGroup, Section, options_of
 from hpcfl.system.outputs import Kind
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    _Choice = click.Choice[str]
+else:  # before version 8.2 it is not generic
+    _Choice = click.Choice
 
 Function = Callable[..., Any]
 
@@ -28,6 +32,21 @@ class Output(click.Path):
     def __init__(self, kind: Kind, read_as: type | None = Path) -> None:
         super().__init__(path_type=read_as)
         self.kind = kind
+
+
+class Choice(_Choice):
+    """One of several words; an error says which of them may be meant."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__(words)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the word, or refuse it by UsageError."""
+        if value not in self.choices:
+            name = "value" if param is None else str(param.name)
+            what = param.opts[0] if isinstance(param, click.Option) else name
+            raise no_such(what, str(value), self.choices)
+        return str(value)
 
 
 class ShownArgument(click.Argument):

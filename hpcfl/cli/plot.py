@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, Output, argument, given, option, options, same
+from hpcfl.cli.options import Choice, Command, Output, argument, given, option, options, same
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section
@@ -22,7 +22,7 @@ from hpcfl.system import outputs
     "--kind",
     metavar="KIND",
     section=Section.WHAT,
-    type=click.Choice(list(KINDS)),
+    type=Choice(*KINDS),
     required=True,
     help="; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items()) + ".",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Command, Output, argument, option, same
+from hpcfl.cli.options import Choice, Command, Output, argument, option, same
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.shared import CommonOptions, RunOptions
 from hpcfl.options.training import TrainOptions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
 @option(
     "--scale",
-    type=click.Choice(["paper", "small"]),
+    type=Choice("paper", "small"),
     help="How much to run.  [default: the paper's scale where it takes at most --max-minutes]",
 )
 @option(

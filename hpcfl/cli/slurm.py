@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Group, argument, given, options, same
+from hpcfl.cli.options import Choice, Group, argument, given, options, same
 from hpcfl.cli.terminal import Command, alone
 from hpcfl.slurm.script import KINDS, Job, render
 
@@ -18,7 +18,7 @@ def _job_options(function: Command) -> Command:
     function = argument(
         "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- [HPCFL ARGUMENTS]"
     )(function)
-    return argument("kind", type=click.Choice([*KINDS]))(function)
+    return argument("kind", type=Choice(*KINDS))(function)
 
 
 @click.group("slurm", cls=Group)
