@@ -29,6 +29,7 @@ from hpcfl.sweeping.shipped import titles
 from hpcfl.training.presets import PRESETS
 
 DP = {"dp-fedavg"}
+SHARED = {"share_keys", "share_masks", "share_input"}
 ACCURACIES = {name for name in COLUMNS if name.startswith("accur")}
 
 
@@ -75,7 +76,7 @@ def test_names_that_are_known_without_numpy_are_those_that_there_are():
         (["train", "fedavg", "--preset", ""], {*PRESETS}),
         (["train", "fedavg", "--dataset", ""], {*options_of(TrainOptions)["dataset"].choices}),
         (["data", "fetch", ""], {*fetch.DOWNLOADS}),
-        (["bench", "sparse", "--dropout-phase", "sh"], {"share_keys", "share_masks", "share_input"}),
+        (["bench", "sparse", "--dropout-phase", "share_"], SHARED),
         (["bench", "sparse", "--kill", ""], set()),
         (["reproduce", ""], {*PAPERS, *ARTEFACTS}),
         (["reproduce", "queries/table-1", "zcdp/figure-3", "zcdp/figure-8"], {"zcdp/figure-8"}),
