@@ -29,6 +29,7 @@ def command(as_json: bool, **typed: Any) -> None:
       hpcfl predict secagg-graph --devices 1000000 --dim 1000000
       mpirun -n 3 hpcfl calibrate ; hpcfl predict sparse --ranks 3
     """
+    from hpcfl.algorithms.aggregation import find
     from hpcfl.costmodel import tables
     from hpcfl.costmodel.calibration import default_path, load
     from hpcfl.costmodel.model import predict
@@ -55,6 +56,7 @@ def command(as_json: bool, **typed: Any) -> None:
         )
     if asked.upload != "gather":
         raise UsageError("the model is of gathered uploads: leave out --upload")
+    find(asked.protocol)  # refuses a wrong name before a calibration is asked for
     known = load(asked.calibration or default_path())
     link = part(asked, LinkModel)
     found = []

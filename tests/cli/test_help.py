@@ -29,7 +29,7 @@ def commands(command=group, name=""):
 
 
 COMMANDS = dict(commands())
-GROUPS = ["", *{name.split()[0] for name in COMMANDS if " " in name}]
+GROUPS = ["", *sorted({name.split()[0] for name in COMMANDS if " " in name})]
 
 
 def options(name):
