@@ -200,16 +200,16 @@ def sgd(settings: Any) -> tuple[list[Loss], int]:
     """Return that of all accesses of a record together: they are one Gaussian."""
     accesses = settings.worst_participations
     if settings.shuffle != "fresh":
-        accesses = -(-accesses * settings.steps * settings.batch // settings.samples)
+        accesses = -(-accesses * settings.steps * settings.batch_size // settings.samples)
     summed = settings.per_round - settings.colluding if settings.secagg else 1
-    z = settings.sigma * settings.batch / (2 * settings.clip)
+    z = settings.sigma * settings.batch_size / (2 * settings.clip_norm)
     return gaussian(z * math.sqrt(summed / accesses)), 1
 
 
 def sgd_integers(settings: Any) -> tuple[list[Loss], int]:
     """Return the integers of a round with the last step's noise, moved as far as they can be."""
     sigma = settings.integer_sigma
-    shift = sigma * 2 * settings.clip / settings.batch / settings.sigma
+    shift = sigma * 2 * settings.clip_norm / settings.batch_size / settings.sigma
     return integers(sigma, settings.per_round, math.floor(shift + 1e-9)), (
         settings.worst_participations
     )
@@ -217,16 +217,16 @@ def sgd_integers(settings: Any) -> tuple[list[Loss], int]:
 
 def shuffled(pairs: Callable[[float, float], list[Loss]]) -> Callable[[Any], Any]:
     def find(settings: Any) -> tuple[list[Loss], int]:
-        z = settings.sigma * settings.batch / (2 * settings.clip)
+        z = settings.sigma * settings.batch_size / (2 * settings.clip_norm)
         z *= math.sqrt(settings.per_round if settings.secagg else 1)
-        return pairs(settings.batch / settings.samples, z), settings.worst_participations
+        return pairs(settings.batch_size / settings.samples, z), settings.worst_participations
 
     return find
 
 
 def users(pairs: Callable[[float, float], list[Loss]], moved: float) -> Callable[[Any], Any]:
     def find(settings: Any) -> tuple[list[Loss], int]:
-        parts = (settings.sigma / settings.clip, 2 * (settings.sigma_count or math.inf))
+        parts = (settings.sigma / settings.clip_norm, 2 * (settings.sigma_count or math.inf))
         z = sum(one**-2 for one in parts) ** -0.5 / moved
         return pairs(settings.per_round / settings.devices, z), settings.rounds
 
@@ -234,32 +234,35 @@ def users(pairs: Callable[[float, float], list[Loss]], moved: float) -> Callable
 
 
 def distributed(settings: Any) -> tuple[list[Loss], int]:
-    norm = settings.unit * settings.clip + math.sqrt(settings.dim)
-    sigma = math.ceil(settings.sigma / settings.clip * norm / math.sqrt(settings.honest))
+    norm = settings.unit * settings.clip_norm + math.sqrt(settings.dim)
+    sigma = math.ceil(settings.sigma / settings.clip_norm * norm / math.sqrt(settings.honest))
     return integers(sigma, settings.honest, math.floor(norm)), settings.rounds
 
 
 def distributed_by_round(settings: Any) -> tuple[list[Loss], int]:
     """Return that of rounds with less noise or more, which is Gaussian but for 1e-6."""
-    planned = settings.sigma / settings.clip
+    planned = settings.sigma / settings.clip_norm
     each = [planned * math.sqrt(h / settings.honest) for h in settings.honest_by_round]
     return gaussian(sum(z**-2 for z in each) ** -0.5), 1
 
 
 def distributed_plain(settings: Any) -> tuple[list[Loss], int]:
     """Return that of Gaussian noise of the same multiplier on real numbers."""
-    return gaussian(settings.sigma / settings.clip / math.sqrt(settings.rounds)), 1
+    return gaussian(settings.sigma / settings.clip_norm / math.sqrt(settings.rounds)), 1
 
 
 def trusted(settings: Any) -> tuple[list[Loss], int]:
-    z = sum((one / settings.clip) ** -2 for one in (settings.sigma, settings.sigma_norms)) ** -0.5
+    z = (
+        sum((one / settings.clip_norm) ** -2 for one in (settings.sigma, settings.sigma_norms))
+        ** -0.5
+    )
     return poisson(settings.first_stage / settings.devices, z), settings.rounds
 
 
 def local(settings: Any) -> tuple[list[Loss], int]:
     """Return the worst of many pairs of norms in rounds of stage 2, and the worst in others."""
     a, b = np.meshgrid(np.linspace(0, 1, 201), np.linspace(0, 1, 201))
-    zs, z0 = settings.sigma_norms / settings.clip, settings.sigma / settings.clip
+    zs, z0 = settings.sigma_norms / settings.clip_norm, settings.sigma / settings.clip_norm
     both = ((a - b) ** 2 / zs**2 + (a + b) ** 2 / z0**2).max()
     first = min(settings.rounds, settings.first_stages or settings.rounds)
     second = min(first, settings.replies if settings.replies is not None else first)
@@ -268,9 +271,9 @@ def local(settings: Any) -> tuple[list[Loss], int]:
 
 def answers(pairs: Callable[..., list[Loss]], sampled: bool = True) -> Callable[[Any], Any]:
     def find(settings: Any) -> tuple[list[Loss], int]:
-        added = settings.noise == "gaussian" and settings.sampling == "poisson"
+        added = settings.mechanism == "gaussian" and settings.record_sampling == "poisson"
         size = settings.samples * settings.fraction
-        z = settings.sigma * size / settings.clip / (1 if added else 2)
+        z = settings.sigma * size / settings.clip_norm / (1 if added else 2)
         given = (settings.fraction, z) if sampled else (z,)
         count = -(-settings.rounds * settings.per_round // settings.devices)
         return pairs(*given), count
@@ -278,7 +281,7 @@ def answers(pairs: Callable[..., list[Loss]], sampled: bool = True) -> Callable[
     return find
 
 
-ADULT = {"devices": 16, "per_round": 10, "batch": 32, "samples": 2432}
+ADULT = {"devices": 16, "per_round": 10, "batch_size": 32, "samples": 2432}
 TWENTY = {"rounds": 20}
 USERS = {"rounds": 100, "devices": 100, "per_round": 20}
 ANSWERS = {"rounds": 100, "devices": 10, "per_round": 10, "samples": 6000}
@@ -301,7 +304,7 @@ CASES = [
     ),
     Case(
         "cdp, secret shuffles", "cdp",
-        {**ADULT, "rounds": 160, "samples": 320, "secret_shuffle": True, "secagg": False},
+        {**ADULT, "rounds": 160, "samples": 320, "secret_order": True, "secagg": False},
         shuffled(replaced_in_datasets), shuffled(replaced), sigma=0.08,
         calibrated=TWENTY,
     ),
@@ -328,12 +331,12 @@ CASES = [
         users(poisson, 1), users(poisson, 2), sigma=2.6, calibrated=TWENTY,
     ),
     Case(
-        "dp-fedavg, fixed", "dp-fedavg", USERS | {"sampling": "fixed"},
+        "dp-fedavg, fixed", "dp-fedavg", USERS | {"sampling": "exact"},
         users(replaced_in_datasets, 2), users(replaced, 2), sigma=1.32, calibrated=TWENTY,
     ),
     Case(
         "dp-fedavg, fixed, b/n = 0.05", "dp-fedavg",
-        {"rounds": 100, "devices": 1000, "per_round": 50, "sampling": "fixed"},
+        {"rounds": 100, "devices": 1000, "per_round": 50, "sampling": "exact"},
         users(replaced_in_datasets, 2), users(replaced, 2), sigma=2.0, delta=1e-6,
         calibrated=TWENTY,
     ),
@@ -367,12 +370,12 @@ CASES = [
     Case("fedsgd-dpc, Laplace, delta", "fedsgd-dpc", ANSWERS, answers(laplace, False), sigma=0.01),
     Case(
         "fedsgd-dpc, Gaussian, Poisson", "fedsgd-dpc",
-        ANSWERS | {"noise": "gaussian", "fraction": 0.05}, answers(poisson), sigma=0.005,
+        ANSWERS | {"mechanism": "gaussian", "fraction": 0.05}, answers(poisson), sigma=0.005,
         calibrated=TWENTY,
     ),
     Case(
         "fedsgd-dpc, Gaussian, fixed", "fedsgd-dpc",
-        ANSWERS | {"noise": "gaussian", "fraction": 0.05, "sampling": "fixed"},
+        ANSWERS | {"mechanism": "gaussian", "fraction": 0.05, "record_sampling": "fixed"},
         answers(replaced_in_datasets), answers(replaced), sigma=0.005, calibrated=TWENTY,
     ),
 ]  # fmt: skip

@@ -127,7 +127,7 @@ class Runs(tuple[Run, ...]):
         baseline: str | None = None,
         *,
         columns: Sequence[str] | None = None,
-        target: float | None = None,
+        target_accuracy: float | None = None,
     ) -> Table:
         """Return what their rounds cost, a configuration to a row, with ratios to a baseline.
 
@@ -140,11 +140,11 @@ class Runs(tuple[Run, ...]):
             Its protocol or file; by default secagg's, or the first of those of one size.
         columns : sequence of str, optional
             Names of :data:`hpcfl.results.columns.COLUMNS` or of options, in the order wanted.
-        target : float, optional
+        target_accuracy : float, optional
             Accuracy that training is to reach; by default the runs' own.
         """
         pools = pooling.group(self, trainings=True)
-        found = pooling.summarised(pools, target)
+        found = pooling.summarised(pools, target_accuracy)
         return tables.comparison(
             [summary for _, summary in found],
             baseline,
@@ -395,7 +395,7 @@ def compare(
     metric: str = "round_seconds",
     *,
     by: str = "auto",
-    alpha: float = 0.05,
+    significance: float = 0.05,
 ) -> Comparison:
     """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
 
@@ -409,8 +409,8 @@ def compare(
     by : str
         What is one sample: one of ``rounds``, or the median of one of ``launches``; ``auto``:
         launches where those of a side differ more than their rounds do.
-    alpha : float
-        Level of the rank test.
+    significance : float
+        Level of the rank test; intervals have the confidence 1 minus it.
 
     Raises
     ------
@@ -424,7 +424,7 @@ def compare(
             raise UsageError(f"{name} must be a run or several, as hpcfl.load returns them")
         return comparison.one_configuration(several, name)
 
-    return comparison.compare(side(a, "A"), side(b, "B"), metric, alpha=alpha, by=by)
+    return comparison.compare(side(a, "A"), side(b, "B"), metric, significance=significance, by=by)
 
 
 def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options: Any) -> Figure:

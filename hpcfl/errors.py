@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable, Mapping
 
 # What NumPy, HDF5, torch and the system's threads say where memory is short.
 _OUT_OF_MEMORY = (
@@ -50,6 +51,60 @@ class UsageError(HpcflError):
     """Options, files or a launch that cannot work, found before anything was measured."""
 
     exit_status = 2
+
+
+def no_such(
+    what: str,
+    name: str,
+    known: Iterable[str],
+    *,
+    also: str = "",
+    formerly: Mapping[str, str] | None = None,
+    listed: bool = True,
+    place: str = "",
+) -> UsageError:
+    """Return the error for a name that is none of those known, with the one that may be meant.
+
+    Parameters
+    ----------
+    what : str
+        What is named, such as ``protocol``, or an option with its dashes, of which it is the value.
+    name : str
+        What was typed.
+    known : iterable of str
+        All that could be.
+    also : str, optional
+        What else could be given, as the end of the list, such as ``or give MODULE:CLASS``.
+    formerly : mapping, optional
+        New names by earlier ones.
+    listed : bool
+        Whether all that could be is listed where nothing is alike; not if it is much.
+    place : str, optional
+        Where it was typed, as the beginning of the sentence.
+    """
+    known = [*known]
+    shown = name if len(name) < 60 else f"{name[:57]}..."
+    said = f"{what} is {shown!r}" if what.startswith("--") else f"there is no {what} {shown!r}"
+    near = (formerly or {}).get(name) or nearest(name, known)
+    if near:
+        hint = f"; did you mean {near!r}?"
+    elif listed:
+        hint = f"; choose one of {', '.join(known)}" + (f", {also}" if also else "")
+    else:
+        hint = f"; {also}" if also else ""
+    return UsageError(f"{place}{said}{hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like another one; None if none is, and of numbers."""
+    import difflib
+
+    if name.isdigit():
+        return None
+
+    plain = {one.lower().replace("_", "-"): one for one in known}
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), sorted(plain), n=1)
+    return plain[near[0]] if near else None
 
 
 class MissingPackageError(UsageError):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.system.plugins import load_class
 
 
@@ -43,10 +43,7 @@ def find_class(
     `others` could be meant.
     """
     if name not in known and ":" not in name:
-        choices = ", ".join([*known, *others])
-        raise UsageError(
-            f"there is no {what} {name!r}; choose one of {choices}, or give MODULE:CLASS"
-        )
+        raise no_such(what, name, [*known, *others], also="or give MODULE:CLASS")
     if name in known:
         return load_class(known[name].home, kind, f"the {what} {name!r}")
     found = load_class(name, kind, f"the {what} {name!r}")

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from hpcfl.cli.options import Group, option
 from hpcfl.errors import HpcflError, explained
 from hpcfl.system import launch
 
@@ -29,11 +30,12 @@ COMMANDS = {
     "new-protocol": "Write a protocol of your own to start from, with its test.",
     "netlab": "Run on one machine with a shaped link for every device (Linux, root).",
     "slurm": "Write and submit job scripts for Slurm.",
+    "completion": "Print a script for the shell that completes commands and names.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -64,7 +66,7 @@ def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> N
 @click.group(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.option(
+@option(
     "--version",
     is_flag=True,
     expose_value=False,
@@ -79,13 +81,13 @@ def group() -> None:
 
     \b
     Examples:
-      mpirun -n 101 hpcfl bench sparse             SparseSecAgg with 100 devices
-      mpirun -n 101 hpcfl bench secagg             the baseline it is compared with
-      hpcfl bench secagg --devices 20              in one process, without MPI
-      hpcfl train fedavg --devices 20              a model on scikit-learn's digits
-      hpcfl report results/                        all results side by side
-      hpcfl plot results/ --kind accuracy          what training reached
-      hpcfl doctor                                 is MPI set up?
+      mpirun -n 101 hpcfl bench sparse       SparseSecAgg with 100 devices
+      mpirun -n 101 hpcfl bench secagg       the baseline it is compared with
+      hpcfl bench secagg --devices 20        in one process, without MPI
+      hpcfl train fedavg --devices 20        a model on scikit-learn's digits
+      hpcfl report results/                  all results side by side
+      hpcfl plot results/ --kind accuracy    what training reached
+      hpcfl doctor                           is MPI set up?
     """
 
 

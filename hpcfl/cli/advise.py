@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Command, given, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.options.advise import AdviseOptions
 
 
-@click.command("advise")
+@click.command("advise", cls=Command)
 @options(AdviseOptions)
 @json_option()
 @alone

@@ -8,29 +8,31 @@ from typing import Any
 import click
 
 from hpcfl.algorithms.federated.audited import AuditOptions, Instance, default
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Group, argument, given, option, options, same
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
 from hpcfl.options.definition import make, options_of
+from hpcfl.plots import PlotOptions
 
 
-@click.group("attack")
+@click.group("attack", cls=Group)
 def command() -> None:
     """Play the curious server on a recorded round."""
 
 
 @command.command("components")
-@click.argument("transcript", type=click.Path(path_type=Path))
-@click.option(
+@argument("transcript", type=click.Path(path_type=Path))
+@option(
     "--largest",
     type=click.IntRange(1, 6),
+    metavar="VALUES",
     default=3,
     help="Look for sums of at most this many values.",
 )
-@click.option(
-    "--protocol",
-    metavar="MODULE:CLASS",
-    help="Class of the round's protocol, if it does not come with hpcfl.",
+@same(
+    PlotOptions,
+    "protocol",
+    "Class of the round's protocol, if it does not come with hpcfl.",
 )
 @json_option("Print the findings as JSON.")
 @alone
@@ -44,8 +46,8 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
 
     \b
     Examples:
-      hpcfl bench sparse --rounds 1 --warmup 0 --gamma 0.33 --insecure-seed 1 \\
-          --keep-transcript round.npz
+      hpcfl bench sparse --rounds 1 --warmup 0 --gamma 0.33 \\
+          --insecure-seed 1 --keep-transcript round.npz
       hpcfl attack components round.npz
     """
     from hpcfl.attack.components import attack
@@ -66,7 +68,7 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
 
 
 @command.command("audit")
-@click.argument("algorithm")
+@argument("algorithm")
 @options(AuditOptions)
 @options(Instance, defaults=False)
 @json_option("Print the audit as JSON.")
@@ -85,7 +87,8 @@ def audit(algorithm: str, as_json: bool, **typed: Any) -> None:
     Examples:
       hpcfl attack audit cdp
       hpcfl attack audit dp-dsgd --runs 2000 --sigma 1
-      hpcfl attack audit fedsgd-dpc --mechanism laplace --samples 1 --sigma 0.5 --devices 4
+      hpcfl attack audit fedsgd-dpc --mechanism laplace --samples 1 \\
+          --sigma 0.5 --devices 4
     """
     from hpcfl.audit.measure import audit as measure
     from hpcfl.audit.tables import render

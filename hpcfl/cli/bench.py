@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.cli.options import given, listing, options
+from hpcfl.cli.options import Command, argument, given, listing, options
 from hpcfl.cli.terminal import (
     footer_option,
     footer_wanted,
@@ -20,8 +20,8 @@ from hpcfl.cli.terminal import (
 from hpcfl.options.bench import BenchOptions
 
 
-@click.command("bench")
-@click.argument("protocol", required=False)
+@click.command("bench", cls=Command)
+@argument("protocol", required=False)
 @options(BenchOptions)
 @json_option("Print the summary as JSON.")
 @footer_option
@@ -35,21 +35,24 @@ def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
     \b
     Protocols:
       {protocols}
-      dp-fedavg     discrete Gaussian noise within --aggregate (Kairouz et al. 2021)
+      dp-fedavg     discrete Gaussian noise in --aggregate (Kairouz et al. 2021)
 
     \b
     Examples:
       mpirun -n 101 hpcfl bench sparse
       mpirun -n 101 hpcfl bench secagg --devices 25,50,75,100
-      mpirun -n 101 hpcfl bench sparse --rel-ci 0.05 --max-rounds 200 --max-seconds 600
+      mpirun -n 101 hpcfl bench sparse --rel-ci 0.05 --max-rounds 200 \\
+          --max-seconds 600
       mpirun -n 17 hpcfl bench secagg --group ring32 --upload reduce --dropout 0
       mpirun -n 5 hpcfl bench sparse --devices 1000 --dim 10000
       mpirun -n 101 hpcfl bench secagg --model 2nn
-      mpirun -n 3 hpcfl bench secagg-graph --devices 10000 --dim 10000 --rounds 1 --warmup 0
+      mpirun -n 3 hpcfl bench secagg-graph --devices 10000 --dim 10000 \\
+          --rounds 1 --warmup 0
       mpirun -n 101 hpcfl bench dp-fedavg --aggregate secagg --noise-multiplier 1
       hpcfl bench sparse --updates updates.npy --save-aggregate sum.npy
       mpirun -n 101 hpcfl bench --resume results/run.h5
-      mpirun --with-ft ulfm -n 17 hpcfl bench secagg --kill rank=7,phase=masked_input,round=3
+      mpirun --with-ft ulfm -n 17 hpcfl bench secagg \\
+          --kill rank=7,phase=masked_input,round=3
     """
     from hpcfl.benchmark import session
     from hpcfl.cli.watching import Spoken

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Command, Output, same
 from hpcfl.cli.terminal import progress_bar
+from hpcfl.options.shared import RunOptions
 from hpcfl.system import outputs
 
 
-@click.command("calibrate")
-@click.option(
-    "--output",
-    type=Output(outputs.CALIBRATION),
-    help="JSON file to write; an older calibration is replaced.  [default: one for this host in "
+@click.command("calibrate", cls=Command)
+@same(
+    RunOptions,
+    "output",
+    "JSON file to write; an older calibration is replaced.  [default: one for this host in "
     "the user's cache folder]",
+    type=Output(outputs.CALIBRATION),
 )
 def command(output: Path | None) -> None:
     """Measure what a round's operations cost on this machine, in about half a minute.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Command, argument, given, option, options
 from hpcfl.cli.terminal import alone, json_option, show, warn
 from hpcfl.options.compare import CompareOptions
 from hpcfl.options.definition import make
@@ -35,13 +35,14 @@ class Share(click.ParamType):
         return share
 
 
-@click.command("compare")
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.command("compare", cls=Command)
+@argument("a", metavar="A")
+@argument("b", metavar="B")
 @options(CompareOptions)
-@click.option(
+@option(
     "--fail-if-slower",
     type=Share(),
+    metavar="PERCENT",
     help="Exit with status 3 if B is slower (or larger) than A by more than this share: if the "
     "whole interval of the ratio lies above it.",
 )

@@ -7,24 +7,26 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Group, Output, argument, option, same
 from hpcfl.cli.terminal import alone
+from hpcfl.options.training import TrainOptions
 from hpcfl.system.outputs import FOLDER
 
 
-@click.group("data")
+@click.group("data", cls=Group)
 def command() -> None:
     """Get the data sets that `hpcfl train` trains on."""
 
 
 @command.command("fetch")
-@click.argument("name", metavar="NAME")
-@click.option(
-    "--data-dir",
+@argument("name", metavar="NAME")
+@same(
+    TrainOptions,
+    "data_dir",
+    "Folder of the data sets.  [default: $HPCFL_DATA]",
     type=Output(FOLDER),
-    help="Folder of the data sets.  [default: the environment variable HPCFL_DATA]",
 )
-@click.option("--base-url", metavar="URL", help="Mirror that has the files at URL/FILE.")
+@option("--base-url", metavar="URL", help="Mirror that has the files at URL/FILE.")
 @alone
 def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
     """Download a data set: mnist, cifar10 or adult.
@@ -36,7 +38,8 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
     \b
     Examples:
       hpcfl data fetch mnist --data-dir ~/data
-      hpcfl data fetch adult --data-dir ~/data --base-url https://mirror.example.org/adult
+      hpcfl data fetch adult --data-dir ~/data \\
+          --base-url https://mirror.example.org/adult
     """
     from hpcfl.learning.fetch import fetch as fetch_files
 

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import click
 
+from hpcfl.cli.options import Command, option, same
 from hpcfl.cli.terminal import json_option
+from hpcfl.slurm.script import Job
 
 
-@click.command(name="doctor")
-@click.option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
+@click.command("doctor", cls=Command)
+@option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
 @json_option("Print the findings as JSON.")
-@click.option(
-    "--results",
+@same(
+    Job,
+    "results",
+    "Folder in which results will be written.",
     type=click.Path(path_type=Path),
     default=Path("results"),
-    metavar="FOLDER",
-    help="Folder in which results will be written.",
 )
 def command(fix: bool, as_json: bool, results: Path) -> None:
     """Check MPI and everything else that hpcfl needs, and say what to do.

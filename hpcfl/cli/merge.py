@@ -6,16 +6,15 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Command, Output, argument, same
 from hpcfl.cli.terminal import alone, warn
+from hpcfl.options.shared import RunOptions
 from hpcfl.system.outputs import FOLDER
 
 
-@click.command("merge")
-@click.argument(
-    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
-)
-@click.option("--output", required=True, type=Output(FOLDER), help="The new folder.")
+@click.command("merge", cls=Command)
+@argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@same(RunOptions, "output", "The new folder.", required=True, type=Output(FOLDER))
 @alone
 def command(paths: tuple[Path, ...], output: Path) -> None:
     """Copy the results files of several jobs into one new folder.

@@ -6,24 +6,33 @@ from typing import Any
 
 import click
 
+from hpcfl.cli.options import Command, argument, option
 
-@click.command("netlab", context_settings={"allow_interspersed_args": False})
-@click.option("--hosts", type=int, required=True, help="Number of devices, each on its own host.")
-@click.option("--rate", default="100mbit", help="Rate of a device's link in each direction.")
-@click.option(
+
+@click.command("netlab", cls=Command, context_settings={"allow_interspersed_args": False})
+@option(
+    "--hosts", type=int, metavar="HOSTS", required=True, help="Hosts, each with a rank of devices."
+)
+@option(
+    "--rate", metavar="RATE", default="100mbit", help="Rate of a device's link in each direction."
+)
+@option(
     "--latency",
+    metavar="TIME",
     default="0",
     show_default=False,
     help="One-way delay of a device's link, such as 10ms.  [default: none]",
 )
-@click.option("--downlink-rate", help="Rate of a device's downlink.  [default: --rate]")
-@click.option("--server-rate", help="Rate of the server's link.  [default: not shaped]")
-@click.option(
-    "--network", help="IPv4 network of the hosts.  [default: one that the machine does not use]"
+@option("--downlink-rate", metavar="RATE", help="Rate of a device's downlink.  [default: --rate]")
+@option("--server-rate", metavar="RATE", help="Rate of the server's link.  [default: not shaped]")
+@option(
+    "--network",
+    metavar="NETWORK",
+    help="IPv4 network of the hosts.  [default: one that the machine does not use]",
 )
-@click.option("--check", is_flag=True, help="Time transfers of known size instead of a run.")
-@click.option("--dry-run", is_flag=True, help="Print the commands instead of running them.")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
+@option("--check", is_flag=True, help="Time transfers of known size instead of a run.")
+@option("--dry-run", is_flag=True, help="Print the commands instead of running them.")
+@argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
 def command(check: bool, dry_run: bool, arguments: tuple[str, ...], **about: Any) -> int:
     """Run bench, train or sweep over links such as devices have. Linux only, as root.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Group, given, options
 from hpcfl.cli.terminal import json_option, show
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import make, written
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from hpcfl.system.outputs import Kind
 
 
-@click.group("optimize")
+@click.group("optimize", cls=Group)
 def command() -> None:
     """Find settings under which training with noise does best."""
 
 
 @command.command("fedsgd-dpc")
-@options(OptimizeOptions, gradient_norm="--g", smoothness="--lambda", convexity="--mu")
+@options(OptimizeOptions)
 @json_option()
 def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
     """Find how often FedSGD-DPC should query and reply: T* rounds of b* devices.
@@ -38,12 +38,15 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
     \b
     Examples:
       hpcfl optimize fedsgd-dpc --devices 10 --epsilon 1 --constants mnist.json
-      hpcfl optimize fedsgd-dpc --devices 10 --dim 7840 --samples 60000 --g 18 --xi 300 \\
-          --lambda 1.05 --mu 1 --heterogeneity 0.5 --distance 600 --per-round 5 --plot bound.png
+      hpcfl optimize fedsgd-dpc --devices 10 --dim 7840 --per-round 5 \\
+          --total-samples 60000 --gradient-norm 18 --clip-norm 300 \\
+          --smoothness 1.05 --convexity 1 --heterogeneity 0.5 --distance 600 \\
+          --plot bound.png
       mpirun -n 11 hpcfl optimize fedsgd-dpc --dataset mnist --model softmax \\
-          --partition two-digit --xi 300 --epsilon 10 --save-constants mnist.json
-      hpcfl optimize fedsgd-dpc --mechanism gaussian --constants mnist.json --xi 10 \\
-          --fraction 0.01 --rounds 500 --json
+          --partition two-digit --clip-norm 300 --epsilon 10 \\
+          --save-constants mnist.json
+      hpcfl optimize fedsgd-dpc --mechanism gaussian --constants mnist.json \\
+          --clip-norm 10 --fraction 0.01 --rounds 500 --json
     """
     from hpcfl.comm.world import connect
     from hpcfl.optimize import constants, estimate

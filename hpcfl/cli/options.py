@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from hpcfl.options.definition import Option, OptionGroup, options_of
+from hpcfl.cli import completing
+from hpcfl.errors import nearest, no_such
+from hpcfl.options.definition import Option, OptionGroup, Section, options_of
 from hpcfl.system.outputs import Kind
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-Command = Callable[..., Any]
+    _Choice = click.Choice[str]
+else:  # before version 8.2 it is not generic
+    _Choice = click.Choice
+
+Function = Callable[..., Any]
 
 
 class Output(click.Path):
@@ -27,12 +34,152 @@ class Output(click.Path):
         self.kind = kind
 
 
-class DefinedOption(click.Option):
+class Choice(_Choice):
+    """One of several words; an error says which of them may be meant."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__(words)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the word, or refuse it by UsageError."""
+        if value not in self.choices:
+            name = "value" if param is None else str(param.name)
+            what = param.opts[0] if isinstance(param, click.Option) else name
+            raise no_such(what, str(value), self.choices)
+        return str(value)
+
+
+class ShownArgument(click.Argument):
+    """An argument that a shell completes; see `hpcfl.cli.completing`."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what the beginning of a value may be meant to be."""
+        found = completing.complete(self, ctx, incomplete)
+        return super().shell_complete(ctx, incomplete) if found is None else found
+
+
+class ShownOption(click.Option):
+    """An option that the help has under a heading; see `Command`."""
+
+    def __init__(
+        self,
+        *names: Any,
+        section: Section = Section.ADVANCED,
+        formerly: tuple[str, ...] = (),
+        origin: str = "",
+        choices: tuple[str, ...] = (),
+        **more: Any,
+    ) -> None:
+        super().__init__(*names, **more)
+        self.section = section
+        self.formerly = formerly
+        self.origin = origin
+        self.choices = choices
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what the beginning of a value may be meant to be."""
+        from click.shell_completion import CompletionItem
+
+        if self.choices:
+            return [CompletionItem(one) for one in self.choices if one.startswith(incomplete)]
+        found = completing.complete(self, ctx, incomplete)
+        return super().shell_complete(ctx, incomplete) if found is None else found
+
+
+class DefinedOption(ShownOption):
     """An option that was made from its definition, which it keeps."""
 
     def __init__(self, names: Sequence[str], about: Option, **attributes: Any) -> None:
         super().__init__(names, **attributes)
         self.about = about
+
+
+# An option of one command alone, with a `section` besides what `click.option` takes.
+option = partial(click.option, cls=ShownOption)
+argument = partial(click.argument, cls=ShownArgument)
+
+
+def same(
+    group: type[OptionGroup], name: str, help: str, *names: str, **more: Any
+) -> Callable[[Function], Function]:
+    """Return a decorator that adds one option of a group, with another sentence.
+
+    `more` is what `click.option` takes.
+    """
+    about = options_of(group)[name]
+    about_it: dict[str, Any] = {
+        "section": about.section,
+        "origin": about.origin,
+        "metavar": about.unit.upper() or _METAVARS[about.type],
+        "choices": about.choices,
+    }
+    return option(f"--{about.dashed}", *names, help=help, **about_it | more)
+
+
+# Choices that are longer are in the sentence, so that a line of the help fits 80 columns.
+LONGEST_CHOICES = 60
+# Headings are for commands with more options than one looks through at a glance.
+MOST_PLAIN = 9
+
+
+def no_such_option(context: click.Context, typed: str, known: Iterable[str]) -> click.NoSuchOption:
+    """Return the error for an option that a command has not, with the one that may be meant.
+
+    That is the one which had this name earlier, or else those `known` that are like it.
+    """
+    for one in context.command.params:
+        if typed.lstrip("-") in getattr(one, "formerly", ()):
+            said = f"No such option {typed!r}. Did you mean {one.opts[0]!r}?"
+            return click.NoSuchOption(typed, said, ctx=context)
+    return click.NoSuchOption(typed, possibilities=known, ctx=context)
+
+
+class Command(click.Command):
+    """A command whose help has its options under headings, if there are many of them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those of a heading in the order of their definitions."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        shown = [
+            (one, record)
+            for one in self.get_params(ctx)
+            if isinstance(one, click.Option) and (record := one.get_help_record(ctx)) is not None
+        ]
+        plain = len(shown) <= MOST_PLAIN
+        order = ["Options"] if plain else [*Section]
+        for one, record in shown:
+            heading = "Options" if plain else getattr(one, "section", Section.ADVANCED)
+            sections.setdefault(heading, []).append(record)
+        for heading in order:
+            if heading in sections:
+                with formatter.section(heading):
+                    formatter.write_dl(sections[heading])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read a command line; an option by an earlier name is refused with its name of today."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise no_such_option(ctx, error.option_name, error.possibilities or ()) from None
+
+
+class Group(click.Group):
+    """A group of commands that says which one may be meant where there is none of a name."""
+
+    command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is meant, by its name in the first argument."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            if ctx.resilient_parsing:
+                return None, None, args[1:]
+            near = nearest(name, self.list_commands(ctx))
+            hint = f" Did you mean {near!r}?" if near else ""
+            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 # What the help calls a value, by its type.
@@ -42,24 +189,21 @@ _METAVARS: dict[Any, str] = {
     Fraction: "FRACTION",
     str: "TEXT",
     Path: "PATH",
-    tuple[int, ...]: "N[,N...]",
+    tuple[int, ...]: "N",
     tuple[str, ...]: "TEXT",
 }
 
 
-def options(
-    group: type[OptionGroup], *, defaults: bool = True, **also: str
-) -> Callable[[Command], Command]:
+def options(group: type[OptionGroup], *, defaults: bool = True) -> Callable[[Function], Function]:
     """Return a decorator that adds the options of a group to a command.
 
     The command is called with the text of each; its definition reads it. See `given`. The help
-    shows `defaults` unless they are not the command's. Some options can `also` have a second name.
+    shows `defaults` unless they are not the command's.
     """
 
-    def decorate(command: Command) -> Command:
-        for name, about in reversed([*options_of(group).items()]):
-            names = [f"--{about.dashed}", *filter(None, [also.get(name)]), name]
-            command = _option(about, names, defaults)(command)
+    def decorate(command: Function) -> Function:
+        for about in reversed([*options_of(group).values()]):
+            command = _option(about, defaults)(command)
         return command
 
     return decorate
@@ -72,13 +216,17 @@ class About(Protocol):
     def about(self) -> str: ...
 
 
-def listing(**registries: Mapping[str, About]) -> Callable[[Command], Command]:
+def listing(**registries: Mapping[str, About]) -> Callable[[Function], Function]:
     """Put registries, one line an entry, in the place of their ``{name}`` in a command's help."""
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Function) -> Function:
         for place, entries in registries.items():
             width = max(map(len, entries)) + 2
-            lines = [f"{name:<{width}}{entry.about}" for name, entry in entries.items()]
+            lines = []
+            for name, entry in entries.items():
+                # Four columns are the help's own margin, and it has at most 78.
+                first, *rest = textwrap.wrap(entry.about, 74 - width)
+                lines += [f"{name:<{width}}{first}", *(" " * width + line for line in rest)]
             text = "\n      ".join(lines)
             command.__doc__ = (command.__doc__ or "").replace(f"{{{place}}}", text)
         return command
@@ -91,23 +239,36 @@ def given(typed: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in typed.items() if value or value == ""}
 
 
-def _option(about: Option, names: list[str], defaults: bool) -> Callable[[Command], Command]:
+def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
     help = about.help
+    metavar = f"[{'|'.join(about.choices)}]"
+    if about.choices and len(metavar) > LONGEST_CHOICES:
+        help += f" One of {', '.join(about.choices)}."
+    if len(metavar) > LONGEST_CHOICES or not about.choices:
+        metavar = about.unit.upper() or _METAVARS.get(about.type, "")
     default = about.default_text or _shown(about.default)
     if default and defaults:
         help += f"  [default: {default}]"
+    kept: dict[str, Any] = {
+        "section": about.section,
+        "formerly": about.formerly,
+        "origin": about.origin,
+        "choices": about.choices,
+        "help": help,
+        "cls": DefinedOption,
+        "about": about,
+    }
     if about.type is bool:
-        return click.option(*names, cls=DefinedOption, about=about, is_flag=True, help=help)
-    metavar = f"[{'|'.join(about.choices)}]" if about.choices else about.unit.upper()
-    return click.option(
-        *names,
-        cls=DefinedOption,
-        about=about,
+        negative = f"/--{about.negative}" if about.negative else ""
+        more = {"default": None} if about.negative else {}
+        return option(f"--{about.dashed}{negative}", about.name, is_flag=True, **kept, **more)
+    return option(
+        f"--{about.dashed}",
+        about.name,
         type=_type(about),
-        metavar=metavar or _METAVARS[about.type],
+        metavar=f"{metavar}[,...]" if about.type == tuple[int, ...] else metavar,
         multiple=about.type == tuple[str, ...],
-        shell_complete=partial(_complete, about),
-        help=help,
+        **kept,
     )
 
 
@@ -123,13 +284,3 @@ def _shown(default: Any) -> str:
     if default is None or default is False:
         return ""
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-
-
-def _complete(
-    about: Option, context: click.Context, parameter: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    if about.type is Path:
-        return [CompletionItem(typed, type="file")]
-    return [CompletionItem(one) for one in about.choices if one.startswith(typed)]

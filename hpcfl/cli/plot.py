@@ -7,29 +7,35 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Output, given, options
+from hpcfl.cli.options import Choice, Command, Output, argument, given, option, options, same
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import Section
+from hpcfl.options.shared import RunOptions
 from hpcfl.plots import KINDS, PlotOptions, chosen
 from hpcfl.system import outputs
 
 
-@click.command("plot")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option(
+@click.command("plot", cls=Command)
+@argument("paths", nargs=-1, required=True, metavar="PATH...")
+@option(
     "--kind",
-    type=click.Choice(list(KINDS)),
+    metavar="KIND",
+    section=Section.WHAT,
+    type=Choice(*KINDS),
     required=True,
     help="; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items()) + ".",
 )
-@click.option(
-    "--output",
+@same(
+    RunOptions,
+    "output",
+    "File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
     type=Output(outputs.FIGURE),
-    help="File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
 )
 @options(PlotOptions)
-@click.option(
+@option(
     "--no-pool",
+    section=Section.WHAT,
     is_flag=True,
     help="Keep launches of one configuration, and trainings with other seeds, apart.",
 )
@@ -52,10 +58,13 @@ def command(
     Examples:
       hpcfl plot results/train-sparse-100x199210-*.h5 --kind partition
       hpcfl plot results/ --kind accuracy --against bytes --output accuracy.pdf
-      hpcfl plot secagg.h5 sparse.h5 --kind accuracy --against seconds --target 0.97
+      hpcfl plot secagg.h5 sparse.h5 --kind accuracy --against seconds \\
+          --target-accuracy 0.97
       hpcfl plot results/ --kind scaling --size column --output scaling.pdf
-      hpcfl plot results/ --kind scaling --against dim --where 'protocol=secagg|sparse,devices=100'
-      hpcfl plot secagg.h5 sparse.h5 --kind phases --style talk --label sparse=SparseSecAgg
+      hpcfl plot results/ --kind scaling --against dim \\
+          --where 'protocol=secagg|sparse,devices=100'
+      hpcfl plot secagg.h5 sparse.h5 --kind phases --style talk \\
+          --label sparse=SparseSecAgg
       hpcfl plot sparse.h5 --kind ranks --spread box --clock wall
       hpcfl plot sparse.h5 --kind timeline --round 3
       hpcfl plot results/train-cdp-*.h5 --kind epsilon

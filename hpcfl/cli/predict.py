@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Command, argument, given, options
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.options.predict import PredictOptions
 
 
-@click.command("predict")
-@click.argument("protocol")
+@click.command("predict", cls=Command)
+@argument("protocol")
 @options(PredictOptions)
 @json_option()
 @alone
@@ -30,6 +30,7 @@ def command(as_json: bool, **typed: Any) -> None:
       hpcfl predict secagg-graph --devices 1000000 --dim 1000000
       mpirun -n 3 hpcfl calibrate ; hpcfl predict sparse --ranks 3
     """
+    from hpcfl.algorithms.aggregation import find
     from hpcfl.costmodel import tables
     from hpcfl.costmodel.calibration import default_path, load
     from hpcfl.costmodel.model import predict
@@ -58,6 +59,7 @@ def command(as_json: bool, **typed: Any) -> None:
         )
     if asked.upload != "gather":
         raise UsageError("the model is of gathered uploads: leave out --upload")
+    find(asked.protocol)  # refuses a wrong name before a calibration is asked for
     lengths = asked.dim
     if asked.model is not None:
         from hpcfl.learning.sizes import parameters

@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Group, argument, given, no_such_option, options, same
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import UsageError
+from hpcfl.options.accounting import AccountOptions
 from hpcfl.options.definition import READERS, make
 from hpcfl.options.exposure import ExposureOptions
+from hpcfl.options.privacy import PrivacyOptions
 
 if TYPE_CHECKING:
     from hpcfl.privacy.accounting.accountant import Accountant
 
 
-@click.group("privacy")
+@click.group("privacy", cls=Group)
 def command() -> None:
     """Say what a protocol hides, what it exposes, and what training costs in privacy."""
 
 
 @command.command("exposure")
-@click.argument("protocol")
+@argument("protocol")
 @options(ExposureOptions)
 @json_option("Print the figures as JSON.")
 @alone
@@ -41,7 +43,8 @@ def exposure(as_json: bool, **typed: Any) -> None:
     \b
     Examples:
       hpcfl privacy exposure sparse
-      hpcfl privacy exposure sparse --devices 1000 --alpha 0.2 --dropout 0 --gamma 1/4
+      hpcfl privacy exposure sparse --devices 1000 --alpha 0.2 --dropout 0 \\
+          --gamma 1/4
       hpcfl privacy exposure cohort --floor 2
       hpcfl privacy exposure secagg-graph --devices 1000 --degree 40
       hpcfl privacy exposure sparse --colluding 0 --json > exposure.json
@@ -77,7 +80,7 @@ def exposure(as_json: bool, **typed: Any) -> None:
         shown = figures.draw_over_alpha(kind, asked.devices, asked.colluders, figures.DROPOUTS)
         style.save(shown, asked.plot)
         click.echo(f"Figure: {told}", err=as_json)
-    samples = asked.samples or default_samples(asked.devices)
+    samples = asked.simulated or default_samples(asked.devices)
     with progress_bar(samples, kind.name) as bar:
         found = find_exposure(
             kind.name,
@@ -92,70 +95,11 @@ def exposure(as_json: bool, **typed: Any) -> None:
     show(as_json, found.as_dict, lambda: render(found))
 
 
-# Settings of the private algorithms, each optional here: the algorithm says which it needs.
-SETTINGS = {
-    "rounds": "Number T of rounds.",
-    "devices": "Number n of devices.",
-    "per-round": "Devices in a round; for dp-fedavg with Poisson sampling and for locks (stage 2) "
-    "in expectation.",
-    "clip": "Norm to which a gradient of a sample, or a user's update, is clipped.  [default: 1]",
-    "delta": "Delta of the guarantee.  [default: 1e-5; 0 for fedsgd-dpc with Laplace noise]",
-    "samples": "Records on a device, on the smallest if they differ (cdp, dp-dsgd, fedsgd-dpc).",
-    "batch": "Samples in a mini-batch (cdp, dp-dsgd).",
-    "steps": "Local steps tau in a round (cdp).  [default: 1]",
-    "participations": "Rounds of the device that takes part most often (cdp, dp-dsgd; dp-fedavg "
-    "with distributed noise).  [default: those of a balanced schedule; all for dp-fedavg]",
-    "secagg/--no-secagg": "Whether the server learns only sums (cdp, dp-dsgd).  [default: secagg]",
-    "convex/--non-convex": "Whether local steps with clipped gradients never expand distances: "
-    "proven for linear models with one output or two classes and learning rates of at most 2 / "
-    "smoothness, and false for softmax with more classes and for networks (cdp).  [default: "
-    "non-convex]",
-    "lipschitz": "Certified Lipschitz constant of a local step, at least 1 (cdp).",
-    "shuffle": "fresh: every round starts a new epoch; continuing: epochs continue, no record "
-    "twice in a round; straddling: twice if an epoch ends in it (cdp, dp-dsgd).  [default: fresh]",
-    "secret-shuffle/--known-shuffle": "Whether fresh shuffles are uniform and the device's secret "
-    "(cdp, dp-dsgd).  [default: known]",
-    "colluding": "Devices that tell the server their noise (cdp, dp-dsgd).  [default: 0]",
-    "discrete/--continuous": "Whether the last step's noise is discrete Gaussian, added to "
-    "integers (cdp, dp-dsgd).  [default: continuous]",
-    "integer-sigma": "Smallest parameter of a device's discrete noise, in integers (cdp, "
-    "dp-dsgd).  [default: 8]",
-    "sampling": "poisson or fixed: of a round's users (dp-fedavg), of an answer's samples "
-    "(fedsgd-dpc, Gaussian).  [default: poisson]",
-    "sigma-count": "Noise on the count of adaptive clipping, which sums a bit minus 1/2 of every "
-    "user (dp-fedavg).",
-    "variant": "trusted: an aggregator adds the noise; local: every user does (locks).  [default: "
-    "trusted]",
-    "first-stage": "Users that stage 1 keeps, in expectation (locks).",
-    "sigma-norms": "Noise on the norms; inf if they are not used (locks).  [default: sigma]",
-    "first-stages": "Largest number of times that a user is in stage 1 (locks, local).  [default: "
-    "every round]",
-    "replies": "Largest number of answers of a device (fedsgd-dpc; stage 2 of locks, local).",
-    "noise": "laplace or gaussian (fedsgd-dpc), central or distributed (dp-fedavg).  [default: "
-    "laplace; central]",
-    "honest": "Devices whose noise is in every sum and known to nobody else (dp-fedavg, "
-    "distributed).",
-    "unit": "Factor by which values are scaled before they are rounded to integers (dp-fedavg, "
-    "distributed).",
-    "dim": "Coordinates of an update (dp-fedavg, distributed).",
-    "exact-dropouts/--independent-dropouts": "Whether an exact number of a round's users drops "
-    "out, so that one user more can make another one leave (dp-fedavg, Poisson; locks, trusted).  "
-    "[default: independent]",
-    "failure": "Probability, in a round, that an assumption about its sum fails, such as that a "
-    "cohort holds as many honest survivors; taken off delta, for every round (cdp, dp-dsgd, "
-    "dp-fedavg, locks).  [default: 0]",
-    "fraction": "Fraction of its samples that an answer uses (fedsgd-dpc, Gaussian).  [default: 1]",
-}
-
-
 def settings_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of all algorithms, those of one's own algorithm, and --json."""
-    function = click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")(function)
+    function = argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")(function)
     function = json_option()(function)
-    for name, help in reversed(SETTINGS.items()):
-        metavar = None if "/" in name else "VALUE"
-        function = click.option(f"--{name}", metavar=metavar, default=None, help=help)(function)
-    return function
+    return options(AccountOptions)(function)
 
 
 def _settings(
@@ -176,7 +120,7 @@ def _settings(
         if not option.startswith("-"):
             raise click.UsageError(f"Got unexpected extra argument ({word})")
         if not option.startswith("--") or name in given or name not in fields:
-            raise click.NoSuchOption(option, possibilities=_known(fields))
+            raise no_such_option(click.get_current_context(), option, _known(fields))
         given[name] = text if equals else next(words, None)
         if given[name] is None:
             raise click.BadOptionUsage(option, f"Option {option!r} requires an argument.")
@@ -207,13 +151,14 @@ def _read(name: str, hint: Any, value: Any) -> Any:
 
 
 @command.command("epsilon", context_settings={"ignore_unknown_options": True})
-@click.argument("algorithm")
-@click.option(
-    "--sigma",
-    type=float,
-    help="Noise on a coordinate, in the units of --clip: its standard deviation (or Laplace "
+@argument("algorithm")
+@same(
+    PrivacyOptions,
+    "sigma",
+    "Noise on a coordinate, in the units of --clip-norm: its standard deviation (or Laplace "
     "scale) on a mini-batch's mean gradient (cdp, dp-dsgd, fedsgd-dpc), on the sum of updates "
     "(dp-fedavg), on an update (locks).",
+    type=float,
 )
 @settings_options
 @alone
@@ -228,15 +173,17 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
 
     \b
     Examples:
-      hpcfl privacy epsilon cdp --sigma 0.01353 --rounds 20 --devices 16 --per-round 10 \\
-          --batch 32 --samples 2441 --steps 10 --delta 1e-4 --convex --shuffle continuing
-      hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 100 --devices 100 --per-round 20
-      hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 10 --devices 100 --per-round 20 \\
-          --noise distributed --honest 12 --unit 1e6 --dim 7850
-      hpcfl privacy epsilon locks --variant local --sigma 10 --rounds 100 --devices 100 \\
-          --first-stage 30 --per-round 20 --replies 40
-      hpcfl privacy epsilon fedsgd-dpc --sigma 0.05 --rounds 50 --devices 10 --per-round 3 \\
-          --samples 6000 --json
+      hpcfl privacy epsilon cdp --sigma 0.01353 --rounds 20 --devices 16 \\
+          --per-round 10 --batch-size 32 --samples 2441 --steps 10 --delta 1e-4 \\
+          --convex --shuffle continuing
+      hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 100 --devices 100 \\
+          --per-round 20
+      hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 10 --devices 100 \\
+          --per-round 20 --noise distributed --honest 12 --unit 1e6 --dim 7850
+      hpcfl privacy epsilon locks --variant local --sigma 10 --rounds 100 \\
+          --devices 100 --first-stage 30 --per-round 20 --replies 40
+      hpcfl privacy epsilon fedsgd-dpc --sigma 0.05 --rounds 50 --devices 10 \\
+          --per-round 3 --samples 6000 --json
     """
     from hpcfl.algorithms.federated import find_private
     from hpcfl.privacy.accounting.tables import render_account
@@ -247,8 +194,8 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
 
 
 @command.command("noise", context_settings={"ignore_unknown_options": True})
-@click.argument("algorithm")
-@click.option("--epsilon", type=float, required=True, help="The target.")
+@argument("algorithm")
+@same(PrivacyOptions, "epsilon", "The target.", type=float, required=True)
 @settings_options
 @alone
 def noise(
@@ -262,11 +209,13 @@ def noise(
 
     \b
     Examples:
-      hpcfl privacy noise cdp --epsilon 10 --rounds 50 --devices 16 --per-round 10 \\
-          --batch 32 --samples 2441 --steps 5 --delta 1e-4
-      hpcfl privacy noise dp-fedavg --epsilon 8 --rounds 100 --devices 1000 --per-round 50
-      hpcfl privacy noise fedsgd-dpc --epsilon 1 --noise gaussian --fraction 0.01 --rounds 500 \\
-          --devices 10 --per-round 5 --samples 6000 --json
+      hpcfl privacy noise cdp --epsilon 10 --rounds 50 --devices 16 \\
+          --per-round 10 --batch-size 32 --samples 2441 --steps 5 --delta 1e-4
+      hpcfl privacy noise dp-fedavg --epsilon 8 --rounds 100 --devices 1000 \\
+          --per-round 50
+      hpcfl privacy noise fedsgd-dpc --epsilon 1 --mechanism gaussian \\
+          --fraction 0.01 --rounds 500 --devices 10 --per-round 5 --samples 6000 \\
+          --json
     """
     from hpcfl.algorithms.federated import find_private
     from hpcfl.privacy.accounting.tables import render_noise

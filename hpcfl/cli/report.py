@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.options import Output, given, options
+from hpcfl.cli.options import Choice, Command, Output, argument, given, option, options
 from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import make, values_of
+from hpcfl.options.definition import Section, make, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
 from hpcfl.report.formats import counted
 from hpcfl.system import outputs
@@ -23,29 +23,43 @@ if TYPE_CHECKING:
     from hpcfl.results.summary import Summary
 
 
-@click.command("report")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.command("report", cls=Command)
+@argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
-@click.option("--no-pool", is_flag=True, help="Keep launches of one configuration apart.")
-@click.option(
+@option(
+    "--no-pool",
+    is_flag=True,
+    section=Section.WHAT,
+    help="Keep launches of one configuration, and trainings with other seeds, apart.",
+)
+@option(
     "--format",
     "form",
-    type=click.Choice(["terminal", "markdown", "latex", "csv", "json"]),
+    section=Section.OUTPUT,
+    type=Choice("terminal", "markdown", "latex", "csv", "json"),
     default="terminal",
     help="What to print: text, tables for a README or a paper (booktabs), a row for each run and "
     "phase, or all figures; csv and json with --columns have a row for each run.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option(
+@option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    section=Section.OUTPUT,
+    help="Print what --format json does.",
+)
+@option(
     "--html",
     "page",
+    section=Section.OUTPUT,
     type=Output(outputs.PAGE),
     metavar="FILE",
     help="Write a page with tables, figures and everything recorded instead; an older page is "
     "replaced.",
 )
-@click.option(
+@option(
     "--trace",
+    section=Section.OUTPUT,
     type=Output(outputs.TRACE),
     metavar="FILE",
     help="Write what ranks did when as a trace for Perfetto or Chrome instead; an older trace is "
@@ -75,8 +89,9 @@ def command(
     Examples:
       hpcfl report results/
       hpcfl report secagg.h5 sparse.h5 --baseline secagg
-      hpcfl report results/ --where devices=100 --columns protocol,bytes_up_mean,bytes_up_ratio
-      hpcfl report results/ --target 0.95 --format latex > table.tex
+      hpcfl report results/ --where devices=100 \\
+          --columns protocol,bytes_up_mean,bytes_up_ratio
+      hpcfl report results/ --target-accuracy 0.95 --format latex > table.tex
       hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
       hpcfl report results/ --json > summary.json
       hpcfl report results/ --format csv > phases.csv
@@ -105,7 +120,7 @@ def command(
     if asked.where is not None:
         runs = select(runs, asked.where)
     pools = pooling.apart(runs) if no_pool else pooling.group(runs, trainings=True)
-    found = pooling.summarised(pools, asked.target, **values_of(asked, LinkAsked))
+    found = pooling.summarised(pools, asked.target_accuracy, **values_of(asked, LinkAsked))
     pools, summaries = [pool for pool, _ in found], [summary for _, summary in found]
     # Refuses a baseline that there is not, whatever is printed.
     compared = tables.comparison(

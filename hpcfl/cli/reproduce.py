@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Output
-from hpcfl.errors import UsageError
+from hpcfl.cli.options import Choice, Command, Output, argument, option, same
+from hpcfl.errors import UsageError, no_such
+from hpcfl.options.shared import CommonOptions, RunOptions
+from hpcfl.options.training import TrainOptions
 from hpcfl.system import outputs
 
 if TYPE_CHECKING:
@@ -16,39 +18,43 @@ if TYPE_CHECKING:
     from hpcfl.reproduce.artefact import Artefact, Setting
 
 
-@click.command("reproduce")
-@click.argument("names", nargs=-1, metavar="[ID...]")
-@click.option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
-@click.option(
+@click.command("reproduce", cls=Command)
+@argument("names", nargs=-1, metavar="[ID...]")
+@option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
+@option(
     "--scale",
-    type=click.Choice(["paper", "small"]),
+    type=Choice("paper", "small"),
     help="How much to run.  [default: the paper's scale where it takes at most --max-minutes]",
 )
-@click.option(
+@option(
     "--max-minutes",
     type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
     default=60.0,
     help="Longest run that is chosen without --scale, estimated for two cores.",
 )
-@click.option(
-    "--data-dir",
+@same(
+    TrainOptions,
+    "data_dir",
+    "Folder of the data sets.  [default: $HPCFL_DATA]",
     type=click.Path(path_type=Path),
     envvar="HPCFL_DATA",
-    help="Folder of the data sets.  [default: $HPCFL_DATA]",
 )
-@click.option(
-    "--output",
+@same(
+    RunOptions,
+    "output",
+    "Folder for the findings.",
     type=Output(outputs.FOLDER),
     default=Path("results/reproduction"),
-    help="Folder for the findings.",
 )
-@click.option("--again", is_flag=True, help="Also run again what was run before.")
-@click.option(
-    "--plot", type=Output(outputs.FIGURE), help="Draw the figure too: .png, .svg or .pdf."
+@option("--again", is_flag=True, help="Also run again what was run before.")
+@same(
+    CommonOptions, "plot", "Draw the figure too: .png, .svg or .pdf.", type=Output(outputs.FIGURE)
 )
-@click.option(
+@option(
     "--document",
     type=Output(outputs.DOCUMENT),
+    metavar="FILE.md",
     help="Write all findings to a Markdown file, with figures beside it.",
 )
 def command(
@@ -112,9 +118,7 @@ def command(
 
 def _check(artefact: Artefact, scale: str | None, data_dir: Path | None) -> None:
     if scale is not None and scale not in artefact.scales:
-        raise UsageError(
-            f"{artefact.id} has no scale {scale!r}: it has {', '.join(artefact.scales)}"
-        )
+        raise no_such(f"scale of {artefact.id} called", scale, artefact.scales)
     for name in artefact.data:
         if data_dir is None or not (data_dir / name).is_dir():
             where = f"{data_dir / name} does not exist" if data_dir else "no --data-dir is given"

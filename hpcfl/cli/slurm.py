@@ -8,20 +8,20 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import given, options
+from hpcfl.cli.options import Choice, Group, argument, given, options, same
 from hpcfl.cli.terminal import Command, alone
 from hpcfl.slurm.script import KINDS, Job, render
 
 
 def _job_options(function: Command) -> Command:
     function = options(Job)(alone(function))
-    function = click.argument(
+    function = argument(
         "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- [HPCFL ARGUMENTS]"
     )(function)
-    return click.argument("kind", type=click.Choice([*KINDS]))(function)
+    return argument("kind", type=Choice(*KINDS))(function)
 
 
-@click.group("slurm")
+@click.group("slurm", cls=Group)
 def command() -> None:
     """Write and submit job scripts for Slurm.
 
@@ -36,10 +36,13 @@ def command() -> None:
     \b
     Examples:
       hpcfl slurm render bench --ntasks 101 --time 00:20:00 -- sparse > job.sbatch
-      hpcfl slurm submit bench --nodes 2 --ntasks 64 --partition test -- secagg --rounds 50
-      hpcfl slurm submit sweep-array --ntasks 101 --results results/table1 -- plan.toml
+      hpcfl slurm submit bench --nodes 2 --ntasks 64 --partition test \\
+          -- secagg --rounds 50
+      hpcfl slurm submit sweep-array --ntasks 101 --results results/table1 \\
+          -- plan.toml
       hpcfl slurm submit bench --nodes 3 --ntasks 65 --server-node -- sparse
-      hpcfl slurm submit train --module openmpi --activate .venv -- fedavg --rounds 1000
+      hpcfl slurm submit train --module openmpi --activate .venv \\
+          -- fedavg --rounds 1000
     """
 
 
@@ -78,7 +81,7 @@ def submit_command(**typed: Any) -> None:
 
 
 @command.command("probe")
-@click.option("--mpi", metavar="NAME", help="Try this one, as srun --mpi=list names it.")
+@same(Job, "mpi", "Try this one, as srun --mpi=list names it.")
 @alone
 def probe_command(mpi: str | None) -> None:
     """Print with what srun --mpi two ranks find each other; for job scripts.

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Command, Output, argument, option, same
 from hpcfl.cli.terminal import json_option, progress_bar, show, warn
+from hpcfl.options.shared import RunOptions
 from hpcfl.system.outputs import FOLDER
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
     context.exit()
 
 
-@click.command("sweep")
-@click.argument("plan", type=click.Path(), metavar="PLAN")
-@click.option(
+@click.command("sweep", cls=Command)
+@argument("plan", type=click.Path(), metavar="PLAN")
+@option(
     "--list",
     is_flag=True,
     is_eager=True,
@@ -41,22 +42,24 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
     callback=_print_plans,
     help="Show the plans that come with hpcfl and stop.",
 )
-@click.option(
-    "--output",
+@same(
+    RunOptions,
+    "output",
+    "Folder of the sweep, one for each plan.",
     type=Output(FOLDER),
     default=Path("results/sweep"),
-    help="Folder of the sweep, one for each plan.",
 )
-@click.option(
-    "--seed",
+@same(
+    RunOptions,
+    "seed",
+    "Seed of the order of the cells, at the first start.",
     type=click.IntRange(min=0),
     default=0,
-    help="Seed of the order of the cells, at the first start.",
 )
-@click.option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
-@click.option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")
-@click.option("--freeze", is_flag=True, help="Write sweep.json only, for jobs that run --cell.")
-@click.option(
+@option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
+@option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")
+@option("--freeze", is_flag=True, help="Write sweep.json only, for jobs that run --cell.")
+@option(
     "--cell",
     "index",
     type=int,
@@ -100,7 +103,8 @@ def command(
       hpcfl sweep plan.toml --dry-run
       mpirun -n 101 hpcfl sweep table-1 --output results/table1
       hpcfl sweep table-1 --freeze --output results/table1
-      mpirun -n 101 hpcfl sweep table-1 --output results/table1 --cell $SLURM_ARRAY_TASK_ID
+      mpirun -n 101 hpcfl sweep table-1 --output results/table1 \\
+          --cell $SLURM_ARRAY_TASK_ID
       hpcfl report results/table1
     """
     from hpcfl.errors import UsageError

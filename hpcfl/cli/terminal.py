@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcfl.cli.options import option
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.definition import Section
 from hpcfl.system import launch
 
 if TYPE_CHECKING:
@@ -22,16 +24,17 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
-def json_option(help: str = "Print JSON.") -> Callable[[Command], Command]:
+def json_option(help: str = "Print the findings as JSON.") -> Callable[[Command], Command]:
     """Return a decorator that gives a command --json; see `show`."""
-    return click.option("--json", "as_json", is_flag=True, help=help)
+    return option("--json", "as_json", is_flag=True, section=Section.OUTPUT, help=help)
 
 
 def footer_option(command: Command) -> Command:
     """Give a command --footer; see `footer_wanted` and `show_footer`."""
-    return click.option(
+    return option(
         "--footer/--no-footer",
         default=None,
+        section=Section.OUTPUT,
         help="Print lines 'HPCFL key: value' at the end, for other programs.  [default: where "
         "standard output is not a terminal, without --json]",
     )(command)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcfl.algorithms.federated import REGISTRY
-from hpcfl.cli.options import given, listing, options
+from hpcfl.cli.options import Command, argument, given, listing, option, options
 from hpcfl.cli.terminal import (
     footer_option,
     footer_wanted,
@@ -17,6 +17,7 @@ from hpcfl.cli.terminal import (
     show_footer,
     warn,
 )
+from hpcfl.options.definition import Section
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
 
@@ -24,14 +25,12 @@ if TYPE_CHECKING:
     from hpcfl.training.session import Trained
 
 
-@click.command("train")
-@click.argument("algorithm", required=False)
-@click.option(
+@click.command("train", cls=Command)
+@argument("algorithm", required=False)
+@option(
     "--preset",
+    section=Section.WHAT,
     metavar="NAME",
-    shell_complete=lambda _context, _parameter, typed: [
-        name for name in PRESETS if name.startswith(typed)
-    ],
     help=f"Settings of a paper; other options override them: {', '.join(PRESETS)}.",
 )
 @options(TrainOptions)
@@ -50,14 +49,17 @@ def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any
 
     \b
     Examples:
-      hpcfl train fedavg                                     digits, 100 devices, one process
-      mpirun -n 3 hpcfl train fedavg --aggregate sparse --devices 100 --dataset mnist \\
-          --data-dir data --target-accuracy 0.97
-      mpirun -n 17 hpcfl train fedavg --aggregate secagg --dataset adult --partition dirichlet:0.5
+      hpcfl train fedavg          scikit-learn's digits, 100 devices, one process
+      mpirun -n 3 hpcfl train fedavg --aggregate sparse --devices 100 \\
+          --dataset mnist --data-dir data --target-accuracy 0.97
+      mpirun -n 17 hpcfl train fedavg --aggregate secagg --dataset adult \\
+          --partition dirichlet:0.5
       hpcfl train top-k --alpha 0.01 --error-feedback
-      mpirun -n 3 hpcfl train fedavg --preset sparse-secagg-mnist --aggregate sparse --devices 25
+      mpirun -n 3 hpcfl train fedavg --preset sparse-secagg-mnist \\
+          --aggregate sparse --devices 25
       hpcfl train cdp --preset zcdp-adult-lr --epsilon 10 --convex
-      hpcfl train dp-fedavg --aggregate secagg --noise distributed --noise-multiplier 1 --rounds 20
+      hpcfl train dp-fedavg --aggregate secagg --noise distributed \\
+          --noise-multiplier 1 --rounds 20
       mpirun -n 3 hpcfl train --resume results/run.checkpoint.npz
     """
     from hpcfl.algorithms.federated import find

@@ -68,7 +68,8 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
     """Return samples of each overhead in seconds.
 
     They are negative where operations account for more than a round takes: what costs more beside
-    the work of most protocols costs less beside that of a plain one. `samples` are those of what each operation costs.
+    the work of most protocols costs less beside that of a plain one. `samples` are those of what
+    each operation costs.
     """
     costs = {name: median(values) for name, values in samples.items()}
     few: dict[str, list[Operations]] = {protocol: [] for protocol in PROTOCOLS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import no_such
 from hpcfl.learning import adult, cifar10, digits, idx, leaf, synthetic
 from hpcfl.learning.base import Dataset, find_data_dir, missing
 
@@ -41,7 +41,7 @@ def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
     if name == "digits":
         return digits.read()
     if name not in _READERS:
-        raise UsageError(f"there is no data set {name!r}; there are {', '.join(NAMES)}")
+        raise no_such("data set", name, NAMES)
     return _READERS[name](find_data_dir(name, data_dir))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcfl.errors import HpcflError, MissingPackageError, UsageError
+from hpcfl.errors import HpcflError, MissingPackageError, UsageError, no_such
 from hpcfl.learning import cifar10
 from hpcfl.learning.base import find_data_dir, sha256
 from hpcfl.learning.datasets import NAMES
@@ -128,7 +128,7 @@ def _why_not(name: str, data_dir: Path | None) -> str:
         )
     if name in NAMES:
         return f"the data set {name} needs no files: there is nothing to download"
-    return f"there is no data set {name!r} to download; there are {', '.join(DOWNLOADS)}"
+    return str(no_such("data set to download called", name, DOWNLOADS))
 
 
 def _is_there(download: Download, data_dir: Path) -> bool:

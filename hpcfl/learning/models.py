@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.system.plugins import load_object
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def layers(name: str, input_shape: tuple[int, ...], classes: int) -> list[Dense 
         return _dense(math.prod(input_shape), _DENSE[name], classes, name not in _WITHOUT_BIAS)
     if name in _CONVOLUTIONAL:
         return _convolutional(name, input_shape, classes)
-    raise UsageError(f"there is no model {name!r}; there are {', '.join(NAMES)}, MODULE:FUNCTION")
+    raise no_such("model", name, NAMES, also="or give MODULE:FUNCTION")
 
 
 def is_linear(name: str) -> bool:

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.learning.base import PARTITION, THINNING, Dataset, Labels, generator_of
 
 Parts = list[NDArray[np.int64]]
 
-KINDS = "iid, shards, two-digit, dirichlet:CONCENTRATION and writer"
+KINDS = ("iid", "shards", "two-digit", "dirichlet:CONCENTRATION", "writer")
 PAPER_SHARDS = 300
 LARGEST_CONCENTRATION = 1e6  # practically equal shares; far above, their arithmetic overflows
 
@@ -36,7 +36,7 @@ def make(spec: str, dataset: Dataset, devices: int, seed: int) -> Parts:
     if spec in by_label:
         return by_label[spec](labels, devices, seed)
     if spec != "writer":
-        raise UsageError(f"there is no partition {spec!r}; there are {KINDS}")
+        raise no_such("partition", spec, KINDS)
     if dataset.writers is None:
         raise UsageError(
             f"the data set {dataset.name} does not say who wrote what: the partition writer is "

@@ -18,7 +18,7 @@ from hpcfl.algorithms.federated.queries import (
     Optimum,
 )
 from hpcfl.errors import UsageError
-from hpcfl.options.optimize import OptimizeOptions
+from hpcfl.options.optimize import CONSTANTS, OptimizeOptions
 from hpcfl.report.jsontext import finite
 
 # Numbers b that have a row, and a line; numbers T that the lines are given at.
@@ -29,7 +29,8 @@ def bound(asked: OptimizeOptions, known: Mapping[str, Any]) -> Bound:
     """Return the bound for constants by name, which may be missing, unknown or out of range."""
     missing = [name for name in (*REQUIRED, asked.clip_name) if known.get(name) is None]
     if missing:
-        names = ("xi" if name == asked.clip_name else name.replace("_", "-") for name in missing)
+        options = {by: name for name, by in CONSTANTS.items()} | {asked.clip_name: "clip_norm"}
+        names = (options.get(name, name).replace("_", "-") for name in missing)
         raise UsageError(
             f"the bound needs {', '.join(f'--{name}' for name in names)}: give them, a file by "
             "--constants, or data to estimate from by --dataset"
@@ -47,7 +48,7 @@ def bound(asked: OptimizeOptions, known: Mapping[str, Any]) -> Bound:
         delta=asked.delta,
         fraction=asked.fraction,
         c2=asked.c2,
-        replace=asked.sampling == "fixed",
+        replace=asked.record_sampling == "fixed",
     )
 
 
@@ -153,15 +154,15 @@ def _sigmas(
     """Return the Gaussian noise of a coordinate: by the paper, and as it is proven."""
     calibrations = find_private("fedsgd-dpc").accountant.noise(
         epsilon,
-        noise="gaussian",
+        mechanism="gaussian",
         rounds=rounds,
         devices=constants.devices,
         per_round=per_round,
         samples=int(constants.samples // constants.devices),
-        clip=constants.l2_clip,
+        clip_norm=constants.l2_clip,
         delta=asked.delta,
         fraction=asked.fraction,
-        sampling=asked.sampling,
+        record_sampling=asked.record_sampling,
     )
     found = {one.by: one.sigma for one in calibrations}
     return found["paper"] * asked.c2, found["proven"]

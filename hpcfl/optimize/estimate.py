@@ -93,7 +93,7 @@ def run(world: World, asked: OptimizeOptions) -> Estimate | None:
         gradients = _gradients(model, *mine.samples(id), where)
         other = models.get_flat(again)
         table[:, id] = explore(gradients, start, other, asked.estimate_steps, asked.learning_rate)
-    clip = {} if asked.xi is None else {asked.clip_name: asked.xi}
+    clip = {} if asked.clip_norm is None else {asked.clip_name: asked.clip_norm}
     summed = transport.sum_to_server(table)
     estimate, error = None, None
     if summed is not None:

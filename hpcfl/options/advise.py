@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import again, option
+from hpcfl.options.definition import Section, again, option
+from hpcfl.options.predict import PredictOptions
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LinkOptions, ProtocolOptions
-from hpcfl.system import outputs
+from hpcfl.options.shared import CommonOptions, LinkOptions, ProtocolOptions
 
 # What can be least, and the figure of a prediction that it is.
 CRITERIA = {
@@ -25,9 +25,38 @@ AXES = ("devices", "uplink-mbps")
 class AdviseOptions(LinkOptions):
     """What `hpcfl advise` was asked for; see ``hpcfl advise --help``."""
 
-    devices: int = option(100, "Number N of devices.", **DEVICES)
-    dim: int = option(DEFAULT_DIM, "Length d of the vectors.", **DIM)
+    criterion: str = option(
+        "time", "What is to be least.", choices=tuple(CRITERIA), section=Section.WHAT
+    )
+    alpha: float | None = again(
+        ProtocolOptions,
+        "alpha",
+        None,
+        help="Let devices send this fraction of the coordinates. Protocols that send a part are "
+        "left out otherwise, as the mean is then an estimate.",
+        default_text="all coordinates",
+    )
+    accuracy: float = option(
+        2.0**-20,
+        "Largest error that rounding makes in a coordinate of a device, in units of the largest "
+        "magnitude.",
+        above=0,
+        below=1,
+        default_text="2^-20",
+        unit="error",
+        section=Section.WHAT,
+    )
+    devices: int = again(CommonOptions, "devices", 100, help="Number N of devices.")
+    dim: int = again(CommonOptions, "dim", DEFAULT_DIM, help="Length d of the vectors.")
     dropout: float = again(ProtocolOptions, "dropout", 0.1, default_text="0.1")
+    helpers: int = again(
+        ProtocolOptions,
+        "helpers",
+        0,
+        help="Helpers that somebody else than the server runs.",
+        at_least=0,
+        default_text="none",
+    )
     gamma: float = again(
         ProtocolOptions,
         "gamma",
@@ -40,46 +69,32 @@ class AdviseOptions(LinkOptions):
         "passive",
         help="Protect against a server that is curious (passive), or that cheats (active).",
     )
-    helpers: int = option(0, "Helpers that somebody else than the server runs.", at_least=0)
-    alpha: float | None = option(
-        None,
-        "Let devices send this fraction of the coordinates; protocols that send a part are left "
-        "out otherwise, as the mean is then an estimate.",
-        above=0,
-        at_most=1,
-        default_text="all coordinates",
-    )
-    accuracy: float = option(
-        2.0**-20,
-        "Largest error that rounding makes in a coordinate of a device, in units of the largest "
-        "magnitude.",
-        above=0,
-        below=1,
-        default_text="2^-20",
-    )
     max_exposed: float = option(
         0.0,
         "Largest share of the values of an honest device that the server and those that collude "
         "may learn by themselves.",
         at_least=0,
         at_most=1,
+        unit="fraction",
+        section=Section.PRIVACY,
     )
-    epsilon: float | None = option(
+    epsilon: float | None = again(
+        PrivacyOptions,
+        "epsilon",
         None,
-        "Differential privacy of a device's vectors over all rounds, with noise that devices add "
-        "themselves: the server need not be trusted with it.",
-        above=0,
+        help="Differential privacy of a device's vectors over all rounds, with noise that devices "
+        "add themselves.",
         default_text="no noise",
     )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta beside --epsilon.")
-    rounds: int = option(100, "Rounds that --epsilon is for.", **ROUNDS)
-    criterion: str = option("time", "What is to be least.", choices=tuple(CRITERIA))
-    calibration: Path | None = option(
-        None, "File of 'hpcfl calibrate'.", default_text="this host's"
-    )
-    plot: Path | None = option(
+    rounds: int = again(CommonOptions, "rounds", 100, help="Rounds that --epsilon is for.")
+    plot: Path | None = again(
+        CommonOptions,
+        "plot",
         None,
-        "Also draw who is first, as a map over d and --over: .png, .svg or .pdf.",
-        writes=outputs.FIGURE,
+        help="Also draw who is first, as a map over d and --over: .png, .svg or .pdf.",
     )
-    over: str = option("devices", "The upright axis of the map.", choices=AXES)
+    over: str = option(
+        "devices", "The upright axis of the map.", choices=AXES, section=Section.OUTPUT
+    )
+    calibration: Path | None = again(PredictOptions, "calibration", None)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import again, option, recorded
+from hpcfl.options.definition import Section, again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LengthOptions, RunOptions
+from hpcfl.options.shared import ROUNDS, CommonOptions, LengthOptions, RunOptions
 from hpcfl.system import outputs
 
 DEFAULT_DIM = 165_000
@@ -24,20 +24,33 @@ class BenchOptions(RunOptions):
     """What `hpcfl bench` was asked for; see ``hpcfl bench --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: tuple[int, ...] = option(
+    devices: tuple[int, ...] = again(
+        CommonOptions,
+        "devices",
         (),
-        "Number of devices; several are run one after the other.",
-        **DEVICES,
+        help="Number of devices; several are run one after the other.",
         default_text="one on every rank but the server's, 100 in one process",
-        recorded="no",
     )
-    dim: int | None = option(None, "Length d of the vectors.", **DIM, default_text=f"{DEFAULT_DIM}")
-    model: str | None = again(LengthOptions, "model", None)
-    rounds: int = option(10, "Measured rounds.", **ROUNDS, repeats="yes")
-    max_rounds: int | None = option(
+    dim: int | None = again(
+        CommonOptions,
+        "dim",
         None,
-        "Largest number of measured rounds; --rounds is then the smallest.",
-        **ROUNDS,
+        help="Length d of the vectors.",
+        default_text=f"{DEFAULT_DIM}",
+    )
+    model: str | None = again(LengthOptions, "model", None)
+    rounds: int = again(
+        CommonOptions,
+        "rounds",
+        10,
+        help="Measured rounds.",
+        repeats="yes",
+    )
+    max_rounds: int | None = again(
+        CommonOptions,
+        "max_rounds",
+        None,
+        help="Largest number of measured rounds; --rounds is then the smallest.",
         default_text="--rounds; ten times as many with --rel-ci or --max-seconds",
         repeats="yes",
     )
@@ -47,17 +60,25 @@ class BenchOptions(RunOptions):
         above=0,
         below=1,
         repeats="yes",
+        unit="fraction",
+        section=Section.SIZE,
     )
-    max_seconds: float | None = option(
+    max_seconds: float | None = again(
+        CommonOptions,
+        "max_seconds",
         None,
-        "Stop after the round in which this much time has passed, even if --rounds are more.",
-        unit="seconds",
+        help="Stop after the round in which this much time has passed, even if --rounds are more.",
         above=0,
         repeats="yes",
     )
     # Without any, the first measured round pays for what later ones find in place.
     warmup: int = option(
-        2, "Unmeasured warm-up rounds.", **ROUNDS | {"at_least": 0}, repeats="if any"
+        2,
+        "Unmeasured warm-up rounds.",
+        **ROUNDS | {"at_least": 0},
+        repeats="if any",
+        unit="rounds",
+        section=Section.SIZE,
     )
     server_ranks: int = option(
         1,
@@ -66,16 +87,22 @@ class BenchOptions(RunOptions):
         at_least=1,
         recorded="if given",
         label=True,
+        unit="ranks",
+        section=Section.ADVANCED,
     )
-    resume: Path | None = option(
+    resume: Path | None = again(
+        CommonOptions,
+        "resume",
         None,
-        "Continue the results file of a run that was interrupted, with the options of that run: no "
-        "others need be given.",
+        help="Continue the results file of a run that was interrupted, with the options of that "
+        "run: no others need be given.",
         recorded="no",
         sweepable=False,
         of_launch=True,
     )
-    updates: Path | None = option(None, "Vectors from a .npy or HDF5 file, one row per device.")
+    updates: Path | None = option(
+        None, "Vectors from a .npy or HDF5 file, one row per device.", section=Section.WHAT
+    )
     save_aggregate: Path | None = option(
         None,
         "Write the last round's decoded sum, as .npy or HDF5.",
@@ -83,6 +110,7 @@ class BenchOptions(RunOptions):
         resumable=True,
         repeats="yes",
         writes=outputs.AGGREGATE,
+        section=Section.OUTPUT,
     )
     keep_transcript: Path | None = option(
         None,
@@ -92,12 +120,14 @@ class BenchOptions(RunOptions):
         resumable=True,
         repeats="if given",
         writes=outputs.TRANSCRIPT,
+        section=Section.OUTPUT,
     )
-    aggregate: str | None = option(
+    aggregate: str | None = again(
+        CommonOptions,
+        "aggregate",
         None,
-        f"Protocol that sums the vectors of {DP_FEDAVG}.",
+        help=f"Protocol that sums the vectors of {DP_FEDAVG}.",
         default_text="secagg",
-        recorded="no",
     )
     noise_multiplier: float | None = again(
         PrivacyOptions,
@@ -130,6 +160,7 @@ class BenchOptions(RunOptions):
         "Rounds count from 0, warm-up included. May be repeated. Needs mpirun --with-ft ulfm.",
         resumable=True,
         of_launch=True,
+        section=Section.ADVANCED,
     )
 
     def __post_init__(self) -> None:

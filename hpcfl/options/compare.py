@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcfl.options.definition import OptionGroup, option
+from hpcfl.options.definition import OptionGroup, Section, option
 
 # What can be compared, each with its unit.
 METRICS = {
@@ -32,11 +32,22 @@ class CompareOptions(OptionGroup):
         "the link model, or peak of the memory of the server's rank or of the largest other rank. "
         "Members are not among the devices.",
         choices=tuple(METRICS),
+        unit="metric",
+        section=Section.WHAT,
     )
     by: str = option(
         "auto",
         "What one sample is: a round, or the median of a launch; auto: launches where those of a "
         "side differ more than their rounds do, and else rounds.",
         choices=("auto", "rounds", "launches"),
+        section=Section.ADVANCED,
     )
-    alpha: float = option(0.05, "Level of the rank test.", above=0, below=1)
+    significance: float = option(
+        0.05,
+        "Level of the rank test; intervals have the confidence 1 minus it.",
+        above=0,
+        below=1,
+        unit="probability",
+        section=Section.ADVANCED,
+        formerly=("alpha",),
+    )

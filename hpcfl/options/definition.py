@@ -13,15 +13,28 @@ import operator
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.system.outputs import Kind
 
 _KEY = "option"
 LARGEST = 2**63 - 1  # of whole numbers, as files keep them
+
+
+class Section(StrEnum):
+    """Headings of the help, in the order in which it has them."""
+
+    WHAT = "What is run"
+    SIZE = "How many, and how long"
+    TRAINING = "Training"
+    PRIVACY = "Privacy and security"
+    LINKS = "Links"
+    OUTPUT = "Output"
+    ADVANCED = "Advanced"
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,12 @@ class Option:
     at_most: float | None = None
     why: str = ""  # the range is what it is, as the end of a sentence
     choices: tuple[str, ...] = ()  # what a text may be; empty for any text
-    unit: str = ""  # what a number counts, as shown in the help
+    # What a number counts or measures, and what a text is; the help shows it as the value. Every
+    # number has one.
+    unit: str = ""
+    section: Section = Section.ADVANCED  # under which heading the help has it
+    formerly: tuple[str, ...] = ()  # earlier names, as they were typed; they are refused with this
+    negative: str = ""  # the flag that says no, without dashes, where neither is the default
     default_text: str = ""  # default in words, where it depends on something
     # Whether results files hold it; "if given" leaves those as they are whose runs do not use it.
     recorded: Literal["always", "if given", "no"] = "always"
@@ -54,6 +72,7 @@ class Option:
     type: Any = str  # of a value that is not None
     optional: bool = False  # whether None is a value
     default: Any = None
+    origin: str = ""  # the field that defines it, which may be of another group; see `again`
 
     @property
     def dashed(self) -> str:
@@ -79,9 +98,7 @@ class Option:
             if one is None:
                 continue
             if self.choices and one not in self.choices:
-                raise UsageError(
-                    f"--{self.dashed} is {one!r}; choose one of {', '.join(self.choices)}"
-                )
+                raise no_such(f"--{self.dashed}", one, self.choices)
             if self.type is float and not math.isfinite(one):
                 raise UsageError(f"--{self.dashed} is {one}; it must be a finite number")
             if self.at_most is None and isinstance(one, int) and abs(one) > LARGEST:
@@ -123,11 +140,14 @@ def described(help: str, **about: Any) -> dict[str, Option]:
 
 
 def again(group: type[OptionGroup], name: str, default: Any, **changed: Any) -> Any:
-    """Return the option of another group with another default, or other attributes."""
-    (found,) = (one for one in dataclasses.fields(group) if one.name == name)
-    return field(
-        default=default, metadata={_KEY: dataclasses.replace(found.metadata[_KEY], **changed)}
-    )
+    """Return the option of another group with another default, or other attributes.
+
+    A default in words is taken over only with the default that it is said of.
+    """
+    found = options_of(group)[name]
+    if default != found.default:
+        changed = {"default_text": ""} | changed
+    return field(default=default, metadata={_KEY: dataclasses.replace(found, **changed)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +178,15 @@ def options_of(group: type[OptionGroup]) -> Mapping[str, Option]:
 def _find(group: type[OptionGroup]) -> Mapping[str, Option]:
     fields = {one.name: one for one in dataclasses.fields(group) if _KEY in one.metadata}
     hints: dict[str, str] = {}
+    homes: dict[str, type] = {}
     for kind in group.__mro__:
-        hints |= {
+        own = {
             name: hint
             for name, hint in vars(kind).get("__annotations__", {}).items()
             if name not in hints
         }
+        hints |= own
+        homes |= dict.fromkeys(own, kind)
     return {
         name: dataclasses.replace(
             fields[name].metadata[_KEY],
@@ -171,6 +194,7 @@ def _find(group: type[OptionGroup]) -> Mapping[str, Option]:
             type=_TYPES[hints[name].removesuffix(" | None")],
             optional=hints[name].endswith(" | None"),
             default=fields[name].default,
+            origin=fields[name].metadata[_KEY].origin or f"{homes[name].__qualname__}.{name}",
         )
         for name in hints
         if name in fields
@@ -195,8 +219,11 @@ def make(group: type[Group], given: Mapping[str, Any]) -> Group:
     """
     known = options_of(group)
     fields = {one.name for one in dataclasses.fields(group)}
+    formerly = {
+        old.replace("-", "_"): about.name for about in known.values() for old in about.formerly
+    }
     for name in given.keys() - fields:
-        raise UsageError(f"there is no option {name!r}{nearest(name, fields)}")
+        raise no_such("option", name, fields, formerly=formerly, listed=False)
     values = {
         name: known[name].read(value) if name in known and value is not None else value
         for name, value in stated(group, given).items()
@@ -212,14 +239,6 @@ def stated(group: type[OptionGroup], given: Mapping[str, Any]) -> dict[str, Any]
         for name, value in given.items()
         if value is not None or name not in known or known[name].optional
     }
-
-
-def nearest(name: str, known: Any) -> str:
-    """Return a hint at the known name that is most like another one; "" if none is."""
-    import difflib
-
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def values_of(options: OptionGroup, group: type[OptionGroup]) -> dict[str, Any]:

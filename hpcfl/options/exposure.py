@@ -9,9 +9,8 @@ from pathlib import Path
 
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import OptionGroup, again, option
-from hpcfl.options.shared import DEVICES, DIM, LengthOptions, ProtocolOptions, SeedOptions
-from hpcfl.system import outputs
+from hpcfl.options.definition import OptionGroup, Section, again, option
+from hpcfl.options.shared import CommonOptions, LengthOptions, ProtocolOptions, SeedOptions
 
 # The papers' fraction of colluding devices.
 COLLUDING = Fraction(1, 3)
@@ -22,7 +21,12 @@ class ExposureOptions(OptionGroup):
     """What is asked of a round's exposure; see ``hpcfl privacy exposure --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: int = option(100, "Number N of devices.", **DEVICES)
+    devices: int = again(
+        CommonOptions,
+        "devices",
+        100,
+        help="Number N of devices.",
+    )
     alpha: float = again(ProtocolOptions, "alpha", 0.1)
     dropout: float = again(
         ProtocolOptions,
@@ -38,15 +42,23 @@ class ExposureOptions(OptionGroup):
         "exactly that fraction, all of them honest (targeted).",
         choices=("exact", "bernoulli", "targeted"),
     )
-    gamma: Fraction | None = option(
+    gamma: Fraction | None = again(
+        ProtocolOptions,
+        "gamma",
         None,
-        "Fraction of the devices that collude with the server, rounded down.",
+        help="Fraction of the devices that collude with the server, rounded down.",
         at_least=0,
         at_most=1,
         default_text="1/3",
+        below=None,
+        why="",
     )
     colluding: int | None = option(
-        None, "Number of devices that collude, instead of --gamma.", at_least=0
+        None,
+        "Number of devices that collude, instead of --gamma.",
+        at_least=0,
+        unit="devices",
+        section=Section.PRIVACY,
     )
     degree: int | None = again(
         ProtocolOptions,
@@ -55,24 +67,36 @@ class ExposureOptions(OptionGroup):
         help="Neighbours of a device in the masking graph.",
         default_text="all; required by secagg-graph",
     )
-    dim: int = option(DEFAULT_DIM, "Number d of coordinates; only counts depend on it.", **DIM)
+    dim: int = again(
+        CommonOptions,
+        "dim",
+        DEFAULT_DIM,
+        help="Number d of coordinates; only counts depend on it.",
+    )
     model: str | None = again(LengthOptions, "model", None)
     floor: int | None = option(
-        None, "Report anonymity sets with fewer members than this.", at_least=1
+        None,
+        "Report anonymity sets with fewer members than this.",
+        at_least=1,
+        unit="members",
+        section=Section.OUTPUT,
     )
-    samples: int | None = option(
+    simulated: int | None = option(
         None,
         "Coordinates to simulate.",
         at_least=1,
         default_text="100000, fewer with over 200 devices",
+        unit="coordinates",
+        section=Section.ADVANCED,
+        formerly=("samples",),
     )
     seed: int = again(SeedOptions, "seed", 0, help="Seed of the simulation.")
-    plot: Path | None = option(
+    plot: Path | None = again(
+        CommonOptions,
+        "plot",
         None,
-        "Also draw contributors and exposure over alpha, for several dropout rates: .png, .svg or "
-        ".pdf; "
-        "for protocols that do not send all coordinates.",
-        writes=outputs.FIGURE,
+        help="Also draw contributors and exposure over alpha, for several dropout rates: .png, "
+        ".svg or .pdf; for protocols that do not send all coordinates.",
     )
 
     def __post_init__(self) -> None:

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, again, option
+from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, SeedOptions
+from hpcfl.options.shared import CommonOptions, SeedOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.system import outputs
 
-# Options that are constants of the bound, by its names for them.
-CONSTANTS = (
-    *("dim", "samples", "gradient_norm", "smoothness", "convexity"),
-    *("heterogeneity", "distance", "variance"),
-)
+# Options that are constants of the bound, and its names for them.
+CONSTANTS = {"total_samples": "samples"} | {
+    name: name
+    for name in (
+        *("dim", "gradient_norm", "smoothness", "convexity"),
+        *("heterogeneity", "distance", "variance"),
+    )
+}
 # With Gaussian noise the bound can fall for ever: no T is best without a limit.
 _GAUSSIAN_ROUNDS = 500
 
@@ -27,17 +30,22 @@ _GAUSSIAN_ROUNDS = 500
 class OptimizeOptions(OptionGroup):
     """What is asked of FedSGD-DPC's bound; see ``hpcfl optimize fedsgd-dpc --help``."""
 
-    devices: int | None = option(
+    devices: int | None = again(
+        CommonOptions,
+        "devices",
         None,
-        "Number N of devices.",
-        **DEVICES,
+        help="Number N of devices.",
         default_text="that of --constants; with --dataset, one on every rank but the server's, "
         "or 100 in one process",
     )
-    epsilon: str = option(
+    epsilon: str = again(
+        PrivacyOptions,
+        "epsilon",
         "1",
-        "Privacy budget of a device for all its replies: one for all devices, or one for each.",
+        help="Privacy budget of a device for all its replies: one for all devices, or one for "
+        "each.",
         unit="EPS[,EPS...]",
+        above=None,
     )
     mechanism: str = again(
         PrivacyOptions,
@@ -46,11 +54,25 @@ class OptimizeOptions(OptionGroup):
         help="Distribution of the noise.",
         choices=("laplace", "gaussian"),
     )
-    rounds: int | None = option(None, "Also find the best b for this T.", at_least=1)
-    per_round: int | None = option(None, "Also find the best T for this b.", at_least=1)
-    max_rounds: int | None = option(
+    rounds: int | None = again(
+        CommonOptions,
+        "rounds",
         None,
-        "Largest T to consider.",
+        help="Also find the best b for this T.",
+        at_least=1,
+    )
+    per_round: int | None = again(
+        TrainOptions,
+        "per_round",
+        None,
+        help="Also find the best T for this b.",
+        at_least=1,
+    )
+    max_rounds: int | None = again(
+        CommonOptions,
+        "max_rounds",
+        None,
+        help="Largest T to consider.",
         at_least=1,
         default_text=f"{_GAUSSIAN_ROUNDS} with Gaussian noise, else no limit",
     )
@@ -58,32 +80,80 @@ class OptimizeOptions(OptionGroup):
         None,
         "Constants of the bound, as --save-constants writes them; options take precedence.",
         unit="FILE.json",
+        section=Section.WHAT,
     )
-    dim: int | None = option(None, "Number p of parameters.")
-    samples: int | None = option(None, "Number d of samples on all devices together.")
-    gradient_norm: float | None = option(
-        None, "G: upper bound on the l2 norm of a device's gradient."
-    )
-    smoothness: float | None = option(None, "lambda: smoothness of the loss.")
-    convexity: float | None = option(None, "mu: strong convexity of the loss.")
-    heterogeneity: float | None = option(
-        None, "Gamma: F* minus the mean of the devices' minimum losses."
-    )
-    distance: float | None = option(None, "Y0: squared distance of the start from the best model.")
-    variance: float | None = option(None, "Lambda^2: variance of a sample's gradient (gaussian).")
-    xi: float | None = option(
+    dim: int | None = again(
+        CommonOptions,
+        "dim",
         None,
-        "Norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). With "
-        "--dataset it is the largest gradient norm found, if that is less.",
+        help="Number p of parameters.",
+    )
+    total_samples: int | None = option(
+        None,
+        "Number d of samples on all devices together.",
+        unit="samples",
+        section=Section.SIZE,
+        formerly=("samples",),
+    )
+    gradient_norm: float | None = option(
+        None,
+        "G: upper bound on the l2 norm of a device's gradient.",
+        unit="norm",
+        section=Section.WHAT,
+        formerly=("g",),
+    )
+    smoothness: float | None = option(
+        None,
+        "lambda: smoothness of the loss.",
+        unit="lambda",
+        section=Section.WHAT,
+        formerly=("lambda",),
+    )
+    convexity: float | None = option(
+        None, "mu: strong convexity of the loss.", unit="mu", section=Section.WHAT, formerly=("mu",)
+    )
+    heterogeneity: float | None = option(
+        None,
+        "Gamma: F* minus the mean of the devices' minimum losses.",
+        unit="gamma",
+        section=Section.WHAT,
+    )
+    distance: float | None = option(
+        None,
+        "Y0: squared distance of the start from the best model.",
+        unit="distance",
+        section=Section.WHAT,
+    )
+    variance: float | None = option(
+        None,
+        "Lambda^2: variance of a sample's gradient (gaussian).",
+        unit="variance",
+        section=Section.WHAT,
+    )
+    clip_norm: float | None = again(
+        PrivacyOptions,
+        "clip_norm",
+        None,
+        formerly=("xi",),
+        help="xi: norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). "
+        "With --dataset it is the largest gradient norm found, if that is less.",
     )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta (gaussian).")
-    fraction: float = option(1.0, "Part q of its samples that a reply uses (gaussian).")
-    c2: float = option(1.0, "Constant c2 of Theorem 2 (gaussian).")
-    sampling: str = option(
+    fraction: float = option(
+        1.0,
+        "Part q of its samples that a reply uses (gaussian).",
+        unit="fraction",
+        section=Section.PRIVACY,
+    )
+    c2: float = option(
+        1.0, "Constant c2 of Theorem 2 (gaussian).", unit="factor", section=Section.PRIVACY
+    )
+    record_sampling: str = option(
         "poisson",
         "How a reply samples, which decides which data sets are neighbours: those with one record "
         "more (poisson), or with one record replaced (fixed) (gaussian).",
         choices=("poisson", "fixed"),
+        section=Section.PRIVACY,
     )
     dataset: str | None = again(
         TrainOptions,
@@ -95,7 +165,11 @@ class OptimizeOptions(OptionGroup):
     model: str | None = again(TrainOptions, "model", None)
     partition: str = again(TrainOptions, "partition", "iid")
     estimate_steps: int = option(
-        200, "Full-batch steps of every device for the estimate.", at_least=2
+        200,
+        "Full-batch steps of every device for the estimate.",
+        at_least=2,
+        unit="steps",
+        section=Section.ADVANCED,
     )
     learning_rate: float = again(
         LocalOptions,
@@ -108,10 +182,17 @@ class OptimizeOptions(OptionGroup):
     )
     seed: int = again(SeedOptions, "seed", 0)
     save_constants: Path | None = option(
-        None, "Also write the constants to a file.", unit="FILE.json", writes=outputs.CONSTANTS
+        None,
+        "Also write the constants to a file.",
+        unit="FILE.json",
+        writes=outputs.CONSTANTS,
+        section=Section.OUTPUT,
     )
-    plot: Path | None = option(
-        None, "Also draw U against T for several b: .png, .svg or .pdf.", writes=outputs.FIGURE
+    plot: Path | None = again(
+        CommonOptions,
+        "plot",
+        None,
+        help="Also draw U against T for several b: .png, .svg or .pdf.",
     )
 
     def __post_init__(self) -> None:
@@ -148,7 +229,7 @@ class OptimizeOptions(OptionGroup):
     @property
     def given(self) -> dict[str, Any]:
         """The constants that options give, by the bound's names."""
-        named = {name: getattr(self, name) for name in CONSTANTS}
+        named = {by: getattr(self, name) for name, by in CONSTANTS.items()}
         if self.dataset is None:
-            named |= {"devices": self.devices, self.clip_name: self.xi}
+            named |= {"devices": self.devices, self.clip_name: self.clip_norm}
         return {name: value for name, value in named.items() if value is not None}

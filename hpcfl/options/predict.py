@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import again, option
-from hpcfl.options.shared import DEVICES, DIM, LengthOptions, LinkOptions, RoundOptions
+from hpcfl.options.definition import Section, again, option
+from hpcfl.options.shared import CommonOptions, LengthOptions, LinkOptions, RoundOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +15,26 @@ class PredictOptions(RoundOptions, LinkOptions):
     """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
-    dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
+    devices: tuple[int, ...] = again(
+        CommonOptions,
+        "devices",
+        (100,),
+        help="Numbers N of devices.",
+    )
+    dim: tuple[int, ...] = again(
+        CommonOptions,
+        "dim",
+        (DEFAULT_DIM,),
+        help="Lengths d of the vectors.",
+    )
     model: str | None = again(LengthOptions, "model", None)
-    ranks: int = option(1, "Ranks of a run on this machine; 1: one process.", at_least=1)
+    ranks: int = again(
+        CommonOptions,
+        "ranks",
+        1,
+        help="Ranks of a run on this machine; 1: one process.",
+        at_least=1,
+    )
     calibration: Path | None = option(
-        None, "File of 'hpcfl calibrate'.", default_text="this host's"
+        None, "File of 'hpcfl calibrate'.", default_text="this host's", section=Section.ADVANCED
     )

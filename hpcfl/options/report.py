@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcfl.options.definition import OptionGroup, again, option
+from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.shared import LinkOptions
+from hpcfl.options.training import TrainOptions
 
 _OWN = {"default_text": "the run's own"}
 
@@ -25,9 +26,10 @@ class ReportOptions(LinkAsked):
 
     where: str | None = option(
         None,
-        "Only runs with these values, such as protocol=sparse,devices=50|100: protocol, devices or "
-        "any option that files record.",
-        unit="key=value,...",
+        "Only runs with these values, such as protocol=sparse|cohort,devices=100: the keys are "
+        "protocol, devices and any option that files record.",
+        unit="KEY=VALUE,...",
+        section=Section.WHAT,
     )
     columns: str | None = option(
         None,
@@ -35,17 +37,21 @@ class ReportOptions(LinkAsked):
         "docs/guide.md, which a wrong name lists, and any option.",
         unit="name,...",
         default_text="those that have something to tell",
+        section=Section.OUTPUT,
     )
     baseline: str | None = option(
         None,
         "Run to compare with, in every group of runs of one size: a file's name, or a protocol's.",
         unit="name",
         default_text="the first secagg run, else the first run",
+        section=Section.WHAT,
     )
-    target: float | None = option(
+    target_accuracy: float | None = again(
+        TrainOptions,
+        "target_accuracy",
         None,
-        "Accuracy of training: show what it took to reach it.",
-        above=0,
-        at_most=1,
-        default_text="the run's own --target-accuracy",
+        help="Accuracy of training: show what it took to reach it.",
+        default_text="the run's own",
+        section=Section.WHAT,
+        formerly=("target",),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, option
+from hpcfl.options.definition import OptionGroup, Section, option
 from hpcfl.system import outputs
 
 DEFAULT_LEVELS = 2**20
@@ -23,6 +23,45 @@ WIDTHS = range(8, 33, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommonOptions(OptionGroup):
+    """What several commands take over by `again`, with defaults and sentences of their own."""
+
+    devices: int | None = option(
+        None, "Number of devices.", **DEVICES, unit="devices", section=Section.SIZE
+    )
+    dim: int | None = option(
+        None, "Length of the vectors.", **DIM, unit="coordinates", section=Section.SIZE
+    )
+    rounds: int | None = option(
+        None, "Number of rounds.", **ROUNDS, unit="rounds", section=Section.SIZE
+    )
+    max_rounds: int | None = option(
+        None, "Largest number of rounds.", **ROUNDS, unit="rounds", section=Section.SIZE
+    )
+    max_seconds: float | None = option(
+        None, "Stop after so many seconds.", unit="seconds", section=Section.SIZE
+    )
+    ranks: int | None = option(None, "MPI ranks.", at_least=1, unit="ranks", section=Section.SIZE)
+    aggregate: str | None = option(
+        None,
+        "Protocol that sums.",
+        recorded="no",
+        unit="protocol",
+        section=Section.WHAT,
+    )
+    samples: int | None = option(
+        None, "Samples of a device.", at_least=1, unit="samples", section=Section.SIZE
+    )
+    secret_order: bool = option(
+        False, "Nobody else knows the order of a device's samples.", section=Section.PRIVACY
+    )
+    resume: Path | None = option(None, "Continue a run.", section=Section.OUTPUT)
+    plot: Path | None = option(
+        None, "Also draw a figure.", writes=outputs.FIGURE, section=Section.OUTPUT
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProtocolOptions(OptionGroup):
     """What all devices and the server of an aggregation protocol agree on."""
 
@@ -32,6 +71,8 @@ class ProtocolOptions(OptionGroup):
         above=0,
         at_most=1,
         label=True,
+        unit="fraction",
+        section=Section.WHAT,
     )
     dropout: float = option(
         0.3,
@@ -41,18 +82,22 @@ class ProtocolOptions(OptionGroup):
         why="as more than half of the devices must stay to unmask the sum",
         default_text="0.3; 0 for protocols without dropouts",
         label=True,
+        unit="fraction",
+        section=Section.SIZE,
     )
     dropout_model: str = option(
         "exact",
         "Drop out exactly that fraction, rounded down, or each device with that probability.",
         choices=("exact", "bernoulli"),
         label=True,
+        section=Section.SIZE,
     )
     scaling: str = option(
         "survivors",
         "Divide a sum by the weight of the devices in it, or let devices scale by the planned "
         "rate beforehand, as in SparseSecAgg's paper.",
         choices=("survivors", "paper"),
+        section=Section.ADVANCED,
     )
     degree: int | None = option(
         None,
@@ -60,12 +105,15 @@ class ProtocolOptions(OptionGroup):
         at_least=2,
         default_text="all, or as many as the protocol chooses",
         label=True,
+        unit="neighbours",
+        section=Section.SIZE,
     )
     locations: str = option(
         "auto",
         "Encoding of the positions of coordinates (sparse).",
         choices=("auto", "bitmap", "gaps"),
         label=True,
+        section=Section.ADVANCED,
     )
     gamma: float = option(
         0.1,
@@ -74,6 +122,8 @@ class ProtocolOptions(OptionGroup):
         below=0.5,
         why="as a threshold of more than half protects against no more colluding devices",
         label=True,
+        unit="fraction",
+        section=Section.PRIVACY,
     )
     min_cohort: int = option(
         1,
@@ -81,12 +131,16 @@ class ProtocolOptions(OptionGroup):
         "survivors than that and all that may collude.",
         at_least=1,
         label=True,
+        unit="survivors",
+        section=Section.PRIVACY,
     )
     security_bits: int = option(
         40,
         "A promise of secrecy fails with a probability of at most 2 to the power of minus this.",
         at_least=1,
         at_most=1000,
+        unit="bits",
+        section=Section.PRIVACY,
     )
     correctness_bits: int = option(
         20,
@@ -94,6 +148,8 @@ class ProtocolOptions(OptionGroup):
         "the power of minus this.",
         at_least=1,
         at_most=1000,
+        unit="bits",
+        section=Section.PRIVACY,
     )
     security: str = option(
         "passive",
@@ -101,12 +157,14 @@ class ProtocolOptions(OptionGroup):
         "such a variant: keys are signed, and devices agree on the survivors.",
         choices=("passive", "active"),
         label=True,
+        section=Section.PRIVACY,
     )
     group: str = option(
         "fq",
         "Integers modulo 2^32 - 5, or modulo 2^B, packed in B bits each.",
         choices=("fq", *(f"ring{bits}" for bits in WIDTHS)),
         label=True,
+        section=Section.WHAT,
     )
     model_update: str = option(
         "whole",
@@ -115,9 +173,13 @@ class ProtocolOptions(OptionGroup):
         choices=("whole", "changed"),
         recorded="if given",
         label=True,
+        section=Section.WHAT,
     )
     sampler: str = option(
-        "gaps", "How pairs select coordinates (sparse).", choices=("gaps", "dense")
+        "gaps",
+        "How pairs select coordinates (sparse).",
+        choices=("gaps", "dense"),
+        section=Section.ADVANCED,
     )
     levels: int | None = option(
         None,
@@ -126,14 +188,24 @@ class ProtocolOptions(OptionGroup):
         default_text="2^20, or as many as the bits have room for; where an account pays for "
         "rounding, the most with which no sum can wrap around",
         label=True,
+        unit="levels",
+        section=Section.WHAT,
     )
-    clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
+    clip: float = option(
+        1.0,
+        "Largest magnitude of a coordinate.",
+        above=0,
+        label=True,
+        unit="magnitude",
+        section=Section.WHAT,
+    )
     shared: bool = option(
         False,
         "Devices send the same fraction alpha of the coordinates in a round, others in the next "
         "(assisted; secagg with it is common).",
         recorded="if given",
         label=True,
+        section=Section.WHAT,
     )
     committee: int | None = option(
         None,
@@ -143,6 +215,8 @@ class ProtocolOptions(OptionGroup):
         "were members",
         recorded="if given",
         label=True,
+        unit="devices",
+        section=Section.SIZE,
     )
     helpers: int | None = option(
         None,
@@ -151,6 +225,8 @@ class ProtocolOptions(OptionGroup):
         default_text="as many as the protocol has by itself",
         recorded="if given",
         label=True,
+        unit="helpers",
+        section=Section.SIZE,
     )
     threads: int = option(
         1,
@@ -158,6 +234,8 @@ class ProtocolOptions(OptionGroup):
         at_least=1,
         recorded="if given",
         label=True,
+        unit="threads",
+        section=Section.ADVANCED,
     )
     rotate: bool = option(
         False,
@@ -165,6 +243,7 @@ class ProtocolOptions(OptionGroup):
         "small clip, lose less.",
         recorded="if given",
         label=True,
+        section=Section.WHAT,
     )
 
     def __post_init__(self) -> None:
@@ -184,14 +263,20 @@ class RoundOptions(ProtocolOptions):
         choices=("auto", *map(str, WIDTHS)),
         default_text="as --group says",
         recorded="no",
+        section=Section.WHAT,
     )
     dropout_phase: str | None = option(
-        None, "Phase before which devices drop out.", default_text="their upload"
+        None,
+        "Phase before which devices drop out.",
+        default_text="their upload",
+        unit="phase",
+        section=Section.SIZE,
     )
     upload: str = option(
         "gather",
         "Gather the vectors, or sum them on the way by MPI_Reduce.",
         choices=("gather", "reduce"),
+        section=Section.ADVANCED,
     )
 
     def __post_init__(self) -> None:
@@ -207,10 +292,20 @@ class LinkOptions(OptionGroup):
     """The link between a device and the server, of the modelled seconds."""
 
     uplink_mbps: float = option(
-        100.0, "Modelled uplink of a device.", unit="Mbit/s", above=0, resumable=True
+        100.0,
+        "Modelled uplink of a device.",
+        unit="Mbit/s",
+        above=0,
+        resumable=True,
+        section=Section.LINKS,
     )
     downlink_mbps: float = option(
-        100.0, "Modelled downlink of a device.", unit="Mbit/s", above=0, resumable=True
+        100.0,
+        "Modelled downlink of a device.",
+        unit="Mbit/s",
+        above=0,
+        resumable=True,
+        section=Section.LINKS,
     )
     helper_mbps: float = option(
         1000.0,
@@ -219,9 +314,15 @@ class LinkOptions(OptionGroup):
         above=0,
         resumable=True,
         recorded="if given",
+        section=Section.LINKS,
     )
     latency_ms: float = option(
-        0.0, "Modelled latency of a link.", unit="ms", at_least=0, resumable=True
+        0.0,
+        "Modelled latency of a link.",
+        unit="ms",
+        at_least=0,
+        resumable=True,
+        section=Section.LINKS,
     )
 
 
@@ -236,6 +337,8 @@ class SeedOptions(OptionGroup):
         at_most=2**64 - 1,
         repeats="yes",
         label=True,
+        unit="seed",
+        section=Section.ADVANCED,
     )
 
 
@@ -275,6 +378,7 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         of_launch=True,
         repeats="yes",
         writes=outputs.RESULTS,
+        section=Section.OUTPUT,
     )
     note: str | None = option(
         None,
@@ -282,9 +386,12 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         recorded="if given",
         resumable=True,
         repeats="yes",
+        section=Section.OUTPUT,
     )
     insecure_seed: int | None = option(
         None,
         "Seed of the keys too, for tests: nothing is secret then.",
         repeats="if given",
+        unit="seed",
+        section=Section.ADVANCED,
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, option
+from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, ROUNDS, RunOptions
+from hpcfl.options.shared import CommonOptions, RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +21,21 @@ class LocalOptions(OptionGroup):
     """
 
     epochs: int | None = option(
-        5, "Local epochs per round.", at_least=1, default_text="5, without --steps", label=True
+        5,
+        "Local epochs per round.",
+        at_least=1,
+        default_text="5, without --steps",
+        label=True,
+        unit="epochs",
+        section=Section.TRAINING,
     )
     steps: int | None = option(
-        None, "Local steps per round, instead of epochs.", at_least=1, label=True
+        None,
+        "Local steps per round, instead of epochs.",
+        at_least=1,
+        label=True,
+        unit="steps",
+        section=Section.TRAINING,
     )
     batch_size: int = option(
         28,
@@ -32,8 +43,17 @@ class LocalOptions(OptionGroup):
         at_least=0,
         at_most=2**31 - 1,
         label=True,
+        unit="samples",
+        section=Section.TRAINING,
     )
-    learning_rate: float = option(0.01, "Learning rate of the first round.", above=0, label=True)
+    learning_rate: float = option(
+        0.01,
+        "Learning rate of the first round.",
+        above=0,
+        label=True,
+        unit="rate",
+        section=Section.TRAINING,
+    )
     momentum: float = option(
         0.5,
         "Momentum of local training.",
@@ -41,16 +61,32 @@ class LocalOptions(OptionGroup):
         below=1,
         default_text="0.5; 0 with noisy steps",
         label=True,
+        unit="factor",
+        section=Section.TRAINING,
     )
     decay: float = option(
-        1.0, "Per-round learning-rate decay, a factor.", above=0, at_most=1, label=True
+        1.0,
+        "Per-round learning-rate decay, a factor.",
+        above=0,
+        at_most=1,
+        label=True,
+        unit="factor",
+        section=Section.TRAINING,
     )
-    weight_decay: float = option(0.0, "Weight decay of local training.", at_least=0, label=True)
+    weight_decay: float = option(
+        0.0,
+        "Weight decay of local training.",
+        at_least=0,
+        label=True,
+        unit="factor",
+        section=Section.TRAINING,
+    )
     schedule: str = option(
         "decay",
         "Learning-rate schedule: --decay alone, or also divided by the square root of the round's "
         "number, from 1 (sqrt).",
         choices=("decay", "sqrt"),
+        section=Section.TRAINING,
     )
 
     def __post_init__(self) -> None:
@@ -69,49 +105,84 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     """What `hpcfl train` was asked for; see ``hpcfl train --help``."""
 
     algorithm: str = field(kw_only=False)
-    aggregate: str = option(
+    aggregate: str = again(
+        CommonOptions,
+        "aggregate",
         "fedavg",
-        "Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
-        recorded="no",
+        help="Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
     )
-    devices: int | None = option(
+    devices: int | None = again(
+        CommonOptions,
+        "devices",
         None,
-        "Number of devices.",
-        **DEVICES,
+        help="Number of devices.",
         default_text="one on every rank but the server's, 100 in one process",
-        recorded="no",
     )
     dataset: str = option(
         "digits",
         "Data set; digits and synthetic need no files.",
         choices=("digits", "synthetic", "mnist", "cifar10", "adult", "femnist"),
+        section=Section.WHAT,
     )
     data_dir: Path | None = option(
-        None, "Folder of the data sets.", default_text="$HPCFL_DATA", resumable=True
+        None,
+        "Folder of the data sets.",
+        default_text="$HPCFL_DATA",
+        resumable=True,
+        section=Section.WHAT,
     )
     partition: str = option(
         "iid",
         "How data are divided among devices: iid, shards, two-digit, dirichlet:A or writer.",
+        section=Section.WHAT,
     )
     data_fraction: float = option(
-        1.0, "Fraction of its data that every device uses.", above=0, at_most=1
+        1.0,
+        "Fraction of its data that every device uses.",
+        above=0,
+        at_most=1,
+        unit="fraction",
+        section=Section.SIZE,
     )
     model: str | None = option(
-        None, "Model, or MODULE:FUNCTION.", default_text="one for the data set"
-    )
-    rounds: int = option(100, "Largest number of rounds.", **ROUNDS, resumable=True)
-    target_accuracy: float | None = option(
-        None, "Stop at this accuracy on held-out data.", above=0, at_most=1, resumable=True
-    )
-    max_seconds: float | None = option(
         None,
-        "Stop after the round that passes this time.",
-        unit="seconds",
+        "Model, or MODULE:FUNCTION.",
+        default_text="one for the data set",
+        unit="name",
+        section=Section.WHAT,
+    )
+    rounds: int = again(
+        CommonOptions,
+        "rounds",
+        100,
+        help="Largest number of rounds.",
+        resumable=True,
+    )
+    target_accuracy: float | None = option(
+        None,
+        "Stop at this accuracy on held-out data.",
+        above=0,
+        at_most=1,
+        resumable=True,
+        unit="fraction",
+        section=Section.SIZE,
+    )
+    max_seconds: float | None = again(
+        CommonOptions,
+        "max_seconds",
+        None,
+        help="Stop after the round that passes this time.",
         at_least=0,
         resumable=True,
     )
     per_round: int | None = option(
-        None, "Devices that take part in a round.", at_least=1, default_text="all", label=True
+        None,
+        "Devices that take part in a round.",
+        at_least=1,
+        default_text="all",
+        label=True,
+        unit="devices",
+        section=Section.SIZE,
     )
     sampling: str = option(
         "exact",
@@ -120,32 +191,55 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         choices=("exact", "poisson", "balanced"),
         default_text="exact; balanced with noisy steps; poisson for locks",
         label=True,
+        section=Section.SIZE,
     )
-    server_learning_rate: float = option(1.0, "Learning rate of the server.", above=0, label=True)
-    server_momentum: float = option(0.0, "Momentum of the server.", at_least=0, below=1, label=True)
+    server_learning_rate: float = option(
+        1.0,
+        "Learning rate of the server.",
+        above=0,
+        label=True,
+        unit="rate",
+        section=Section.TRAINING,
+    )
+    server_momentum: float = option(
+        0.0,
+        "Momentum of the server.",
+        at_least=0,
+        below=1,
+        label=True,
+        unit="factor",
+        section=Section.TRAINING,
+    )
     torch_device: str = option(
         "auto",
         "Where devices train; ranks share a GPU.",
         choices=("auto", "cpu", "cuda"),
         resumable=True,
+        section=Section.ADVANCED,
     )
     error_feedback: bool = option(
         False,
         "Add what a device has not sent to its next update (rand-k, top-k; fedavg with common).",
         label=True,
+        section=Section.TRAINING,
     )
-    device_loss: bool = option(False, "Record the loss on every device's own data.")
+    device_loss: bool = option(
+        False, "Record the loss on every device's own data.", section=Section.OUTPUT
+    )
     checkpoint_every: int | None = option(
         None,
         "Write a checkpoint beside the results file every so many rounds.",
         unit="rounds",
         at_least=1,
         resumable=True,
+        section=Section.OUTPUT,
     )
-    resume: Path | None = option(
+    resume: Path | None = again(
+        CommonOptions,
+        "resume",
         None,
-        "Continue from a checkpoint, with the options of the run that wrote it: no others need be "
-        "given.",
+        help="Continue from a checkpoint, with the options of the run that wrote it: no others "
+        "need be given.",
         resumable=True,
         sweepable=False,
         of_launch=True,

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, make, names, option
+from hpcfl.errors import UsageError, no_such
+from hpcfl.options.definition import OptionGroup, Section, again, make, names, option
+from hpcfl.options.report import ReportOptions
+from hpcfl.options.training import TrainOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +47,7 @@ KINDS = {
     "accuracy": Kind(
         "accuracy of training runs over rounds, bytes or modelled seconds",
         "hpcfl.plots.accuracy",
-        ("against", "target", "log_x"),
+        ("against", "target_accuracy", "log_x"),
         against=("rounds", "bytes", "seconds"),
     ),
     "scaling": Kind(
@@ -91,30 +93,33 @@ KINDS = {
 class FrameOptions(OptionGroup):
     """How figures of all kinds are drawn."""
 
-    where: str | None = option(
-        None,
-        "Draw only such runs, as in protocol=sparse|cohort,devices=100: the keys are protocol, "
-        "devices, and options as results files record them.",
-        unit="KEY=VALUE,...",
-    )
+    where: str | None = again(ReportOptions, "where", None)
     size: str = option(
         "page",
         "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
         "needs; or width x height in inches, such as 6x4.",
         unit="SIZE",
         default_text="page; the style's",
+        section=Section.OUTPUT,
     )
     style: str = option(
         "paper",
         "Fonts and lines: paper, talk (larger ones, 12 inches wide), a matplotlib style file, or "
         "the name of a style of matplotlib. Colours of protocols and phases stay what they are.",
         unit="STYLE",
+        section=Section.OUTPUT,
     )
     title: str | None = option(
-        None, 'Title in place of the figure\'s own; "" for none.', default_text="the figure's own"
+        None,
+        'Title in place of the figure\'s own; "" for none.',
+        default_text="the figure's own",
+        section=Section.OUTPUT,
     )
     label: tuple[str, ...] = option(
-        (), "What to call a protocol or an algorithm in the figure; repeatable.", unit="NAME=TEXT"
+        (),
+        "What to call a protocol or an algorithm in the figure; repeatable.",
+        unit="NAME=TEXT",
+        section=Section.OUTPUT,
     )
 
 
@@ -129,28 +134,44 @@ class PlotOptions(FrameOptions):
         + ".",
         choices=tuple(value for kind in KINDS.values() for value in kind.against),
         default_text="the first",
+        section=Section.WHAT,
     )
     spread: str = option(
         "ecdf",
         "How the spread of seconds is drawn: as distribution functions, or as box plots (of a "
         "single run: one box per device).",
         choices=("ecdf", "box"),
+        section=Section.WHAT,
     )
     clock: str = option(
         "cpu",
         "Which seconds: CPU time of the protocol, or elapsed time.",
         choices=("cpu", "wall"),
+        section=Section.WHAT,
     )
-    target: float | None = option(None, "Accuracy to mark.", at_least=0, at_most=1)
+    target_accuracy: float | None = again(
+        TrainOptions,
+        "target_accuracy",
+        None,
+        help="Accuracy to mark.",
+        section=Section.WHAT,
+        formerly=("target",),
+    )
     protocol: str | None = option(
         None,
         "Class of the runs' protocol, if it does not come with hpcfl.",
         unit="MODULE:CLASS",
+        section=Section.WHAT,
     )
     round: int | None = option(
-        None, "Round to draw, from 0.", at_least=0, default_text="the one of median seconds"
+        None,
+        "Round to draw, from 0.",
+        at_least=0,
+        default_text="the one of median seconds",
+        unit="round",
+        section=Section.WHAT,
     )
-    log_x: bool = option(False, "Use a logarithmic x axis.")
+    log_x: bool = option(False, "Use a logarithmic x axis.", section=Section.OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -191,7 +212,7 @@ def chosen(kind: str, given: Mapping[str, Any]) -> Drawing:
     A UsageError says that there is no such kind, or that an option has no meaning for it.
     """
     if kind not in KINDS:
-        raise UsageError(f"there is no figure {kind!r}; choose one of {', '.join(KINDS)}")
+        raise no_such("figure", kind, KINDS)
     known = KINDS[kind]
     if given.get("style") in ("ecdf", "box"):
         raise UsageError(f"--style is {given['style']!r}: boxes and such are chosen by --spread")

@@ -39,7 +39,7 @@ def draw(
     runs: Sequence[Run],
     frame: Frame = PLAIN,
     against: str = "rounds",
-    target: float | None = None,
+    target_accuracy: float | None = None,
     log_x: bool = False,
 ) -> Figure:
     """Return a line for each configuration: its accuracy on held-out data after each round.
@@ -48,7 +48,7 @@ def draw(
     of them have, in a band of one standard deviation to either side. Across are the numbers of
     rounds as in tables, the first being 0 (on a logarithmic axis, how many there were), bytes that
     all devices sent, or modelled seconds, since the start. A round whose aggregate was wrong is
-    left out. `target` is an accuracy that is marked.
+    left out. `target_accuracy` is an accuracy that is marked.
     """
     link = naming.LINK if against == "seconds" else ()
     series = seeds.series(runs, frame, against, link)
@@ -73,8 +73,10 @@ def draw(
             ends = middle - deviation, middle + deviation
             axes.fill_between(across, *ends, color=look.shade, alpha=0.2, linewidth=0)
         axes.plot(across, middle, label=one.label, **look.curve(middle.size) | width)
-    if target is not None:
-        axes.axhline(target, color="0.4", dashes=(1, 2), label=f"target {target:g}")
+    if target_accuracy is not None:
+        axes.axhline(
+            target_accuracy, color="0.4", dashes=(1, 2), label=f"target {target_accuracy:g}"
+        )
     axes.set(xlabel=_across(runs, against, log_x, unit_name), ylabel="accuracy on held-out data")
     axes.grid(alpha=0.3)
     if against == "rounds" and not log_x:

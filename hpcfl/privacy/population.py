@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
 
 MODELS = ("exact", "bernoulli", "targeted")
@@ -45,9 +45,7 @@ class Population:
                 "as more than half of the devices must stay to unmask the sum"
             )
         if self.model not in MODELS:
-            raise UsageError(
-                f"the dropout model is {self.model!r}; choose one of {', '.join(MODELS)}"
-            )
+            raise no_such("dropout model", self.model, MODELS)
         if self.model == "targeted" and self.dropped >= self.honest:
             raise UsageError(
                 f"all {self.honest} honest devices drop out of the round; "

@@ -5,7 +5,7 @@ A paper is a module with a tuple `ARTEFACTS`; :mod:`hpcfl.reproduce.artefact` sa
 
 from __future__ import annotations
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import no_such
 from hpcfl.reproduce import locks, queries, sparse_secagg, zcdp
 from hpcfl.reproduce.artefact import Artefact
 
@@ -33,8 +33,12 @@ def select(names: tuple[str, ...]) -> list[Artefact]:
             id: artefact for id, artefact in ARTEFACTS.items() if name in (id, id.partition("/")[0])
         }
         if not some:
-            raise UsageError(
-                f"there is no table or figure {name!r}: 'hpcfl reproduce --list' shows them all"
+            raise no_such(
+                "table or figure",
+                name,
+                [*ARTEFACTS, *PAPERS],
+                also="'hpcfl reproduce --list' shows them all",
+                listed=False,
             )
         found |= some
     return list(found.values())

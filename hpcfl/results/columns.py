@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, nearest, no_such
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import nearest, options_of
+from hpcfl.options.definition import options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import formats
 from hpcfl.report.table import Column, label, seconds, size
@@ -234,7 +234,7 @@ _ALL = (
     ),
     Choice(
         Column("target", "target", format=formats.number, part="target"),
-        "accuracy of the next columns: --target, or the run's --target-accuracy",
+        "accuracy of the next columns: --target-accuracy, or the run's own",
         lambda row: row.summary.reached.target,
         common="known",
     ),
@@ -373,8 +373,7 @@ def _named(name: str) -> Choice:
         return COLUMNS[name]
     if name in _OPTIONS:
         return Choice(label(name), _OPTIONS[name].help, lambda row: row.summary.config.get(name))
-    hint = nearest(name, [*COLUMNS, *_OPTIONS])
-    raise UsageError(
-        f"--columns has {name!r}, which is no column{hint}; columns are {', '.join(COLUMNS)}, and "
-        "the options of bench and train"
-    )
+    if nearest(name, [*COLUMNS, *_OPTIONS]) is not None:
+        raise no_such("column", name, [*COLUMNS, *_OPTIONS], place="--columns: ")
+    also = "and the options of bench and train"
+    raise no_such("column", name, COLUMNS, also=also, place="--columns: ")

@@ -51,7 +51,7 @@ class Comparison:
     unit: str
     sampled_by: str  # ``rounds`` or ``launches``
     sampled_because: str  # why
-    alpha: float  # level of the test; all intervals have the confidence 1 - alpha
+    significance: float  # level of the test; all intervals have the confidence 1 - significance
     a: Side
     b: Side
     exact: bool  # no sample differs from another on its side: two values, and no test
@@ -71,7 +71,8 @@ class Comparison:
 
         That is so where the whole interval of the ratio is above 1 + limit, or where both are exact
         and their ratio is. A B that costs no more than 1 + limit times A is so blamed with a
-        probability of at most alpha / 2. HpcflError if there is no ratio, because a sample is 0.
+        probability of at most significance / 2. HpcflError if there is no ratio, because a sample
+        is 0.
         """
         if self.ratio is None:
             raise HpcflError(
@@ -86,7 +87,7 @@ class Comparison:
 
     def table(self) -> Table:
         """Return both sides and their difference, each with its interval, and what was found."""
-        percent = f"{100 * (1 - self.alpha):g} %"
+        percent = f"{100 * (1 - self.significance):g} %"
         # Bytes are exact up to the last one.
         number = _whole if self.unit == "B" else formats.number
         rows: list[list[Any]] = []
@@ -154,7 +155,7 @@ def one_configuration(runs: Sequence[Run], name: str) -> Pool:
 
 
 def compare(
-    a: Pool, b: Pool, metric: str = "round_seconds", *, alpha: float = 0.05, by: str = "auto"
+    a: Pool, b: Pool, metric: str = "round_seconds", *, significance: float = 0.05, by: str = "auto"
 ) -> Comparison:
     """Compare the measured rounds of two configurations, and tell what these differ in.
 
@@ -164,7 +165,7 @@ def compare(
     of other links where modelled seconds are compared, and options out of range are a UsageError; a
     side without a measured round is an HpcflError.
     """
-    CompareOptions(metric=metric, by=by, alpha=alpha)  # refuses what is out of range
+    CompareOptions(metric=metric, by=by, significance=significance)  # refuses what is out of range
     first, second = a.runs[0], b.runs[0]
     for name, one, other in (
         ("devices", first.devices, second.devices),
@@ -186,15 +187,15 @@ def compare(
         for side in launches.values()
     )
     exact = metric == "bytes_up" and bool(np.ptp(x) == 0 and np.ptp(y) == 0)
-    found = _exact(x, y) if exact else _tested(x, y, alpha)
+    found = _exact(x, y) if exact else _tested(x, y, significance)
     return Comparison(
         metric=metric,
         unit=METRICS[metric],
         sampled_by=by,
         sampled_because=because,
-        alpha=alpha,
-        a=_side(a, x, 1 - alpha, p_values["A"]),
-        b=_side(b, y, 1 - alpha, p_values["B"]),
+        significance=significance,
+        a=_side(a, x, 1 - significance, p_values["A"]),
+        b=_side(b, y, 1 - significance, p_values["B"]),
         exact=exact,
         configuration=pooling.differences(pooling.configuration, first, second),
         machine=pooling.differences(pooling.machine, first, second),
@@ -216,20 +217,20 @@ def _exact(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def _tested(x: NDArray[np.float64], y: NDArray[np.float64], alpha: float) -> dict[str, Any]:
+def _tested(x: NDArray[np.float64], y: NDArray[np.float64], significance: float) -> dict[str, Any]:
     """Compare two groups of samples by ranks."""
     test = mann_whitney(x, y)
-    if test.p_value <= alpha:
+    if test.p_value <= significance:
         verdict = "more" if test.statistic > x.size * y.size / 2 else "less"
-    elif least_p_value(x.size, y.size) > alpha:
+    elif least_p_value(x.size, y.size) > significance:
         verdict = "too few samples"
     else:
         verdict = "not distinguishable"
-    shifted = shift(x, y, 1 - alpha)
+    shifted = shift(x, y, 1 - significance)
     ratio, ratio_interval = None, UNKNOWN
     if x.min() > 0 and y.min() > 0:
         # A shift of the logarithms, so that its interval goes with the same test.
-        scaled = shift(np.log(x), np.log(y), 1 - alpha)
+        scaled = shift(np.log(x), np.log(y), 1 - significance)
         ratio = math.exp(scaled.estimate)
         ratio_interval = Interval(math.exp(scaled.interval.low), math.exp(scaled.interval.high))
     return {
@@ -329,10 +330,12 @@ def verdict(found: Comparison) -> str:
         what = _SINGULAR[found.sampled_by] if one else found.sampled_by
         return (
             f"not distinguishable: {found.a.samples} {what} against "
-            f"{found.b.samples} are too few for any difference to be seen at {found.alpha:g}"
+            f"{found.b.samples} are too few for any difference to be seen at {found.significance:g}"
         )
     if found.verdict == "not distinguishable":
-        return f"not distinguishable (p = {found.p_value:.3g}, alpha = {found.alpha:g})"
+        return (
+            f"not distinguishable (p = {found.p_value:.3g}, significance = {found.significance:g})"
+        )
     if found.verdict == "equal":
         return f"A and B are equal: {_value(found.a.median, found.unit)}"
     words = ("needs more", "needs less")

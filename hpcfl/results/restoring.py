@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcfl.errors import UsageError
-from hpcfl.options.definition import Option, OptionGroup, make, nearest, options_of
+from hpcfl.errors import UsageError, no_such
+from hpcfl.options.definition import Option, OptionGroup, make, options_of
 from hpcfl.report.formats import words
 from hpcfl.results.schema import stored
 
@@ -64,7 +64,7 @@ def together(
     for name, value in given.items():
         about = known.get(name)
         if about is None and not hasattr(before, name):
-            raise UsageError(f"there is no option {name!r}{nearest(name, known)}")
+            raise no_such("option", name, known, listed=False)
         if value is None:
             continue
         now = value if about is None else _checked(about, value)

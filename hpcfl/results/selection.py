@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from hpcfl.errors import UsageError
-from hpcfl.options.definition import nearest
+from hpcfl.errors import UsageError, no_such
 from hpcfl.report import formats
 
 if TYPE_CHECKING:
@@ -49,10 +48,7 @@ def select(runs: Sequence[AnyRun], text: str) -> list[AnyRun]:
             )
         known = {name for run in runs for name in _recorded(run)}
         if key not in known:
-            raise UsageError(
-                f"--where has {key!r}, which no run records{nearest(key, known)}; there are "
-                f"{', '.join(sorted(known))}"
-            )
+            raise no_such("key that a run records called", key, sorted(known), place="--where: ")
         wanted = [one.strip() for one in value.split("|")]
         kept = [run for run in selected if any(_equal(_value(run, key), one) for one in wanted)]
         if not kept:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.report import brief, formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
@@ -340,7 +340,7 @@ def baselines(summaries: Sequence[Summary], name: str | None = None) -> list[Sum
     chosen = {key: _baseline(group, name) for key, group in groups.items()}
     if name is not None and not any(chosen.values()):
         names = dict.fromkeys([*(s.protocol for s in summaries), *(s.name for s in summaries)])
-        raise UsageError(f"--baseline {name} is none of {', '.join(names)}")
+        raise no_such("--baseline", name, names)
     return [
         chosen[key] if len(groups[key]) > 1 else None
         for key in (repr(summary.like) for summary in summaries)

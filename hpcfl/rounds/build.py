@@ -16,7 +16,7 @@ from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, phase_names
 from hpcfl.crypto.groups import GROUPS
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import values_of
 from hpcfl.options.shared import (
     DEFAULT_LEVELS,
@@ -85,10 +85,7 @@ def build(
     # Not those of an enrolment, which comes before all rounds.
     droppable = [name for name in phase_names(protocol.steps) if name not in ("model", "result")]
     if phase not in droppable:
-        raise UsageError(
-            f"{protocol.name} has no phase {phase!r} to drop out before; "
-            f"choose one of {', '.join(droppable)}"
-        )
+        raise no_such(f"phase of {protocol.name} to drop out before called", phase, droppable)
     return protocol, DropoutSchedule(devices, options.dropout, options.dropout_model, phase, seed)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.comm.world import World
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.rounds.driver import BEFORE, MOMENTS
 from hpcfl.rounds.observer import RoundObserver
 
@@ -69,9 +69,8 @@ def _check(kill: Kill, experiment: Any, ranks: int) -> None:
     phases = experiment.protocol.phases()
     last_rank = min(ranks - 1, experiment.devices)
     if kill.phase not in phases:
-        raise UsageError(
-            f"--kill: {experiment.protocol.name} has no phase {kill.phase!r}; its phases are "
-            f"{', '.join(phases)}"
+        raise no_such(
+            f"phase of {experiment.protocol.name} called", kill.phase, phases, place="--kill: "
         )
     if max(kill.ranks) > last_rank:
         raise UsageError(

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import PurePosixPath
 
-from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, option
+from hpcfl.errors import UsageError, no_such
+from hpcfl.options.definition import OptionGroup, Section, again, option
+from hpcfl.options.shared import CommonOptions
 from hpcfl.slurm import launchers
 
 # What a kind runs when nothing is said, and where its results go.
@@ -48,58 +49,109 @@ class Job(OptionGroup):
     kind: str = field(kw_only=False)
     # Of hpcfl bench, sweep or train; empty for the kind's own.
     arguments: tuple[str, ...] = field(default=(), kw_only=False)
-    nodes: int | None = option(None, "Nodes.", at_least=1, default_text="as few as the tasks need")
-    ntasks: int | None = option(None, "Tasks, one core each.", at_least=1, default_text=str(TASKS))
-    ntasks_per_node: int | None = option(None, "Tasks on each node.", at_least=1)
-    ranks: int | None = option(
-        None, "MPI ranks, if not one per task; more than that share cores.", at_least=1
+    nodes: int | None = option(
+        None,
+        "Nodes.",
+        at_least=1,
+        default_text="as few as the tasks need",
+        unit="nodes",
+        section=Section.SIZE,
+    )
+    ntasks: int | None = option(
+        None,
+        "Tasks, one core each.",
+        at_least=1,
+        default_text=str(TASKS),
+        unit="tasks",
+        section=Section.SIZE,
+    )
+    ntasks_per_node: int | None = option(
+        None, "Tasks on each node.", at_least=1, unit="tasks", section=Section.SIZE
+    )
+    ranks: int | None = again(
+        CommonOptions,
+        "ranks",
+        None,
+        help="MPI ranks, if not one per task; more than that share cores.",
+        at_least=1,
     )
     server_node: bool = option(
-        False, "Keep the first of --nodes for the server's rank; devices use the others."
+        False,
+        "Keep the first of --nodes for the server's rank; devices use the others.",
+        section=Section.SIZE,
     )
     share_nodes: bool = option(
-        False, "Let other jobs run on the same nodes, which disturbs what is measured."
+        False,
+        "Let other jobs run on the same nodes, which disturbs what is measured.",
+        section=Section.SIZE,
     )
     mem: str | None = option(
         None,
         "Memory of each node, as in sbatch; the server's needs most.",
         unit="SIZE",
         default_text="all of it; with --share-nodes what Slurm gives",
+        section=Section.SIZE,
     )
-    time: str = option("01:00:00", "Time limit.")
-    partition: str | None = option(None, "Partition.")
-    account: str | None = option(None, "Account.")
-    job_name: str | None = option(None, "Name.", default_text="hpcfl-KIND")
-    output: str | None = option(None, "The job's log, as in sbatch.", default_text="slurm-%j.out")
+    time: str = option("01:00:00", "Time limit.", unit="time", section=Section.SIZE)
+    partition: str | None = option(None, "Partition.", unit="name", section=Section.WHAT)
+    account: str | None = option(None, "Account.", unit="name", section=Section.WHAT)
+    job_name: str | None = option(
+        None, "Name.", default_text="hpcfl-KIND", unit="name", section=Section.OUTPUT
+    )
+    output: str | None = option(
+        None,
+        "The job's log, as in sbatch.",
+        default_text="slurm-%j.out",
+        unit="pattern",
+        section=Section.OUTPUT,
+    )
     directive: tuple[str, ...] = option(
         (),
         "Another option of sbatch, such as qos=debug; can be repeated.",
         unit="NAME[=VALUE]",
+        section=Section.ADVANCED,
     )
-    module: tuple[str, ...] = option((), "Module to load; can be repeated.")
-    activate: str | None = option(None, "Python environment to activate.", unit="PATH")
+    module: tuple[str, ...] = option(
+        (), "Module to load; can be repeated.", unit="name", section=Section.WHAT
+    )
+    activate: str | None = option(
+        None, "Python environment to activate.", unit="PATH", section=Section.WHAT
+    )
     launcher: str = option(
         "mpirun",
         "What starts the ranks; auto takes srun where only srun can.",
         choices=("auto", "mpirun", "srun"),
+        section=Section.WHAT,
     )
     mpi: str | None = option(
         None,
         "srun: process manager, as srun --mpi=list names it.",
         unit="NAME",
         default_text="the first with which two ranks find each other",
+        section=Section.WHAT,
     )
-    results: str | None = option(None, "Folder of the results.", unit="DIR")
+    results: str | None = option(None, "Folder of the results.", unit="DIR", section=Section.OUTPUT)
     array: str | None = option(
-        None, "sweep-array: cells, as in sbatch.", default_text="all, from DIR"
+        None,
+        "sweep-array: cells, as in sbatch.",
+        default_text="all, from DIR",
+        unit="cells",
+        section=Section.WHAT,
     )
-    lead: int = option(120, "train: seconds before the time limit at which to leave.")
-    requeue: bool = option(False, "train: return to the queue after leaving.")
+    lead: int = option(
+        120,
+        "train: seconds before the time limit at which to leave.",
+        unit="seconds",
+        section=Section.ADVANCED,
+    )
+    requeue: bool = option(
+        False, "train: return to the queue after leaving.", section=Section.ADVANCED
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kind not in KINDS:
-            raise UsageError(f"there is no job {self.kind!r}; choose one of {', '.join(KINDS)}")
+            raise no_such("job", self.kind, KINDS)
         self._check_size()
         self._check_words()
         self._check_arguments()

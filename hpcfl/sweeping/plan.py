@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl.errors import UsageError
-from hpcfl.options.definition import nearest
+from hpcfl.errors import UsageError, no_such
 from hpcfl.sweeping.commands import COMMANDS, Command
 from hpcfl.system import files
 
@@ -153,8 +152,9 @@ def _choices(
 def _values(command: Command, key: str, value: Any, spot: str, *, several: bool) -> list[str]:
     """Return an option's values as they are typed, each checked by itself."""
     if key != command.subject and key not in command.keys:
-        hint = nearest(key, command.keys) or f", see hpcfl {command.name} --help"
-        raise UsageError(f"{spot}: a plan has no such option{hint}")
+        also = f"see hpcfl {command.name} --help"
+        known = [*command.keys, command.subject, _REPEATS]
+        raise no_such("option of a plan", key, known, also=also, listed=False, place=f"{spot}: ")
     if isinstance(value, list) and not several:
         raise UsageError(f"{spot}: a list of values belongs in [grid]")
     values = value if isinstance(value, list) else [value]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcfl.errors import UsageError
-from hpcfl.options.definition import nearest
+from hpcfl.errors import no_such
 
 FOLDER = Path(__file__).with_name("plans")
 
@@ -29,6 +28,6 @@ def locate(plan: str) -> Path:
         return FOLDER / f"{plan}.toml"
     path = Path(plan)
     if not path.exists():
-        hint = nearest(plan, names) or "; hpcfl sweep --list shows the plans that have a name"
-        raise UsageError(f"there is no plan {plan}, neither as a file nor by that name{hint}")
+        also = "hpcfl sweep --list shows those that have a name, and there is no such file"
+        raise no_such("plan", plan, names, also=also, listed=False)
     return path

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.federated import REGISTRY, find
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.learning.datasets import FILES
 from hpcfl.options.definition import make, options_of, stated
 from hpcfl.options.privacy import PrivacyOptions
@@ -78,7 +78,7 @@ def resolved(given: Mapping[str, Any], preset: str | None) -> TrainOptions:
 def with_preset(given: Mapping[str, Any], preset: str | None) -> dict[str, Any]:
     """Return what is given, and what a preset, and a lab around the run, say besides."""
     if preset is not None and preset not in PRESETS:
-        raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
+        raise no_such("preset", preset, PRESETS)
     # Within a lab the seconds that are modelled are those of its links.
     values = {**(PRESETS[preset] if preset is not None else {}), **netlab_link()}
     if given.keys() & LENGTH:

@@ -202,10 +202,14 @@ def test_runs_are_compared(secagg, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "options", "sentence"),
     [
-        ("phase", {}, "there is no figure 'phase'; choose one of"),
-        ("phases", {"target": 0.5}, "--target has no meaning for --kind phases"),
-        ("accuracy", {"target": 90}, "--target is 90.0; it must be at least 0 and at most 1"),
-        ("accuracy", {"target": float("nan")}, "--target is nan"),
+        ("phase", {}, "there is no figure 'phase'; did you mean 'phases'?"),
+        ("phases", {"target_accuracy": 0.5}, "--target-accuracy has no meaning for --kind phases"),
+        (
+            "accuracy",
+            {"target_accuracy": 90},
+            "--target-accuracy is 90.0; it must be above 0 and at most 1",
+        ),
+        ("accuracy", {"target_accuracy": float("nan")}, "--target-accuracy is nan"),
         ("scaling", {"against": "bytes"}, "choose devices, dim"),
         ("ranks", {"spread": "bars"}, "--spread is 'bars'; choose one of ecdf, box"),
         ("accuracy", {}, r"run\.h5 "),
@@ -223,7 +227,7 @@ def test_a_comparison_that_cannot_be_made_is_refused(secagg):
     for runs in ([], "run.h5"):
         with pytest.raises(hpcfl.UsageError, match="B must be a run or several"):
             hpcfl.compare(secagg, runs)
-    for name, value in (("metric", "seconds"), ("by", "days"), ("alpha", 1)):
+    for name, value in (("metric", "seconds"), ("by", "days"), ("significance", 1)):
         with pytest.raises(hpcfl.UsageError, match=f"--{name} is "):
             hpcfl.compare(secagg, secagg, **{name: value})
 
@@ -272,7 +276,10 @@ def test_combinations_are_run_once(tmp_path):
     with pytest.raises(hpcfl.UsageError, match="--seed is 'x'; it must be a whole number"):
         hpcfl.sweep(grid, output=tmp_path / "unsown", seed="x")
     assert not (tmp_path / "unsown").exists()
-    with pytest.raises(hpcfl.UsageError, match="protocl: a plan has no such option"):
+    with pytest.raises(
+        hpcfl.UsageError,
+        match=r"protocl: there is no option of a plan 'protocl'; did you mean 'protocol'\?",
+    ):
         hpcfl.sweep({"protocl": "secagg", "devices": 4})
     with pytest.raises(hpcfl.HpcflError, match="1 of 2 combinations failed; the first, prf"):
         hpcfl.sweep(

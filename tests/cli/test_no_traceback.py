@@ -20,7 +20,7 @@ from hpcfl.results import load
 from hpcfl.system.streams import UNREAD_STATUS
 
 LIMIT_SECONDS = 120
-PRIVATE = ("--rounds=2", "--devices=4", "--per-round=2", "--batch=2", "--samples=8")
+PRIVATE = ("--rounds=2", "--devices=4", "--per-round=2", "--batch_size=2", "--samples=8")
 # For every command that takes numbers: what is typed besides the one in question.
 LINES = {
     "bench": ("bench", "fedavg", "--devices=3", "--dim=4", "--rounds=1", "--warmup=0"),
@@ -31,12 +31,13 @@ LINES = {
     "reproduce": ("reproduce", "--list"),
     "report": ("report", "good.h5"),
     "compare": ("compare", "good.h5", "good.h5"),
-    "privacy exposure": ("privacy", "exposure", "sparse", "--samples=10"),
+    "privacy exposure": ("privacy", "exposure", "sparse", "--simulated=10"),
     "privacy epsilon": ("privacy", "epsilon", "cdp", "--sigma=1", *PRIVATE),
     "privacy noise": ("privacy", "noise", "cdp", "--epsilon=1", *PRIVATE),
     "optimize fedsgd-dpc": (
-        *("optimize", "fedsgd-dpc", "--devices=10", "--dim=7840", "--samples=60000", "--g=18"),
-        *("--xi=300", "--lambda=1.05", "--mu=1", "--heterogeneity=0.5", "--distance=600"),
+        *("optimize", "fedsgd-dpc", "--devices=10", "--dim=7840", "--total-samples=60000"),
+        *("--gradient-norm=18", "--clip-norm=300", "--smoothness=1.05", "--convexity=1"),
+        *("--heterogeneity=0.5", "--distance=600"),
         "--per-round=5",
     ),
     "attack components": ("attack", "components", "nothing.npz"),
@@ -47,7 +48,9 @@ LINES = {
     "slurm submit": ("slurm", "submit", "bench"),
 }
 # Their options are paths, flags, or names of what is installed.
-WITHOUT_NUMBERS = {"merge", "new-protocol", "calibrate", "doctor", "slurm probe"}
+WITHOUT_NUMBERS = {
+    *("merge", "new-protocol", "calibrate", "completion", "doctor", "slurm probe"),
+}
 ABSURD = ("1" + 30 * "0", "-1e308", "1e308", "nan", 5000 * "9")
 
 

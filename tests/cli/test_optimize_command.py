@@ -106,13 +106,25 @@ def test_constants_by_option_go_before_those_of_the_file(mnist):
     options = []
     for name, value in MNIST.items():
         if name not in ("l1_clip", "l2_clip"):
+            name = {"samples": "total_samples"}.get(name, name)
             options += [f"--{name.replace('_', '-')}", value]
-    same = found(*options, "--xi", 300)
+    same = found(*options, "--clip-norm", 300)
     value = found("--constants", mnist)
     for key in ("joint", "by_per_round", "curve"):
         assert same[key] == value[key]
 
-    other = found("--constants", mnist, "--xi", 30, "--lambda", 4, "--devices", 7, "--g", 9)
+    other = found(
+        "--constants",
+        mnist,
+        "--clip-norm",
+        30,
+        "--smoothness",
+        4,
+        "--devices",
+        7,
+        "--gradient-norm",
+        9,
+    )
     changes = {"l1_clip": 30.0, "smoothness": 4.0, "devices": 7, "gradient_norm": 9.0}
     assert other["constants"] == MNIST | changes | {"gamma": 8.0}
     assert (
@@ -214,14 +226,14 @@ def test_what_is_drawn_is_what_was_given():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "the bound needs --devices, --dim, --samples, --gradient-norm"),
+        ([], "the bound needs --devices, --dim, --total-samples, --gradient-norm"),
         (["--epsilon", "one"], "--epsilon 'one' is not a number"),
         (["--epsilon", "-1"], "--epsilon is -1; every budget must be above 0"),
         (["--mechanism", "cauchy"], "--mechanism is 'cauchy'; choose one of laplace, gaussian"),
         (["--epsilon", "1,nan"], "every budget must be above 0"),
         (["--constants", "FILE", "--epsilon", "1,2,3"], "3 epsilons for 10 devices"),
-        (["--constants", "FILE", "--mu", "9"], "lambda is never below mu"),
-        (["--constants", "FILE", "--xi", "0"], "l1_clip is 0.0; it must be above 0"),
+        (["--constants", "FILE", "--convexity", "9"], "lambda is never below mu"),
+        (["--constants", "FILE", "--clip-norm", "0"], "--clip-norm is 0.0; it must be above 0"),
         (["--constants", "FILE", "--per-round", "11"], "--per-round is 11, and there are 10"),
         (["--constants", "FILE", "--plot", "bound.doc"], "does not end in .png, .svg or .pdf"),
         (["--constants", "FILE", "--dataset", "digits"], "give one of them"),
@@ -256,7 +268,7 @@ def test_wrong_use_is_a_sentence(mnist, tmp_path, arguments, sentence):
 def test_an_estimate_is_shown_warned_of_and_saved(tmp_path):
     pytest.importorskip("torch")
     path = tmp_path / "constants.json"
-    data = ("--dataset", "digits", "--devices", 4, "--estimate-steps", 5, "--xi", 20)
+    data = ("--dataset", "digits", "--devices", 4, "--estimate-steps", 5, "--clip-norm", 20)
     more = ("--save-constants", path, "--epsilon", 3, "--variance", 0, "--json")
     job = hpcfl(*ASKED, *data, *more)
     assert job.returncode == 0, job.stderr

@@ -23,8 +23,9 @@ from hpcfl.system import outputs
 
 SMALL = ("--devices", 3, "--dim", 4, "--rounds", 1, "--warmup", 0)
 CONSTANTS = (
-    *("--devices", 10, "--dim", 7840, "--samples", 60000, "--g", 18, "--xi", 300),
-    *("--lambda", 1.05, "--mu", 1, "--heterogeneity", 0.5, "--distance", 600, "--per-round", 5),
+    *("--devices", 10, "--dim", 7840, "--total-samples", 60000, "--gradient-norm", 18),
+    *("--clip-norm", 300, "--smoothness", 1.05, "--convexity", 1),
+    *("--heterogeneity", 0.5, "--distance", 600, "--per-round", 5),
 )
 # For every option that names a file or folder to write: its name there, and the rest of a command.
 WRITES = {
@@ -41,7 +42,7 @@ WRITES = {
     "calibrate --output": ("x.json", "calibrate"),
     "optimize fedsgd-dpc --save-constants": ("x.json", "optimize", "fedsgd-dpc", *CONSTANTS),
     "optimize fedsgd-dpc --plot": ("x.svg", "optimize", "fedsgd-dpc", *CONSTANTS),
-    "privacy exposure --plot": ("x.pdf", "privacy", "exposure", "sparse", "--samples", 10),
+    "privacy exposure --plot": ("x.pdf", "privacy", "exposure", "sparse", "--simulated", 10),
     "reproduce --output": ("x", "reproduce", "sparse-secagg/table-1"),
     "reproduce --plot": ("x.svg", "reproduce", "sparse-secagg/figure-2"),
     "reproduce --document": ("x.md", "reproduce"),

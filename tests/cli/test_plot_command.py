@@ -70,7 +70,7 @@ def test_a_training_run_is_drawn(results, tmp_path, kind, ending, start):
 
 def test_options_reach_the_figure(results, drawn):
     """What is drawn is tested with the figures."""
-    options = ["--against", "bytes", "--target", "0.5", "--log-x"]
+    options = ["--against", "bytes", "--target-accuracy", "0.5", "--log-x"]
     assert plot(results.trained, "--kind", "accuracy", *options).exit_code == 0
     (axes,) = drawn[0].axes
     line, target = axes.lines
@@ -168,8 +168,8 @@ def test_nothing_to_draw_is_an_error(results, tmp_path):
         ("trained.h5", "partition --log-x", "--log-x has no meaning for --kind partition"),
         (
             "trained.h5",
-            "accuracy --target 90",
-            "--target is 90.0; it must be at least 0 and at most 1",
+            "accuracy --target-accuracy 90",
+            "--target-accuracy is 90.0; it must be above 0 and at most 1",
         ),
         ("trained.h5", "accuracy --size 3x", "--size is '3x'; give column or page, or width and"),
         ("trained.h5", "accuracy --size 0.1x90", "in inches, from 1 to 50"),
@@ -178,7 +178,7 @@ def test_nothing_to_draw_is_an_error(results, tmp_path):
         ("trained.h5", "accuracy --style box", "chosen by --spread"),
         ("trained.h5", "accuracy --label fedavg", "give NAME=TEXT"),
         ("trained.h5", "accuracy --where devices=6", "no run has devices=6: there are 5"),
-        ("trained.h5", "nonsense", "'nonsense' is not one of 'partition', 'accuracy'"),
+        ("trained.h5", "nonsense", "--kind is 'nonsense'; choose one of partition, accuracy"),
         ("nothing.h5", "accuracy", "there is no file or folder"),
     ],
 )

@@ -15,7 +15,7 @@ def rows(result):
 
 
 def test_table_shows_formula_simulation_and_difference():
-    result = invoke("privacy", "exposure", "sparse", "--dropout", 0, "--samples", 5000)
+    result = invoke("privacy", "exposure", "sparse", "--dropout", 0, "--simulated", 5000)
     table = rows(result)
     alone = table["exposed alone, of what it sends"]
     formula, simulation, margin, difference = map(float, alone)
@@ -36,7 +36,7 @@ def test_table_shows_formula_simulation_and_difference():
 def test_json_is_what_the_library_returns():
     options = (
         "--devices 30 --alpha 0.5 --dropout 0.2 --degree 4 --dropout-model bernoulli --colluding 7 "
-        "--dim 1000 --floor 3 --samples 200 --seed 5 --json"
+        "--dim 1000 --floor 3 --simulated 200 --seed 5 --json"
     )
     result = invoke("privacy", "exposure", "cohort", *options.split())
     found = exposure("cohort", InCohorts(15, 4, 0.5), Population(30, 7, 0.2, "bernoulli"),
@@ -56,13 +56,13 @@ def test_json_is_what_the_library_returns():
     ],
 )
 def test_colluding_devices(arguments, colluding):
-    result = invoke("privacy", "exposure", "sparse", "--samples", 10, "--json", *arguments)
+    result = invoke("privacy", "exposure", "sparse", "--simulated", 10, "--json", *arguments)
 
     assert json.loads(result.stdout)["colluding"] == colluding
 
 
 def test_cohorts_report_their_floor():
-    table = rows(invoke("privacy", "exposure", "cohort", "--floor", 2, "--samples", 100))
+    table = rows(invoke("privacy", "exposure", "cohort", "--floor", 2, "--simulated", 100))
 
     assert table["a cohort has fewer than 2 contributors"][0] == "0.01412"
     assert table["any of 100 cohorts has, at most, fewer than 2 contributors"][0] == "0.9589"
@@ -72,7 +72,7 @@ def test_cohorts_report_their_floor():
 def test_a_graph_shows_its_degree_and_no_formula_it_has_not():
     result = invoke(
         *("privacy", "exposure"),
-        *("secagg-graph", "--devices", 50, "--degree", 6, "--samples", 100),
+        *("secagg-graph", "--devices", 50, "--degree", 6, "--simulated", 100),
     )
 
     assert "masks         between a device and 6 neighbours\n" in result.stdout
@@ -82,7 +82,7 @@ def test_a_graph_shows_its_degree_and_no_formula_it_has_not():
 
 
 def test_nothing_to_estimate_from_is_a_dash():
-    table = rows(invoke("privacy", "exposure", "sparse", "--alpha", 1e-9, "--samples", 10))
+    table = rows(invoke("privacy", "exposure", "sparse", "--alpha", 1e-9, "--simulated", 10))
 
     assert table["exposed alone, of what it sends"][1:] == ["-", "-", "-"]
 
@@ -90,7 +90,7 @@ def test_nothing_to_estimate_from_is_a_dash():
 @pytest.mark.parametrize("protocol", ["sparse", "cohort"])
 def test_exposure_is_drawn_against_alpha(tmp_path, protocol):
     path = tmp_path / "new" / "exposure.svg"
-    small = ("--devices", 20, "--samples", 50)
+    small = ("--devices", 20, "--simulated", 50)
     job = invoke("privacy", "exposure", protocol, *small, "--plot", path, "--json")
 
     assert json.loads(job.stdout)["devices"] == 20

@@ -9,14 +9,14 @@ from hpcfl.algorithms.federated import find_private
 
 CDP = (
     *("--rounds", 20, "--devices", 16, "--per-round", 10),
-    *("--batch", 32, "--samples", 2441, "--steps", 10, "--delta", 1e-4),
+    *("--batch-size", 32, "--samples", 2441, "--steps", 10, "--delta", 1e-4),
 )
 
 
 def test_both_epsilons_are_printed_with_what_they_assume():
     done = invoke("privacy", "epsilon", "cdp", "--sigma", 0.01353, *CDP)
     account = find_private("cdp").accountant.account(
-        sigma=0.01353, rounds=20, devices=16, per_round=10, batch=32, samples=2441, steps=10,
+        sigma=0.01353, rounds=20, devices=16, per_round=10, batch_size=32, samples=2441, steps=10,
         delta=1e-4,
     )  # fmt: skip
     lines = {line.split("  ")[0]: line for line in done.output.splitlines()}

@@ -389,7 +389,7 @@ def test_its_rounds_are_predicted_from_what_it_declares(name, folder):
 
 def test_what_it_exposes_is_what_it_declares():
     clear, salted = (
-        json.loads(told("privacy", "exposure", given, "--samples", 100, "--json"))
+        json.loads(told("privacy", "exposure", given, "--simulated", 100, "--json"))
         for given in ("own:Plain", "own:Salted")
     )
 

@@ -125,7 +125,10 @@ def test_one_rank_alone_answers(arguments, monkeypatch):
         (["privacy", "exposure", "sparse", "--plot", "e.gif"], "does not end in .png, .svg or"),
         (["reproduce"], "name a table or figure"),
         (["reproduce", "nothing/at-all"], "there is no table or figure 'nothing/at-all'"),
-        (["reproduce", "queries/table-1", "--scale", "small"], "no scale 'small': it has paper"),
+        (
+            ["reproduce", "queries/table-1", "--scale", "small"],
+            "no scale of queries/table-1 called 'small'; choose one of paper",
+        ),
         (["reproduce", "queries/table-1", "--plot", "a.png"], "--plot takes one artefact that has"),
         (["reproduce", "zcdp", "--plot", "a.png"], "--plot takes one artefact"),
         (["reproduce", "zcdp/figure-3", "--plot", "a.txt"], "does not end in"),

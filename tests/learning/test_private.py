@@ -190,7 +190,7 @@ GRIDS = [
 
 def settings_of(shuffle, samples, batch, steps, rounds):
     return cdp.Settings(
-        sigma=1.0, rounds=rounds, devices=1, per_round=1, batch=batch, samples=samples,
+        sigma=1.0, rounds=rounds, devices=1, per_round=1, batch_size=batch, samples=samples,
         steps=steps, shuffle=shuffle,
     )  # fmt: skip
 

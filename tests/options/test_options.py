@@ -121,7 +121,7 @@ RANGES: dict[type[OptionGroup], dict[str, tuple[list[Any], list[Any]]]] = {
         "degree": ([2], [1]),
         "dim": ([1, WHOLE_DIM], [0, WHOLE_DIM + 1]),
         "floor": ([1], [0]),
-        "samples": ([1], [0]),
+        "simulated": ([1], [0]),
         "seed": ([0], [-1]),
     },
 }

@@ -174,7 +174,7 @@ def test_a_wrong_round_is_left_out_but_was_spent(trained):
 
 def test_every_run_has_its_own_line_and_name(trained):
     runs = [trained(f"{k}.h5", rounds=k + 1, seed=k) for k in range(6)]
-    figure = accuracy.draw(runs, APART, target=0.65)
+    figure = accuracy.draw(runs, APART, target_accuracy=0.65)
     (axes,) = figure.axes
 
     assert [line.get_xdata().size for line in axes.lines[:6]] == [1, 2, 3, 4, 5, 6]

@@ -8,7 +8,14 @@ from hpcfl.algorithms.federated import PRIVATE, find_private
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting.tables import guarantees
 
-CDP = {"devices": 16, "per_round": 10, "batch": 32, "samples": 2441, "rounds": 20, "delta": 1e-4}
+CDP = {
+    "devices": 16,
+    "per_round": 10,
+    "batch_size": 32,
+    "samples": 2441,
+    "rounds": 20,
+    "delta": 1e-4,
+}
 USERS = {"rounds": 5, "devices": 50, "per_round": 10}
 SETTINGS = {
     "cdp": CDP,
@@ -36,7 +43,7 @@ def test_a_table_of_guarantees_says_whose_each_is():
     found = account("cdp")
     rows = guarantees(found).records()
 
-    assert (found.algorithm, found.settings["batch"]) == ("cdp", 32)
+    assert (found.algorithm, found.settings["batch_size"]) == ("cdp", 32)
     assert [row["value"] for row in rows][:3] == ["paper", "same-rho tight", "proven"]
     assert [row["epsilon"] for row in rows][::2] == [found.paper.epsilon, found.proven.epsilon]
 
@@ -56,10 +63,10 @@ def test_no_noise_is_found_where_there_is_none():
     [
         *((name, {}) for name in PRIVATE),
         *(("cdp", {"shuffle": shuffle}) for shuffle in ("continuing", "straddling")),
-        ("dp-fedavg", {"sampling": "fixed"}),
+        ("dp-fedavg", {"sampling": "exact"}),
         ("dp-fedavg", INTEGERS),
         ("locks", {"variant": "local"}),
-        ("fedsgd-dpc", {"noise": "gaussian"}),
+        ("fedsgd-dpc", {"mechanism": "gaussian"}),
         ("fedsgd-dpc", {"delta": 1e-5}),
     ],
 )
@@ -78,7 +85,7 @@ def test_a_device_that_never_takes_part_loses_nothing(more):
     ("name", "more"),
     [
         ("dp-fedavg", {}),
-        ("dp-fedavg", {"sampling": "fixed"}),
+        ("dp-fedavg", {"sampling": "exact"}),
         ("dp-fedavg", INTEGERS),
         ("locks", {}),
         ("locks", {"variant": "local"}),
@@ -97,7 +104,7 @@ def test_failures_are_taken_off_delta(name, more):
 COMMON = [
     ({"sigma": 0}, "sigma is 0"),
     ({"sigma": math.nan}, "sigma is nan"),
-    ({"clip": math.inf}, "clip is inf"),
+    ({"clip_norm": math.inf}, "clip norm is inf"),
     ({"rounds": -1}, "rounds is -1"),
     ({"rounds": 1.5}, "rounds is 1.5"),
     ({"rounds": math.nan}, "rounds is nan"),
@@ -109,12 +116,12 @@ COMMON = [
 OWN = {
     "cdp": [
         ({"steps": 0}, "steps is 0"),
-        ({"batch": 2442}, "2442 of 2441 samples"),
+        ({"batch_size": 2442}, "2442 of 2441 samples"),
         ({"colluding": 16}, "16 of 16 devices collude"),
         ({"lipschitz": 0.9}, "Lipschitz constant is 0.9"),
         ({"lipschitz": math.nan}, "Lipschitz constant is nan"),
         ({"shuffle": "some"}, "choose one of fresh, continuing, straddling"),
-        ({"shuffle": "continuing", "secret_shuffle": True}, "not with continuing epochs"),
+        ({"shuffle": "continuing", "secret_order": True}, "not with continuing epochs"),
         ({"participations": 21}, "in 21 of 20 rounds"),
         ({"participations": 0.5}, "participations is 0.5"),
         ({"integer_sigma": 0}, "integer sigma is 0"),
@@ -123,7 +130,7 @@ OWN = {
     "dp-dsgd": [({"steps": 10}, "one step a round, not 10")],
     "dp-fedavg": [
         ({"delta": 0}, "delta is 0"),
-        ({"sampling": "some"}, "choose one of poisson, fixed"),
+        ({"sampling": "some"}, "choose one of poisson, exact"),
         ({"sigma_count": 0}, "sigma count is 0"),
         ({"noise": "laplace"}, "choose one of central, distributed"),
         ({"honest": 3}, "honest is for distributed noise"),
@@ -132,7 +139,7 @@ OWN = {
         ({"noise": "distributed", "honest": 3, "dim": 1}, "also needs unit$"),
         (INTEGERS | {"honest": 0}, "honest is 0"),
         (INTEGERS | {"honest": 51}, "51 of 50 devices are honest"),
-        (INTEGERS | {"honest": 21, "sampling": "fixed"}, "21 of 10 devices are honest"),
+        (INTEGERS | {"honest": 21, "sampling": "exact"}, "21 of 10 devices are honest"),
         (INTEGERS | {"unit": 0}, "unit is 0"),
         (INTEGERS | {"unit": 1e200}, "too large"),
         (INTEGERS | {"dim": 0}, "dim is 0"),
@@ -158,15 +165,15 @@ OWN = {
     ],
     "fedsgd-dpc": [
         ({"samples": 0}, "samples is 0"),
-        ({"noise": "uniform"}, "choose one of laplace, gaussian"),
-        ({"sampling": "some"}, "choose one of poisson, fixed"),
+        ({"mechanism": "uniform"}, "choose one of laplace, gaussian"),
+        ({"record_sampling": "some"}, "choose one of poisson, fixed"),
         ({"delta": -1e-5}, "delta is -1e-05"),
-        ({"delta": 0, "noise": "gaussian"}, "delta is 0"),
+        ({"delta": 0, "mechanism": "gaussian"}, "delta is 0"),
         ({"fraction": 0}, "fraction is 0; it must be above 0"),
-        ({"fraction": 1.1, "noise": "gaussian"}, "fraction is 1.1"),
-        ({"fraction": math.nan, "noise": "gaussian"}, "fraction is nan"),
+        ({"fraction": 1.1, "mechanism": "gaussian"}, "fraction is 1.1"),
+        ({"fraction": math.nan, "mechanism": "gaussian"}, "fraction is nan"),
         ({"fraction": 0.5}, "with Laplace noise an answer uses all samples"),
-        ({"fraction": 1e-5, "noise": "gaussian"}, "less than one of them"),
+        ({"fraction": 1e-5, "mechanism": "gaussian"}, "less than one of them"),
         ({"replies": 51}, "51 of 20 rounds"),
         ({"replies": -1}, "replies is -1"),
     ],

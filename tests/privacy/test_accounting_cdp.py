@@ -27,7 +27,7 @@ def adult(**more):
         "rounds": 20,
         "devices": 16,
         "per_round": 10,
-        "batch": 32,
+        "batch_size": 32,
         "samples": 2441,
         "steps": 10,
         "delta": 1e-4,
@@ -65,7 +65,7 @@ CASES = [
 def test_worked_numbers(rounds, steps, sigma, fresh, continuing, swor):
     exact = sigma_of_the_paper(rounds, steps)
     case = {"rounds": rounds, "steps": steps, "sigma": exact, "convex": True}
-    secret = epsilons(adult(**case, secret_shuffle=True))
+    secret = epsilons(adult(**case, secret_order=True))
     goes_on = epsilons(adult(**case, shuffle="continuing"))
 
     assert exact == pytest.approx(sigma, abs=6e-6)
@@ -104,7 +104,7 @@ def test_without_secure_aggregation_the_paper_does_not_divide_by_r():
 
 def test_an_access_by_hand():
     # Replacing a record moves the mean of 4 gradients of norm 3 by at most 6 / 4.
-    one = adult(batch=4, clip=3.0, sigma=0.5, samples=40)
+    one = adult(batch_size=4, clip_norm=3.0, sigma=0.5, samples=40)
 
     assert one.access_rho == pytest.approx((6 / 4) ** 2 / (2 * 0.5**2))
     assert epsilons(adult(rounds=1, steps=1, secagg=False))["P1"] == pytest.approx(
@@ -122,7 +122,7 @@ def test_colluding_devices_take_their_noise_away():
 
 def test_p3_beats_p1_for_tiny_batches_and_many_devices():
     # (1 / gamma + tau - 1)**2 2 G**2 / (r_h sigma**2) = (1 + 1)**2 / 10 of an access.
-    found = adult(batch=1, steps=2, sigma=1.0)
+    found = adult(batch_size=1, steps=2, sigma=1.0)
 
     assert epsilons(found)["P3"] == pytest.approx(
         zcdp.exact_epsilon(13 * 0.4 * found.access_rho, 1e-4)
@@ -152,7 +152,7 @@ def test_the_bounds_hold_for_linear_steps_exactly(factor, steps, devices, access
     used = [step for step in accesses if step < steps]
     sigma, batch = 0.7, 3
     run = adult(
-        sigma=sigma, batch=batch, samples=3, steps=steps, devices=devices, per_round=devices,
+        sigma=sigma, batch_size=batch, samples=3, steps=steps, devices=devices, per_round=devices,
         convex=factor <= 1, lipschitz=max(1.0, factor),
     )  # fmt: skip
     powers = factor ** np.arange(steps - 1, -1, -1.0)
@@ -165,12 +165,10 @@ def test_the_bounds_hold_for_linear_steps_exactly(factor, steps, devices, access
 
 
 def test_discrete_noise_is_that_of_rounded_gaussians():
-    plain = adult(convex=True, secret_shuffle=True)
+    plain = adult(convex=True, secret_order=True)
     rho = 13 * plain.access_rho / 10
     for sigma, wider in ((8.0, 64 / 60), (1e4, 1 + 4e-8)):
-        found = epsilons(
-            adult(convex=True, secret_shuffle=True, discrete=True, integer_sigma=sigma)
-        )
+        found = epsilons(adult(convex=True, secret_order=True, discrete=True, integer_sigma=sigma))
         assert found["P2"] == pytest.approx(zcdp.exact_epsilon(rho * wider, 1e-4), rel=1e-9)
         growth = found["P2 SWOR"] / epsilons(plain)["P2 SWOR"]
         assert 1 - 1e-6 <= growth < wider**1.5 + 1e-6
@@ -190,14 +188,14 @@ def test_failures_count_for_the_bounds_that_rest_on_sums():
     assert failing[1].delta == 1e-4
     assert any("probability of at most 4e-06" in clause for clause in failing[1].assumptions)
     assert cdp.bounds(adult(convex=True, failure=5e-6))[1].epsilon == math.inf
-    secret = epsilons(adult(convex=True, failure=5e-6, secret_shuffle=True))
+    secret = epsilons(adult(convex=True, failure=5e-6, secret_order=True))
     assert "P2 SWOR" not in secret
     assert secret["P1 SWOR"] < secret["P1"]
 
 
 def test_shuffles_of_more_than_an_epoch_are_not_amplified():
     assert "P2 SWOR" not in epsilons(
-        adult(convex=True, secret_shuffle=True, samples=319, batch=32, steps=10)
+        adult(convex=True, secret_order=True, samples=319, batch_size=32, steps=10)
     )
 
 
@@ -233,7 +231,7 @@ COSTS: list[Callable[[int], float]] = [
 )
 @pytest.mark.parametrize("cost", COSTS)
 def test_worst_placement_of_a_records_accesses(rounds, steps, epoch, cost):
-    common = {"rounds": rounds, "participations": rounds, "steps": steps, "batch": 1}
+    common = {"rounds": rounds, "participations": rounds, "steps": steps, "batch_size": 1}
     for shuffle in ("straddling", "continuing"):
         run = adult(**common, samples=epoch, shuffle=shuffle)
         once = shuffle == "continuing" and steps <= epoch
@@ -249,7 +247,7 @@ def test_split_accesses_of_many_rounds_are_those_of_a_period_again_and_again():
     def cost(accesses):
         return accesses**2
 
-    run = {"per_round": 16, "batch": 7, "samples": 60, "steps": 6, "shuffle": "straddling"}
+    run = {"per_round": 16, "batch_size": 7, "samples": 60, "steps": 6, "shuffle": "straddling"}
     for rounds in (1, 3, 4, 5, 17, 100):
         whole = cdp._worst_split(6 * rounds, 6, 8, cost)
         assert cdp.worst_rho(adult(rounds=rounds, **run), cost) == whole

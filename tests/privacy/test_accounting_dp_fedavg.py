@@ -44,7 +44,7 @@ def test_the_experiment_of_locks(sigma, rounds, by_rdp, by_pld):
 
 
 def test_samples_of_a_fixed_size_are_accounted_for_replacing():
-    found = proven(run(sampling="fixed", rounds=5))
+    found = proven(run(sampling="exact", rounds=5))
 
     # Replacing moves a sum by up to 2 C: half the noise multiplier.
     assert found.epsilon == sampling.fixed_size_gaussian(100, 20, 0.66, 5, 1e-5)[0]
@@ -57,7 +57,7 @@ def test_all_users_in_every_round_is_the_plain_gaussian():
     rho = 4 * zcdp.gaussian_rho(1.32)
 
     assert proven(everyone).epsilon == pytest.approx(zcdp.exact_epsilon(rho, 1e-5), rel=1e-3)
-    fixed = proven(run(per_round=100, rounds=4, sampling="fixed"))
+    fixed = proven(run(per_round=100, rounds=4, sampling="exact"))
     assert fixed.epsilon == pytest.approx(zcdp.exact_epsilon(4 * rho, 1e-5), rel=1e-3)
 
 
@@ -98,9 +98,9 @@ def test_dropouts_that_follow_are_charged_and_those_that_do_not_are_not(users, p
 
 
 def test_dropouts_of_a_fixed_size_do_not_depend_on_the_data():
-    fixed = run(sampling="fixed", rounds=5)
+    fixed = run(sampling="exact", rounds=5)
 
-    assert proven(run(sampling="fixed", rounds=5, exact_dropouts=True)) == proven(fixed)
+    assert proven(run(sampling="exact", rounds=5, exact_dropouts=True)) == proven(fixed)
 
 
 def test_a_count_bit_moves_by_one_where_another_user_leaves():
@@ -115,7 +115,7 @@ def test_a_count_bit_moves_by_one_where_another_user_leaves():
 
 def test_the_count_of_adaptive_clipping_costs_its_part():
     # A bit minus one half moves the count by 1/2: a multiplier of 2 sigma_count.
-    both = run(sigma=3.0, clip=1.0, sigma_count=2.0)
+    both = run(sigma=3.0, clip_norm=1.0, sigma_count=2.0)
 
     assert both.multiplier == pytest.approx(2.4)
     assert run(sigma_count=1e9).multiplier == pytest.approx(1.32)
@@ -125,7 +125,7 @@ def test_the_count_of_adaptive_clipping_costs_its_part():
 
 
 def test_integers_are_those_of_the_clipped_vector_with_its_rounding():
-    found = dp_fedavg.integers(of_integers(clip=2.0, sigma=3.0, unit=100.0))
+    found = dp_fedavg.integers(of_integers(clip_norm=2.0, sigma=3.0, unit=100.0))
 
     assert found.norm == pytest.approx(200 + math.sqrt(50))
     assert found.sigma == math.ceil(1.5 * found.norm / 3)
@@ -157,7 +157,7 @@ def test_no_sampling_amplifies_distributed_noise():
     amplified, plain = run(per_round=1, rounds=10), of_integers(per_round=1, rounds=10, honest=1)
 
     assert proven(plain).epsilon > 2 * proven(amplified).epsilon
-    for other in ({"sampling": "fixed"}, {"per_round": 90}, {"devices": 1000}):
+    for other in ({"sampling": "exact"}, {"per_round": 90}, {"devices": 1000}):
         assert proven(of_integers(rounds=10, honest=1, **other)).epsilon == proven(plain).epsilon
 
 

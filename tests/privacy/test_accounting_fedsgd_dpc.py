@@ -18,7 +18,7 @@ def laplace(**changes):
 
 def gaussian(**changes):
     """Return the paper's 500 iterations on 1 % of a device's samples, with Gaussian noise."""
-    values = {"noise": "gaussian", "rounds": 500, "per_round": 10, "fraction": 0.01}
+    values = {"mechanism": "gaussian", "rounds": 500, "per_round": 10, "fraction": 0.01}
     return laplace(**{**values, **changes})
 
 
@@ -34,7 +34,7 @@ def proven(settings):
 def test_scale_of_theorem_1(epsilon):
     # s = Delta T1 / epsilon, Delta = 2 xi / d, on MNIST: xi = 300, 6000 samples, T1 = T b / N.
     scale = (2 * 300 / 6000) * (50 * 3 / 10) / epsilon
-    settings = laplace(sigma=scale, clip=300)
+    settings = laplace(sigma=scale, clip_norm=300)
 
     assert fedsgd_dpc.paper(settings).epsilon == pytest.approx(epsilon, rel=1e-12)
     assert proven(settings).epsilon == pytest.approx(epsilon, rel=1e-12)  # 15, a whole number
@@ -115,10 +115,10 @@ def test_gaussian_noise_has_a_delta_unless_told():
     ("changes", "sensitivity", "adjacency"),
     [
         ({}, 1 / 60, ADD_RECORD),
-        ({"clip": 10, "fraction": 0.5}, 10 / 3000, ADD_RECORD),
-        ({"sampling": "fixed"}, 2 / 60, REPLACE_RECORD),
-        ({"sampling": "fixed", "fraction": 0.29, "samples": 100}, 2 / 29, REPLACE_RECORD),
-        ({"sampling": "fixed", "fraction": 0.299, "samples": 100}, 2 / 29, REPLACE_RECORD),
+        ({"clip_norm": 10, "fraction": 0.5}, 10 / 3000, ADD_RECORD),
+        ({"record_sampling": "fixed"}, 2 / 60, REPLACE_RECORD),
+        ({"record_sampling": "fixed", "fraction": 0.29, "samples": 100}, 2 / 29, REPLACE_RECORD),
+        ({"record_sampling": "fixed", "fraction": 0.299, "samples": 100}, 2 / 29, REPLACE_RECORD),
         ({"fraction": 0.299, "samples": 100}, 1 / 29.9, ADD_RECORD),
     ],
 )
@@ -131,7 +131,7 @@ def test_sensitivity_of_a_mean_gradient(changes, sensitivity, adjacency):
 
 
 def test_samples_of_a_fixed_size():
-    settings = gaussian(sampling="fixed", rounds=20, sigma=0.05)
+    settings = gaussian(record_sampling="fixed", rounds=20, sigma=0.05)
     found = proven(settings)
 
     assert found.epsilon == sampling.fixed_size_gaussian(6000, 60, 1.5, 20, 1e-5)[0]
@@ -140,7 +140,7 @@ def test_samples_of_a_fixed_size():
 
 
 def test_all_samples_are_the_plain_gaussian():
-    settings = gaussian(sampling="fixed", fraction=1.0, rounds=20, sigma=3 / 6000)
+    settings = gaussian(record_sampling="fixed", fraction=1.0, rounds=20, sigma=3 / 6000)
 
     assert proven(settings).epsilon == pytest.approx(
         zcdp.exact_epsilon(20 * zcdp.gaussian_rho(1.5), 1e-5), rel=1e-9

@@ -24,7 +24,7 @@ def proven(settings):
 
 def test_the_papers_cost_adds_up_over_users():
     # Of eq. 92, with rho_s = C**2 / (2 sigma_s**2) and rho_0 = C**2 / (2 sigma_0**2).
-    settings = run(sigma=6.0, sigma_norms=4.0, clip=3.0, rounds=7)
+    settings = run(sigma=6.0, sigma_norms=4.0, clip_norm=3.0, rounds=7)
     rho = 7 * (30 * 9 / (2 * 16) + 20 * 9 / (2 * 36))
 
     assert locks.paper_rho(settings) == pytest.approx(rho, rel=1e-12)
@@ -36,8 +36,8 @@ def test_the_papers_cost_adds_up_over_users():
 
 def test_norms_have_the_noise_of_updates_unless_told():
     assert locks.bounds(run(sigma_norms=1.32, rounds=2)) == locks.bounds(run(rounds=2))
-    assert run(sigma=6.0, clip=3.0).multipliers == pytest.approx((2, 2))
-    assert run(sigma=6.0, clip=3.0, sigma_norms=1.5).multipliers == pytest.approx((0.5, 2))
+    assert run(sigma=6.0, clip_norm=3.0).multipliers == pytest.approx((2, 2))
+    assert run(sigma=6.0, clip_norm=3.0, sigma_norms=1.5).multipliers == pytest.approx((0.5, 2))
 
 
 @given(
@@ -51,7 +51,7 @@ def test_users_noise_against_the_distance_of_gaussians(first, second, norms, upd
     # Replacing a user's data moves its norm from a to b, and its update by a + b at the most: all
     # pairs in every round with a reply, (0, C) in every other one.
     settings = run(
-        variant="local", sigma=updates, sigma_norms=norms, clip=clip, first_stages=first,
+        variant="local", sigma=updates, sigma_norms=norms, clip_norm=clip, first_stages=first,
         replies=second,
     )  # fmt: skip
     a, b = np.meshgrid(np.linspace(0, clip, 21), np.linspace(0, clip, 21))
@@ -87,7 +87,7 @@ def test_a_user_is_in_a_stage_as_often_as_capped(caps, first, second):
 
 
 def test_a_trusted_aggregator_is_a_poisson_sample_of_both_releases():
-    settings = run(sigma=2.0, sigma_norms=1.5, clip=0.5, rounds=3)
+    settings = run(sigma=2.0, sigma_norms=1.5, clip_norm=0.5, rounds=3)
     together = (3**-2 + 4**-2) ** -0.5
 
     assert proven(settings).epsilon == pytest.approx(

@@ -55,7 +55,7 @@ def test_a_speedup_is_the_mirror_image(tmp_path):
 @pytest.mark.parametrize(
     ("a", "b", "outcome", "sentence"),
     [
-        (TEN, TEN, "not distinguishable", "not distinguishable (p = 1, alpha = 0.05)"),
+        (TEN, TEN, "not distinguishable", "not distinguishable (p = 1, significance = 0.05)"),
         ([1, 2, 3], [100, 200, 300], "too few samples", "3 rounds against 3 are too few"),
         ([1], [2, 3], "too few samples", "1 round against 2 are too few"),
         ([1, 2, 3, 4], [100, 200, 300, 400], "more", "B is slower by"),
@@ -75,9 +75,9 @@ def test_what_is_found_is_said_in_a_sentence(tmp_path, a, b, outcome, sentence):
         assert found.exceeds(0.05) == (outcome == "more")
 
 
-def test_alpha_is_the_level_of_test_and_intervals(tmp_path):
+def test_significance_is_the_level_of_test_and_intervals(tmp_path):
     b = [seconds + 0.035 for seconds in TEN]
-    loose, strict = (compared(tmp_path / str(x), TEN, b, alpha=x) for x in (0.05, 0.01))
+    loose, strict = (compared(tmp_path / str(x), TEN, b, significance=x) for x in (0.05, 0.01))
 
     assert loose.p_value == strict.p_value
     assert 0.01 < loose.p_value <= 0.05
@@ -245,7 +245,7 @@ def test_wrong_use_is_a_sentence_and_status_2(tmp_path):
 
     for option, value, sentence in (
         ("--metric", "seconds", "--metric is 'seconds'; choose one of round_seconds, "),
-        ("--alpha", 2, "--alpha is 2.0; it must be above 0 and below 1"),
+        ("--significance", 2, "--significance is 2.0; it must be above 0 and below 1"),
         ("--fail-if-slower", "5", "'5' is not a share like 5% or 0.05"),
         ("--fail-if-slower", "-5%", "is not a share like 5% or 0.05"),
     ):

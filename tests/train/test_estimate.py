@@ -102,7 +102,7 @@ def reference(name, spec, devices, steps, rate):
 def test_estimates_are_those_of_a_reference_in_double_precision(spec, steps, monkeypatch):
     monkeypatch.setattr(estimate, "_CHUNK", 100)  # several pieces of a device's data
     options = OptimizeOptions(
-        dataset="digits", devices=4, partition=spec, model="softmax", seed=5, xi=2.0,
+        dataset="digits", devices=4, partition=spec, model="softmax", seed=5, clip_norm=2.0,
         estimate_steps=steps, learning_rate=0.3,
     )  # fmt: skip
     found = estimate.run(World(None), options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.algorithms.registry import find_class, registry
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
@@ -88,8 +88,5 @@ def find_private(name: str) -> type[PrivateAlgorithm]:
     """
     found: Any = find(name) if name in REGISTRY or ":" in name else None
     if getattr(found, "accountant", None) is None:
-        raise UsageError(
-            f"there is no private algorithm {name!r}; choose one of {', '.join(PRIVATE)}, or give "
-            "MODULE:CLASS"
-        )
+        raise no_such("private algorithm", name, PRIVATE, also="or give MODULE:CLASS")
     return found

@@ -8,9 +8,17 @@ from typing import Any
 
 from hpcfl.algorithms import federated
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, again, described, make, option, options_of
+from hpcfl.options.definition import (
+    OptionGroup,
+    Section,
+    again,
+    described,
+    make,
+    option,
+    options_of,
+)
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, ProtocolOptions, SeedOptions
+from hpcfl.options.shared import CommonOptions, ProtocolOptions, SeedOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 
@@ -29,9 +37,18 @@ MOST_SEED = 2**63 - 1
 class AuditOptions(OptionGroup):
     """How often an instance is run, and what follows from that."""
 
-    runs: int = option(5000, "Runs on each dataset.", at_least=20)
+    runs: int = option(
+        5000, "Runs on each dataset.", at_least=20, unit="runs", section=Section.SIZE
+    )
     seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=MOST_SEED)
-    confidence: float = option(0.99, "Confidence of each lower bound.", above=0, below=1)
+    confidence: float = option(
+        0.99,
+        "Confidence of each lower bound.",
+        above=0,
+        below=1,
+        unit="probability",
+        section=Section.ADVANCED,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,25 +65,62 @@ class Instance(OptionGroup):
             "Standard deviation (or Laplace scale) of the noise, as in hpcfl train; the clipping "
             "norm is 1.",
             **_NOISE,
+            origin=options_of(PrivacyOptions)["sigma"].origin,
+            unit="sigma",
+            section=Section.PRIVACY,
         ),
     )
-    rounds: int = option(1, "Rounds of a run.", at_least=1)
-    devices: int = option(1, "Number of devices.", **DEVICES)
-    per_round: int = option(1, "Devices in a round (locks: those kept).", at_least=1)
-    samples: int = option(1, "Samples of a device.", at_least=1)
-    batch_size: int = option(1, "Samples in a batch.", at_least=1)
-    steps: int = option(1, "Local steps in a round.", at_least=1)
+    rounds: int = again(
+        CommonOptions,
+        "rounds",
+        1,
+        help="Rounds of a run.",
+        at_least=1,
+    )
+    devices: int = again(
+        CommonOptions,
+        "devices",
+        1,
+        help="Number of devices.",
+    )
+    per_round: int = again(
+        TrainOptions,
+        "per_round",
+        1,
+        help="Devices in a round (locks: those kept).",
+        at_least=1,
+    )
+    samples: int = again(CommonOptions, "samples", 1)
+    batch_size: int = again(
+        TrainOptions,
+        "batch_size",
+        1,
+        help="Samples in a batch.",
+        at_least=1,
+    )
+    steps: int = again(
+        TrainOptions,
+        "steps",
+        1,
+        help="Local steps in a round.",
+        at_least=1,
+    )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all epsilons.")
-    aggregate: str = option(
+    aggregate: str = again(
+        TrainOptions,
+        "aggregate",
         "fedavg",
-        "Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
+        help="Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
         choices=("fedavg", "secagg"),
     )
     shuffle: str = again(PrivacyOptions, "shuffle", "fresh")
     # Else the observer knows the order, and one is taken that uses some record often, which is the
     # canary.
-    secret_order: bool = option(
-        False, "The observer does not know the order of a device's samples (cdp, dp-dsgd)."
+    secret_order: bool = again(
+        CommonOptions,
+        "secret_order",
+        False,
+        help="The observer does not know the order of a device's samples (cdp, dp-dsgd).",
     )
     mechanism: str = again(
         PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
@@ -77,11 +131,25 @@ class Instance(OptionGroup):
     first_stage: int = again(
         PrivacyOptions, "first_stage", 1, help="Users invited in a round (locks)."
     )
-    sigma_norms: float | None = option(None, "Noise on norms (locks).", **_NOISE)
+    sigma_norms: float | None = again(
+        PrivacyOptions, "sigma_norms", None, help="Noise on norms (locks).", **_NOISE, above=None
+    )
     variant: str = again(PrivacyOptions, "variant", "local")
     # The observer sees what both launches play.
-    replayed: int = option(0, "Number of last rounds that later launches play again.", at_least=0)
-    resumes: int = option(1, "Number of launches that play them again; one by default.", at_least=1)
+    replayed: int = option(
+        0,
+        "Number of last rounds that later launches play again.",
+        at_least=0,
+        unit="rounds",
+        section=Section.ADVANCED,
+    )
+    resumes: int = option(
+        1,
+        "Number of launches that play them again; one by default.",
+        at_least=1,
+        unit="launches",
+        section=Section.ADVANCED,
+    )
     # Where their number is exact, all others' updates are the opposite of the canary's, so that it
     # shows who leaves.
     dropout: float = again(
@@ -97,11 +165,17 @@ class Instance(OptionGroup):
         0,
         "Devices missing from every sum that were not planned to drop out.",
         at_least=0,
+        unit="devices",
+        section=Section.ADVANCED,
     )
     # The observer takes an upload from another rank off the victim's, which shows nothing if their
     # noise is apart.
-    ranks: int = option(
-        1, "MPI ranks that play the devices; their noise must be independent.", at_least=1
+    ranks: int = again(
+        CommonOptions,
+        "ranks",
+        1,
+        help="MPI ranks that play the devices; their noise must be independent.",
+        at_least=1,
     )
 
     def __post_init__(self) -> None:

@@ -210,7 +210,7 @@ class DPFedAvg(PrivateAlgorithm):
         participation = self.federation.participation
         settings = super().account_settings(rounds, sigma) | {
             "per_round": participation.per_round,
-            "sampling": "poisson" if participation.mode == "poisson" else "fixed",
+            "sampling": "poisson" if participation.mode == "poisson" else "exact",
             "sigma_count": None if self.privacy.quantile is None else self._sigma_count(sigma),
             "exact_dropouts": self.exact_dropouts,
         }

@@ -146,7 +146,7 @@ class NoisySGD(NoisyGradients):
         gaussian=lambda one: not one.secret_order,
         settings=(*BY_RECORD, "aggregate", "secret_order", "absent"),
         by_record=True,
-        secret={"secret_shuffle": True},
+        secret={"secret_order": True},
     )
     counts_on_convex = True
 
@@ -219,7 +219,7 @@ class NoisySGD(NoisyGradients):
             lost = protocol.parameters.devices - min(honest)
             failure = protocol.hidden_failure()
         return super().account_settings(rounds, sigma) | {
-            "batch": self._batch,
+            "batch_size": self._batch,
             "samples": int(federation.sizes.min()),
             "steps": self._steps,
             "secagg": self._summed_in_integers,
@@ -334,7 +334,7 @@ class FedSGDDPC(NoisyGradients):
         return super().account_settings(rounds, sigma) | {
             "samples": samples,
             "delta": None if mechanism == "laplace" else self.privacy.delta,
-            "noise": mechanism,
+            "mechanism": mechanism,
             "fraction": self._batch / samples,
             "replies": int(federation.participation.before(rounds).max()),
         }

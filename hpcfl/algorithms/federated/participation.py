@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import SAMPLING
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 
 MODES = ("exact", "poisson", "balanced")
 
@@ -37,7 +37,7 @@ class Participation:
                 f"{self.per_round} devices a round are asked for; there are {self.devices}"
             )
         if self.mode not in MODES:
-            raise UsageError(f"the sampling is {self.mode!r}; choose one of {', '.join(MODES)}")
+            raise no_such("sampling", self.mode, MODES)
 
     def draw(self, round_index: int) -> list[int]:
         """Return the ids of the devices that take part, in increasing order."""

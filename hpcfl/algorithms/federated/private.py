@@ -76,7 +76,7 @@ class PrivateAlgorithm(FederatedAlgorithm):
             "rounds": rounds,
             "devices": self.federation.devices,
             "per_round": self.federation.protocol.parameters.devices,
-            "clip": self.privacy.clip_norm,
+            "clip_norm": self.privacy.clip_norm,
             "delta": self.privacy.delta,
         }
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 
 # More numbers of rounds than this are not tried one by one.
 MOST_CANDIDATES = 10**6
@@ -82,7 +82,7 @@ class Constants:
         known = {field.name for field in fields(cls)}
         strange = sorted(set(values) - known)
         if strange:
-            raise UsageError(f"there is no constant {strange[0]!r}; there are {', '.join(NAMES)}")
+            raise no_such("constant", strange[0], NAMES)
         missing = [name for name in REQUIRED if name not in values]
         if missing:
             raise UsageError(f"the bound needs {', '.join(missing)}: give all constants")

@@ -85,7 +85,7 @@ class Accountant:
         if "sigma" in settings:
             raise UsageError("sigma is what is looked for: give epsilon alone")
         self.check_names([*settings, "sigma"])
-        start = self.settings(**settings, sigma=settings.get("clip", 1.0))
+        start = self.settings(**settings, sigma=settings.get("clip_norm", 1.0))
         ways = {"paper": self.paper, "same-rho tight": self.tight, "proven": self.proven}
         found = []
         for by, value in ways.items():

@@ -79,10 +79,10 @@ class Settings(Schedule):
 
     claim: ClassVar[str] = "Theorem 1"
 
-    batch: int  # mini-batch size gamma
+    batch_size: int  # mini-batch size gamma
     samples: int  # number m of records on a device
     steps: int = 1  # local steps tau in a round
-    clip: float = 1.0  # norm G to which every sample's gradient is clipped
+    clip_norm: float = 1.0  # norm G to which every sample's gradient is clipped
     delta: float = 1e-5
     secagg: bool = True  # whether the server learns only sums
     # Whether no step on clipped gradients expands distances: a linear model with one output or two
@@ -91,7 +91,7 @@ class Settings(Schedule):
     lipschitz: float | None = None  # certified, of a local step as a map of the model; at least 1
     shuffle: str = "fresh"  # one of `SHUFFLES`
     # Whether shuffles are uniform and known to the device only, which fresh ones gain from.
-    secret_shuffle: bool = False
+    secret_order: bool = False
     colluding: int = 0  # devices that tell the server their noise
     # Whether the noise of the last step is a sum of discrete Gaussians, on integers; and a device's
     # parameter, in integers, at the least. The exact conversion takes 4 off its square.
@@ -102,12 +102,12 @@ class Settings(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts, naturals = ("batch", "samples", "steps"), ("colluding", "participations")
-        self.check(("clip", "integer_sigma"), counts, naturals, shuffle=SHUFFLES)
+        counts, naturals = ("batch_size", "samples", "steps"), ("colluding", "participations")
+        self.check(("clip_norm", "integer_sigma"), counts, naturals, shuffle=SHUFFLES)
         check_delta(self.delta)
-        if self.batch > self.samples:
+        if self.batch_size > self.samples:
             raise UsageError(
-                f"a batch has {self.batch} of {self.samples} samples; it can have at most all"
+                f"a batch has {self.batch_size} of {self.samples} samples; it can have at most all"
             )
         if self.colluding >= self.devices:
             raise UsageError(
@@ -118,7 +118,7 @@ class Settings(Schedule):
                 f"the step's Lipschitz constant is {self.lipschitz}; it must be at least 1 "
                 "and finite; declare the loss convex where steps never expand distances"
             )
-        if self.secret_shuffle and self.shuffle != "fresh":
+        if self.secret_order and self.shuffle != "fresh":
             raise UsageError(
                 f"secret shuffles amplify privacy only where every round has a fresh one, not "
                 f"with {self.shuffle} epochs"
@@ -138,17 +138,17 @@ class Settings(Schedule):
     @property
     def access_rho(self) -> float:
         """The rho_acc of one access of a record: 2 G**2 / (gamma sigma)**2."""
-        return zcdp.gaussian_rho(self.batch * self.sigma / (2 * self.clip))
+        return zcdp.gaussian_rho(self.batch_size * self.sigma / (2 * self.clip_norm))
 
     @property
     def epoch(self) -> int:
         """Steps of an epoch at the least: a last, smaller batch may be left out."""
-        return self.samples // self.batch
+        return self.samples // self.batch_size
 
     @property
     def paper_rho(self) -> float:
         """2 C tau G**2 / (r m gamma sigma**2) (Theorem 1); without r if sums are not hidden."""
-        accesses = self.worst_participations * self.steps * self.batch / self.samples
+        accesses = self.worst_participations * self.steps * self.batch_size / self.samples
         return accesses * self.access_rho / (self.per_round if self.secagg else 1)
 
 
@@ -209,13 +209,13 @@ def bounds(settings: Settings) -> tuple[Guarantee, ...]:
             *assumptions,
             f"a device takes part in at most {settings.worst_participations} of the {rounds} "
             "rounds",
-            f"the gradient of every sample is clipped to {settings.clip:g}, and their sum divided "
-            f"by {settings.batch} in every batch",
+            f"the gradient of every sample is clipped to {settings.clip_norm:g}, and their sum "
+            f"divided by {settings.batch_size} in every batch",
             *failure_clauses(rounds, failure),
             SHUFFLES[settings.shuffle],
         )
         ways = [(_converted(settings, worst_rho(settings, cost), left), basis)]
-        if settings.secret_shuffle and settings.steps <= settings.epoch:
+        if settings.secret_order and settings.steps <= settings.epoch:
             secret = "every shuffle is uniform, and known to nobody but the device"
             ways.append((_amplified(settings, cost, left), (*basis, secret)))
         found += [
@@ -290,7 +290,7 @@ def _round_costs(
 ) -> list[tuple[str, Callable[[int], float], tuple[str, ...]]]:
     """Return the bounds that apply: name, rho of a round from its accesses, assumptions."""
     rho, hidden, steps = settings.access_rho, settings.hidden, settings.steps
-    apart = (1 + settings.batch * (steps - 1)) ** 2  # over (2 eta G / gamma)**2
+    apart = (1 + settings.batch_size * (steps - 1)) ** 2  # over (2 eta G / gamma)**2
 
     def summed(moved: Callable[[int], float]) -> Callable[[int], float]:
         return lambda accesses: min(accesses * rho, moved(accesses) * rho / hidden)
@@ -342,7 +342,7 @@ def _amplified(settings: Settings, cost: Callable[[int], float], delta: float) -
         return math.inf, "too few integers for amplification"
     epsilon, method = sampling.fixed_size_gaussian(
         settings.samples,
-        settings.steps * settings.batch,
+        settings.steps * settings.batch_size,
         zcdp.gaussian_multiplier(cost(1) * growth),
         settings.worst_participations,
         delta * math.exp(-apart),

@@ -45,19 +45,19 @@ from hpcfl.privacy.accounting.guarantee import (
 )
 from hpcfl.report.formats import counted
 
-SAMPLINGS = ("poisson", "fixed")
+SAMPLINGS = ("poisson", "exact")
 NOISES = ("central", "distributed")
 
 
 @dataclass(frozen=True)
 class Settings(Schedule):
-    """How `dp-fedavg` runs, with `per_round` users exactly (fixed) or in expectation (poisson).
+    """How `dp-fedavg` runs, with `per_round` users exactly (exact) or in expectation (poisson).
 
     `sigma` is the standard deviation of the noise on every coordinate of the sum of a round's
     updates; of distributed noise, before it is enlarged for the rounding to integers.
     """
 
-    clip: float = 1.0  # norm C to which an update is clipped
+    clip_norm: float = 1.0  # norm C to which an update is clipped
     delta: float = 1e-5
     sampling: str = "poisson"
     # Standard deviation of the noise on adaptive clipping's count of bits minus one half. With
@@ -80,7 +80,7 @@ class Settings(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(("clip", "sigma_count"), sampling=SAMPLINGS, noise=NOISES)
+        self.check(("clip_norm", "sigma_count"), sampling=SAMPLINGS, noise=NOISES)
         check_delta(self.delta)
         if self.noise == "central":
             for name in ("honest", "unit", "dim", "participations", "honest_by_round"):
@@ -99,7 +99,7 @@ class Settings(Schedule):
             raise UsageError(f"distributed noise also needs {', '.join(missing)}")
         assert self.honest is not None
         self.check(("unit",), ("honest", "dim"), ("participations",))
-        most = self.per_round if self.sampling == "fixed" else self.devices
+        most = self.per_round if self.sampling == "exact" else self.devices
         if self.honest > most:
             raise UsageError(
                 f"{self.honest} of {most} devices are honest; it can be at most all of them"
@@ -117,7 +117,7 @@ class Settings(Schedule):
     @property
     def multiplier(self) -> float:
         """Noise multiplier of a round's releases together, for adding or removing a user."""
-        multipliers = [self.sigma / self.clip]
+        multipliers = [self.sigma / self.clip_norm]
         if self.sigma_count is not None:
             multipliers.append(2 * self.sigma_count)
         return zcdp.combined_multiplier(*multipliers)
@@ -248,7 +248,7 @@ def _common(settings: Settings) -> tuple[str, ...]:
 
 
 def _clipped(settings: Settings) -> tuple[str, ...]:
-    clipped = f"every user's update is clipped to {settings.clip:g}"
+    clipped = f"every user's update is clipped to {settings.clip_norm:g}"
     if settings.sigma_count is None:
         return (clipped,)
     return (clipped, "the count of clipped updates adds a bit minus one half of every user")

@@ -31,7 +31,7 @@ from hpcfl.privacy.accounting.guarantee import (
 )
 from hpcfl.report.formats import counted
 
-NOISES = ("laplace", "gaussian")
+MECHANISMS = ("laplace", "gaussian")
 SAMPLINGS = ("poisson", "fixed")
 
 
@@ -44,21 +44,27 @@ class Settings(Schedule):
     """
 
     samples: int  # number d_i of records on the device
-    clip: float = 1.0  # norm xi to which a sample's gradient is clipped, l1 (laplace) or l2
+    clip_norm: float = 1.0  # norm xi to which a sample's gradient is clipped, l1 (laplace) or l2
     delta: float | None = None  # by default 1e-5 for Gaussian noise; 0, pure, for Laplace
-    noise: str = "laplace"
+    mechanism: str = "laplace"
     fraction: float = 1.0  # part q of the samples in an answer; all with Laplace noise
-    sampling: str = "poisson"  # every sample by chance, or "fixed"; with Gaussian noise
+    record_sampling: str = "poisson"  # every sample by chance, or "fixed"; with Gaussian noise
     replies: int | None = None  # answers of the device that answers most; else ceil(T b / N)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(("clip",), ("samples",), ("replies",), noise=NOISES, sampling=SAMPLINGS)
-        if self.delta is not None and not (self.delta == 0 and self.noise == "laplace"):
+        self.check(
+            ("clip_norm",),
+            ("samples",),
+            ("replies",),
+            mechanism=MECHANISMS,
+            record_sampling=SAMPLINGS,
+        )
+        if self.delta is not None and not (self.delta == 0 and self.mechanism == "laplace"):
             check_delta(self.delta)
         if not 0 < self.fraction <= 1:
             raise UsageError(f"the fraction is {self.fraction}; it must be above 0, at most 1")
-        if self.noise == "laplace" and self.fraction != 1:
+        if self.mechanism == "laplace" and self.fraction != 1:
             raise UsageError(
                 f"the fraction is {self.fraction}; with Laplace noise an answer uses all samples"
             )
@@ -77,7 +83,7 @@ class Settings(Schedule):
         """The delta, where it is left to the noise."""
         if self.delta is not None:
             return self.delta
-        return 0.0 if self.noise == "laplace" else 1e-5
+        return 0.0 if self.mechanism == "laplace" else 1e-5
 
     @property
     def worst_replies(self) -> int:
@@ -93,18 +99,18 @@ class Settings(Schedule):
     def batch(self) -> float:
         """What a sum of gradients is divided by, q d_i; a whole number for a fixed size."""
         size = self.fraction * self.samples
-        return size if self.sampling == "poisson" else float(math.floor(size + 1e-9))
+        return size if self.record_sampling == "poisson" else float(math.floor(size + 1e-9))
 
     @property
     def adjacency(self) -> str:
         """In what neighbouring datasets differ."""
-        poisson = self.noise == "gaussian" and self.sampling == "poisson"
+        poisson = self.mechanism == "gaussian" and self.record_sampling == "poisson"
         return ADD_RECORD if poisson else REPLACE_RECORD
 
     @property
     def sensitivity(self) -> float:
         """By how much a record changes a mean gradient at the most."""
-        return (1 if self.adjacency == ADD_RECORD else 2) * self.clip / self.batch
+        return (1 if self.adjacency == ADD_RECORD else 2) * self.clip_norm / self.batch
 
     @property
     def multiplier(self) -> float:
@@ -115,7 +121,7 @@ class Settings(Schedule):
 def paper(settings: Settings) -> Guarantee:
     """Return the epsilon of Theorem 1 (Laplace) or 2 (Gaussian, c2 = 1)."""
     replies = settings.paper_replies
-    if settings.noise == "laplace":
+    if settings.mechanism == "laplace":
         return Guarantee(
             replies / settings.multiplier,
             0.0,
@@ -142,11 +148,11 @@ def paper(settings: Settings) -> Guarantee:
 def bounds(settings: Settings) -> tuple[Guarantee, ...]:
     """Return what is proven; for Laplace noise and delta above 0, with and without using it."""
     delta, replies, z = settings.actual_delta, settings.worst_replies, settings.multiplier
-    norm = "l1" if settings.noise == "laplace" else "l2"
-    clipped = f"the gradient of every sample is clipped to {settings.clip:g} in {norm}"
+    norm = "l1" if settings.mechanism == "laplace" else "l2"
+    clipped = f"the gradient of every sample is clipped to {settings.clip_norm:g} in {norm}"
     counted = f"a device answers at most {replies} times, in turn with the others"
     common = (clipped, counted)
-    if settings.noise == "laplace":
+    if settings.mechanism == "laplace":
         basis = (*common, f"every answer is the mean over all {settings.samples} samples")
         epsilon, method = sampling.laplace(z, replies, 0.0)
         found = [Guarantee(epsilon, 0.0, REPLACE_RECORD, basis, method)]
@@ -154,7 +160,7 @@ def bounds(settings: Settings) -> tuple[Guarantee, ...]:
             epsilon, method = sampling.laplace(z, replies, delta)
             found.append(Guarantee(epsilon, delta, REPLACE_RECORD, basis, method))
         return tuple(found)
-    if settings.sampling == "poisson":
+    if settings.record_sampling == "poisson":
         epsilon, method = sampling.poisson_gaussian(settings.fraction, z, replies, delta)
         how: tuple[str, ...] = (
             f"an answer uses every sample with probability {settings.fraction:g}, independently "

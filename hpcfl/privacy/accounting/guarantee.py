@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 
@@ -103,9 +103,7 @@ class Schedule:
         check_count(**given(naturals), least=0)
         for name, value in given(choices).items():
             if value not in choices[name]:
-                raise UsageError(
-                    f"the {name} is {value!r}; choose one of {', '.join(choices[name])}"
-                )
+                raise no_such(spaced(name), value, choices[name])
         failure = getattr(self, "failure", 0.0)
         if not 0 <= failure < 1:
             raise UsageError(f"failure is {failure}; it must be a probability from 0 to below 1")

@@ -55,7 +55,7 @@ class Settings(Schedule):
     """
 
     first_stage: int  # users m that stage 1 keeps in expectation
-    clip: float = 1.0  # norm C to which an update is clipped
+    clip_norm: float = 1.0  # norm C to which an update is clipped
     delta: float = 1e-5
     sigma_norms: float | None = None  # sigma_s, on a norm; else as sigma; infinite: norms not used
     variant: str = "trusted"
@@ -69,7 +69,7 @@ class Settings(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(("clip",), ("first_stage",), ("first_stages", "replies"), variant=VARIANTS)
+        self.check(("clip_norm",), ("first_stage",), ("first_stages", "replies"), variant=VARIANTS)
         check_delta(self.delta)
         if self.sigma_norms is not None and not self.sigma_norms > 0:
             raise UsageError(f"sigma norms is {self.sigma_norms}; it must be above 0")
@@ -88,7 +88,7 @@ class Settings(Schedule):
     def multipliers(self) -> tuple[float, float]:
         """The noise multipliers z_s of the norms and z_0 of the updates."""
         norms = self.sigma if self.sigma_norms is None else self.sigma_norms
-        return norms / self.clip, self.sigma / self.clip
+        return norms / self.clip_norm, self.sigma / self.clip_norm
 
 
 def paper_rho(settings: Settings) -> float:
@@ -122,7 +122,7 @@ def local_rho(settings: Settings) -> float:
 
 def bounds(settings: Settings) -> tuple[Guarantee, ...]:
     """Return the one bound that is proven for the variant."""
-    clipped = f"every user's update, and so its norm, is clipped to {settings.clip:g}"
+    clipped = f"every user's update, and so its norm, is clipped to {settings.clip_norm:g}"
     rounds = settings.rounds
     left = less_failures(settings.delta, rounds, settings.failure)
     failures = failure_clauses(rounds, settings.failure)
