@@ -47,7 +47,8 @@ LINES = {
     "slurm submit": ("slurm", "submit", "bench"),
 }
 # Their options are paths, flags, or names of what is installed.
-WITHOUT_NUMBERS = {"merge", "calibrate", "doctor", "slurm probe"}
+WITHOUT_NUMBERS = {"merge", "calibrate", "doctor", "slurm probe", "submit classes"}
+WITHOUT_NUMBERS |= {"submit pack", "submit verify"}
 ABSURD = ("1" + 30 * "0", "-1e308", "1e308", "nan", 5000 * "9")
 
 
