@@ -72,8 +72,8 @@ def pack_command(paths: tuple[Path, ...], class_name: str, job: Path, output: Pa
     from hpcfl.submission.pack import pack
 
     packed = pack(paths, CLASSES[class_name], job, output)
-    for one in (*packed.checks, *packed.labels):
-        click.echo(one.line)
+    for line in (*(one.line for one in packed.checks), *(one.line for one in packed.labels)):
+        click.echo(line)
     if not packed.accepted:
         refused = sum(not one.passed for one in packed.checks)
         click.echo(f"nothing was written: {refused} of {len(packed.checks)} checks failed")

@@ -10,7 +10,6 @@ import hashlib
 import re
 import shutil
 import struct
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +35,7 @@ _UNIX = 3
 _AT_ONCE = 2**20  # bytes
 
 # The ends of a ZIP archive (APPNOTE.TXT 6.3.10, sections 4.3.7, 4.3.12, 4.3.15 and 4.3.16).
-_END = struct.Struct("<4s4H2LH")
+_END, _END_SIGNATURE = struct.Struct("<4s4H2LH"), b"PK\x05\x06"
 _LOCATOR_BYTES, _LOCATOR = 20, b"PK\x06\x07"  # of the end of an archive beyond 4 GiB
 _LOCAL_BYTES, _CENTRAL_BYTES = 30, 46  # of a member besides its name and content
 
@@ -161,7 +160,7 @@ def _check_end(path: Path, size: int) -> None:
         file.seek(max(0, size - _END.size - _LOCATOR_BYTES))
         tail = file.read()
     signature, *_, count, list_bytes, list_at, comment = _END.unpack(tail[-_END.size :])
-    if signature != zipfile.stringEndArchive or tail.startswith(_LOCATOR):
+    if signature != _END_SIGNATURE or tail.startswith(_LOCATOR):
         raise ValueError("it is not a ZIP archive as hpcfl submit pack writes them, or is cut off")
     most = count * (_CENTRAL_BYTES + _LONGEST_NAME)
     if count > MOST_FILES or list_bytes > most or comment:

@@ -139,14 +139,13 @@ def _validated(runs: Sequence[Run], asked: SubmissionClass) -> Problems:
 
 
 def _dropouts(runs: Sequence[Run], asked: SubmissionClass) -> Problems:
-    gone = len(DropoutSchedule(asked.devices, asked.dropout, "exact", "", 0).draw(0))
     for run in runs:
-        wrong = np.flatnonzero(run.survived.sum(axis=1) != asked.devices - gone)
-        if wrong.size:
-            index = int(wrong[0])
+        gone = len(DropoutSchedule(run.devices, asked.dropout, "exact", "", 0).draw(0))
+        summed = run.survived.sum(axis=1)
+        for index in np.flatnonzero(summed != run.devices - gone):
             yield (
-                f"{run.path.name} has {int(run.survived[index].sum())} devices in the sum of round "
-                f"{index}, not {asked.devices - gone}"
+                f"{run.path.name} has {summed[index]} devices in the sum of round {index}, not "
+                f"{run.devices - gone}"
             )
 
 

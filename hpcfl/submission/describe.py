@@ -75,7 +75,7 @@ def description() -> str:
 
 def verdict(found: Verdict) -> str:
     """Return a verdict as text: a line for every check and label, then scores."""
-    lines = [one.line for one in (*found.checks, *found.labels)]
+    lines = [*(one.line for one in found.checks), *(one.line for one in found.labels)]
     if found.digest is not None:
         lines.append(f"digest   {found.digest}")
     refused = sum(not one.passed for one in found.checks)

@@ -69,8 +69,7 @@ def read(content: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("it is not a JSON object")
     named = document.get("format")
-    family, _, version = FORMAT.partition("/")
-    if not isinstance(named, str) or not named.startswith(f"{family}/"):
+    if not isinstance(named, str) or not named.startswith("hpcfl-submission/"):
         raise ValueError("it is not of a submission of hpcfl")
     if named != FORMAT:
         raise ValueError(
