@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,11 +96,8 @@ def write(path: Path, sources: Mapping[str, Path | bytes]) -> None:
             member = ZipInfo(name, _TIME)
             member.external_attr, member.create_system = _MODE, _UNIX
             source = sources[name]
-            if isinstance(source, bytes):
-                archive.writestr(member, source)
-                continue
-            with source.open("rb") as content, archive.open(member, "w") as target:
-                shutil.copyfileobj(content, target, _AT_ONCE)
+            content = source if isinstance(source, bytes) else source.read_bytes()
+            archive.writestr(member, content)
 
 
 def unpack(path: Path, folder: Path) -> Unpacked:

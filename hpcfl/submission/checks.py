@@ -97,7 +97,8 @@ def _class(runs: Sequence[Run], asked: SubmissionClass) -> Problems:
 def _upload_phase(run: Run) -> str | None:
     """Return the phase of a protocol's uploads; None if it does not come with hpcfl."""
     name = run.config.get("protocol")
-    return find(name).upload_phase() if name in PROTOCOLS else None
+    known = isinstance(name, str) and name in PROTOCOLS
+    return find(str(name)).upload_phase() if known else None
 
 
 def _alike(runs: Sequence[Run], asked: SubmissionClass) -> Problems:
@@ -115,7 +116,7 @@ def _launches(runs: Sequence[Run], asked: SubmissionClass) -> Problems:
     seen: dict[Any, Run] = {}
     for run in runs:
         # A copy under another number is no launch either: no two have the same times.
-        for key in (run.run_id, run.round_seconds.tobytes()):
+        for key in filter(None, (run.run_id, run.round_seconds.tobytes())):
             earlier = seen.setdefault(key, run)
             if earlier is not run:
                 yield f"{earlier.path.name} and {run.path.name} are of the same launch"
@@ -190,11 +191,10 @@ def _of_run(run: Run) -> Iterator[Label]:
                 "one process",
                 "all parties in one process: wall times have no communication in them",
             )
+        elif transport == "netlab":
+            yield Label("links", "hpcfl netlab shaped the links: wall times have these in them")
         elif transport != "mpi":
-            yield Label(
-                "links",
-                f"transport {formats.words(transport)}: wall times have simulated links in them",
-            )
+            yield Label("links", "how messages travelled is not recorded")
         shared = _most_on_a_rank(environment)
         if shared > 1 and transport != "loopback":
             yield Label(

@@ -15,7 +15,6 @@ from hpcfl.results.statistics import CONFIDENCE, Interval, Percentiles, median_i
 from hpcfl.results.summary import PhaseSummary, summarise
 
 ROUND = "round"
-_TOTAL = "total"  # as summaries call all phases together
 
 
 @dataclass(frozen=True)
@@ -90,17 +89,17 @@ def scores(runs: Sequence[Run]) -> list[PhaseScores]:
     """
     summaries = [summarise(run, run.link()) for run in runs]
     found = []
-    for at, phase in enumerate([*runs[0].phases, _TOTAL]):
+    for at, phase in enumerate([*runs[0].phases, ROUND]):
         launches = [[*one.phases, one.total][at] for one in summaries]
         values = {one.name: [one.of(launch) for launch in launches] for one in QUANTITIES}
-        if phase == _TOTAL:
+        if at == len(runs[0].phases):
             values["wall_seconds"] = [one.round_seconds.median for one in summaries]
         known = {
             name: _score([value for value in of_launches if value is not None])
             for name, of_launches in values.items()
             if None not in of_launches
         }
-        found.append(PhaseScores(ROUND if phase == _TOTAL else phase, known))
+        found.append(PhaseScores(phase, known))
     return found
 
 

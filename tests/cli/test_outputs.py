@@ -55,6 +55,7 @@ READS = {
     *("bench --resume", "bench --updates", "train --resume", "train --data-dir"),
     *("predict --calibration", "optimize fedsgd-dpc --constants"),
     *("optimize fedsgd-dpc --data-dir", "reproduce --data-dir", "doctor --results"),
+    "submit pack --job",
 }
 # What goes into job scripts, for other machines.
 TEXTS = {

@@ -25,7 +25,7 @@ def measure(folder, protocol="secagg", launches=2, **changes):
     return folder
 
 
-def edited(path, group, **values):
+def edited(path, group, /, **values):
     """Change attributes of a group of a results file."""
     with h5py.File(path, "r+") as file:
         for name, value in values.items():

@@ -10,6 +10,7 @@ import pytest
 import tampered
 from commandline import hpcfl, refusal
 
+from hpcfl.errors import HpcflError
 from hpcfl.results import load
 from hpcfl.submission import archive, checks, classes
 from hpcfl.submission import verify as verification
@@ -511,6 +512,41 @@ def test_whatever_byte_is_damaged_ends_in_a_verdict_that_is_not_better(good, tmp
         found = verification.verify(path)
 
         assert not found.accepted or (found.digest, found.scores) == (right.digest, right.scores)
+
+
+def test_results_that_are_damaged_end_in_a_verdict(results, tmp_path):
+    """Even where the manifest knows the damaged file."""
+    random = np.random.default_rng(2)
+    whole = min(results.glob("*.h5")).read_bytes()
+    members = tampered.contents(tampered.packed(results, tmp_path / "good.zip"))
+    for _ in range(60):
+        damaged = bytearray(whole)
+        for place in random.integers(0, len(whole), int(random.integers(1, 30))):
+            damaged[place] ^= int(random.integers(1, 256))
+        changed = _relabelled(members, bytes(damaged))
+        verification.verify(tampered.rezipped(tmp_path / "x.zip", changed))
+
+
+STRANGE = ("[1]", '{"a": {}}', "none", "", -1, 0.5, np.nan, True, "\x1b[2J")
+
+
+@pytest.mark.parametrize("group", ["config", "environment"])
+def test_whatever_results_say_of_themselves_ends_in_a_verdict(group, own, tmp_path):
+    paths = sorted(own.glob("*.h5"))
+    with h5py.File(paths[0]) as file:
+        stored = dict(file[group].attrs)
+    for number, (name, value) in enumerate(stored.items()):
+        strange = STRANGE[number % len(STRANGE)]
+        for path in paths:
+            tampered.edited(path, group, **{name: strange})
+        try:
+            archived = tampered.packed(own, tmp_path / f"{number}.zip")
+        except HpcflError:
+            continue  # no results file any more
+        finally:
+            for path in paths:
+                tampered.edited(path, group, **{name: value})
+        assert "\x1b" not in hpcfl("submit", "verify", archived).stdout, name
 
 
 def test_a_file_that_there_is_not_is_wrong_use(tmp_path):

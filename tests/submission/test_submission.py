@@ -154,7 +154,7 @@ LABELS = {
         {"before_swapped_in_bytes": np.zeros(1), "after_swapped_in_bytes": np.array([2.0**24])},
         "16 MiB were swapped in",
     ),
-    "links": ({"transport": "netlab"}, "simulated links"),
+    "links": ({"transport": "netlab"}, "shaped the links"),
     "virtual devices": (
         {"transport": "mpi", "placement": '[{"devices": []}, {"devices": [0, 1, 2]}]'},
         "up to 3 devices on a rank",
