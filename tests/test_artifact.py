@@ -140,7 +140,7 @@ def options_of_script(script):
     }
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("line", [*COMMANDS, *TYPED])
 def test_every_command_can_be_typed(line):
     words = shlex.split(line)
     if words[0] == "mpirun":
