@@ -40,16 +40,16 @@ def rows():
 
 
 CLAIMS = {row[0].strip().strip("`"): row for row in rows()}
-COMMANDS = sorted(
-    {command for row in CLAIMS.values() for command in re.findall("`([^`]+)`", row[2])}
-)
+COMMANDS = sorted({one for row in CLAIMS.values() for one in re.findall("`([^`]+)`", row[2])})
+# The description of submissions has commands, too.
+SUBMISSIONS = (ROOT / "docs" / "submissions.md").read_text(encoding="utf-8")
+TYPED = re.findall(r"^ {4}(hpcfl .+?)(?: +[#>].*)?$", SUBMISSIONS, re.MULTILINE)
+A_COMMAND = re.compile(r"^ {4}.*hpcfl .*\n?", re.MULTILINE)
 
 
 def blocks(text):
     """Return the paragraphs, tables and code of a text, without lines that are commands."""
-    found = (
-        re.sub(r"^ {4}.*hpcfl .*\n?", "", one, flags=re.MULTILINE) for one in text.split("\n\n")
-    )
+    found = (A_COMMAND.sub("", one) for one in text.split("\n\n"))
     return [one for one in found if one.strip()]
 
 
