@@ -399,6 +399,12 @@ def _moved(content):
     return b"#!/bin/sh\n" + content
 
 
+def _between(content):
+    """Return an archive with bytes between its files and their list."""
+    listed = content.index(b"PK\x01\x02")
+    return _end(content[:listed] + b"mine" + content[listed:], at=listed + 4)
+
+
 def _overlapping(content):
     """Return an archive whose first two members are one and the same place."""
     listed = content.index(b"PK\x01\x02")
@@ -413,6 +419,7 @@ WRONG_BYTES = {
     "its end alone": (lambda content: content[-22:], "or is cut off"),
     "more behind it": (lambda content: content + b"\0", "or is cut off"),
     "more before it": (_moved, "has bytes that belong to no file of it"),
+    "more between": (_between, "has bytes that belong to no file of it"),
     "a comment": (_commented, "or is cut off"),
     "a damaged byte": (_flipped, "it is damaged (Bad CRC-32"),
     "very many files": (
