@@ -11,9 +11,9 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,20 +82,34 @@ def _arrays(
     }
 
 
+class Disturbance(NamedTuple):
+    """Something that disturbed a run."""
+
+    kind: str  # oversubscribed, load, swap, quota, heat or stolen
+    sentence: str
+
+
 def warnings(environment: Mapping[str, Any]) -> list[str]:
-    """Return what disturbed a run, a sentence each, as far as its recorded environment tells.
+    """Return what disturbed a run, a sentence each; see `found`."""
+    return [disturbance.sentence for disturbance in found(environment)]
+
+
+def found(environment: Mapping[str, Any]) -> list[Disturbance]:
+    """Return what disturbed a run, as far as its recorded environment tells.
 
     Where several hosts are known, a sentence says which of them it is about.
     """
     names, hosts = _by_host(environment)
-    found: dict[str, list[str]] = {}
+    places: dict[Disturbance, list[str]] = {}
     for name, facts in zip(names, hosts, strict=True):
-        for sentence in _of_host(facts):
-            found.setdefault(sentence, []).append(name)
+        for one in _of_host(facts):
+            places.setdefault(one, []).append(name)
     # All hosts of a lab are one machine.
     if len(hosts) == 1 or environment.get("transport") == "netlab":
-        return list(found)
-    return [f"{sentence} ({_words(where)})" for sentence, where in found.items()]
+        return list(places)
+    return [
+        Disturbance(one.kind, f"{one.sentence} ({_words(where)})") for one, where in places.items()
+    ]
 
 
 def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -128,32 +142,40 @@ def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, 
     return [f"{name}" if isinstance(name, str) else f"host {name}" for name in named], hosts
 
 
-def _of_host(facts: Mapping[str, Any]) -> list[str]:
-    found = [_oversubscribed(facts), _busy(facts)]
+def _of_host(facts: Mapping[str, Any]) -> Iterator[Disturbance]:
+    oversubscribed, busy = _oversubscribed(facts), _busy(facts)
+    if oversubscribed:
+        yield Disturbance("oversubscribed", oversubscribed)
+    if busy:
+        yield Disturbance("load", busy)
     swapped = _change(facts, "swapped_in_bytes"), _change(facts, "swapped_out_bytes")
     if max(swapped) > SWAP_BYTES:
-        found.append(
+        yield Disturbance(
+            "swap",
             f"{swapped[0] / 2**20:.0f} MiB were swapped in and {swapped[1] / 2**20:.0f} MiB out "
-            "during the run: seconds show the disk too"
+            "during the run: seconds show the disk too",
         )
     seconds = _change(facts, "clock_seconds")
     throttled = _change(facts, "quota_throttled_seconds")
     if throttled > max(LOST_SECONDS, LOST_SHARE * seconds):
-        found.append(
+        yield Disturbance(
+            "quota",
             f"the CPU quota held threads back for {throttled:.1f} s of a run of {seconds:.1f} s: "
-            "measured seconds show the quota"
+            "measured seconds show the quota",
         )
     hot = _change(facts, "thermal_throttlings")
     if hot > 0:
-        found.append(f"cores slowed down {hot:.0f} times because of heat during the run")
+        yield Disturbance(
+            "heat", f"cores slowed down {hot:.0f} times because of heat during the run"
+        )
     stolen = _change(facts, "stolen_seconds")
     cores = _number(facts.get("cores_logical")) or 1
     if stolen > max(LOST_SECONDS, LOST_SHARE * seconds * cores):
-        found.append(
+        yield Disturbance(
+            "stolen",
             f"the hypervisor kept {stolen:.1f} CPU seconds from this machine's {cores:.0f} cores "
-            f"during the run of {seconds:.1f} s"
+            f"during the run of {seconds:.1f} s",
         )
-    return [sentence for sentence in found if sentence]
 
 
 def _oversubscribed(facts: Mapping[str, Any]) -> str | None:

@@ -58,6 +58,7 @@ AGGREGATE = Kind("aggregates")
 TRANSCRIPT = Kind("transcripts")
 MANIFEST = Kind("frozen sweeps")
 SOURCE = Kind("files of code")
+SUBMISSION = Kind("submissions", endings=(".zip",))
 FIGURE = Kind(
     "figures",
     False,
@@ -98,9 +99,10 @@ def check(path: str | os.PathLike[str], kind: Kind) -> str:
     """
     path = Path(path)
     if kind.endings and not kind.in_folder and path.suffix.lower() not in kind.endings:
+        *others, last = kind.endings
+        ending = f"{', '.join(others)} or {last}" if others else last
         raise UsageError(
-            f"{path} does not end in {', '.join(kind.endings[:-1])} or {kind.endings[-1]}: the "
-            f"ending says the format of {kind.name}"
+            f"{path} does not end in {ending}: the ending says the format of {kind.name}"
         )
     there = _there(path, kind)
     _try(path if kind.is_folder(path) else path.parent, path)

@@ -40,6 +40,7 @@ LINES = {
         *("--heterogeneity=0.5", "--distance=600"),
         "--per-round=5",
     ),
+    "advise": ("advise",),
     "attack components": ("attack", "components", "nothing.npz"),
     "attack audit": ("attack", "audit", "dp-fedavg", "--runs=100"),
     "plot": ("plot", "good.h5", "--kind=phases"),
@@ -50,6 +51,7 @@ LINES = {
 # Their options are paths, flags, or names of what is installed.
 WITHOUT_NUMBERS = {
     *("merge", "new-protocol", "calibrate", "completion", "doctor", "slurm probe"),
+    *("submit classes", "submit pack", "submit verify"),
 }
 ABSURD = ("1" + 30 * "0", "-1e308", "1e308", "nan", 5000 * "9")
 

@@ -1,0 +1,1 @@
+"""Submissions: results in one archive that others can check and compare."""
