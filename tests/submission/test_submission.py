@@ -90,7 +90,7 @@ def test_what_would_be_refused_is_not_packed(own, tmp_path):
     done = pack(own, tmp_path / "x.zip")
 
     assert done.returncode == 1
-    assert "refused  class          0.h5: dropout is 0.1, and the class has 0.3" in done.stdout
+    assert "h5: dropout is 0.1, and the class has 0.3; " in done.stdout
     assert done.stdout.endswith("nothing was written: 1 of 8 checks failed\n")
     assert not (tmp_path / "x.zip").exists()
 
