@@ -25,6 +25,7 @@ LAYERS = {
     "sweeping": 4,
     "training": 4,
     "scaffold": 4,
+    "advice": 4,
     "plots": 3,
     "rounds": 3,
     "algorithms": 2,

@@ -99,6 +99,11 @@ def test_every_claim_has_a_line_and_every_line_a_claim():
     assert len(CLAIMS) == len(rows())
 
 
+def unlinked(text):
+    """Return Markdown with the words of links alone."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+
+
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_line_says_everything_and_quotes_the_readme(name):
     _, quoted, commands, minutes, file, tolerance = CLAIMS[name]
@@ -112,7 +117,8 @@ def test_a_line_says_everything_and_quotes_the_readme(name):
     quotations = re.findall('"([^"]+)"', quoted)
     assert quotations
     for quotation in quotations:
-        assert quotation in " ".join(block.split()), quotation
+        # Links lead from another folder here.
+        assert unlinked(quotation) in unlinked(" ".join(block.split())), quotation
 
 
 # Options whose values are looked at when the command begins.

@@ -105,14 +105,15 @@ def _options(command: click.Command, context: click.Context) -> str:
 def described(parameter: click.Option, context: click.Context) -> tuple[str, str, str]:
     """Return an option's value, default and sentence, as Markdown."""
     if isinstance(parameter, DefinedOption):
-        return defined(parameter.about)
+        takes, usual, _ = defined(parameter.about)
+        return takes, usual, words(_DEFAULT.sub("", parameter.help or ""))
     # What click itself shows: the value after the names, the default after the sentence.
     _, text = parameter.get_help_record(context) or ("", "")
     text = text.removesuffix("[required]").rstrip()
     default = _DEFAULT.search(text)
     text = _DEFAULT.sub("", text)
-    takes = not (parameter.is_flag or parameter.count)
-    value = parameter.make_metavar(context) if takes else ""
+    valued = not (parameter.is_flag or parameter.count)
+    value = parameter.make_metavar(context) if valued else ""
     return (
         code(value) if value else "",
         words(default[1]) if default else "required" if parameter.required else "",

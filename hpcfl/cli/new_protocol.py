@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Output
+from hpcfl.cli.options import Command, Output, argument, same
 from hpcfl.cli.terminal import alone
+from hpcfl.options.shared import RunOptions
 from hpcfl.system.outputs import FOLDER
 
 
-@click.command("new-protocol")
-@click.argument("name")
-@click.option("--output", type=Output(FOLDER), default=".", help="Folder for the files.")
+@click.command("new-protocol", cls=Command)
+@argument("name")
+@same(RunOptions, "output", "Folder for the files.", type=Output(FOLDER), default=".")
 @alone
 def command(name: str, output: Path) -> None:
     """Write NAME.py, a protocol to start from, and test_NAME.py, its test.

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Choice, Group, Output, argument, option
+from hpcfl.cli.options import Choice, Group, Output, argument, option, same
 from hpcfl.cli.terminal import alone, json_option, show
+from hpcfl.options.shared import RunOptions
 from hpcfl.submission.classes import CLASSES
 from hpcfl.system import outputs
 
@@ -19,7 +20,8 @@ def command() -> None:
     \b
     Examples:
       hpcfl submit classes
-      hpcfl submit pack results/small --class small --job job.sbatch --output secagg.zip
+      hpcfl submit pack results/small --class small --job job.sbatch \\
+          --output secagg.zip
       hpcfl submit verify secagg.zip
     """
 
@@ -35,9 +37,7 @@ def classes_command(as_json: bool) -> None:
 
 
 @command.command("pack")
-@argument(
-    "paths", nargs=-1, required=True, metavar="RESULTS...", type=click.Path(path_type=Path)
-)
+@argument("paths", nargs=-1, required=True, metavar="RESULTS...", type=click.Path(path_type=Path))
 @option(
     "--class",
     "class_name",
@@ -52,8 +52,12 @@ def classes_command(as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="The job script that made the results, which becomes a part of the submission.",
 )
-@option(
-    "--output", required=True, type=Output(outputs.SUBMISSION), help="The submission (.zip)."
+@same(
+    RunOptions,
+    "output",
+    "The submission (.zip).",
+    required=True,
+    type=Output(outputs.SUBMISSION),
 )
 @alone
 def pack_command(paths: tuple[Path, ...], class_name: str, job: Path, output: Path) -> None:
@@ -65,7 +69,8 @@ def pack_command(paths: tuple[Path, ...], class_name: str, job: Path, output: Pa
 
     \b
     Examples:
-      hpcfl submit pack results/small --class small --job job.sbatch --output secagg.zip
+      hpcfl submit pack results/small --class small --job job.sbatch \\
+          --output secagg.zip
     """
     outputs.check(output, outputs.SUBMISSION)
 

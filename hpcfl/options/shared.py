@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, option
+from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.system import outputs
 
 DEFAULT_LEVELS = 2**20
@@ -49,6 +49,7 @@ class CommonOptions(OptionGroup):
         unit="protocol",
         section=Section.WHAT,
     )
+    model: str | None = option(None, "A model.", unit="name", section=Section.WHAT)
     samples: int | None = option(
         None, "Samples of a device.", at_least=1, unit="samples", section=Section.SIZE
     )
@@ -346,12 +347,13 @@ class SeedOptions(OptionGroup):
 class LengthOptions(OptionGroup):
     """A model that says how long vectors are, in place of a number."""
 
-    model: str | None = option(
+    model: str | None = again(
+        CommonOptions,
+        "model",
         None,
-        "Let d be the number of parameters of a model of hpcfl train, such as 2nn or "
+        help="Let d be the number of parameters of a model of hpcfl train, such as 2nn or "
         "softmax@digits, or of what MODULE:FUNCTION returns (a torch module, arrays, or d), in "
         "place of --dim.",
-        unit="name",
         recorded="if given",
     )
 

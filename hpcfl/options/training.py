@@ -144,12 +144,12 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         unit="fraction",
         section=Section.SIZE,
     )
-    model: str | None = option(
+    model: str | None = again(
+        CommonOptions,
+        "model",
         None,
-        "Model, or MODULE:FUNCTION.",
+        help="Model, or MODULE:FUNCTION.",
         default_text="one for the data set",
-        unit="name",
-        section=Section.WHAT,
     )
     rounds: int = again(
         CommonOptions,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.advice.winners import SIZES, VALUES
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.plots import looks
 from hpcfl.plots.style import Frame, applied, legend_below, new_figure, readable_ticks, set_title
@@ -21,8 +20,13 @@ _LEAST = {"time": "shortest round", "upload": "least upload", "device-cpu": "lea
 
 
 @applied()
-def draw(found: Sequence[Sequence[str | None]], asked: AdviseOptions) -> Figure:
-    """Return a map with a tile for each setting of `hpcfl.advice.winners.grid`.
+def draw(
+    found: Sequence[Sequence[str | None]],
+    sizes: Sequence[int],
+    values: Sequence[float],
+    asked: AdviseOptions,
+) -> Figure:
+    """Return a map with a tile for each setting: a row for each value, a column for each d.
 
     A tile has the colour and the marker of the protocol that is first, and none where no protocol
     qualifies.
@@ -32,10 +36,9 @@ def draw(found: Sequence[Sequence[str | None]], asked: AdviseOptions) -> Figure:
     figure, (axes,) = new_figure(Frame(), height=3.4)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    values = VALUES[asked.over]
     names = sorted({name for row in found for name in row if name is not None})
     looked = looks.of_protocols(names)
-    across, up = _edges(SIZES), _edges(values)
+    across, up = _edges(sizes), _edges(values)
     for name in names:
         there = np.array([[one == name for one in row] for row in found])
         look = looked[name]
@@ -44,7 +47,7 @@ def draw(found: Sequence[Sequence[str | None]], asked: AdviseOptions) -> Figure:
         axes.pcolormesh(across, up, tiles, cmap=paint, alpha=0.35, linewidth=0, rasterized=True)
         rows, columns = np.nonzero(there)
         points = look.points() | {"markersize": 3, "label": name}
-        axes.plot(np.array(SIZES)[columns], np.array(values)[rows], **points)
+        axes.plot(np.array(sizes)[columns], np.array(values)[rows], **points)
     axes.set(xlabel="length d of the vectors", ylabel=_NAMES[asked.over])
     axes.set_xlim(across[0], across[-1])
     axes.set_ylim(up[0], up[-1])

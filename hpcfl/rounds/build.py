@@ -85,7 +85,7 @@ def build(
     # Not those of an enrolment, which comes before all rounds.
     droppable = [name for name in phase_names(protocol.steps) if name not in ("model", "result")]
     if phase not in droppable:
-        raise no_such(f"phase of {protocol.name} to drop out before called", phase, droppable)
+        raise no_such("phase", phase, droppable, place=f"{protocol.name}: ")
     return protocol, DropoutSchedule(devices, options.dropout, options.dropout_model, phase, seed)
 
 

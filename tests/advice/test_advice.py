@@ -165,7 +165,7 @@ def test_a_map_has_the_first_one_of_every_setting(monkeypatch):
 def test_a_map_is_drawn(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(winners, "VALUES", {"devices": (10, 100)})
-    monkeypatch.setattr("hpcfl.plots.winners.VALUES", {"devices": (10, 100)})
+    monkeypatch.setattr(winners, "SIZES", (1000, 100_000))
     KNOWN.save(tmp_path / "known.json")
     done = hpcfl(
         *("advise", "--calibration", tmp_path / "known.json", "--plot", tmp_path / "map.svg")

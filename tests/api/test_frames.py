@@ -192,7 +192,7 @@ def test_a_run_without_a_measured_round_has_a_row(tmp_path):
 
 
 def test_wrong_names_are_a_sentence(folder):
-    with pytest.raises(hpcfl.UsageError, match="'acuracy', which is no column; did you mean"):
+    with pytest.raises(hpcfl.UsageError, match="no column 'acuracy'; did you mean"):
         hpcfl.load_many(folder).records(["acuracy"])
 
 

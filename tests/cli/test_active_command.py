@@ -42,7 +42,7 @@ def test_devices_may_drop_out_of_the_check(tmp_path, protocol, phase):
         # The passive variant has no such phase.
         (
             ["secagg", "--security", "passive", "--dropout-phase", "consistency_check"],
-            "no phase 'consistency_check'",
+            "secagg: there is no phase 'consistency_check'",
         ),
     ],
 )

@@ -56,7 +56,7 @@ def test_it_is_predicted_exposed_swept_and_an_argument_of_the_api():
     assert (found["model"], found["predictions"][0]["dim"]) == ("sizes:hundred", 100)
     assert "d = 100 (sizes:hundred)" in told(*predicted)
 
-    exposed = ("privacy", "exposure", "sparse", "--samples", 100, "--json")
+    exposed = ("privacy", "exposure", "sparse", "--simulated", 100, "--json")
     by_model = json.loads(told(*exposed, "--model", "sizes:hundred"))
     assert by_model == json.loads(told(*exposed, "--dim", 100))
 

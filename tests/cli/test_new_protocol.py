@@ -78,7 +78,7 @@ def test_it_runs_with_every_command(written):
     run = load("run.h5")
     found = json.loads(told("predict", NAMED, *size, "--calibration", "c.json", "--json"))
     (predicted,) = found["predictions"]
-    exposed = json.loads(told("privacy", "exposure", NAMED, "--samples", 100, "--json"))
+    exposed = json.loads(told("privacy", "exposure", NAMED, "--simulated", 100, "--json"))
 
     assert run.validated.all()
     assert run.config["promises"]

@@ -38,6 +38,7 @@ WRITES = {
     "merge --output": ("x", "merge", "good.h5"),
     "report --html": ("x.html", "report", "good.h5"),
     "report --trace": ("x.json", "report", "good.h5"),
+    "advise --plot": ("x.svg", "advise", "--calibration", "known.json"),
     "plot --output": ("x.png", "plot", "good.h5", "--kind", "phases"),
     "calibrate --output": ("x.json", "calibrate"),
     "optimize fedsgd-dpc --save-constants": ("x.json", "optimize", "fedsgd-dpc", *CONSTANTS),
@@ -55,7 +56,7 @@ WRITES = {
 # What is only read, or read and then continued in a form of its own.
 READS = {
     *("bench --resume", "bench --updates", "train --resume", "train --data-dir"),
-    *("predict --calibration", "optimize fedsgd-dpc --constants"),
+    *("predict --calibration", "advise --calibration", "optimize fedsgd-dpc --constants"),
     *("optimize fedsgd-dpc --data-dir", "reproduce --data-dir", "doctor --results"),
     "submit pack --job",
 }
@@ -74,6 +75,7 @@ REPLACED = [
     one
     for one in WRITES
     if one.startswith(("report", "plot", "optimize", "privacy", "reproduce --document"))
+    # Who is first is found out for hundreds of settings.
 ]
 
 

@@ -288,7 +288,7 @@ def test_what_is_declared_is_predicted_and_exposed(given):
     found = json.loads(told("predict", given, *size, "--calibration", "c.json", "--json"))
     predicted = found["predictions"][0]["total"]["bytes_up"]
     assert {run.bytes_up.sum(axis=1)[run.survived].mean()} == {predicted}
-    told("privacy", "exposure", given, "--samples", 100)
+    told("privacy", "exposure", given, "--simulated", 100)
 
 
 def test_a_class_within_another_is_found_too():

@@ -421,7 +421,7 @@ def test_what_an_algorithm_costs_is_what_it_declares():
         (("--theta", 1), "--theta"),
         (("--zeta=wide",), "'wide' is not a number"),
         (("--zeta",), "'--zeta' requires an argument"),
-        (("--clip", 1), "loud has no setting --clip"),
+        (("--clip-norm", 1), "loud has no setting --clip-norm"),
     ):
         assert said in refusal("privacy", "epsilon", *given[:3], "--sigma", 1, *wrong)
 

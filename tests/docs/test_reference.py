@@ -81,7 +81,8 @@ def test_every_option_has_its_names_default_and_sentence(command, context):
         assert not option.required or row["default"] == "required", names
         if isinstance(option, DefinedOption):
             about = option.about
-            for word in (*about.choices, *filter(None, (about.range, about.unit))):
+            unit = "" if about.choices else about.unit
+            for word in (*about.choices, *filter(None, (about.range, unit))):
                 assert word in row["value"], names
             assert about.type is bool or row["value"], names
 
