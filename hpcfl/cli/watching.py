@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ class Spoken(RoundObserver):
 
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
+        # Rounds to come whose time nobody has told yet, and when the first of them began.
+        self._untold, self._began = 0, 0.0
 
     def refused(self, index: int, error: HpcflError) -> None:
         click.echo(f"round {index}: {error}", err=True)
@@ -35,24 +38,44 @@ class Spoken(RoundObserver):
     def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
         if launch.terminal_for_progress() is None:
             return
+        self._untold, self._began = rounds, time.monotonic()
+        seconds = self._expected(protocol, ranks)
+        if seconds is not None:
+            self._untold = 0
+            self._tell(
+                formats.counted(rounds, "round"), rounds * seconds, "this host's calibration"
+            )
+
+    def _expected(self, protocol: AggregationProtocol, ranks: int) -> float | None:
+        """Return how long a round will take, None if that is not known beforehand."""
         from hpcfl.costmodel.elapsed import seconds_of_round
 
-        seconds = seconds_of_round(protocol, ranks)
-        if seconds is not None and rounds * seconds > LONG_SECONDS:
-            click.echo(
-                f"{formats.counted(rounds, 'round')} may take about "
-                f"{formats.duration(rounds * seconds)}, by this host's calibration.",
-                err=True,
-            )
+        return seconds_of_round(protocol, ranks)
+
+    def _tell(self, rounds: str, seconds: float, by: str) -> None:
+        if seconds > LONG_SECONDS:
+            took = formats.duration(seconds)
+            click.echo(f"{rounds} may take about {took}, by {by}.", err=True)
 
     def warned(self, sentence: str) -> None:
         terminal.warn(sentence)
 
     def ended(self, index: int) -> None:
+        left, self._untold = self._untold - 1, 0
+        if left > 0:
+            seconds = left * (time.monotonic() - self._began)
+            self._tell(f"{formats.counted(left, 'round')} more", seconds, "the first one")
         self._progress()
 
 
-class Rows(Spoken):
+class SpokenOfTraining(Spoken):
+    """The same of training, most of whose time no calibration knows."""
+
+    def _expected(self, protocol: AggregationProtocol, ranks: int) -> float | None:
+        return None
+
+
+class Rows(SpokenOfTraining):
     """Prints a line for every round of training, under a heading; of private training, epsilons."""
 
     def __init__(self, private: bool) -> None:

@@ -120,6 +120,11 @@ class Training:
         """The model, shape (d,)."""
         return self._state[: self._dim]
 
+    @property
+    def rounds_left(self) -> int:
+        """Rounds that are planned and have not been played, at the server."""
+        return self._options.rounds - self._next_round
+
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up the state of an interrupted run, at the server."""
         self._next_round = checkpoint.next_round

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from commandline import hpcfl
 
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
+from hpcfl.cli import watching
 from hpcfl.costmodel.calibration import Calibration, default_path
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.results import load
@@ -61,6 +63,24 @@ def test_a_terminal_is_told_what_takes_long(tmp_path, monkeypatch, each, told):
 
     assert found.returncode == 0
     assert ("12 rounds may take about" in found.stderr) is told
+
+
+@pytest.mark.parametrize("command", ["bench", "train"])
+def test_without_a_calibration_the_first_round_tells_how_long_the_others_take(
+    command, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(launch, "terminal_for_progress", io.StringIO)
+    monkeypatch.setattr(watching, "LONG_SECONDS", 0)
+    subject = {"bench": ("fedavg", "--warmup", 0, "--dim", 5), "train": ("fedavg",)}
+    if command == "train":
+        pytest.importorskip("torch")
+    typed = (*subject[command], "--devices", 3, "--rounds", 4, "--output", tmp_path / "a.h5")
+    found = hpcfl(command, *typed)
+
+    assert found.returncode == 0, found.stderr
+    (told,) = (line for line in found.stderr.splitlines() if "may take" in line)
+    assert re.fullmatch(r"3 rounds more may take about .+, by the first one\.", told)
 
 
 def test_noise_is_in_the_time_that_a_sweep_is_estimated_to_take(tmp_path, monkeypatch):
