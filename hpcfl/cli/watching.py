@@ -29,8 +29,6 @@ class Spoken(RoundObserver):
 
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
-        # Rounds to come whose time nobody has told yet, and when the first of them began.
-        self._untold, self._began = 0, 0.0
 
     def refused(self, index: int, error: HpcflError) -> None:
         click.echo(f"round {index}: {error}", err=True)
@@ -38,41 +36,41 @@ class Spoken(RoundObserver):
     def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
         if launch.terminal_for_progress() is None:
             return
-        self._untold, self._began = rounds, time.monotonic()
-        seconds = self._expected(protocol, ranks)
-        if seconds is not None:
-            self._untold = 0
-            self._tell(
-                formats.counted(rounds, "round"), rounds * seconds, "this host's calibration"
-            )
-
-    def _expected(self, protocol: AggregationProtocol, ranks: int) -> float | None:
-        """Return how long a round will take, None if that is not known beforehand."""
         from hpcfl.costmodel.elapsed import seconds_of_round
 
-        return seconds_of_round(protocol, ranks)
-
-    def _tell(self, rounds: str, seconds: float, by: str) -> None:
-        if seconds > LONG_SECONDS:
-            took = formats.duration(seconds)
-            click.echo(f"{rounds} may take about {took}, by {by}.", err=True)
+        seconds = seconds_of_round(protocol, ranks)
+        if seconds is not None:
+            _tell(formats.counted(rounds, "round"), rounds * seconds, "this host's calibration")
 
     def warned(self, sentence: str) -> None:
         terminal.warn(sentence)
 
     def ended(self, index: int) -> None:
-        left, self._untold = self._untold - 1, 0
-        if left > 0:
-            seconds = left * (time.monotonic() - self._began)
-            self._tell(f"{formats.counted(left, 'round')} more", seconds, "the first one")
         self._progress()
 
 
 class SpokenOfTraining(Spoken):
-    """The same of training, most of whose time no calibration knows."""
+    """The same of training, most of whose time no calibration knows: the first round tells it."""
 
-    def _expected(self, protocol: AggregationProtocol, ranks: int) -> float | None:
-        return None
+    def __init__(self) -> None:
+        super().__init__()
+        self._untold, self._began = 0, 0.0
+
+    def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
+        if launch.terminal_for_progress() is not None:
+            self._untold, self._began = rounds, time.monotonic()
+
+    def ended(self, index: int) -> None:
+        left, self._untold = self._untold - 1, 0
+        if left > 0:
+            seconds = left * (time.monotonic() - self._began)
+            _tell(f"{formats.counted(left, 'round')} more", seconds, "the first one")
+
+
+def _tell(rounds: str, seconds: float, by: str) -> None:
+    """Say how long rounds take, if it is long."""
+    if seconds > LONG_SECONDS:
+        click.echo(f"{rounds} may take about {formats.duration(seconds)}, by {by}.", err=True)
 
 
 class Rows(SpokenOfTraining):

@@ -143,7 +143,7 @@ def test_a_sum_that_wrapped_around_is_no_right_sum(bits, right):
     ("options", "sentence"),
     [
         ({"upload": "reduce"}, "sparse cannot use --upload reduce"),
-        ({"dropout_phase": "result"}, "has no phase 'result' to drop out before"),
+        ({"dropout_phase": "result"}, "there is no phase 'result'"),
         ({"levels": 2**30}, "the largest admissible number of levels is"),
     ],
 )

@@ -65,18 +65,12 @@ def test_a_terminal_is_told_what_takes_long(tmp_path, monkeypatch, each, told):
     assert ("12 rounds may take about" in found.stderr) is told
 
 
-@pytest.mark.parametrize("command", ["bench", "train"])
-def test_without_a_calibration_the_first_round_tells_how_long_the_others_take(
-    command, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_of_training_the_first_round_tells_how_long_the_others_take(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
     monkeypatch.setattr(launch, "terminal_for_progress", io.StringIO)
     monkeypatch.setattr(watching, "LONG_SECONDS", 0)
-    subject = {"bench": ("fedavg", "--warmup", 0, "--dim", 5), "train": ("fedavg",)}
-    if command == "train":
-        pytest.importorskip("torch")
-    typed = (*subject[command], "--devices", 3, "--rounds", 4, "--output", tmp_path / "a.h5")
-    found = hpcfl(command, *typed)
+    typed = ("fedavg", "--devices", 3, "--rounds", 4, "--output", tmp_path / "a.h5")
+    found = hpcfl("train", *typed)
 
     assert found.returncode == 0, found.stderr
     (told,) = (line for line in found.stderr.splitlines() if "may take" in line)

@@ -60,7 +60,7 @@ def refused(read, path, expected, name):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="there is no data set 'minst'; there are mnist, cifar10"):
+    with pytest.raises(UsageError, match="there is no data set 'minst'; did you mean 'mnist'"):
         load("minst")
 
 

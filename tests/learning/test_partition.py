@@ -255,7 +255,7 @@ def test_writers_stay_whole_and_are_dealt_out_evenly(writers, seed, data):
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ("", "there is no partition ''; there are iid, shards, two-digit, dirichlet"),
+        ("", "there is no partition ''; choose one of iid, shards, two-digit, dirichlet"),
         ("IID", "there is no partition 'IID'"),
         ("iid:3", "there is no partition 'iid:3'"),
         ("dirichlet", "has no concentration: give a number, as in dirichlet:0.5"),

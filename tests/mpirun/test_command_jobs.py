@@ -40,7 +40,7 @@ run = hpcfl.bench("secagg", dim=100, rounds=1, warmup=0, dropout=0.0, output=sys
 try:
     hpcfl.bench("secagg", dim=100, dropout_phase="never")
 except hpcfl.UsageError as error:
-    refused = "has no phase 'never'" in str(error)
+    refused = "there is no phase 'never'" in str(error)
 try:
     hpcfl.sweep(
         {"protocol": ["fedavg", "prf"], "devices": 3, "dim": 9, "rounds": 1, "dropout": 0.4},

@@ -63,7 +63,7 @@ def test_a_paper_stands_for_all_of_its_artefacts(names, count):
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(UsageError, match="hpcfl reproduce --list"):
-        select(("zcdp/figure-99",))
+        select(("nothing/like-it",))
 
 
 def test_the_scale_is_the_papers_where_time_allows():

@@ -157,8 +157,8 @@ def test_columns_are_chosen_and_ordered_in_every_form(pair):
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ("protocol,acuracy", "'acuracy', which is no column; did you mean 'accuracy'?"),
-        ("protocol,", "'', which is no column"),
+        ("protocol,acuracy", "there is no column 'acuracy'; did you mean 'accuracy'?"),
+        ("protocol,", "there is no column ''; choose one of"),
         ("dim,dim", "--columns has dim twice"),
     ],
 )

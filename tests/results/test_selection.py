@@ -42,7 +42,7 @@ def test_runs_that_are_as_described_are_kept_in_their_order(runs, text, kept):
         ("protocol=", "give KEY=VALUE"),
         ("", "give KEY=VALUE"),
         ("protocol=sparse,", "give KEY=VALUE"),
-        ("alhpa=0.1", "'alhpa', which no run records; did you mean 'alpha'?; there are alpha, dev"),
+        ("alhpa=0.1", "there is no key that a run records called 'alhpa'; did you mean 'alpha'?"),
         ("alpha=0.3", "no run has alpha=0.3: there are 0.1, 0.25"),
         ("protocol=secagg,alpha=0.25", "no run has alpha=0.25: there are 0.1"),
         ("devices=four", "no run has devices=four: there are 4"),

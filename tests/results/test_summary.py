@@ -157,7 +157,7 @@ def test_the_baseline_goes_by_its_file_or_by_its_protocol_if_that_is_unique(thre
     assert baselines(three, "sparse") == [three[0]] * 3
     with pytest.raises(UsageError, match=r"any of .*second\.h5, .*third\.h5"):
         baselines(three, "secagg")
-    with pytest.raises(UsageError, match=r"none of sparse, secagg, first\.h5"):
+    with pytest.raises(UsageError, match=r"choose one of sparse, secagg, first\.h5"):
         baselines(three, "fedavg")
 
 

@@ -194,11 +194,11 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         (TRAIN.replace("fedavg", "fedagv"), "[grid], algorithm", "'fedagv'"),
         (TRAIN + "aggregate = ['secag']", "[grid], aggregate", "there is no protocol 'secag'"),
         (TRAIN + "aggregate = ['secagg']\nalpha = [0.1]", "[grid], alpha", "fedavg has no use"),
-        (TRAIN + "dim = [3]", "[grid], dim", "a plan has no such option, see hpcfl train --help"),
-        (TRAIN + "resume = ['x']", "[grid], resume", "a plan has no such option"),
+        (TRAIN + "dim = [3]", "[grid], dim", "there is no option of a plan 'dim'; see hpcfl train --help"),
+        (TRAIN + "resume = ['x']", "[grid], resume", "there is no option of a plan 'resume'"),
         (TRAIN + "preset = ['zcdp']", "[grid], preset", "choose one of"),
         (TRAIN + "data-dir = ['x']", "[grid], data-dir", "fedavg has no use for it"),
-        (GRID + "epochs = [3]", "[grid], epochs", "a plan has no such option"),
+        (GRID + "epochs = [3]", "[grid], epochs", "there is no option of a plan 'epochs'"),
     ],
 )
 def test_a_wrong_plan_is_refused_with_file_table_and_key(tmp_path, text, place, sentence):

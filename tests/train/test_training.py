@@ -296,7 +296,7 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
     [
         ({"rounds": 0}, "--rounds is 0"),
         ({"aggregate": "sparse", "upload": "reduce"}, "sparse cannot use --upload reduce"),
-        ({"aggregate": "secagg", "dropout_phase": "lunch"}, "has no phase 'lunch' to drop out"),
+        ({"aggregate": "secagg", "dropout_phase": "lunch"}, "there is no phase 'lunch'"),
         ({"uplink_mbps": 0.0}, "--uplink-mbps is"),
         ({"target_accuracy": 1.5}, "--target-accuracy is 1.5"),
         ({"server_momentum": 1.0}, "--server-momentum is 1.0"),

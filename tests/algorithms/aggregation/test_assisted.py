@@ -352,7 +352,7 @@ def test_a_protocol_without_helpers_refuses_them():
 
 
 def test_a_device_drops_out_of_a_round_not_of_the_enrolment_before_it(tmp_path):
-    words = "assisted has no phase 'advertise_keys' to drop out before; choose one of masked_input"
+    words = "assisted: there is no phase 'advertise_keys'; choose one of masked_input"
     given = {"devices": 4, "dim": 5, "rounds": 1, "dropout_phase": "advertise_keys"}
     with pytest.raises(UsageError, match=words):
         hpcfl.bench("assisted", **given, output=tmp_path / "run.h5")

@@ -30,10 +30,10 @@ def test_the_built_in_protocols_run_validated_rounds_in_an_experiment(name):
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(UsageError) as caught:
-        find("secag")
+        find("nothing-like-it")
     sentence = (
-        "there is no protocol 'secag'; choose one of fedavg, secagg, secagg-graph, sparse, cohort, "
-        "common, lightsecagg, committee, assisted, ckks, prf, or give MODULE:CLASS"
+        "there is no protocol 'nothing-like-it'; choose one of fedavg, secagg, secagg-graph, "
+        "sparse, cohort, common, lightsecagg, committee, assisted, ckks, prf, or give MODULE:CLASS"
     )
     assert sentence == str(caught.value)
     assert 2 == caught.value.exit_status
