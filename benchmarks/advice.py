@@ -75,7 +75,7 @@ def measured(run: Run, criterion: str, uplink: float) -> float:
         counted = run.survived[kept]
     if criterion == "time":
         link = LinkModel(uplink_mbps=uplink)
-        return float(np.median(run.modelled_seconds(link).sum(axis=1)[kept]))
+        return float(np.median(run.modelled_seconds(link).sum(axis=1)))
     if criterion == "upload":
         return float(run.bytes_up[kept].sum(axis=1)[counted].mean())
     return float(run.cpu_seconds[kept][:, :, :-1].sum(axis=1)[counted].mean())

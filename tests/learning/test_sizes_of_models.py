@@ -137,7 +137,7 @@ def test_what_a_function_returns_is_counted(name, count):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("resnet", "no model 'resnet'; there are softmax, 2nn"),
+        ("resnet", "no model 'resnet'; choose one of softmax, 2nn"),
         ("2nn@imagenet", "no data set 'imagenet'; there are mnist"),
         ("mnist-cnn@adult", "needs images"),
         ("sized:nothing", "must return a torch.nn.Module, arrays .* not NoneType"),

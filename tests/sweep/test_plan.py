@@ -194,7 +194,11 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         (TRAIN.replace("fedavg", "fedagv"), "[grid], algorithm", "'fedagv'"),
         (TRAIN + "aggregate = ['secag']", "[grid], aggregate", "there is no protocol 'secag'"),
         (TRAIN + "aggregate = ['secagg']\nalpha = [0.1]", "[grid], alpha", "fedavg has no use"),
-        (TRAIN + "dim = [3]", "[grid], dim", "there is no option of a plan 'dim'; see hpcfl train --help"),
+        (
+            TRAIN + "dim = [3]",
+            "[grid], dim",
+            "there is no option of a plan 'dim'; see hpcfl train --help",
+        ),
         (TRAIN + "resume = ['x']", "[grid], resume", "there is no option of a plan 'resume'"),
         (TRAIN + "preset = ['zcdp']", "[grid], preset", "choose one of"),
         (TRAIN + "data-dir = ['x']", "[grid], data-dir", "fedavg has no use for it"),
