@@ -31,8 +31,8 @@ from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
 
-# Nine of ten CPU times of devices and servers, in rounds that nothing was fitted to, lay within this
-# of their prediction (docs/prediction.md, "How good it is").
+# In rounds that nothing was fitted to, nine of ten CPU times of devices and servers lay within this
+# of their predictions (docs/prediction.md, "How good it is").
 ERROR = 0.16
 # Devices for which exposure is computed.
 _MOST_EXPOSED = 2_000

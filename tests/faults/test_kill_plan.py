@@ -37,7 +37,7 @@ def test_a_plan_says_who_dies_when():
         ("rank=6+1,phase=unmask,round=0", "rank 6 holds no device; .* to 5"),
         (
             "rank=1,phase=unmsk,round=0",
-            "there is no phase of secagg called 'unmsk'; did you mean 'unmask'",
+            "no phase of secagg called 'unmsk'; did you mean 'unmask'",
         ),
         ("rank=1,phase=unmask,round=12", "there is no round 12; the rounds are 0 to 11"),
         ("rank=1,phase=unmask", "cannot be read: write it like rank=7,phase"),

@@ -197,7 +197,7 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         (
             TRAIN + "dim = [3]",
             "[grid], dim",
-            "there is no option of a plan 'dim'; see hpcfl train --help",
+            "no option of a plan 'dim'; see hpcfl train --help",
         ),
         (TRAIN + "resume = ['x']", "[grid], resume", "there is no option of a plan 'resume'"),
         (TRAIN + "preset = ['zcdp']", "[grid], preset", "choose one of"),
