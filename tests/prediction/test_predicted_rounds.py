@@ -451,14 +451,18 @@ def test_overheads_are_what_operations_do_not_explain(monkeypatch):
     none = overheads.measure({name: [1e3] for name in OPERATIONS})
 
     assert set(found) == set(OVERHEADS)
-    assert min(found["device_secagg"]) > 0
+
+    def total(samples, name):
+        """Return an overhead in a round of the fewest devices, of which a part may be below 0."""
+        return median(samples[name]) + overheads.FEW * median(samples[f"{name}_each"])
+
+    assert total(found, "device_secagg") > 0
     # Where operations account for more than there was, it is taken off again.
-    few = median(none["device_secagg"]) + overheads.FEW * median(none["device_secagg_each"])
-    assert few < 0
+    assert total(none, "device_secagg") < 0
     # Beside what it does once, the server does something for each device.
     assert median(found["server_secagg_each"]) > 0
     # Members of a committee and helpers have overheads of their own.
-    assert median(found["member_committee"]) > 0 < median(found["helper_assisted"])
+    assert total(found, "member_committee") > 0 < total(found, "helper_assisted")
     assert max(found["member_secagg"] + found["helper_secagg"]) == 0
 
 
