@@ -126,7 +126,7 @@ def unpack(path: Path, folder: Path) -> Unpacked:
                 taken = None if member.filename == JOB else folder / member.filename
                 found[member.filename] = _take(archive, member, taken)
                 results += [] if taken is None else [taken]
-    except (BadZipFile, EOFError, LookupError, NotImplementedError, RuntimeError) as error:
+    except (BadZipFile, EOFError, NotImplementedError) as error:
         raise ValueError(f"it is damaged ({files.brief(error)})") from None
     return Unpacked(size, found, manifest, tuple(results))
 
