@@ -154,7 +154,7 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
     from hpcfl.reproduce.document import comparison, draw, tally
     from hpcfl.reproduce.store import Store
 
-    store = Store(output, artefact.id.partition("/")[0])
+    store = Store(output, artefact.group)
     found = store.results(artefact)
     assert found is not None
     scale, results = found
@@ -166,9 +166,7 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
 
 
 def _list(output: Path) -> None:
-    from hpcfl.reproduce import PAPERS
-    from hpcfl.reproduce.document import overview
-    from hpcfl.reproduce.store import Store
+    from hpcfl.reproduce.document import opened, overview
 
-    stores = {paper: Store(output, paper) for paper in PAPERS}
-    click.echo(overview(stores).text())
+    stores = opened(output)
+    click.echo(overview(stores, [*stores]).text())

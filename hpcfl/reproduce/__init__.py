@@ -8,6 +8,7 @@ from __future__ import annotations
 from hpcfl.errors import no_such
 from hpcfl.reproduce import locks, queries, sparse_secagg, zcdp
 from hpcfl.reproduce.artefact import Artefact
+from hpcfl.reproduce.study import artefacts as study
 
 PAPERS = {
     "sparse-secagg": "Ergun, Sami and Guler, Sparsified Secure Aggregation (arXiv:2112.12872)",
@@ -18,9 +19,11 @@ PAPERS = {
     "differential privacy (FedSGD-DPC)",
 }
 
+STUDY = "study"  # of no paper, and with a page of its own
+
 ARTEFACTS: dict[str, Artefact] = {
     artefact.id: artefact
-    for module in (sparse_secagg, zcdp, locks, queries)
+    for module in (sparse_secagg, zcdp, locks, queries, study)
     for artefact in module.ARTEFACTS
 }
 
@@ -36,7 +39,7 @@ def select(names: tuple[str, ...]) -> list[Artefact]:
             raise no_such(
                 "table or figure",
                 name,
-                [*ARTEFACTS, *PAPERS],
+                [*ARTEFACTS, *PAPERS, STUDY],
                 also="'hpcfl reproduce --list' shows them all",
                 listed=False,
             )

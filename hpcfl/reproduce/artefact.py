@@ -73,6 +73,11 @@ class Artefact:
     draw: Callable[[Sequence[Result]], list[Panel]] | None = None
     data: tuple[str, ...] = ()  # data sets that it needs
 
+    @property
+    def group(self) -> str:
+        """The paper, or the study, that it belongs to."""
+        return self.id.partition("/")[0]
+
     def scale(self, minutes: float) -> str:
         """Return the largest scale that takes so long at most, or the shortest."""
         fitting = [scale for scale in self.scales if self.scales[scale].minutes <= minutes]

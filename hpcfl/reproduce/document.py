@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcfl.plots import panels, style
 from hpcfl.report.table import Column, Table, label
-from hpcfl.reproduce import ARTEFACTS, PAPERS
+from hpcfl.reproduce import ARTEFACTS, PAPERS, STUDY
 from hpcfl.reproduce.artefact import MATCHES, SHOWN, Artefact, Line, Result
 from hpcfl.reproduce.store import Store
 from hpcfl.system import outputs
@@ -60,27 +60,33 @@ def write(path: Path, folder: Path) -> None:
 
     `folder` is where results are kept.
     """
-    stores = {paper: Store(folder, paper) for paper in PAPERS}
-    parts = [_HEAD, overview(stores).markdown()]
+    stores = opened(folder)
+    parts = [_HEAD, overview(stores, [*PAPERS]).markdown()]
     for paper, name in PAPERS.items():
         parts.append(f"## {name}")
         for artefact in ARTEFACTS.values():
-            store = stores[artefact.id.partition("/")[0]]
-            if artefact.id.startswith(f"{paper}/") and store.results(artefact) is not None:
+            store = stores[paper]
+            if artefact.group == paper and store.results(artefact) is not None:
                 parts.append(_section(artefact, store, path))
     outputs.write(path, outputs.DOCUMENT, "\n\n".join(parts) + "\n")
 
 
-def overview(stores: Mapping[str, Store]) -> Table:
-    """Return all artefacts and how far they are."""
+def opened(folder: Path) -> dict[str, Store]:
+    """Return what is kept of every paper and of the study, by their names."""
+    return {name: Store(folder, name) for name in (*PAPERS, STUDY)}
+
+
+def overview(stores: Mapping[str, Store], among: Sequence[str]) -> Table:
+    """Return the artefacts of some papers, or of the study, and how far they are."""
     columns = [
         label("artefact", "table or figure"),
         label("title", "what it shows"),
         label("state"),
     ]
     rows = [
-        [artefact.id, artefact.title, state(artefact, stores[artefact.id.partition("/")[0]])]
+        [artefact.id, artefact.title, state(artefact, stores[artefact.group])]
         for artefact in ARTEFACTS.values()
+        if artefact.group in among
     ]
     return Table(columns, rows)
 

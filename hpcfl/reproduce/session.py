@@ -35,7 +35,7 @@ def run(
     kept.
     """
     settings = artefact.scales[scale].settings
-    store = world.first_alone(lambda: _store(folder, artefact.id.partition("/")[0]))
+    store = world.first_alone(lambda: _store(folder, artefact.group))
     parts, numbers = None, []
     if store is not None:
         numbers = list(range(len(settings))) if again else store.missing(settings)

@@ -1,0 +1,1 @@
+"""The study: what private federated learning costs, with each protocol."""
