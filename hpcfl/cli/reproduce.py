@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     default=Path("results/reproduction"),
 )
 @option("--again", is_flag=True, help="Also run again what was run before.")
+@option("--kept", is_flag=True, help="Run nothing: show, draw and write what was run before.")
 @same(
     CommonOptions, "plot", "Draw the figure too: .png, .svg or .pdf.", type=Output(outputs.FIGURE)
 )
@@ -65,6 +66,7 @@ def command(
     data_dir: Path | None,
     output: Path,
     again: bool,
+    kept: bool,
     plot: Path | None,
     document: Path | None,
 ) -> None:
@@ -80,15 +82,18 @@ def command(
       mpirun -n 3 hpcfl reproduce sparse-secagg/figure-5 --data-dir data
       hpcfl reproduce zcdp/figure-7 --data-dir data --plot figure-7.pdf
       hpcfl reproduce --document docs/reproduction.md
+      hpcfl reproduce study --kept --document docs/study.md
     """
     from hpcfl.comm.world import connect
-    from hpcfl.reproduce import select
+    from hpcfl.reproduce import STUDY, select
 
     if not (names or listing or document):
         raise UsageError("name a table or figure, or give --list or --document")
     chosen = select(names)
     if plot is not None and (len(chosen) != 1 or chosen[0].draw is None):
         raise UsageError("--plot takes one artefact that has a figure")
+    if kept and (again or scale):
+        raise UsageError("--kept runs nothing: leave --again and --scale out")
     world = connect()
     wanted = (
         (output if chosen else None, outputs.FOLDER),
@@ -98,22 +103,33 @@ def command(
     told = world.first_alone(
         lambda: {kind: outputs.check(path, kind) for path, kind in wanted if path is not None}
     )
-    for artefact in chosen:
+    for artefact in chosen if not kept else ():
         _check(artefact, scale, data_dir)
     if world.rank == 0 and listing:
         _list(output)
     for artefact in chosen:
-        _run(world, artefact, scale or artefact.scale(max_minutes), data_dir, output, again)
+        if not kept:
+            _run(world, artefact, scale or artefact.scale(max_minutes), data_dir, output, again)
         if told is not None:
             _print(artefact, output, plot)
     if told is not None and plot is not None:
         click.echo(f"Figure: {told[outputs.FIGURE]}")
     if told is not None and document is not None:
+        _write(document, output, {artefact.group for artefact in chosen} == {STUDY})
+        click.echo(f"Document: {told[outputs.DOCUMENT]}")
+    world.settle(None)
+
+
+def _write(document: Path, output: Path, of_study: bool) -> None:
+    """Write the page of the study, or that of all papers."""
+    if of_study:
+        from hpcfl.reproduce.study import page
+
+        page.write(document, output)
+    else:
         from hpcfl.reproduce import document as documents
 
         documents.write(document, output)
-        click.echo(f"Document: {told[outputs.DOCUMENT]}")
-    world.settle(None)
 
 
 def _check(artefact: Artefact, scale: str | None, data_dir: Path | None) -> None:
@@ -151,12 +167,14 @@ def _run(
 
 
 def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
-    from hpcfl.reproduce.document import comparison, draw, tally
+    from hpcfl.reproduce.document import comparison, draw, state, tally
     from hpcfl.reproduce.store import Store
 
     store = Store(output, artefact.group)
     found = store.results(artefact)
-    assert found is not None
+    if found is None:
+        click.echo(f"{artefact.id}: {state(artefact, store)}\n")
+        return
     scale, results = found
     lines = store.compare(artefact, results)
     click.echo(f"{artefact.id}, {artefact.scales[scale].what}: {tally(lines)}\n")

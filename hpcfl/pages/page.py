@@ -65,17 +65,7 @@ def render(pools: Sequence[Pool], summaries: Sequence[Summary], compared: Table)
     runs = sum(len(pool.runs) for pool in pools)
     title = f"hpcfl: {runs} run{'s' if runs != 1 else ''}"
     drawn = figures([run for pool in pools for run in pool.drawn])
-    head = [
-        Markup('<meta charset="utf-8">'),
-        Markup('<meta name="generator" content="hpcfl">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        element("title", title),
-        element("style", Markup(_STYLE)),
-    ]
     body = [
-        element("h1", title),
-        element("p", f"Written by hpcfl {__version__}."),
         element(
             "section",
             join([element("h2", "Summary"), compared.html()]),
@@ -93,6 +83,20 @@ def render(pools: Sequence[Pool], summaries: Sequence[Summary], compared: Table)
         for number, (pool, summary) in enumerate(zip(pools, summaries, strict=True), 1)
     ]
     body.append(element("section", join([element("h2", "Runs"), *shown])))
+    return shell(title, body)
+
+
+def shell(title: str, body: Sequence[Markup]) -> str:
+    """Return a page of its own with a title and this body below it."""
+    head = [
+        Markup('<meta charset="utf-8">'),
+        Markup('<meta name="generator" content="hpcfl">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        element("title", title),
+        element("style", Markup(_STYLE)),
+    ]
+    body = [element("h1", title), element("p", f"Written by hpcfl {__version__}."), *body]
     page = element(
         "html",
         join([element("head", join(head)), element("body", element("main", join(body)))]),

@@ -1,0 +1,341 @@
+"""What the study says, in sentences whose figures come from what was run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hpcfl.reproduce.artefact import Result
+from hpcfl.reproduce.study import costs, training
+from hpcfl.reproduce.study.found import Costs, Estimate, Missing, mean_of, spread
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim about protocols, with what it rests on and what would refute it."""
+
+    title: str
+    says: str
+    command: str
+    refuted_by: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that was run."""
+
+    costs: Costs
+    trained: dict[str, list[Result]]  # by the names of tasks
+    accuracies: list[Result]  # of training with noise
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    """Return what can be said of what was run."""
+    said = []
+    for make in _FINDINGS:
+        try:
+            said.append(make(evidence))
+        except Missing:
+            continue
+    return said
+
+
+def missing(evidence: Evidence) -> int:
+    """Return how many findings wait for something that was not run."""
+    return len(_FINDINGS) - len(findings(evidence))
+
+
+_BENCH = "hpcfl bench {} --devices 100 --dim 165000 --dropout 0.3"
+
+
+def _bytes(evidence: Evidence) -> Finding:
+    sent = {
+        name: evidence.costs.at("secagg")["bytes_up"] / evidence.costs.at(name)["bytes_up"]
+        for name in ("sparse", "cohort", "common")
+    }
+    narrow = evidence.costs.at("secagg")["bytes_up"] / _at(evidence, "common", bits=16)["bytes_up"]
+    return Finding(
+        "A tenth of the coordinates is a tenth of the bytes, whoever selects them",
+        f"A device of `sparse` sends {sent['sparse']:.2f} times fewer bytes in a round than one of "
+        f"`secagg`, of `cohort` {sent['cohort']:.2f} and of `common` {sent['common']:.2f} times; "
+        f"`common` with 16 bits a value {narrow:.2f} times. Bytes are counted, and the same in "
+        "every run but for the few that locations take.",
+        _BENCH.format("sparse"),
+        "a run with other bytes",
+    )
+
+
+def _at(evidence: Evidence, protocol: str, **changes: Any) -> dict[str, Any]:
+    return evidence.costs.at(protocol, **changes)
+
+
+def _cpu_of_sparse(evidence: Evidence) -> Finding:
+    device, server = (
+        evidence.costs.ratio(what, ("sparse", {}), ("secagg", {}))
+        for what in ("device_cpu_seconds", "server_cpu_seconds")
+    )
+    control = evidence.costs.ratio("device_cpu_seconds", ("common", {}), ("secagg", {}))
+    return Finding(
+        "SparseSecAgg saves bytes and not computing",
+        f"CPU seconds of a device of `sparse` are {device} times those of `secagg`, and the "
+        f"server's {server} times: every pair still derives masks, for the coordinates that it "
+        f"selects. With coordinates that all share, `common`, a device takes {control} times.",
+        f"hpcfl compare A.h5 B.h5 --metric device_cpu_seconds, of {_BENCH.format('secagg')} and "
+        "the same of sparse",
+        "an interval that holds 1 where this one does not, or does not where this one does",
+    )
+
+
+def _hidden(evidence: Evidence) -> Finding:
+    shown = {
+        name: 100 * _at(evidence, name)["exposed_alone"]
+        for name in ("secagg", "sparse", "cohort", "common")
+    }
+    return Finding(
+        "What SparseSecAgg saves is paid with what it hides",
+        f"A curious server with a tenth of the devices on its side learns {shown['sparse']:.3g} % "
+        "of the values that an honest device of `sparse` sends, by itself, at 30 % dropouts; of "
+        f"`cohort` {shown['cohort']:.3g} %, of `common` {shown['common']:.3g} % and of `secagg` "
+        f"{shown['secagg']:.3g} %. `common` sends no more bytes than `sparse`.",
+        "hpcfl privacy exposure sparse --devices 100 --alpha 0.1 --dropout 0.3 --gamma 0.1",
+        "`hpcfl attack` on a recorded round that recovers another share",
+    )
+
+
+def _rounds(evidence: Evidence) -> Finding:
+    told = []
+    for task in training.TASKS:
+        found = evidence.trained.get(_task_name(task), [])
+        if not found:
+            continue
+        parts = []
+        for way in training.WAYS[1:]:
+            more = paired(found, way, lambda one: float(one.found["rounds"]))
+            parts.append(f"`{way}` {_signed(more)}")
+        told.append(f"{task.title}, to {task.target:.0%}: {', '.join(parts)}")
+    if not told:
+        raise Missing("training")
+    return Finding(
+        "Rounds to an accuracy",
+        "Rounds more than `secagg` needs, mean over the seeds with its 95 % interval, each seed "
+        f"with the same partition and dropouts. {'; '.join(told)}.",
+        "hpcfl reproduce study/training-2nn-iid --data-dir data",
+        "an interval that does not overlap with this one",
+    )
+
+
+def _signed(estimate: Estimate) -> str:
+    return f"{estimate.value:+.1f} [{estimate.low:+.1f}, {estimate.high:+.1f}]"
+
+
+def _task_name(task: training.Task) -> str:
+    return f"training-{task.model}-{task.partition}"
+
+
+def paired(found: Sequence[Result], way: str, figure: Callable[[Result], float]) -> Estimate:
+    """Return by how much a figure of a way is above secagg's, over the seeds of both."""
+    by_seed = {
+        name: {
+            one.setting["seed"]: figure(one)
+            for one in found
+            if one.setting["protocol"] == name and one.found["reached"]
+        }
+        for name in (way, "secagg")
+    }
+    both = sorted(by_seed[way].keys() & by_seed["secagg"].keys())
+    return mean_of([by_seed[way][seed] - by_seed["secagg"][seed] for seed in both])
+
+
+def _bytes_to_target(evidence: Evidence) -> Finding:
+    told = []
+    for task in training.TASKS:
+        found = evidence.trained.get(_task_name(task), [])
+        if not found:
+            continue
+        sent = {
+            way: mean_of(
+                [
+                    one.found["bytes_up_total"] / 1e6
+                    for one in found
+                    if one.setting["protocol"] == way and one.found["reached"]
+                ]
+            )
+            for way in training.WAYS
+        }
+        parts = [f"`{way}` {estimate} MB" for way, estimate in sent.items()]
+        told.append(f"{task.title}: {', '.join(parts)}")
+    if not told:
+        raise Missing("training")
+    return Finding(
+        "Bytes to an accuracy",
+        f"Sent by all devices until the accuracy is reached, means over seeds. {'; '.join(told)}.",
+        "hpcfl reproduce study/training-2nn-iid --data-dir data",
+        "an interval that does not overlap with this one",
+    )
+
+
+def _devices(evidence: Evidence) -> Finding:
+    dim = {"dim": costs.DEVICES_DIM}
+    complete, graph = (
+        evidence.costs.ratio(
+            "device_cpu_seconds", (name, {**dim, "devices": 1_000}), (name, {**dim, "devices": 100})
+        )
+        for name in ("secagg", "secagg-graph")
+    )
+    state = _at(evidence, "secagg", **dim, devices=1_000)["state"]
+    ahead = [
+        devices
+        for devices in costs.DEVICES
+        if _cheaper(evidence, "secagg-graph", "secagg", {**dim, "devices": devices})
+    ]
+    return Finding(
+        "Masks with all others do not scale, masks with neighbours do",
+        f"From 100 to 1,000 devices, d = {costs.DEVICES_DIM:,}, CPU seconds of a device of "
+        f"`secagg` grow by {complete} ({state}), those of `secagg-graph` by {graph}. A device of "
+        f"`secagg-graph` takes less from N = {min(ahead)} on, of the numbers that were run.",
+        "hpcfl bench secagg-graph --devices 100,1000 --dim 10000 --dropout 0.3",
+        "a growth outside the interval on the same machine",
+    )
+
+
+def _cheaper(evidence: Evidence, a: str, b: str, at: dict[str, Any]) -> bool:
+    try:
+        first, second = (spread(_at(evidence, name, **at)["device_cpu_seconds"]) for name in (a, b))
+    except Missing:
+        return False
+    return first.high < second.low
+
+
+def _dropouts(evidence: Evidence) -> Finding:
+    grown = {
+        name: evidence.costs.ratio(
+            "server_cpu_seconds", (name, {"dropout": 0.4}), (name, {"dropout": 0.0})
+        )
+        for name in ("secagg", "lightsecagg", "assisted", "committee")
+    }
+    parts = [f"`{name}` {estimate}" for name, estimate in grown.items()]
+    return Finding(
+        "Dropouts are the server's burden with pairwise masks, and nobody's with one-shot masks",
+        "CPU seconds of the server with 40 % dropouts, as a multiple of those without: "
+        f"{', '.join(parts)}.",
+        "hpcfl bench secagg --devices 100 --dim 165000 --dropout 0.4",
+        "a multiple outside the interval",
+    )
+
+
+def _links(evidence: Evidence) -> Finding:
+    """Who has the shortest round, of those that hide all values and need no helpers."""
+    whole = [
+        name
+        for name in ("secagg", "secagg-graph", "common", "lightsecagg", "committee")
+        if _at(evidence, name)["exposed_alone"] == 0
+    ]
+    first = {}
+    for rate in costs.UPLINKS:
+        took = {
+            name: spread(_at(evidence, name)["modelled_seconds"][f"{rate}"]).value for name in whole
+        }
+        best = min(took, key=lambda name: took[name])
+        first[rate] = (best, took[best], took["secagg"])
+    parts = [
+        f"{rate} Mbit/s: `{best}` {seconds:.3g} s (`secagg` {others:.3g} s)"
+        for rate, (best, seconds, others) in first.items()
+        if rate in (1, 10, 100, 1_000)
+    ]
+    switched = [(slow, fast) for slow, fast in pairwise(first) if first[slow][0] != first[fast][0]]
+    when = f" The first one changes between {switched[0][0]} and {switched[0][1]} Mbit/s."
+    return Finding(
+        "Slow links decide by bytes, fast ones by computing",
+        "The shortest round, modelled from measured CPU seconds and bytes, among protocols that "
+        f"hide all values and need no helper: {'; '.join(parts)}.{when if switched else ''}",
+        "hpcfl advise --alpha 0.1 --dropout 0.3 --uplink-mbps 10 --downlink-mbps 10",
+        "a round on real links of that rate in which another one is shorter",
+    )
+
+
+def _narrow(evidence: Evidence) -> Finding:
+    sent = _at(evidence, "secagg")["bytes_up"] / _at(evidence, "secagg", bits=16)["bytes_up"]
+    device = evidence.costs.ratio("device_cpu_seconds", ("secagg", {"bits": 16}), ("secagg", {}))
+    return Finding(
+        "Sixteen bits a value halve bytes, and save computing too",
+        f"`secagg` with 16 bits sends {sent:.2f} times fewer bytes than in its prime field of 32, "
+        f"and a device takes {device} times the CPU seconds.",
+        _BENCH.format("secagg --bits 16"),
+        "a ratio outside the interval",
+    )
+
+
+def _noise(evidence: Evidence) -> Finding:
+    cost = evidence.costs.ratio(
+        "device_cpu_seconds", ("secagg", {"noise_multiplier": 1.0}), ("secagg", {})
+    )
+    sent = (
+        _at(evidence, "secagg", noise_multiplier=1.0)["bytes_up"]
+        / _at(evidence, "secagg")["bytes_up"]
+    )
+    central, all_devices = (
+        {
+            one.setting["epsilon"]: one.found["last_accuracy"]
+            for one in evidence.accuracies
+            if one.setting["aggregate"] == name
+        }
+        for name in ("fedavg", "secagg")
+    )
+    if not central:
+        raise Missing("training with noise")
+    parts = []
+    for epsilon in central:
+        lost = mean_of([a - b for a, b in zip(all_devices[epsilon], central[epsilon], strict=True)])
+        parts.append(
+            f"epsilon {epsilon:g}: {100 * lost.value:+.2f} points "
+            f"[{100 * lost.low:+.2f}, {100 * lost.high:+.2f}]"
+        )
+    return Finding(
+        "Distributed noise replaces trust in the server at the price of computing",
+        f"With discrete Gaussian noise a device of `secagg` takes {cost} times the CPU seconds, "
+        f"and sends {sent:.3g} times the bytes. Accuracy against that of DP-FedAvg whose trusted "
+        f"server adds the noise, at the same proven epsilon: {'; '.join(parts)}.",
+        "hpcfl reproduce study/epsilon --data-dir data",
+        "an interval that does not overlap with this one",
+    )
+
+
+def _short_vectors(evidence: Evidence) -> Finding:
+    """How much of a message is not the vector."""
+    parts = []
+    for dim in costs.DIMS:
+        found = _at(evidence, "secagg", devices=costs.DIMS_DEVICES, dim=dim)
+        parts.append(f"d = {dim:,}: {100 * (found['bytes_up'] / (4 * dim) - 1):.2g} %")
+    device, server = (
+        evidence.costs.ratio(
+            what,
+            ("secagg", {"devices": costs.DIMS_DEVICES, "dim": costs.DIMS[-1]}),
+            ("secagg", {"devices": costs.DIMS_DEVICES, "dim": costs.DIMS[-2]}),
+        )
+        for what in ("device_cpu_seconds", "server_cpu_seconds")
+    )
+    return Finding(
+        "Keys and shares weigh in short vectors only",
+        f"What a device of `secagg` sends beyond its vector, N = {costs.DIMS_DEVICES}: "
+        f"{'; '.join(parts)}. From {costs.DIMS[-2]:,} to {costs.DIMS[-1]:,} coordinates, CPU "
+        f"seconds of a device grow by {device} and those of the server by {server}.",
+        f"hpcfl bench secagg --devices {costs.DIMS_DEVICES} --dim 10000 --dropout 0.3",
+        "a run with other bytes",
+    )
+
+
+_FINDINGS: tuple[Callable[[Evidence], Finding], ...] = (
+    _bytes,
+    _cpu_of_sparse,
+    _hidden,
+    _rounds,
+    _bytes_to_target,
+    _devices,
+    _short_vectors,
+    _dropouts,
+    _links,
+    _narrow,
+    _noise,
+)
