@@ -28,6 +28,10 @@ REPRODUCED = {
     "zcdp": tuple(f"figure-{number}" for number in range(3, 9)),
     "locks": ("figure-1", "multipliers"),
     "queries": ("table-1", *(f"figure-{number}" for number in (1, 3, 5, 7, 2, 4, 6, 8))),
+    "study": (
+        *("devices", "dim", "dropout", "alpha", "bits", "links", "hidden", "noise", "epsilon"),
+        *(f"training-{model}-{how}" for model in ("2nn", "mnist-cnn") for how in ("iid", "shards")),
+    ),
 }
 # Endings of the files that options and arguments read; what is written says its own.
 ENDINGS = {

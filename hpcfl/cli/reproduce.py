@@ -173,7 +173,10 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
     store = Store(output, artefact.group)
     found = store.results(artefact)
     if found is None:
-        click.echo(f"{artefact.id}: {state(artefact, store)}\n")
+        told = f"{artefact.id}: {state(artefact, store)}"
+        if plot is not None:
+            raise UsageError(f"{told}: there is nothing to draw without running it")
+        click.echo(f"{told}\n")
         return
     scale, results = found
     lines = store.compare(artefact, results)

@@ -23,7 +23,7 @@ from hpcfl.options.compare import METRICS
 from hpcfl.options.definition import options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.plots import KINDS, style
-from hpcfl.reproduce import ARTEFACTS, PAPERS
+from hpcfl.reproduce import ARTEFACTS, PAPERS, STUDY
 from hpcfl.results.columns import COLUMNS
 from hpcfl.sweeping.shipped import titles
 from hpcfl.training.presets import PRESETS
@@ -52,7 +52,7 @@ def test_names_that_are_known_without_numpy_are_those_that_there_are():
         for phase in phase_names(find(name).steps)
         if phase not in ("model", "result")
     }
-    assert {*completing.REPRODUCED} == {*PAPERS}
+    assert {*completing.REPRODUCED} == {*PAPERS, STUDY}
     assert {f"{paper}/{one}" for paper, all in completing.REPRODUCED.items() for one in all} == {
         *ARTEFACTS
     }
@@ -78,7 +78,7 @@ def test_names_that_are_known_without_numpy_are_those_that_there_are():
         (["data", "fetch", ""], {*fetch.DOWNLOADS}),
         (["bench", "sparse", "--dropout-phase", "share_"], SHARED),
         (["bench", "sparse", "--kill", ""], set()),
-        (["reproduce", ""], {*PAPERS, *ARTEFACTS}),
+        (["reproduce", ""], {*PAPERS, STUDY, *ARTEFACTS}),
         (["reproduce", "queries/table-1", "zcdp/figure-3", "zcdp/figure-8"], {"zcdp/figure-8"}),
         (["compare", "--metric", ""], {*METRICS}),
         (["plot", "--kind", ""], {*KINDS}),

@@ -5,7 +5,7 @@ import pytest
 
 from hpcfl.comm.world import connect
 from hpcfl.errors import UsageError
-from hpcfl.reproduce import ARTEFACTS, PAPERS, queries, select
+from hpcfl.reproduce import ARTEFACTS, PAPERS, STUDY, queries, select
 from hpcfl.reproduce.artefact import (
     DIFFERS,
     MATCHES,
@@ -36,11 +36,11 @@ def test_all_tables_and_figures_with_results_are_there():
         *(f"queries/figure-{number}" for number in range(1, 9)),
     }
 
-    assert set(ARTEFACTS) == expected
-    assert {id.partition("/")[0] for id in ARTEFACTS} == set(PAPERS)
+    assert {id for id, one in ARTEFACTS.items() if one.group != STUDY} == expected
+    assert {one.group for one in ARTEFACTS.values()} == {*PAPERS, STUDY}
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", [*PAPERS, STUDY])
 def test_equal_settings_of_a_paper_are_run_in_the_same_way(paper):
     runs = {}
     for artefact in ARTEFACTS.values():

@@ -1,0 +1,234 @@
+"""The study's figures are those of rounds that were run, and its sentences those of its figures."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from commandline import hpcfl, refusal
+
+from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.algorithms.aggregation.costs import OPERATIONS
+from hpcfl.benchmark import experiment
+from hpcfl.benchmark.experiment import Experiment
+from hpcfl.comm.world import connect
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.errors import UsageError
+from hpcfl.reproduce.artefact import Context, Result
+from hpcfl.reproduce.store import Store
+from hpcfl.reproduce.study import artefacts, costs, findings, page, training
+from hpcfl.reproduce.study.found import Costs, Estimate, Missing, mean_of
+
+ROOT = Path(__file__).parents[2]
+KNOWN = Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)})
+COSTED = [one for one in artefacts.ARTEFACTS if one.run is costs.run]
+TINY = {"devices": 6, "dim": 40, "dropout": 0.2}
+
+
+@pytest.fixture
+def context(monkeypatch):
+    monkeypatch.setattr(costs, "_calibration", lambda world: KNOWN)
+    return Context(connect(), None)
+
+
+@pytest.mark.parametrize("artefact", COSTED, ids=lambda one: one.id)
+def test_every_setting_gives_only_options_that_its_protocol_has_a_use_for(artefact):
+    """`asked` refuses an option without effect; what a protocol itself refuses is told."""
+    for setting in artefact.scales["paper"].settings:
+        asked = experiment.asked(costs._given(setting))
+        assert asked.devices == (setting["devices"],)
+
+
+def test_a_setting_is_measured_where_that_is_short_and_predicted_otherwise(context, monkeypatch):
+    setting = {"protocol": "secagg", **TINY}
+    measured = costs.run(setting, context)
+    monkeypatch.setattr(costs, "MOST_SECONDS", 0.0)
+    predicted = costs.run(setting, context)
+
+    assert measured["state"] == costs.MEASURED
+    assert predicted["state"] == costs.PREDICTED
+    # Bytes are known beforehand.
+    assert measured["bytes_up"] == predicted["bytes_up"]
+    assert measured["bytes_down"] == pytest.approx(predicted["bytes_down"], rel=0.05)
+    median, low, high = measured["device_cpu_seconds"]
+    assert 0 < low <= median <= high
+    assert len(predicted["device_cpu_seconds"]) == 1
+    slow, *_, fast = (one[0] for one in measured["modelled_seconds"].values())
+    assert slow > fast
+    json.dumps([measured, predicted], allow_nan=False)
+
+
+def test_what_a_protocol_refuses_is_told_and_left_out(context):
+    found = costs.run({"protocol": "secagg-graph", **TINY, "devices": 25}, context)
+
+    assert found["state"] == costs.REFUSED
+    assert "degree" in found["why"]
+    with pytest.raises(Missing):
+        Costs([Result({"protocol": "secagg", **costs.BASE}, found)]).at("secagg")
+
+
+def test_devices_of_a_committee_and_helpers_have_figures_of_their_own(context):
+    sizes = {"devices": 20, "dim": 40, "dropout": 0.1}
+
+    members = costs.run({"protocol": "committee", **sizes}, context)
+    helpers = costs.run({"protocol": "assisted", **sizes}, context)
+
+    assert "member_cpu_seconds" in members
+    assert "helper_cpu_seconds" not in members
+    assert "helper_cpu_seconds" in helpers
+
+
+def test_the_interval_of_a_ratio_holds_both_intervals():
+    found = Costs(
+        [
+            Result({"protocol": "secagg", **costs.BASE}, _round(2.0, 1.9, 2.2)),
+            Result({"protocol": "secagg-graph", **costs.BASE}, _round(4.0, 3.8, 4.4)),
+        ]
+    )
+
+    ratio = found.ratio("device_cpu_seconds", ("secagg-graph", {}), ("secagg", {}))
+
+    assert ratio == Estimate(2.0, 3.8 / 2.2, 4.4 / 1.9)
+
+
+def test_a_mean_has_students_interval():
+    # NIST/SEMATECH e-Handbook, 1.3.5.2: mean plus or minus t(0.975, n - 1) s / sqrt(n).
+    found = mean_of([9.0, 10.0, 11.0])
+
+    assert found.value == 10.0
+    assert found.high - 10.0 == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    with pytest.raises(Missing):
+        mean_of([1.0])
+
+
+def _round(median, low, high, sent=1000, **more):
+    return {
+        "state": costs.MEASURED,
+        "bytes_up": sent,
+        "bytes_down": sent,
+        "device_cpu_seconds": [median, low, high],
+        "server_cpu_seconds": [median, low, high],
+        "modelled_seconds": {f"{rate}": [median, low, high] for rate in costs.UPLINKS},
+        "exposed_alone": 0.0,
+        **more,
+    }
+
+
+def _all_costs(sent):
+    """Return results of every setting: figures that are invented, but for the bytes."""
+    settings = {
+        json.dumps(setting, sort_keys=True): setting
+        for artefact in COSTED
+        for setting in artefact.scales["paper"].settings
+    }
+    return [
+        Result(setting, _round(1.0, 0.9, 1.1, sent(setting["protocol"])))
+        for setting in settings.values()
+    ]
+
+
+def _trained(way, seed, rounds, reached=True):
+    task = training.TASKS[0]
+    return Result(
+        {"protocol": way, "seed": seed, "target": task.target},
+        {
+            "rounds": rounds,
+            "reached": reached,
+            "bytes_up_total": 10**6 * rounds,
+            "accuracy": [0.5] * rounds,
+        },
+    )
+
+
+def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
+    rounds = Costs(_all_costs(lambda name: 8_000 if name == "secagg" else 1_000))
+    before = findings.Evidence(rounds, {}, [])
+    trained = {
+        "training-2nn-iid": [
+            _trained(way, seed, 10 + seed + 3 * (way == "sparse"))
+            for way in training.WAYS
+            for seed in range(3)
+        ]
+    }
+    after = findings.Evidence(rounds, trained, [])
+
+    told = {finding.title: finding.says for finding in findings.findings(after)}
+
+    assert "`sparse` sends 8.00 times fewer" in next(iter(told.values()))
+    assert "`sparse` +3.0 [+3.0, +3.0]" in told["Rounds to an accuracy"]
+    assert "Rounds to an accuracy" not in {one.title for one in findings.findings(before)}
+    assert findings.missing(before) == findings.missing(after) + 2
+
+
+def test_runs_that_did_not_reach_the_accuracy_are_no_rounds_to_it():
+    found = [
+        *(_trained("secagg", seed, 10) for seed in range(3)),
+        *(_trained("sparse", seed, 12, reached=seed != 2) for seed in range(3)),
+    ]
+
+    more = findings.paired(found, "sparse", lambda one: one.found["rounds"])
+
+    assert more == Estimate(2.0, 2.0, 2.0)
+
+
+def test_the_pages_hold_every_part_that_was_run_and_load_nothing(tmp_path):
+    store = Store(tmp_path, "study")
+    for one in _all_costs(lambda name: 8_000 if name == "secagg" else 1_000):
+        store.add(one.setting, one.found, {})
+
+    markdown, html = page.write(tmp_path / "docs/study.md", tmp_path)
+
+    text, web = markdown.read_text(), html.read_text()
+    for artefact in COSTED:
+        assert f"## {artefact.title}" in text
+        assert artefact.title in web
+        assert (tmp_path / "docs/study" / f"{artefact.id.partition('/')[2]}.svg").exists()
+    assert "## Training" not in text
+    assert web.count("<svg") == len(COSTED)
+    assert not re.search(r"""(src|href)=["'](?!#)""", web)
+
+
+def test_what_is_kept_is_shown_without_running_anything(tmp_path):
+    told = hpcfl("reproduce", "study", "--kept", "--output", tmp_path / "none").stdout
+
+    assert told.count("not run yet") == len(artefacts.ARTEFACTS)
+    assert "leave --again" in refusal("reproduce", "study", "--kept", "--again")
+
+
+def test_there_is_no_figure_of_what_was_not_run(tmp_path):
+    picture = tmp_path / "dim.svg"
+    given = ("--kept", "--output", tmp_path / "none", "--plot", picture)
+
+    assert "nothing to draw" in refusal("reproduce", "study/dim", *given)
+    assert not picture.exists()
+
+
+@pytest.mark.full
+def test_the_page_is_what_is_generated_from_what_is_kept(tmp_path):
+    page.write(tmp_path / "study.md", ROOT / "results" / "reproduction")
+
+    assert (tmp_path / "study.md").read_text() == (ROOT / "docs" / "study.md").read_text()
+
+
+def test_protocols_without_dropouts_or_an_option_are_left_out():
+    told = {one["protocol"] for one in costs.settings_of(costs.BASE)}
+    narrow = {one["protocol"] for one in costs.over_option("bits", [16])}
+
+    assert told == {*PROTOCOLS} - {"prf"}
+    assert {"secagg", "sparse", "common"} <= narrow
+    assert not narrow & {"committee", "lightsecagg", "fedavg", "ckks"}
+
+
+def test_settings_that_can_be_prepared_are_most(context):
+    """So that a change of options does not turn the study into refusals."""
+    refused = 0
+    settings = [one for artefact in COSTED for one in artefact.scales["paper"].settings]
+    for setting in settings:
+        asked = experiment.asked(costs._given(setting))
+        try:
+            Experiment.prepare(asked, asked.devices[0])
+        except UsageError:
+            refused += 1
+
+    assert refused < len(settings) / 20
