@@ -29,7 +29,8 @@ REPRODUCED = {
     "locks": ("figure-1", "multipliers"),
     "queries": ("table-1", *(f"figure-{number}" for number in (1, 3, 5, 7, 2, 4, 6, 8))),
     "study": (
-        *("devices", "dim", "dropout", "alpha", "bits", "links", "hidden", "noise", "epsilon"),
+        *("devices", "dim", "dropout", "alpha", "bits", "links", "real-links"),
+        *("hidden", "noise", "epsilon"),
         *(f"training-{model}-{how}" for model in ("2nn", "mnist-cnn") for how in ("iid", "shards")),
     ),
 }

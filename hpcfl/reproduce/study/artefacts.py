@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcfl.report import formats
 from hpcfl.reproduce.artefact import SHOWN, Artefact, Line, Panel, Result, Scale, Setting, by_round
-from hpcfl.reproduce.study import costs, privacy, training
+from hpcfl.reproduce.study import costs, links, privacy, training
 from hpcfl.reproduce.study.found import mean_of, spread
 
 _BASE = "N = {devices}, d = {dim}, {dropout:.0%} drop out".format_map(costs.BASE)
@@ -178,6 +178,42 @@ def _accuracy_panels(results: Sequence[Result]) -> list[Panel]:
     return [Panel("", across, up, curves, True, False, intervals)]
 
 
+def _real_lines(results: Sequence[Result]) -> list[Line]:
+    """Return what rounds over shaped links took, beside the model's seconds."""
+    lines = []
+    for one in results:
+        told = str(one.found.get("why"))
+        if one.found["state"] == costs.MEASURED:
+            took, modelled = (
+                spread(one.found[name]) for name in ("round_seconds", "modelled_seconds")
+            )
+            told = f"{took} s measured, {modelled} s modelled"
+        lines.append(Line(_named(one.setting), "", told, SHOWN))
+    return lines
+
+
+def _real_panels(results: Sequence[Result]) -> list[Panel]:
+    """Return the measured seconds over the rate of links, and over those of the model."""
+    seconds, ratios, intervals = {}, {}, {}
+    for way in links.WAYS:
+        found = [
+            one
+            for one in results
+            if one.setting["protocol"] == way and one.found["state"] == costs.MEASURED
+        ]
+        rates = [one.setting["rate_mbps"] for one in found]
+        took = [spread(one.found["round_seconds"]) for one in found]
+        modelled = [spread(one.found["modelled_seconds"]).value for one in found]
+        seconds[way] = rates, [figure.value for figure in took]
+        intervals[way] = [(figure.low, figure.high) for figure in took]
+        ratios[way] = rates, [a.value / b for a, b in zip(took, modelled, strict=True)]
+    across = "links up and down, Mbit/s"
+    return [
+        Panel("", across, "seconds of a round", seconds, True, True, intervals),
+        Panel("", across, "measured over modelled seconds", ratios, True),
+    ]
+
+
 _OVER_DROPOUT = costs.over("dropout", costs.DROPOUTS, {})
 _AT_BASE = list(costs.settings_of(costs.BASE))
 
@@ -232,6 +268,14 @@ ARTEFACTS = (
         "",
         3,
         draw=_uplink_panels,
+    ),
+    Artefact(
+        "study/real-links",
+        "A round over shaped links, N = {devices}, d = {dim}; measured".format_map(links.SIZES),
+        {"paper": Scale("one machine, Linux, as root", links.settings(), 15)},
+        links.run,
+        _real_lines,
+        _real_panels,
     ),
     _cost(
         "hidden",

@@ -174,9 +174,9 @@ def _measured(run: Run) -> dict[str, Any]:
             for name, values in sent.items()
             if not np.isnan(values).any()
         },
-        **{name: _spread(values) for name, values in spent.items() if not np.isnan(values).any()},
+        **{name: spread_of(values) for name, values in spent.items() if not np.isnan(values).any()},
         "modelled_seconds": {
-            name: _spread(run.modelled_seconds(link).sum(axis=1)) for name, link in links.items()
+            name: spread_of(run.modelled_seconds(link).sum(axis=1)) for name, link in links.items()
         },
     }
 
@@ -188,7 +188,7 @@ def _mean_of(values: NDArray[Any], among: NDArray[np.bool_]) -> NDArray[np.float
     return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
 
 
-def _spread(values: NDArray[np.float64]) -> list[float]:
+def spread_of(values: NDArray[np.float64]) -> list[float]:
     """Return the median, and the ends of its interval where there are enough rounds."""
     interval = median_interval(values)
     ends = [interval.low, interval.high] if interval.known else []
