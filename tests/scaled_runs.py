@@ -48,4 +48,5 @@ def scaled(
         **config,
     )
     run = load(path)
-    return replace(run, round_seconds=seconds * spread, config=run.config | later)
+    asked = {"protocol": protocol, "devices": [devices], "dim": dim, **config, **later}
+    return replace(run, round_seconds=seconds * spread, config=run.config | later, asked=asked)
