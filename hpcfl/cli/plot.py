@@ -67,7 +67,8 @@ def command(
       hpcfl plot results/ --kind scaling --size column --output scaling.pdf
       hpcfl plot results/ --kind scaling --against dim \\
           --where 'protocol=secagg|sparse,devices=100'
-      hpcfl plot results/strong/* --kind scaling --against ranks --continue-to 256,1024
+      hpcfl plot results/strong/* --kind scaling --against ranks \\
+          --continue-to 256,1024
       hpcfl plot secagg.h5 sparse.h5 --kind phases --style talk \\
           --label sparse=SparseSecAgg
       hpcfl plot sparse.h5 --kind ranks --spread box --clock wall

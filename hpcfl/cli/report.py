@@ -99,19 +99,19 @@ def command(
       hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
       hpcfl report results/ --json > summary.json
       hpcfl report results/ --format csv > phases.csv
-      hpcfl report results/strong/* --scaling ranks --continue-to 256,1024
+      hpcfl report results/strong/* --speed-up ranks --continue-to 256,1024
       hpcfl report results/ --html report.html
       hpcfl report sparse.h5 --trace trace.json
     """
     form = _form(context, form, as_json, page or trace)
     further, typed = parted(typed)
     asked = make(ReportOptions, given(typed))
-    if asked.scaling is not None:
+    if asked.speed_up is not None:
         _refuse_beside_scaling(asked, page or trace, no_pool)
         click.echo(_scaling(paths, asked, continuing(further), form), nl=form != "csv")
         return
     if further:
-        raise UsageError(f"--{next(iter(further)).replace('_', '-')} is for --scaling ranks|nodes")
+        raise UsageError(f"--{next(iter(further)).replace('_', '-')} is for --speed-up ranks|nodes")
     told = {
         kind: outputs.check(path, kind)
         for path, kind in ((page, outputs.PAGE), (trace, outputs.TRACE))
@@ -169,8 +169,8 @@ def _scaling(
     from hpcfl.results.scaling import lacking, study
     from hpcfl.results.scaling_table import table
 
-    assert asked.scaling is not None
-    against, files = asked.scaling, find(paths)
+    assert asked.speed_up is not None
+    against, files = asked.speed_up, find(paths)
     runs, _ = usable_runs(files, lambda run: lacking(run, against), asked.where)
     if not runs:
         raise UsageError(f"none of the {len(files)} files can be shown")
@@ -181,9 +181,9 @@ def _refuse_beside_scaling(asked: ReportOptions, written: Path | None, no_pool: 
     """Refuse what has no meaning for a table of scaling."""
     for name in ("columns", "baseline", "target_accuracy", *options_of(LinkAsked)):
         if getattr(asked, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')} has no meaning for --scaling")
+            raise UsageError(f"--{name.replace('_', '-')} has no meaning for --speed-up")
     if written is not None or no_pool:
-        raise UsageError("--html, --trace and --no-pool have no meaning for --scaling")
+        raise UsageError("--html, --trace and --no-pool have no meaning for --speed-up")
 
 
 def _side_by_side(

@@ -47,7 +47,7 @@ class ReportOptions(LinkAsked):
         default_text="the first secagg run, else the first run",
         section=Section.WHAT,
     )
-    scaling: str | None = option(
+    speed_up: str | None = option(
         None,
         "Print speed-up and parallel efficiency over more and more of these instead: ranks that "
         "hold devices, whole nodes, ranks of the server, or threads of a rank.",

@@ -27,7 +27,7 @@ def results(tmp_path_factory):
 
 
 def rows(paths, scale):
-    shown = alone("report", paths, "--scaling", scale, "--json")
+    shown = alone("report", paths, "--speed-up", scale, "--json")
     assert shown.returncode == 0, shown.stderr
     return json.loads(shown.stdout)
 
@@ -47,7 +47,7 @@ def test_weak_scaling_has_so_many_devices_for_each_rank(results):
 
 
 def test_both_are_not_shown_together(results):
-    done = alone("report", results / "strong" / "*", results / "weak" / "*", "--scaling", "ranks")
+    done = alone("report", results / "strong" / "*", results / "weak" / "*", "--speed-up", "ranks")
 
     assert done.returncode == 2
     assert "--where" in done.stderr or "show them apart" in done.stderr

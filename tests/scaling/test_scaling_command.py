@@ -43,9 +43,9 @@ def calibration(tmp_path):
 
 
 def test_a_sweep_over_threads_is_a_table_in_every_format(threads):
-    shown = hpcfl("report", threads, "--scaling", "threads")
-    found = json.loads(hpcfl("report", threads, "--scaling", "threads", "--json").stdout)
-    rows = [*csv.DictReader(io.StringIO(hpcfl("report", threads, "--scaling", "threads",
+    shown = hpcfl("report", threads, "--speed-up", "threads")
+    found = json.loads(hpcfl("report", threads, "--speed-up", "threads", "--json").stdout)
+    rows = [*csv.DictReader(io.StringIO(hpcfl("report", threads, "--speed-up", "threads",
                                               "--format", "csv").stdout))]  # fmt: skip
 
     assert shown.returncode == 0, shown.stderr
@@ -62,7 +62,7 @@ def test_a_sweep_over_threads_is_a_table_in_every_format(threads):
         assert (row["efficiency"] is None) == shared
     assert (
         "\\caption{Scaling over threads"
-        in hpcfl("report", threads, "--scaling", "threads", "--format", "latex").stdout
+        in hpcfl("report", threads, "--speed-up", "threads", "--format", "latex").stdout
     )
 
 
@@ -77,7 +77,7 @@ def test_it_is_a_figure_too(threads, tmp_path):
 
 
 def test_runs_of_one_process_have_no_ranks_to_compare(threads):
-    assert "all runs are of one process" in refusal("report", threads, "--scaling", "ranks")
+    assert "all runs are of one process" in refusal("report", threads, "--speed-up", "ranks")
     assert "all runs are of one process" in refusal(
         "plot", threads, "--kind", "scaling", "--against", "nodes"
     )
@@ -86,13 +86,13 @@ def test_runs_of_one_process_have_no_ranks_to_compare(threads):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--scaling", "sideways"), "--scaling is 'sideways'"),
-        (("--scaling", "threads", "--columns", "protocol"), "--columns has no meaning"),
-        (("--scaling", "threads", "--uplink-mbps", "3"), "--uplink-mbps has no meaning"),
-        (("--scaling", "threads", "--html", "x.html"), "have no meaning for --scaling"),
-        (("--continue-to", "9"), "--continue-to is for --scaling ranks|nodes"),
-        (("--scaling", "ranks", "--network-us", "9"), "is for --continue-to: give that too"),
-        (("--scaling", "ranks", "--continue-to", "0"), "--continue-to is 0"),
+        (("--speed-up", "sideways"), "--speed-up is 'sideways'"),
+        (("--speed-up", "threads", "--columns", "protocol"), "--columns has no meaning"),
+        (("--speed-up", "threads", "--uplink-mbps", "3"), "--uplink-mbps has no meaning"),
+        (("--speed-up", "threads", "--html", "x.html"), "have no meaning for --speed-up"),
+        (("--continue-to", "9"), "--continue-to is for --speed-up ranks|nodes"),
+        (("--speed-up", "ranks", "--network-us", "9"), "is for --continue-to: give that too"),
+        (("--speed-up", "ranks", "--continue-to", "0"), "--continue-to is 0"),
     ],
 )
 def test_options_that_mean_nothing_here_are_refused(threads, options, sentence):
@@ -103,13 +103,13 @@ def test_threads_go_no_further_and_figures_of_sizes_do_not_either(threads, calib
     further = ("--continue-to", "64", "--calibration", calibration)
 
     assert "the model has no further threads" in refusal(
-        "report", threads, "--scaling", "threads", *further
+        "report", threads, "--speed-up", "threads", *further
     )
     assert "is for --kind scaling --against ranks" in refusal(
         "plot", threads, "--kind", "scaling", "--against", "dim", *further
     )
     assert "there is no calibration" in refusal(
-        *("report", threads, "--scaling", "threads", "--continue-to", "64"),
+        *("report", threads, "--speed-up", "threads", "--continue-to", "64"),
         *("--calibration", calibration.with_name("none")),
     )
 

@@ -304,13 +304,13 @@ def test_scaling_sweeps_every_number_of_ranks_and_shows_what_came_out(tmp_path):
     further = "--continue-to 28,112,448 --calibration r/calibration.json"
     # Folders that no run has been written to stay a pattern, which hpcfl refuses.
     assert shown[:2] == [
-        f"hpcfl report r/strong/* --scaling ranks {further} --format markdown",
+        f"hpcfl report r/strong/* --speed-up ranks {further} --format markdown",
         f"hpcfl plot r/strong/* --kind scaling --against ranks {further} "
         "--output r/strong-ranks.pdf",
     ]
-    assert "--scaling nodes --continue-to 8,32,128" in shown[2]
+    assert "--speed-up nodes --continue-to 8,32,128" in shown[2]
     assert shown[-2:] == [
-        "hpcfl report r/threads --scaling threads --format markdown",
+        "hpcfl report r/threads --speed-up threads --format markdown",
         "hpcfl plot r/threads --kind scaling --against threads --output r/threads.pdf",
     ]
     # Nothing but the table is in its file.
