@@ -79,8 +79,9 @@ def overview(stores: Mapping[str, Store]) -> Table:
         label("state"),
     ]
     rows = [
-        [artefact.id, artefact.title, state(artefact, stores[artefact.id.partition("/")[0]])]
+        [artefact.id, artefact.titled(_scale(artefact, store)), state(artefact, store)]
         for artefact in ARTEFACTS.values()
+        for store in [stores[artefact.id.partition("/")[0]]]
     ]
     return Table(columns, rows)
 
@@ -96,12 +97,17 @@ def comparison(lines: list[Line]) -> Table:
     return Table(columns, [[line.what, line.paper, line.ours, verdict(line)] for line in lines])
 
 
+def _scale(artefact: Artefact, store: Store) -> str | None:
+    found = store.results(artefact)
+    return None if found is None else found[0]
+
+
 def _section(artefact: Artefact, store: Store, path: Path) -> str:
     found = store.results(artefact)
     assert found is not None
     scale, results = found
     lines = [
-        f"### `{artefact.id}`: {artefact.title}",
+        f"### `{artefact.id}`: {artefact.titled(scale)}",
         "",
         f"Run: {artefact.scales[scale].what}.",
         "",
@@ -111,7 +117,7 @@ def _section(artefact: Artefact, store: Store, path: Path) -> str:
         file = path.with_suffix("") / f"{_file(artefact)}.svg"
         picture = draw(artefact, results, store, file)
         relative = picture.relative_to(path.parent)
-        lines += ["", f"![{artefact.title}]({relative.as_posix()})"]
+        lines += ["", f"![{artefact.titled(scale)}]({relative.as_posix()})"]
     return "\n".join(lines)
 
 
