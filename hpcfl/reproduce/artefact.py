@@ -22,11 +22,6 @@ Setting = Mapping[str, Any]
 MATCHES, DIFFERS, SHOWN = "matches", "differs", "shown"
 
 
-# From the best to the least: as printed; less of it; something else in place of data that are not
-# at hand, of which nothing is said about the paper.
-SCALES = ("paper", "small", "stand-in")
-
-
 @dataclass(frozen=True)
 class Context:
     """What a setting is run with: all processes run every setting."""
@@ -52,6 +47,11 @@ class Result:
 
     setting: Setting
     found: Mapping[str, Any]
+
+
+# From the best to the least: as printed; less of it; something else in place of data that are not
+# at hand, of which nothing is said about the paper.
+SCALES = ("paper", "small", "stand-in")
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,13 @@ class Artefact:
     draw: Callable[[Sequence[Result]], list[Panel]] | None = None
     data: tuple[str, ...] = ()  # data sets that it needs
 
+    def scale(self, minutes: float) -> str:
+        """Return the largest scale that takes so long at most, or the shortest."""
+        fitting = [scale for scale in self.scales if self.scales[scale].minutes <= minutes]
+        if "paper" in fitting:
+            return "paper"
+        return min(self.scales, key=lambda scale: self.scales[scale].minutes)
+
     def titled(self, scale: str | None) -> str:
         """Return what it is called where it was run at a scale."""
         found = self.scales.get(scale or "")
@@ -90,13 +97,6 @@ class Artefact:
         """Return the data sets that a scale needs."""
         data = self.scales[scale].data
         return self.data if data is None else data
-
-    def scale(self, minutes: float) -> str:
-        """Return the largest scale that takes so long at most, or the shortest."""
-        fitting = [scale for scale in self.scales if self.scales[scale].minutes <= minutes]
-        if "paper" in fitting:
-            return "paper"
-        return min(self.scales, key=lambda scale: self.scales[scale].minutes)
 
 
 def by_round(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:

@@ -211,9 +211,7 @@ def _is_stand_in(results: Sequence[Result]) -> bool:
     return any(one.setting["dataset"] == "styled-mnist" for one in results)
 
 
-def _shown_only(
-    compare: Callable[[Sequence[Result]], list[Line]],
-) -> Callable[[Sequence[Result]], list[Line]]:
+def _shown_only(compare: Callable[[Sequence[Result]], list[Line]]) -> Callable[..., list[Line]]:
     """Return how results are compared where those on the stand-in are no word about the paper."""
 
     def shown(results: Sequence[Result]) -> list[Line]:
