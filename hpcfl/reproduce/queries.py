@@ -53,7 +53,8 @@ _TASKS: dict[str, dict[str, Any]] = {
 _STAND_IN_SEEDS = 3
 _STAND_IN = (
     "a stand-in for FEMNIST: MNIST in the styles of 100 made-up writers, softmax regression "
-    f"instead of the CNN, at most 145 queries, {_STAND_IN_SEEDS} seeds; it says nothing about the paper"
+    f"instead of the CNN, at most 145 queries, {_STAND_IN_SEEDS} seeds; it says nothing about the "
+    "paper"
 )
 
 
