@@ -355,7 +355,7 @@ def sweep(
     if seed is not None:
         seed = make(SeedOptions, {"seed": seed}).seed
     dashed = {str(name).replace("_", "-"): _plain(value) for name, value in dict(grid).items()}
-    resolved = cells.resolve(plan.combine({"grid": dashed}, "hpcfl.sweep"))
+    resolved = cells.resolve(plan.combine({"grid": dashed}, "hpcfl.sweep", world.size))
     todo = session.plan_cells(world, folder, lambda: arrange("hpcfl.sweep", resolved, seed), None)
     outcomes = session.run(world, todo, folder, observer=_observer(progress, NOBODY))
     failed = [one for one in outcomes if one.state == session.FAILED]

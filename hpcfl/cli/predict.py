@@ -29,11 +29,13 @@ def command(as_json: bool, **typed: Any) -> None:
       hpcfl predict secagg --model cifar-cnn
       hpcfl predict secagg-graph --devices 1000000 --dim 1000000
       mpirun -n 3 hpcfl calibrate ; hpcfl predict sparse --ranks 3
+      hpcfl predict secagg-graph --devices 4096 --ranks 1025 --network-gbps 100
     """
     from hpcfl.algorithms.aggregation import find
     from hpcfl.costmodel import tables
     from hpcfl.costmodel.calibration import default_path, load
-    from hpcfl.costmodel.model import predict
+    from hpcfl.costmodel.model import check_modelled, predict
+    from hpcfl.costmodel.network import network_of
     from hpcfl.errors import UsageError
     from hpcfl.options.bench import DP_FEDAVG
     from hpcfl.options.definition import make, part
@@ -52,13 +54,7 @@ def command(as_json: bool, **typed: Any) -> None:
     check_length(wanted)
     asked = make(PredictOptions, without_dropouts(name, wanted))
     usage.check(wanted, name, asked, usage.of_protocol(name, asked))
-    if asked.dropout_model != "exact" or asked.dropout_phase is not None:
-        raise UsageError(
-            "the model is of devices that drop out before their upload, as many as --dropout says: "
-            "leave out --dropout-model and --dropout-phase"
-        )
-    if asked.upload != "gather":
-        raise UsageError("the model is of gathered uploads: leave out --upload")
+    check_modelled(asked)
     find(asked.protocol)  # refuses a wrong name before a calibration is asked for
     lengths = asked.dim
     if asked.model is not None:
@@ -66,13 +62,13 @@ def command(as_json: bool, **typed: Any) -> None:
 
         lengths = (parameters(asked.model),)
     known = load(asked.calibration or default_path())
-    link = part(asked, LinkModel)
+    link, network = part(asked, LinkModel), network_of(asked)
     found = []
     for count in asked.devices:
         check_degree(asked, count)
         for length in lengths:
             built, _ = build(asked.protocol, asked, count, length)
-            found.append(predict(built, known, link, asked.ranks))
+            found.append(predict(built, known, link, asked.ranks, network))
 
     def text() -> str:
         if len(found) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,22 +10,26 @@ import click
 from click.core import ParameterSource
 
 from hpcfl.cli.options import Choice, Command, Output, argument, given, option, options
+from hpcfl.cli.scales import continuing, parted
 from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import Section, make, values_of
+from hpcfl.options.definition import Section, make, options_of, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
+from hpcfl.options.scaling import ContinuationOptions
 from hpcfl.report.formats import counted
 from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from hpcfl.report.table import Table
     from hpcfl.results.pooling import Pool
+    from hpcfl.results.scaling import Study
     from hpcfl.results.summary import Summary
 
 
 @click.command("report", cls=Command)
 @argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
+@options(ContinuationOptions)
 @option(
     "--no-pool",
     is_flag=True,
@@ -95,11 +99,19 @@ def command(
       hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
       hpcfl report results/ --json > summary.json
       hpcfl report results/ --format csv > phases.csv
+      hpcfl report results/strong/* --speed-up ranks --continue-to 256,1024
       hpcfl report results/ --html report.html
       hpcfl report sparse.h5 --trace trace.json
     """
     form = _form(context, form, as_json, page or trace)
+    further, typed = parted(typed)
     asked = make(ReportOptions, given(typed))
+    if asked.speed_up is not None:
+        _refuse_beside_scaling(asked, page or trace, no_pool)
+        click.echo(_scaling(paths, asked, continuing(further), form), nl=form != "csv")
+        return
+    if further:
+        raise UsageError(f"--{next(iter(further)).replace('_', '-')} is for --speed-up ranks|nodes")
     told = {
         kind: outputs.check(path, kind)
         for path, kind in ((page, outputs.PAGE), (trace, outputs.TRACE))
@@ -147,6 +159,31 @@ def command(
         click.echo(_one(pools[0], summaries[0], form), nl=form != "csv")
     if errors:
         raise SystemExit(1)
+
+
+def _scaling(
+    paths: Sequence[str], asked: ReportOptions, continued: Callable[[Study], Study], form: str
+) -> str:
+    """Return speed-up and efficiency of runs in a format."""
+    from hpcfl.results.reader import find
+    from hpcfl.results.scaling import lacking, study
+    from hpcfl.results.scaling_table import table
+
+    assert asked.speed_up is not None
+    against, files = asked.speed_up, find(paths)
+    runs, _ = usable_runs(files, lambda run: lacking(run, against), asked.where)
+    if not runs:
+        raise UsageError(f"none of the {len(files)} files can be shown")
+    return rendered(table(continued(study(runs, against))), form)
+
+
+def _refuse_beside_scaling(asked: ReportOptions, written: Path | None, no_pool: bool) -> None:
+    """Refuse what has no meaning for a table of scaling."""
+    for name in ("columns", "baseline", "target_accuracy", *options_of(LinkAsked)):
+        if getattr(asked, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} has no meaning for --speed-up")
+    if written is not None or no_pool:
+        raise UsageError("--html, --trace and --no-pool have no meaning for --speed-up")
 
 
 def _side_by_side(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
 @option(
     "--scale",
-    type=Choice("paper", "small"),
+    type=Choice("paper", "small", "stand-in"),
     help="How much to run.  [default: the paper's scale where it takes at most --max-minutes]",
 )
 @option(
@@ -104,7 +104,7 @@ def command(
         lambda: {kind: outputs.check(path, kind) for path, kind in wanted if path is not None}
     )
     for artefact in chosen if not kept else ():
-        _check(artefact, scale, data_dir)
+        _check(artefact, scale, max_minutes, data_dir)
     if world.rank == 0 and listing:
         _list(output)
     for artefact in chosen:
@@ -132,10 +132,12 @@ def _write(document: Path, output: Path, of_study: bool) -> None:
         documents.write(document, output)
 
 
-def _check(artefact: Artefact, scale: str | None, data_dir: Path | None) -> None:
+def _check(
+    artefact: Artefact, scale: str | None, max_minutes: float, data_dir: Path | None
+) -> None:
     if scale is not None and scale not in artefact.scales:
         raise no_such(f"scale of {artefact.id} called", scale, artefact.scales)
-    for name in artefact.data:
+    for name in artefact.needs(scale or artefact.scale(max_minutes)):
         if data_dir is None or not (data_dir / name).is_dir():
             where = f"{data_dir / name} does not exist" if data_dir else "no --data-dir is given"
             raise UsageError(
@@ -153,7 +155,7 @@ def _run(
     if world.rank == 0:
         chosen = artefact.scales[scale]
         click.echo(
-            f"{artefact.id}: {artefact.title}\nscale {scale}: {chosen.what}, about "
+            f"{artefact.id}: {artefact.titled(scale)}\nscale {scale}: {chosen.what}, about "
             f"{chosen.minutes:g} minutes on two cores, less what is kept in {output}",
             err=True,
         )

@@ -30,8 +30,11 @@ def command() -> None:
       bench         one run of hpcfl bench
       sweep-array   the cells of a frozen sweep as an array
       train         training with checkpoints; submitted again, it continues
+      scaling       strong and weak scaling up to all tasks, and its tables
 
-    What follows -- is the command line of hpcfl bench, sweep or train.
+    What follows -- is the command line of hpcfl bench, sweep or train; of scaling STUDY=PLAN, once
+    or several times: strong, weak, server-ranks and threads, by default all with the plans
+    scaling-strong, scaling-weak, scaling-server and scaling-threads.
 
     \b
     Examples:
@@ -43,6 +46,7 @@ def command() -> None:
       hpcfl slurm submit bench --nodes 3 --ntasks 65 --server-node -- sparse
       hpcfl slurm submit train --module openmpi --activate .venv \\
           -- fedavg --rounds 1000
+      hpcfl slurm submit scaling --nodes 4 --ntasks-per-node 32 --time 2:00:00
     """
 
 

@@ -91,17 +91,18 @@ def command(
       devices = [25, 50, 75, 100]
       repeats = 3
 
-    The cells are all combinations of the lists; several [[grid]] tables add up. The first start
-    writes the cells and their order to sweep.json. Started again, a sweep runs what is not
-    finished, a cell that was interrupted or killed from its last finished round; a changed plan
-    needs another folder. What cannot run is listed at the end, and by --dry-run, with exit status
-    1.
+    devices-per-rank, in place of devices, is so many on each rank that holds devices. The cells are
+    all combinations of the lists; several [[grid]] tables add up. The first start writes the cells
+    and their order to sweep.json. Started again, a sweep runs what is not finished, a cell that was
+    interrupted or killed from its last finished round; a changed plan needs another folder. What
+    cannot run is listed at the end, and by --dry-run, with exit status 1.
 
     \b
     Examples:
       hpcfl sweep --list
       hpcfl sweep plan.toml --dry-run
       mpirun -n 101 hpcfl sweep table-1 --output results/table1
+      mpirun -n 9 hpcfl sweep scaling-weak --output results/weak/9
       hpcfl sweep table-1 --freeze --output results/table1
       mpirun -n 101 hpcfl sweep table-1 --output results/table1 \\
           --cell $SLURM_ARRAY_TASK_ID
@@ -115,21 +116,22 @@ def command(
     if as_json and not dry_run:
         raise UsageError("--json is for --dry-run: hpcfl report prints results as JSON")
 
-    def prepare() -> Manifest:
+    def prepare(ranks: int = 1) -> Manifest:
         from hpcfl.sweeping.cells import resolve
         from hpcfl.sweeping.manifest import arrange
         from hpcfl.sweeping.plan import read
         from hpcfl.sweeping.shipped import locate
 
-        return arrange(plan, resolve(read(locate(plan))), None if no_shuffle else seed)
+        return arrange(plan, resolve(read(locate(plan), ranks)), None if no_shuffle else seed)
 
     if dry_run or freeze:
         if launch.leave_to_first_rank():
             return
+        manifest = prepare(launch.guess_size() or 1)
         if freeze:
-            _freeze(output, prepare())
+            _freeze(output, manifest)
         else:
-            _list(output, prepare(), as_json)
+            _list(output, manifest, as_json)
         return
     from hpcfl.sweeping.session import DONE, SKIPPED
 
@@ -166,7 +168,7 @@ def _list(output: Path, manifest: Manifest, as_json: bool) -> None:
         raise HpcflError(f"{len(refused)} of {number} cannot run: {', '.join(refused)}")
 
 
-def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> list[CellOutcome]:
+def _run(output: Path, prepare: Callable[[int], Manifest], index: int | None) -> list[CellOutcome]:
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.sweeping import session
@@ -174,7 +176,7 @@ def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> li
     from hpcfl.system.interruption import noting_signals
 
     world = connect()
-    cells = session.plan_cells(world, output, prepare, index)
+    cells = session.plan_cells(world, output, lambda: prepare(world.size), index)
     first = world.rank == 0
     if first and any("--insecure-seed" in text for cell in cells for text in cell.arguments):
         warn("insecure-seed is given: keys are not secret")

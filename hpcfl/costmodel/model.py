@@ -17,8 +17,10 @@ from typing import Any
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import OPERATIONS, PhaseCosts, add
 from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.network import Network
 from hpcfl.costmodel.overheads import overhead, overhead_of
 from hpcfl.errors import UsageError
+from hpcfl.options.shared import RoundOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.memory import Memory, predict_memory
 from hpcfl.system.environment import memory_bytes
@@ -31,6 +33,17 @@ SUMMED = (
 
 
 EXTRAPOLATED = "extrapolated: the model was checked for up to 100 devices and 2,000,000 parameters"
+
+
+def check_modelled(options: RoundOptions) -> None:
+    """Refuse, by UsageError, rounds of another kind than the model's."""
+    if options.dropout_model != "exact" or options.dropout_phase is not None:
+        raise UsageError(
+            "the model is of devices that drop out before their upload, as many as --dropout says: "
+            "leave out --dropout-model and --dropout-phase"
+        )
+    if options.upload != "gather":
+        raise UsageError("the model is of gathered uploads: leave out --upload")
 
 
 def beyond_checked(devices: int, dim: int) -> bool:
@@ -50,7 +63,8 @@ class PhasePrediction:
     member_cpu_seconds: float  # of a member of the committee, as a device and beyond; 0 without
     helper_cpu_seconds: float  # of each helper; 0 without
     modelled_seconds: float  # on links and devices of their own
-    measured_seconds: float | None  # on this machine; None where its ranks were not calibrated
+    # On this machine; None where its ranks were not calibrated. With a network on that cluster.
+    measured_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,7 @@ class Prediction:
     server_peak_bytes: float  # memory of the server's rank; in one process that of all
     device_peak_bytes: float | None  # of a rank with devices
     notes: tuple[str, ...]  # what to beware of
+    network: str | None = None  # of the cluster, where that is what is modelled
 
     def total(self, name: str) -> float:
         """Return the sum of a phase's figure over all phases."""
@@ -89,10 +104,12 @@ def predict(
     calibration: Calibration,
     link: LinkModel | None = None,
     ranks: int = 1,
+    network: Network | None = None,
 ) -> Prediction:
     """Return what a round takes, and what it would take here with so many ranks (1: one process).
 
-    A UsageError says that the protocol does not declare it for its parameters.
+    With a network, the latter is on a cluster that has it, and as many cores as ranks. A UsageError
+    says that the protocol does not declare it for its parameters.
     """
     if ranks < 1:
         raise UsageError(f"--ranks is {ranks}; it must be at least 1")
@@ -143,7 +160,10 @@ def predict(
                 device + member if phase.members else 0.0,
                 helper,
                 device + member + transfer + helper + server,
-                _measured(phase, protocol, (device, member, helper, server), calibration, ranks),
+                _measured(
+                    *(phase, protocol, (device, member, helper, server)),
+                    *(calibration, ranks, network),
+                ),
             )
         )
     whole = sum(spent.values())
@@ -157,7 +177,12 @@ def predict(
         {name: seconds / whole for name, seconds in spent.items()},
         memory.server,
         memory.device,
-        (*_notes(protocol, calibration, ranks), *_beyond(memory)),
+        (
+            *_notes(protocol, calibration, ranks, network),
+            # Each node of a cluster has a memory of its own.
+            *(_beyond(memory) if network is None else ()),
+        ),
+        None if network is None else str(network),
     )
 
 
@@ -167,8 +192,9 @@ def _measured(
     cpu_seconds: tuple[float, float, float, float],
     calibration: Calibration,
     ranks: int,
+    network: Network | None,
 ) -> float | None:
-    """Return the elapsed seconds of a phase on this machine.
+    """Return the elapsed seconds of a phase on this machine, or on a cluster with a network.
 
     `cpu_seconds` are those of a device, what a member of the committee adds to them, those of a
     helper and of the server.
@@ -179,11 +205,18 @@ def _measured(
     if ranks == 1:
         by_devices = working * device + phase.members * member
         return by_devices + protocol.helpers * helper + server + around
-    if calibration.ranks != ranks:
+    if network is None and calibration.ranks != ranks:
         return None
-    most = math.ceil(devices / (ranks - 1 - protocol.helpers))
+    workers = ranks - 1 - protocol.helpers
+    most = math.ceil(devices / workers)
     on_a_rank = most * working / devices
     by_devices = on_a_rank * device + most * phase.members / devices * member
+    if network is not None:
+        # Every rank has a core of its own.
+        seconds = by_devices + helper + server + around
+        for name, size in _moved(phase, on_a_rank):
+            seconds += network.seconds(name, size, ranks, min(workers, devices))
+        return seconds
     seconds = by_devices * calibration.devices_slowdown
     seconds += (helper + server + around) * calibration.server_slowdown
     for name, size in _moved(phase, on_a_rank):
@@ -223,7 +256,9 @@ def _beyond(memory: Memory) -> Iterator[str]:
         )
 
 
-def _notes(protocol: AggregationProtocol, calibration: Calibration, ranks: int) -> tuple[str, ...]:
+def _notes(
+    protocol: AggregationProtocol, calibration: Calibration, ranks: int, network: Network | None
+) -> tuple[str, ...]:
     parameters = protocol.parameters
     notes = [*filter(None, [protocol.not_played]), *protocol.cost_notes()]
     known = overhead_of(protocol, calibration.samples)
@@ -233,7 +268,7 @@ def _notes(protocol: AggregationProtocol, calibration: Calibration, ranks: int) 
         notes.append(EXTRAPOLATED)
     if parameters.threads > 1:
         notes.append("elapsed seconds are those of ranks with one thread each")
-    if ranks > 1 and calibration.ranks != ranks:
+    if ranks > 1 and network is None and calibration.ranks != ranks:
         notes.append(
             f"measured seconds of {ranks} ranks need a calibration with as many: mpirun -n {ranks} "
             "hpcfl calibrate"

@@ -66,10 +66,19 @@ def side_by_side(found: Sequence[Prediction], link: LinkModel, calibration: Cali
 
 def _about(found: Prediction, link: LinkModel, calibration: Calibration) -> list[str]:
     where = "one process" if found.ranks == 1 else f"{found.ranks} ranks"
+    machine = (
+        f"the calibrated machine ({calibration.about.get('cpu_model', '?')}, "
+        f"{calibration.about.get('measured', '?')})"
+    )
+    place = f"here: {where} on {machine}"
+    if found.network is not None:
+        place = (
+            f"here: not this machine but a modelled cluster, {where}, each on a core like those of "
+            f"{machine}, {found.network}"
+        )
     return [
         f"modelled: devices of their own, {link}",
-        f"here: {where} on the calibrated machine ({calibration.about.get('cpu_model', '?')}, "
-        f"{calibration.about.get('measured', '?')})",
+        place,
         f"memory at the peak of a round: {_memory(found)}",
         *found.notes,
     ]

@@ -17,7 +17,7 @@ Labels = NDArray[np.int64]
 
 # First element of the spawn keys of the run's seed: what the random numbers are for. The layers
 # above count theirs from 0.
-SYNTHETIC, PARTITION, THINNING = 100, 101, 102
+SYNTHETIC, PARTITION, THINNING, STYLES = 100, 101, 102, 103
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Dataset:
         return self.train_inputs.shape[1:]
 
 
-def generator_of(seed: int, purpose: int) -> np.random.Generator:
-    """Return the generator of the run's seed for a purpose, independent of all others."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose,)))
+def generator_of(seed: int, purpose: int, *number: int) -> np.random.Generator:
+    """Return the generator of a seed for a purpose, and a number of it, independent of others."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose, *number)))
 
 
 def find_data_dir(name: str, data_dir: Path | None) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcfl.errors import no_such
-from hpcfl.learning import adult, cifar10, digits, idx, leaf, synthetic
+from hpcfl.learning import adult, cifar10, digits, idx, leaf, styled, synthetic
 from hpcfl.learning.base import Dataset, find_data_dir, missing
 
 _READERS: dict[str, Callable[[Path], Dataset]] = {
@@ -14,7 +14,10 @@ _READERS: dict[str, Callable[[Path], Dataset]] = {
     "cifar10": cifar10.read,
     "adult": adult.read,
     "femnist": leaf.read_femnist,
+    "styled-mnist": styled.read,
 }
+# Data sets that are made of another one's files.
+MADE_OF = {"styled-mnist": "mnist"}
 FILES = tuple(_READERS)
 """Data sets that are read from files."""
 NAMES = (*FILES, "digits", "synthetic")
@@ -23,6 +26,7 @@ SAMPLES: dict[str, tuple[tuple[int, ...], int]] = {
     "cifar10": (cifar10.IMAGE, cifar10.CLASSES),
     "adult": ((108,), len(adult.LABELS)),
     "femnist": (leaf.IMAGE, leaf.CLASSES),
+    "styled-mnist": ((1, 28, 28), idx.CLASSES),
     "digits": ((1, 8, 8), digits.CLASSES),
     "synthetic": ((synthetic.FEATURES,), synthetic.CLASSES),
 }
@@ -42,12 +46,13 @@ def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
         return digits.read()
     if name not in _READERS:
         raise no_such("data set", name, NAMES)
-    return _READERS[name](find_data_dir(name, data_dir))
+    return _READERS[name](find_data_dir(MADE_OF.get(name, name), data_dir))
 
 
 def check(name: str, data_dir: Path | None = None) -> None:
     """Refuse, with a UsageError, a data set whose folder is not there; no file is read."""
     if name in _READERS:
-        folder = find_data_dir(name, data_dir)
-        if not (folder / name).is_dir():
-            raise missing(folder / name, name, folder)
+        published = MADE_OF.get(name, name)
+        folder = find_data_dir(published, data_dir)
+        if not (folder / published).is_dir():
+            raise missing(folder / published, published, folder)

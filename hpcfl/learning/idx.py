@@ -34,8 +34,8 @@ def read_mnist(data_dir: Path) -> Dataset:
     Images have shape (1, 28, 28), normalised by mean 0.1307 and deviation 0.3081. A UsageError says
     which file is missing, damaged or something else.
     """
-    train_pixels, train_labels = _read_part(data_dir, "train")
-    test_pixels, test_labels = _read_part(data_dir, "t10k")
+    train_pixels, train_labels = read_part(data_dir, "train")
+    test_pixels, test_labels = read_part(data_dir, "t10k")
     return Dataset(
         name="mnist",
         train_inputs=scale(train_pixels, MEAN, DEVIATION),
@@ -46,7 +46,7 @@ def read_mnist(data_dir: Path) -> Dataset:
     )
 
 
-def _read_part(data_dir: Path, part: str) -> tuple[NDArray[np.uint8], Labels]:
+def read_part(data_dir: Path, part: str) -> tuple[NDArray[np.uint8], Labels]:
     """Return images, uint8 of shape (n, 1, 28, 28), and labels, int64 of shape (n,)."""
     images_path = _find(data_dir, f"{part}-images-idx3-ubyte")
     labels_path = _find(data_dir, f"{part}-labels-idx1-ubyte")

@@ -27,6 +27,7 @@ DEFAULT_MODELS = {
     "digits": "softmax",
     "cifar10": "cifar-cnn",
     "femnist": "femnist-cnn",
+    "styled-mnist": "softmax",
     "adult": "adult-lr",
     "synthetic": "softmax",
 }

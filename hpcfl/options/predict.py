@@ -35,6 +35,22 @@ class PredictOptions(RoundOptions, LinkOptions):
         help="Ranks of a run on this machine; 1: one process.",
         at_least=1,
     )
+    network_gbps: float | None = option(
+        None,
+        "Model the ranks on a cluster that is not here: cores like the calibrated ones, one for "
+        "each rank, and a network with this bandwidth of each rank in either direction.",
+        above=0,
+        unit="Gbit/s",
+        default_text="no cluster: ranks of this machine",
+        section=Section.ADVANCED,
+    )
+    network_us: float = option(
+        2.0,
+        "Latency of a message in the modelled cluster's network.",
+        at_least=0,
+        unit="us",
+        section=Section.ADVANCED,
+    )
     calibration: Path | None = option(
         None, "File of 'hpcfl calibrate'.", default_text="this host's", section=Section.ADVANCED
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcfl.options.definition import OptionGroup, Section, again, option
+from hpcfl.options.scaling import SCALES
 from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import TrainOptions
 
@@ -44,6 +45,13 @@ class ReportOptions(LinkAsked):
         "Run to compare with, in every group of runs of one size: a file's name, or a protocol's.",
         unit="name",
         default_text="the first secagg run, else the first run",
+        section=Section.WHAT,
+    )
+    speed_up: str | None = option(
+        None,
+        "Print speed-up and parallel efficiency over more and more of these instead: ranks that "
+        "hold devices, whole nodes, ranks of the server, or threads of a rank.",
+        choices=(*SCALES,),
         section=Section.WHAT,
     )
     target_accuracy: float | None = again(

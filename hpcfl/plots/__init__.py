@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import OptionGroup, Section, again, make, names, option
 from hpcfl.options.report import ReportOptions
+from hpcfl.options.scaling import SCALES
 from hpcfl.options.training import TrainOptions
 
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ KINDS = {
         against=("rounds", "bytes", "seconds"),
     ),
     "scaling": Kind(
-        "seconds, CPU time and bytes of a round against the number of devices or of parameters",
+        "seconds, CPU time and bytes of a round against the number of devices or of parameters; "
+        "speed-up and parallel efficiency over ranks, nodes, ranks of the server or threads",
         "hpcfl.plots.scaling",
         ("against",),
-        against=("devices", "dim"),
+        against=("devices", "dim", *SCALES),
     ),
     "phases": Kind(
         "CPU time and bytes of a round, phase by phase, devices and server apart",

@@ -1,4 +1,8 @@
-"""Time and bytes of a round against the number of devices or of parameters."""
+"""Time and bytes of a round against the number of devices or of parameters.
+
+Against ranks, nodes or threads it is another figure, of speed-up and efficiency:
+:mod:`hpcfl.plots.speedup`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.plots import looks, naming
+from hpcfl.options.scaling import SCALES
+from hpcfl.plots import looks, naming, speedup
 from hpcfl.plots.style import (
     BYTES,
     PLAIN,
@@ -26,8 +31,10 @@ from hpcfl.plots.style import (
     unit_of,
     wrapped,
 )
+from hpcfl.results import scaling
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
+from hpcfl.results.scaling import Study
 from hpcfl.results.statistics import median_interval
 
 if TYPE_CHECKING:
@@ -51,14 +58,25 @@ class _Quantity:
     grows: bool = True  # with the number of devices
 
 
-def lacking(run: Run, **_: object) -> str | None:
+def _as_measured(study: Study) -> Study:
+    return study
+
+
+def lacking(run: Run, against: str = "devices", **_: object) -> str | None:
     """Return in words why a run cannot be drawn, None if it can."""
+    if against in SCALES:
+        return scaling.lacking(run, against)
     if not isinstance(run.config.get("dim"), int):
         return lacking_rounds(run) or "does not record the option dim"
     return lacking_rounds(run)
 
 
-def draw(runs: Sequence[Run], frame: Frame = PLAIN, against: str = "devices") -> Figure:
+def draw(
+    runs: Sequence[Run],
+    frame: Frame = PLAIN,
+    against: str = "devices",
+    continued: Callable[[Study], Study] = _as_measured,
+) -> Figure:
     """Return six panels: seconds measured and modelled, CPU seconds, and bytes of a round.
 
     CPU seconds are those of the slowest device and of the server, bytes those of one device and of
@@ -67,7 +85,12 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, against: str = "devices") ->
     95 % interval where there are enough rounds. A grey line amid the points says what proportional
     cost would be. Runs for different links are a UsageError: their modelled seconds do not go
     together.
+
+    Against one of `SCALES` they are the panels of :func:`hpcfl.plots.speedup.draw`, of the study
+    that `continued` returns.
     """
+    if against in SCALES:
+        return speedup.draw(continued(scaling.study(runs, against)), frame)
     links = {run.link() for run in runs}
     if len(links) > 1:
         raise UsageError(

@@ -49,6 +49,11 @@ class Result:
     found: Mapping[str, Any]
 
 
+# From the best to the least: as printed; less of it; something else in place of data that are not
+# at hand, of which nothing is said about the paper.
+SCALES = ("paper", "small", "stand-in")
+
+
 @dataclass(frozen=True)
 class Scale:
     """How much of an artefact is run."""
@@ -56,6 +61,9 @@ class Scale:
     what: str  # is smaller or larger than in the paper
     settings: Sequence[Setting]  # in order
     minutes: float  # about, on two cores
+    # Where it is no part of what the paper ran: what it is called, and the data sets that it needs.
+    title: str | None = None
+    data: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Artefact:
 
     id: str  # ``paper/name``
     title: str
-    # ``paper``: as printed; ``small``: less of it. At least one of them.
+    # By `SCALES`; at least one of them.
     scales: Mapping[str, Scale] = field(default_factory=dict)
     # To figures that JSON can hold; on every rank.
     run: Callable[[Setting, Context], Mapping[str, Any]] = lambda setting, context: {}
@@ -84,6 +92,16 @@ class Artefact:
         if "paper" in fitting:
             return "paper"
         return min(self.scales, key=lambda scale: self.scales[scale].minutes)
+
+    def titled(self, scale: str | None) -> str:
+        """Return what it is called where it was run at a scale."""
+        found = self.scales.get(scale or "")
+        return (found and found.title) or self.title
+
+    def needs(self, scale: str) -> tuple[str, ...]:
+        """Return the data sets that a scale needs."""
+        data = self.scales[scale].data
+        return self.data if data is None else data
 
 
 def by_round(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:

@@ -84,9 +84,10 @@ def overview(stores: Mapping[str, Store], among: Sequence[str]) -> Table:
         label("state"),
     ]
     rows = [
-        [artefact.id, artefact.title, state(artefact, stores[artefact.group])]
+        [artefact.id, artefact.titled(_scale(artefact, store)), state(artefact, store)]
         for artefact in ARTEFACTS.values()
         if artefact.group in among
+        for store in [stores[artefact.group]]
     ]
     return Table(columns, rows)
 
@@ -102,12 +103,17 @@ def comparison(lines: list[Line]) -> Table:
     return Table(columns, [[line.what, line.paper, line.ours, verdict(line)] for line in lines])
 
 
+def _scale(artefact: Artefact, store: Store) -> str | None:
+    found = store.results(artefact)
+    return None if found is None else found[0]
+
+
 def _section(artefact: Artefact, store: Store, path: Path) -> str:
     found = store.results(artefact)
     assert found is not None
     scale, results = found
     lines = [
-        f"### `{artefact.id}`: {artefact.title}",
+        f"### `{artefact.id}`: {artefact.titled(scale)}",
         "",
         f"Run: {artefact.scales[scale].what}.",
         "",
@@ -117,7 +123,7 @@ def _section(artefact: Artefact, store: Store, path: Path) -> str:
         file = path.with_suffix("") / f"{_file(artefact)}.svg"
         picture = draw(artefact, results, store, file)
         relative = picture.relative_to(path.parent)
-        lines += ["", f"![{artefact.title}]({relative.as_posix()})"]
+        lines += ["", f"![{artefact.titled(scale)}]({relative.as_posix()})"]
     return "\n".join(lines)
 
 

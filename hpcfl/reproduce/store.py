@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcfl.errors import HpcflError
 from hpcfl.report.jsontext import finite
-from hpcfl.reproduce.artefact import Artefact, Line, Panel, Result, Setting, key
+from hpcfl.reproduce.artefact import SCALES, Artefact, Line, Panel, Result, Setting, key
 from hpcfl.system import files, outputs
 
 
@@ -55,8 +55,8 @@ class Store:
         outputs.write(self.path, outputs.FINDINGS, f'{{"results": [\n{lines}\n]}}\n')
 
     def results(self, artefact: Artefact) -> tuple[str, list[Result]] | None:
-        """Return the largest scale that was run to its end, and what was found; None for none."""
-        for name in ("paper", "small"):
+        """Return the best scale that was run to its end, and what was found; None for none."""
+        for name in SCALES:
             scale = artefact.scales.get(name)
             if scale is not None and not self.missing(scale.settings):
                 entries = [self._entries[key(setting)] for setting in scale.settings]

@@ -216,7 +216,7 @@ def summarise(run: Run, link: LinkModel, target: float | None = None) -> Summary
         survivors_max=int(survivors.max()) if survivors.size else None,
         phases=tuple(phases),
         total=total,
-        all_cpu_seconds=Percentiles.of(_everybodys(run)),
+        all_cpu_seconds=Percentiles.of(everybodys_cpu_seconds(run)),
         round_seconds=Percentiles.of(run.round_seconds[kept]),
         modelled_round_seconds=Percentiles.of(modelled[:, -1]),
         round_seconds_interval=median_interval(run.round_seconds[kept]),
@@ -279,7 +279,7 @@ def _of_members(
     ]
 
 
-def _everybodys(run: Run) -> NDArray[np.float64]:
+def everybodys_cpu_seconds(run: Run) -> NDArray[np.float64]:
     """Return the CPU seconds of all parties together in each measured round."""
     spent = run.cpu_seconds.sum(axis=(1, 2))
     if run.helper_cpu_seconds is not None:

@@ -21,7 +21,7 @@ def prepare(given: Mapping[str, Any], read: Callable[[str, Sequence[str]], dict[
     """Return a job; `read` returns what a command's arguments say, as texts by name."""
     job = make(Job, given)
     job = replace(job, launcher=choose(job.launcher, job.mpi))
-    if job.arguments:
+    if job.arguments and job.kind != "scaling":
         name = job.kind.partition("-")[0]
         typed = read(name, job.arguments)
         _check_known(typed)

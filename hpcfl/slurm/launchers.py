@@ -115,14 +115,17 @@ launch+=(--distribution=arbitrary)
 """
 
 
-def block(launcher: str, ranks: int | None, manager: str | None, server_node: bool) -> str:
-    """Return the lines of a script that set ``launch``, for so many ranks or one for each task.
+# One rank for each task.
+TASKS = "$SLURM_NTASKS"
+
+
+def block(launcher: str, ranks: str, manager: str | None, server_node: bool) -> str:
+    """Return the lines of a script that set ``launch``, for so many ranks, or a shell's variable.
 
     `manager` is for ``srun --mpi``, None for what the script finds.
     """
-    count = "$SLURM_NTASKS" if ranks is None else str(ranks)
     asked = f" --mpi {shlex.quote(manager)}" if manager else ""
-    parts = [(_RANKS_BESIDE_SERVER if server_node else _RANKS).format(ranks=count), _CORES]
+    parts = [(_RANKS_BESIDE_SERVER if server_node else _RANKS).format(ranks=ranks), _CORES]
     parts.append(_MPIRUN if launcher == "mpirun" else _SRUN.format(asked=asked))
     if server_node:
         parts.append((_MPIRUN_HOSTS if launcher == "mpirun" else _SRUN_HOSTS).format())

@@ -12,6 +12,7 @@ import shlex
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import PurePosixPath
+from textwrap import indent
 
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import OptionGroup, Section, again, option
@@ -23,6 +24,20 @@ KINDS = {
     "bench": (("sparse",), "results"),
     "sweep-array": (("table-1",), "results/sweep"),
     "train": (("fedavg", "--aggregate", "sparse", "--rounds", "300"), "results/train"),
+    "scaling": (
+        (
+            *("strong=scaling-strong", "weak=scaling-weak"),
+            *("server-ranks=scaling-server", "threads=scaling-threads"),
+        ),
+        "results/scaling",
+    ),
+}
+# The studies of the kind scaling, and the function of its script that runs the plan of each.
+STUDIES = {
+    "strong": "over_ranks",
+    "weak": "over_ranks",
+    "server-ranks": "on_all",
+    "threads": "alone",
 }
 TASKS = 101
 CHECKPOINT_EVERY = 10
@@ -241,6 +256,9 @@ class Job(OptionGroup):
                 raise UsageError(f"{what} is empty")
 
     def _check_arguments(self) -> None:
+        if self.kind == "scaling":
+            self._check_studies()
+            return
         ours = {
             "bench": {"--output": "--results"},
             "sweep-array": {
@@ -255,6 +273,19 @@ class Job(OptionGroup):
                 raise UsageError(
                     f"{option} is set by the script: give {ours[option]} before the --"
                 )
+
+    def _check_studies(self) -> None:
+        if self.server_node or self.ranks is not None:
+            raise UsageError("--server-node and --ranks are not for scaling: its ranks grow")
+        studies = [argument.partition("=")[0] for argument in self.arguments]
+        for argument, study in zip(self.arguments, studies, strict=True):
+            if study not in STUDIES or not argument.partition("=")[2]:
+                raise UsageError(
+                    f"scaling has {argument!r} behind the --: give STUDY=PLAN, with the studies "
+                    f"{', '.join(STUDIES)}"
+                )
+            if studies.count(study) > 1:
+                raise UsageError(f"scaling has {study} twice behind the --")
 
     @property
     def _tasks(self) -> int:
@@ -309,13 +340,7 @@ def render(job: Job) -> str:
         "shebang": "#!/bin/bash -l" if job.module else "#!/bin/bash",
         "directives": "\n".join(_directives(job)),
         "environment": "\n".join(_environment(job)),
-        "launch": launchers.block(
-            job.launcher,
-            # Slurm counts tasks on the server's node that it does not use.
-            job.ranks or (job._tasks if job.server_node else None),
-            job.mpi,
-            job.server_node,
-        ),
+        "launch": _launch(job),
         "command": _command(job),
         "results": shlex.quote(_as_path(job.folder)),
         "lead": str(job.lead),
@@ -328,6 +353,17 @@ def render(job: Job) -> str:
     }
     # In one pass: what a user wrote is never searched for markers.
     return re.sub(r"\{\{(\w+)\}\}", lambda marker: values[marker[1]], text)
+
+
+def _launch(job: Job) -> str:
+    """Return the lines that set how ranks are started."""
+    if job.kind == "scaling":
+        # Within a function, called with each number of ranks.
+        return indent(launchers.block(job.launcher, "$1", job.mpi, False), "    ")
+    # Slurm counts tasks on the server's node that it does not use.
+    ranks = job.ranks or (job._tasks if job.server_node else None)
+    count = launchers.TASKS if ranks is None else str(ranks)
+    return launchers.block(job.launcher, count, job.mpi, job.server_node)
 
 
 def _directives(job: Job) -> list[str]:
@@ -375,6 +411,11 @@ def _environment(job: Job) -> list[str]:
 def _command(job: Job) -> str:
     """Return the command line; the script adds what only it knows."""
     arguments = job.arguments or KINDS[job.kind][0]
+    if job.kind == "scaling":
+        pairs = [argument.partition("=") for argument in arguments]
+        return "\n".join(
+            shlex.join([STUDIES[study], study, _as_path(plan)]) for study, _, plan in pairs
+        )
     words = ["hpcfl", "sweep" if job.kind == "sweep-array" else job.kind, *arguments]
     if job.kind == "train":
         names = {argument.partition("=")[0] for argument in arguments}

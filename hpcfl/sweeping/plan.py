@@ -15,6 +15,8 @@ from hpcfl.sweeping.commands import COMMANDS, Command
 from hpcfl.system import files
 
 _REPEATS = "repeats"
+# In place of devices: so many on each rank that holds some, however many ranks are started.
+_PER_RANK = "devices-per-rank"
 LARGEST_PLAN = 2**20  # bytes
 MOST_CELLS = 100_000
 LONGEST_VALUE = 1000  # characters; a path may be that long
@@ -30,13 +32,14 @@ class Setting:
     command: str = "bench"  # one of `COMMANDS`
 
 
-def read(path: Path) -> list[Setting]:
-    """Return all combinations of a plan in a file, in its order.
+def read(path: Path, ranks: int = 1) -> list[Setting]:
+    """Return all combinations of a plan in a file, in its order, for a launch of so many ranks.
 
     The TOML file's table ``[fixed]`` holds options of all cells, and ``[grid]``, or several tables
     ``[[grid]]``, hold lists of values whose products are the cells. The keys are ``protocol`` and
     the long options of `hpcfl bench` without their dashes, or ``algorithm`` and those of
-    `hpcfl train`, and ``repeats``. A file that cannot be read, and a wrong key or value, are a
+    `hpcfl train`, and ``repeats``; ``devices-per-rank`` is as many times the ranks that hold
+    devices. A file that cannot be read, and a wrong key or value, are a
     UsageError that says in which table.
     """
     try:
@@ -48,10 +51,10 @@ def read(path: Path) -> list[Setting]:
     except ValueError as error:
         # Of TOML, of UTF-8, of a number with too many digits.
         raise UsageError(f"the plan {path} is not TOML: {files.brief(error)}") from None
-    return combine(content, str(path))
+    return combine(content, str(path), ranks)
 
 
-def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
+def combine(content: Mapping[str, Any], source: str, ranks: int = 1) -> list[Setting]:
     """Return all combinations of the tables of a plan, in its order, as `read` does.
 
     `source` says where they are from, for messages. A combination leaves out the options that its
@@ -81,6 +84,10 @@ def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
         for values in itertools.product(*choices.values()):
             options = dict(zip(choices, values, strict=True))
             subject = options.pop(command.subject)
+            if _PER_RANK in options:
+                each = int(options.pop(_PER_RANK))
+                options["devices"] = str(each * _holding(subject, options, ranks))
+                used.add(_PER_RANK)
             options = command.used(subject, options)
             used |= options.keys()
             typed = (_typed(command, key, options[key]) for key in sorted(options))
@@ -92,6 +99,17 @@ def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
 
 
 _SUBJECTS = " or ".join(command.subject for command in COMMANDS.values())
+
+
+def _holding(subject: str, options: Mapping[str, str], ranks: int) -> int:
+    """Return how many of the ranks hold devices: all but the server's and helpers'; 1 of one."""
+    from hpcfl.algorithms.aggregation import PROTOCOLS, find
+
+    name, helpers = options.get("aggregate", subject), 0
+    if name in PROTOCOLS and find(name).most_helpers:
+        asked = options.get("helpers")
+        helpers = find(name).helpers_of(None if asked is None else int(asked))
+    return max(1, ranks - int(options.get("server-ranks", "1")) - helpers)
 
 
 def _command(keys: Set[str], place: str) -> Command:
@@ -143,17 +161,22 @@ def _choices(
                     f"{spot}: {files.shorten(value)} is not a number of repeats, give 1 or more"
                 )
             repeats = value
-    for key, name in ((command.subject, _SUBJECTS), ("devices", "devices")):
-        if key not in choices:
+    if "devices" in choices and _PER_RANK in choices:
+        raise UsageError(
+            f"{place}: devices and {_PER_RANK} both say how many: leave one of them out"
+        )
+    keys = ((command.subject,), _SUBJECTS), (("devices", _PER_RANK), "devices")
+    for alternatives, name in keys:
+        if not choices.keys() & {*alternatives}:
             raise UsageError(f"{place}: neither it nor [fixed] says {name}")
     return repeats, choices
 
 
 def _values(command: Command, key: str, value: Any, spot: str, *, several: bool) -> list[str]:
     """Return an option's values as they are typed, each checked by itself."""
-    if key != command.subject and key not in command.keys:
+    if key not in (*command.keys, command.subject, _PER_RANK):
         also = f"see hpcfl {command.name} --help"
-        known = [*command.keys, command.subject, _REPEATS]
+        known = [*command.keys, command.subject, _REPEATS, _PER_RANK]
         raise no_such("option of a plan", key, known, also=also, listed=False, place=f"{spot}: ")
     if isinstance(value, list) and not several:
         raise UsageError(f"{spot}: a list of values belongs in [grid]")
@@ -165,7 +188,7 @@ def _values(command: Command, key: str, value: Any, spot: str, *, several: bool)
     texts = [_text(command, key, item, spot) for item in values]
     for text in texts:
         try:
-            _check(command, key, text)
+            _check(command, "devices" if key == _PER_RANK else key, text)
         except UsageError as error:
             raise UsageError(f"{spot}: {error}") from None
     return texts

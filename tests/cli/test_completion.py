@@ -84,7 +84,7 @@ def test_names_that_are_known_without_numpy_are_those_that_there_are():
         (["plot", "--kind", ""], {*KINDS}),
         (["report", "--columns", "protocol,accur"], {f"protocol,{one}" for one in ACCURACIES}),
         (["report", "--where", "protocol=sparse,devices"], {"protocol=sparse,devices="}),
-        (["slurm", "render", ""], {"bench", "sweep-array", "train"}),
+        (["slurm", "render", ""], {"bench", "sweep-array", "train", "scaling"}),
         (["completion", ""], {*SHELLS}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -89,6 +89,7 @@ def defined(name):
     from hpcfl.options.optimize import OptimizeOptions
     from hpcfl.options.predict import PredictOptions
     from hpcfl.options.report import ReportOptions
+    from hpcfl.options.scaling import ContinuationOptions
     from hpcfl.options.training import TrainOptions
     from hpcfl.plots import PlotOptions
     from hpcfl.slurm.script import Job
@@ -98,8 +99,8 @@ def defined(name):
         "train": [TrainOptions],
         "predict": [PredictOptions],
         "compare": [CompareOptions],
-        "report": [ReportOptions],
-        "plot": [PlotOptions],
+        "report": [ReportOptions, ContinuationOptions],
+        "plot": [PlotOptions, ContinuationOptions],
         "privacy exposure": [ExposureOptions],
         "optimize fedsgd-dpc": [OptimizeOptions],
         "attack audit": [AuditOptions, Instance],

@@ -110,6 +110,8 @@ RANGES: dict[type[OptionGroup], dict[str, tuple[list[Any], list[Any]]]] = {
         "devices": ([(1,)], [(0,)]),
         "dim": ([(1,), (WHOLE_DIM,)], [(0,), (WHOLE_DIM + 1,)]),
         "ranks": ([1], [0]),
+        "network_gbps": ([0.001], [0.0, INF]),
+        "network_us": ([0.0], [-1.0, INF]),
     },
     ExposureOptions: {
         "devices": ([1, WHOLE_DEVICES], [0]),

@@ -10,6 +10,7 @@ from matplotlib import rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from page_runs import write_run
 from run_files import new_writer
+from scaled_runs import scaled
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
@@ -111,7 +112,25 @@ def overlapping(texts, renderer):
 
 @pytest.mark.parametrize(("kind", "count", "size"), CASES)
 def test_texts_are_read_and_cover_neither_each_other_nor_data(runs, kind, count, size):
-    figure = chosen(kind, {"size": size}).draw(runs(kind, count))
+    assert_readable(chosen(kind, {"size": size}).draw(runs(kind, count)), kind)
+
+
+@pytest.mark.parametrize("against", ["ranks", "threads"])
+@pytest.mark.parametrize("count", [1, 3, 12])
+@pytest.mark.parametrize("size", ["column", "page"])
+def test_figures_of_speed_up_can_be_read_too(tmp_path, against, count, size):
+    places = [2**k for k in range(count)]
+    found = [
+        scaled(tmp_path, 1 + k, 9 / k + 0.01, cores=600, protocol=protocol)
+        if against == "ranks"
+        else scaled(tmp_path, 1, 9 / k + 0.01, cores=600, protocol=protocol, threads=k)
+        for k in places
+        for protocol in ("secagg", "sparse", "fedavg")
+    ]
+    assert_readable(chosen("scaling", {"size": size, "against": against}).draw(found), "scaling")
+
+
+def assert_readable(figure, kind):
     renderer = laid_out(figure)
     ticks = [tick_labels(axis) for one in figure.axes for axis in (one.xaxis, one.yaxis)]
     every = [*words_of(figure), *(label for labels in ticks for label in labels)]

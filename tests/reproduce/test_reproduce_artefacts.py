@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+from commandline import refusal
 
 from hpcfl.comm.world import connect
 from hpcfl.errors import UsageError
@@ -181,3 +182,69 @@ def test_the_document_is_what_is_generated_from_what_is_kept(tmp_path):
     assert committed == (tmp_path / "reproduction.md").read_text()
     for picture in (tmp_path / "reproduction").iterdir():
         assert (ROOT / "docs" / "reproduction" / picture.name).exists()
+
+
+STAND_IN = [f"queries/figure-{number}" for number in (2, 4, 6, 8)]
+
+
+def made_up(settings):
+    """Return results in which the last loss is above that of the setting before."""
+    return [
+        Result(one, {"loss": [3.0, 1.0 + k], "last_loss": [1.0 + k] * 3, "accuracy": [0.1, 0.2]})
+        for k, one in enumerate(settings)
+    ]
+
+
+@pytest.mark.parametrize("id", STAND_IN)
+def test_a_stand_in_is_called_so_everywhere_and_has_no_verdict(id):
+    artefact = ARTEFACTS[id]
+    scale = artefact.scales["stand-in"]
+    results = made_up(scale.settings)
+    lines = artefact.compare(results)
+
+    assert {one["dataset"] for one in scale.settings} == {"styled-mnist"}
+    assert scale.what.startswith("a stand-in for FEMNIST: MNIST in the styles of")
+    assert "it says nothing about the paper" in scale.what
+    assert "a stand-in for FEMNIST" in artefact.titled("stand-in")
+    assert "stand-in" not in artefact.titled("paper")
+    assert lines
+    for line in lines:
+        assert (line.verdict, line.paper) == (SHOWN, "")
+        assert line.what.startswith("stand-in, ")
+        assert "no verdict about the paper" in line.why
+    for panel in artefact.draw(results):
+        assert panel.title.startswith("stand-in: ")
+    # FEMNIST itself keeps its verdicts.
+    of_paper = artefact.compare(made_up(artefact.scales["paper"].settings))
+    assert {line.verdict for line in of_paper} <= {MATCHES, DIFFERS}
+
+
+def test_a_stand_in_takes_the_place_of_the_paper_only_where_that_was_not_run(tmp_path):
+    artefact = ARTEFACTS["queries/figure-4"]
+    store = Store(tmp_path, "queries")
+    for result in made_up(artefact.scales["stand-in"].settings):
+        store.add(result.setting, result.found, {})
+    stand_in = store.results(artefact)
+    for result in made_up(artefact.scales["paper"].settings):
+        store.add(result.setting, result.found, {})
+    paper = store.results(artefact)
+
+    assert stand_in is not None
+    assert stand_in[0] == "stand-in"
+    assert paper is not None
+    assert paper[0] == "paper"
+
+
+def test_the_stand_in_needs_mnist_and_is_chosen_as_the_paper_takes_days(tmp_path):
+    artefact = ARTEFACTS["queries/figure-2"]
+
+    assert artefact.scale(60) == "stand-in"
+    assert artefact.needs("stand-in") == ("mnist",)
+    assert artefact.needs("paper") == ("femnist",)
+    assert "needs the data set mnist" in refusal(
+        "reproduce", artefact.id, "--data-dir", tmp_path, "--output", tmp_path
+    )
+    assert "needs the data set femnist" in refusal(
+        *("reproduce", artefact.id, "--scale", "paper"),
+        *("--data-dir", tmp_path, "--output", tmp_path),
+    )

@@ -1,5 +1,6 @@
 """Jobs on a real Slurm of two nodes, which cluster.sh starts on this machine."""
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcfl.algorithms.aggregation.costs import OPERATIONS
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.results import load
 
 HERE = Path(__file__).parent
@@ -113,9 +117,9 @@ def facts(variables, folder, job):
     return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
 
 
-def finish(variables, folder, job):
+def finish(variables, folder, job, limit_seconds=JOB_SECONDS):
     """Wait for a job; return the states in which its tasks ended."""
-    deadline = time.monotonic() + JOB_SECONDS
+    deadline = time.monotonic() + limit_seconds
     while True:
         states = [fact["JobState"] for fact in facts(variables, folder, job)]
         if not {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"} & set(states):
@@ -221,6 +225,61 @@ def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):
     report = run(cluster, folder, "hpcfl", "report", "sweep")
     assert "fedavg" in report
     assert "secagg" in report
+
+
+TINY = """
+[fixed]
+dim = 300
+rounds = 7
+warmup = 0
+dropout = 0.0
+protocol = "{protocol}"
+[grid]
+{grid}
+"""
+
+
+def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
+    plans = {
+        "strong": ("secagg", "devices = [6]"),
+        "weak": ("fedavg", "devices-per-rank = [3]"),
+        "server-ranks": ("secagg", "devices = [4]\nserver-ranks = [1, 2]"),
+        "threads": ("secagg", "devices = [4]\nthreads = [1, 2]"),
+    }
+    for name, (protocol, grid) in plans.items():
+        (folder / f"{name}.toml").write_text(TINY.format(protocol=protocol, grid=grid))
+    # What takes half a minute to measure is here already.
+    known = {name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)}
+    (folder / "r").mkdir()
+    Calibration(known).save(folder / "r" / "calibration.json")
+    options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 10, "--results", "r")
+    studies = [f"{name}=./{name}.toml" for name in plans]
+    job = run(cluster, folder, "hpcfl", "slurm", "submit", "scaling", *options, "--", *studies)
+
+    assert finish(cluster, folder, job.strip(), 2 * JOB_SECONDS) == ["COMPLETED"], logs(folder)
+    made = {path.name for path in (folder / "r").iterdir() if path.is_file()}
+    names = ("strong-ranks", "strong-nodes", "weak-ranks", "weak-nodes", "server-ranks", "threads")
+    assert made == {"calibration.json"} | {f"{n}.{e}" for n in names for e in ("md", "pdf")}
+    shown = [str(path) for path in (folder / "r" / "strong").iterdir()]
+    found = run(cluster, folder, "hpcfl", "report", *shown, "--speed-up", "ranks", "--json")
+    assert [(row["x"], row["ranks"], row["devices"]) for row in json.loads(found)] == [
+        *((1, 2, 6), (2, 3, 6), (3, 4, 6)),
+    ]
+    # Packed: two ranks are on one node, three and four on both.
+    hosts = {
+        path.name: load(next(path.glob("*.h5"))).environment["host_ranks"]
+        for path in (folder / "r" / "strong").iterdir()
+    }
+    assert hosts == {"2": [2], "3": [2, 1], "4": [2, 2]}
+    weak = [load(path) for path in (folder / "r" / "weak").glob("*/*.h5")]
+    assert sorted(measured.devices for measured in weak) == [3, 6, 9]
+    table = (folder / "r" / "strong-nodes.md").read_text()
+    assert [line.split("|")[2].strip() for line in table.splitlines() if "secagg" in line] == [
+        # Measured, then modelled, to 64 times the two nodes.
+        *("1", "2"),
+        *("1", "2", "8", "32", "128"),
+    ]
+    assert table.count("| modelled") == 5
 
 
 def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(cluster, folder):

@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -80,6 +81,9 @@ def test_the_committed_scripts_are_the_templates_with_the_defaults():
     ],
 )
 def test_scripts_are_valid_shell(kind, options, tmp_path):
+    if kind == "scaling":
+        options = {name: value for name, value in options.items() if name != "ranks"}
+        options |= {"arguments": (f"strong={NASTY}",)} if "arguments" in options else {}
     script = tmp_path / "job.sbatch"
     script.write_text(render(Job(kind, **options)))
     checkers = [["bash", "-n"]]
@@ -264,6 +268,92 @@ def test_a_cell_of_the_array_is_run(tmp_path, recorded):
     ]
 
 
+STEP = re.compile(r"^\+ (.*)$", re.MULTILINE)
+
+
+def scaling_steps(folder, fails="nothing", **variables):
+    """Return what the script of scaling runs on two nodes of four tasks, and how it ends."""
+    program(
+        folder / "bin", "mpirun", '[ "$1" = --version ] && exec echo "mpirun (Open MPI) 5"; true'
+    )
+    wrong = f'[[ "$*" == *{fails}* ]] && exit 3\necho "table of $*"\n'
+    program(folder / "bin", "hpcfl", f'{wrong}[ "$1" = calibrate ] && touch "$3" || true')
+    script = render(Job("scaling", nodes=2, ntasks_per_node=4, results="r"))
+    shape = {"SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "4(x2)", "SLURM_JOB_NUM_NODES": "2"}
+    done = run_script(script, folder, **shape | variables)
+    return STEP.findall(done.stderr), done
+
+
+def test_scaling_sweeps_every_number_of_ranks_and_shows_what_came_out(tmp_path):
+    steps, done = scaling_steps(tmp_path)
+    sweeps = [step.partition("hpcfl ")[2] for step in steps if "sweep" in step]
+    shown = [step for step in steps if " report " in step or " plot " in step]
+
+    assert done.returncode == 0, done.stderr
+    assert sweeps == [
+        # 1, 2 and 4 ranks beside the server's, the first node, and all.
+        *(f"sweep scaling-strong --output r/strong/{n}" for n in (2, 3, 4, 5, 8)),
+        *(f"sweep scaling-weak --output r/weak/{n}" for n in (2, 3, 4, 5, 8)),
+        "sweep scaling-server --output r/server-ranks",
+        "sweep scaling-threads --output r/threads",
+    ]
+    assert [step.split()[2] for step in steps if step.startswith("mpirun")] == [
+        *"2345823458", "8",
+    ]  # fmt: skip
+    assert steps[-3].startswith("hpcfl sweep")  # of threads, in one process
+    further = "--continue-to 28,112,448 --calibration r/calibration.json"
+    # Folders that no run has been written to stay a pattern, which hpcfl refuses.
+    assert shown[:2] == [
+        f"hpcfl report r/strong/* --speed-up ranks {further} --format markdown",
+        f"hpcfl plot r/strong/* --kind scaling --against ranks {further} "
+        "--output r/strong-ranks.pdf",
+    ]
+    assert "--speed-up nodes --continue-to 8,32,128" in shown[2]
+    assert shown[-2:] == [
+        "hpcfl report r/threads --speed-up threads --format markdown",
+        "hpcfl plot r/threads --kind scaling --against threads --output r/threads.pdf",
+    ]
+    # Nothing but the table is in its file.
+    table = (tmp_path / "r" / "strong-nodes.md").read_text()
+    assert table.startswith("table of report ")
+    assert len(table.splitlines()) == 1
+    # Submitted again, what was calibrated is not measured once more.
+    assert [step for step in steps if "calibrate" in step] == [
+        "hpcfl calibrate --output r/calibration.json"
+    ]
+    assert not [step for step in scaling_steps(tmp_path)[0] if "calibrate" in step]
+
+
+def test_scaling_goes_on_after_a_step_that_fails_and_says_so_at_the_end(tmp_path):
+    steps, done = scaling_steps(tmp_path, fails="calibrate")
+
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "failed: hpcfl calibrate --output r/calibration.json"
+    assert any("scaling-threads" in step for step in steps)
+    assert not any("--continue-to" in step for step in steps)
+
+
+def test_scaling_on_one_node_has_no_table_of_nodes(tmp_path):
+    shape = {"SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2", "SLURM_JOB_NUM_NODES": "1"}
+    steps, done = scaling_steps(tmp_path, **shape)
+
+    assert done.returncode == 0, done.stderr
+    assert not any("nodes" in step for step in steps)
+    assert [step.split()[2] for step in steps if step.startswith("mpirun")] == ["2", "2", "2"]
+
+
+def test_with_srun_few_ranks_are_packed_onto_few_nodes(tmp_path):
+    program(tmp_path / "bin", "hpcfl", 'if [ "$*" = "slurm probe" ]; then echo pmix; fi')
+    program(tmp_path / "bin", "srun", "true")
+    script = render(Job("scaling", ("weak=p.toml",), launcher="srun", results="r"))
+    done = run_script(script, tmp_path, SLURM_TASKS_PER_NODE="2(x2)", SLURM_JOB_NUM_NODES="2")
+    started = [step for step in STEP.findall(done.stderr) if step.startswith("srun")]
+
+    assert [re.findall(r"(?:--ntasks |--nodes=)(\d+)", step) for step in started] == [
+        *(["2", "1"], ["3", "2"], ["4", "2"]),
+    ]
+
+
 def test_a_training_goes_on_from_the_newest_checkpoint(tmp_path, recorded):
     folder = tmp_path / "my runs"
     script = render(Job("train", ("fedavg", "--checkpoint-every=2"), results="my runs"))
@@ -394,6 +484,10 @@ def test_time_limits():
         ({"kind": "train", "time": "2", "lead": 120}, "as soon as it starts"),
         ({"kind": "train", "lead": 0}, "--lead"),
         ({"kind": "prune"}, "prune"),
+        ({"kind": "scaling", "arguments": ("weak",)}, "give STUDY=PLAN, with the studies strong"),
+        ({"kind": "scaling", "arguments": ("sideways=p",)}, "give STUDY=PLAN"),
+        ({"kind": "scaling", "arguments": ("weak=p", "weak=q")}, "weak twice"),
+        ({"kind": "scaling", "ranks": 9}, "its ranks grow"),
     ],
 )
 def test_what_cannot_be_in_a_script_is_refused(options, sentence):

@@ -229,3 +229,49 @@ def test_a_flag_is_typed_where_it_is_set(monkeypatch):
 def test_a_missing_plan_is_refused(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         read(tmp_path / "plan.toml")
+
+
+PER_RANK = """
+[fixed]
+devices-per-rank = 8
+[[grid]]
+protocol = ["fedavg"]
+[[grid]]
+protocol = ["secagg"]
+server-ranks = [1, 3]
+[[grid]]
+protocol = ["assisted"]
+helpers = [2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "devices"),
+    [
+        # In one process, which is all ranks at once, there are those of one.
+        (1, [8, 8, 8, 8]),
+        (2, [8, 8, 8, 8]),
+        # Servers and helpers are on ranks of their own, which hold no devices.
+        (9, [64, 64, 48, 48]),
+    ],
+)
+def test_devices_of_each_rank_are_counted_for_those_that_hold_some(tmp_path, ranks, devices):
+    (tmp_path / "plan.toml").write_text(PER_RANK)
+
+    assert [cell.devices for cell in resolve(read(tmp_path / "plan.toml", ranks))] == devices
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("devices = 3", "devices and devices-per-rank both say how many"),
+        ("devices-per-rnk = 3", "did you mean 'devices-per-rank'?"),
+        ("devices-per-rank = 0", "--devices is 0"),
+        ("devices-per-rank = 'many'", "'many'"),
+    ],
+)
+def test_wrong_devices_of_each_rank_are_refused(tmp_path, line, sentence):
+    text = f"[fixed]\n{line}\n[grid]\nprotocol = 'fedavg'\n"
+    text += "" if "-" in line else "devices-per-rank = 8\n"
+    with pytest.raises(UsageError, match=sentence):
+        cells(tmp_path, text)

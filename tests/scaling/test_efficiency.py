@@ -1,0 +1,189 @@
+"""Speed-up and efficiency against examples worked out by hand, and what is refused."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scaled_runs import SPREAD, scaled
+
+from hpcfl.errors import UsageError
+from hpcfl.options.scaling import SCALES
+from hpcfl.results.scaling import Point, compared, lacking, study
+from hpcfl.results.scaling_table import table
+from hpcfl.results.statistics import Interval, median_interval
+
+
+def points(found, line=0):
+    return {point.x: point for point in found.lines[line].points}
+
+
+def test_strong_scaling_is_the_bases_seconds_over_those_of_more_ranks(tmp_path):
+    # 2, 3 and 5 ranks are 1, 2 and 4 that hold devices.
+    found = study([scaled(tmp_path, n, s) for n, s in ((2, 12.0), (3, 8.0), (5, 4.0))], "ranks")
+    at = points(found)
+
+    assert found.mode == "strong"
+    assert [*at] == [1, 2, 4]
+    assert [p.speed_up for p in at.values()] == pytest.approx([1, 1.5, 3])
+    assert [p.efficiency for p in at.values()] == pytest.approx([1, 0.75, 0.75])
+    # Nine samples: the ends at 97.5 % are the smallest and the largest, 0.8 and 1.2 times.
+    low, high = at[4].efficiency_interval.low, at[4].efficiency_interval.high
+    assert median_interval(SPREAD, 0.975) == Interval(0.8, 1.2)
+    assert (low, high) == pytest.approx((0.75 * 0.8 / 1.2, 0.75 * 1.2 / 0.8))
+    assert not at[1].efficiency_interval.known
+
+
+def test_weak_scaling_counts_the_work_that_has_grown(tmp_path):
+    settings = ((2, 8, 2.0), (3, 16, 2.5), (5, 32, 4.0))
+    runs = [scaled(tmp_path, n, s, devices=d) for n, d, s in settings]
+    found = study(runs, "ranks")
+
+    assert found.mode == "weak"
+    assert "as many devices" in found.fixed
+    assert [*points(found)] == [1, 2, 4]
+    assert [p.speed_up for p in points(found).values()] == pytest.approx([1, 1.6, 2])
+    assert [p.efficiency for p in points(found).values()] == pytest.approx([1, 0.8, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("against", "option"), [("server-ranks", "server_ranks"), ("threads", "threads")]
+)
+def test_ranks_of_the_server_and_threads_are_scales_too(tmp_path, against, option):
+    runs = [scaled(tmp_path, 9, 6 / k, cores=64, **{option: k}) for k in (1, 2, 4)]
+    longer = [scaled(tmp_path, 9, 6, cores=64, dim=1000 * k, **{option: k}) for k in (1, 2, 4)]
+    strong, weak = study(runs, against), study(longer, against)
+
+    assert (strong.mode, weak.mode) == ("strong", "weak")
+    for found in (strong, weak):
+        assert [p.efficiency for p in points(found).values()] == pytest.approx([1, 1, 1])
+        assert [p.speed_up for p in points(found).values()] == pytest.approx([1, 2, 4])
+    assert any("fewer that hold devices" in note for note in strong.notes) == (
+        against == "server-ranks"
+    )
+
+
+def test_nodes_are_counted_where_all_have_as_many_ranks(tmp_path):
+    hosts = {4: [4], 8: [4, 4], 16: [4] * 4, 6: [4, 2]}
+    runs = [scaled(tmp_path, n, 8 / n, hosts=each) for n, each in hosts.items()]
+    found = study(runs, "nodes")
+
+    assert [p.x for p in found.lines[0].points] == [1, 2, 4]
+    assert [p.efficiency for p in found.lines[0].points] == pytest.approx([1, 1, 1])
+    assert "left out: 1 run that do not have 4 ranks on every node" in found.notes
+
+
+def test_launches_of_one_configuration_are_one_point(tmp_path):
+    first, second = scaled(tmp_path, 2, 1.0), scaled(tmp_path, 2, 3.0, seed=1)
+    (point,) = study([first, second], "ranks").lines[0].points
+
+    assert point.rounds == 2 * len(SPREAD)
+    assert point.seconds == np.median([*first.round_seconds, *second.round_seconds])
+
+
+def test_points_whose_ranks_share_cores_have_no_efficiency_and_are_marked(tmp_path):
+    runs = [scaled(tmp_path, n, 4 / n, cores=3) for n in (2, 3, 5)]
+    found = study(runs, "ranks")
+    at = points(found)
+
+    assert [at[x].efficiency for x in (1, 2)] == [1, pytest.approx(0.75)]
+    assert math.isnan(at[4].efficiency)
+    assert math.isnan(at[4].speed_up)
+    shown = table(found)
+    assert [row[-1] for row in shown.values] == [
+        "measured", "measured", "measured, oversubscribed",
+    ]  # fmt: skip
+    assert shown.cells[2][5].startswith("*")
+    assert not shown.cells[1][5].startswith("*")
+    assert any("at 4 ranks that hold devices" in note for note in shown.notes)
+
+
+def test_threads_that_have_no_core_of_their_own_are_marked(tmp_path):
+    runs = [scaled(tmp_path, 1, 1 / k, cores=2, threads=k) for k in (1, 2, 4)]
+    at = points(study(runs, "threads"))
+
+    assert [math.isnan(at[x].efficiency) for x in (1, 2, 4)] == [False, False, True]
+
+
+def test_where_cores_are_not_recorded_there_is_no_efficiency(tmp_path):
+    runs = [scaled(tmp_path, n, 1.0, facts={"oversubscription_ratio": None}) for n in (2, 3)]
+    found = study(runs, "ranks")
+
+    assert all(math.isnan(point.efficiency) for point in found.lines[0].points)
+    assert any("do not tell whether ranks share cores" in note for note in found.notes)
+
+
+def test_the_base_is_the_fewest_that_can_be_one(tmp_path):
+    runs = [scaled(tmp_path, n, 8 / n, cores=1 if n == 2 else n) for n in (2, 3, 5)]
+    at = points(study(runs, "ranks"))
+
+    assert at[2].efficiency == 1
+    assert at[4].speed_up == pytest.approx(5 / 3)
+
+
+def test_one_process_is_no_point_of_ranks_and_that_is_said(tmp_path):
+    runs = [scaled(tmp_path, n, 1.0) for n in (1, 2, 3)]
+    found = study(runs, "ranks")
+
+    assert [p.x for p in found.lines[0].points] == [1, 2]
+    assert [p.ranks for p in found.lines[0].points] == [2, 3]
+    assert any("left out: 1 run in one process" in note for note in found.notes)
+    with pytest.raises(UsageError, match=r"all runs are of one process.*mpirun -n"):
+        study(runs[:1], "ranks")
+
+
+def test_lines_are_told_apart_by_what_differs_in_them(tmp_path):
+    settings = itertools.product((2, 3), (0.1, 0.2), (16, 32))
+    runs = [
+        scaled(tmp_path, n, 1.0, protocol="sparse", alpha=alpha, devices=d)
+        for n, alpha, d in settings
+    ]
+    found = study(runs, "ranks")
+
+    assert [line.name for line in found.lines] == [
+        *("sparse, alpha 0.1, N = 16", "sparse, alpha 0.1, N = 32"),
+        *("sparse, alpha 0.2, N = 16", "sparse, alpha 0.2, N = 32"),
+    ]
+    assert found.mode == "strong"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"facts": {"cpu_model": "slide rule"}}, "cpu_model is abacus and slide rule"),
+        ({"facts": {"hpcfl_version": "9.9"}}, "hpcfl_version is none and 9.9"),
+        ({"devices": 99}, r"N = 16 and d = 1000 on 1, N = 99 .* choose runs with --where"),
+        ({"dim": 999}, "neither the same N and d everywhere"),
+    ],
+)
+def test_runs_that_do_not_go_together_are_refused_with_a_sentence(tmp_path, change, sentence):
+    runs = [scaled(tmp_path, 2, 1.0), scaled(tmp_path, 3, 1.0, **change)]
+    with pytest.raises(UsageError, match=sentence):
+        study(runs, "ranks")
+
+
+def test_strong_and_weak_lines_are_not_shown_together(tmp_path):
+    strong = [scaled(tmp_path, n, 1.0) for n in (2, 3)]
+    weak = [scaled(tmp_path, n, 1.0, protocol="fedavg", devices=8 * (n - 1)) for n in (2, 3)]
+    with pytest.raises(UsageError, match=r"secagg has the same N and d.*fedavg has more"):
+        study([*strong, *weak], "ranks")
+
+
+def test_what_is_no_point_is_said_of_a_run(tmp_path):
+    run = scaled(tmp_path, 2, 1.0)
+
+    assert [lacking(run, against) for against in SCALES] == [None] * 4
+    trained = replace(run, training={"accuracy": np.zeros(run.rounds)})
+    assert "is of training" in lacking(trained, "ranks")
+    assert "how many ranks" in lacking(replace(run, environment={}), "ranks")
+    known = {"ranks": 2}
+    assert "each node" in lacking(replace(run, environment=known), "nodes")
+    assert "no measured round" in lacking(replace(run, warmup=~run.warmup), "ranks")
+
+
+def test_a_modelled_point_is_compared_as_a_measured_one_is():
+    found = compared([Point(1, 2, 8, 10, 4.0), Point(4, 5, 8, 10, 2.0)])
+
+    assert [point.modelled for point in found] == [True, True]
+    assert [(p.speed_up, p.efficiency) for p in found] == [(1, 1), (2, 0.5)]

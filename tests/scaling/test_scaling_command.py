@@ -1,0 +1,139 @@
+"""Tables and figures of scaling on the command line, of real sweeps with small copies of plans."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from commandline import hpcfl, refusal
+
+from hpcfl.algorithms.aggregation.costs import OPERATIONS
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.results import load
+from hpcfl.sweeping import shipped
+
+
+def small(folder, name, **changes):
+    """Write a plan that comes with hpcfl with short vectors and few rounds; return its path."""
+    text = (shipped.FOLDER / f"{name}.toml").read_text()
+    for key, value in {"dim": 500, "rounds": 3, "warmup": 0, **changes}.items():
+        text, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
+        assert count == 1, key
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def threads(tmp_path_factory):
+    """Return the folder of a sweep over threads."""
+    folder = tmp_path_factory.mktemp("threads")
+    done = hpcfl("sweep", small(folder, "scaling-threads", devices=4), "--output", folder / "out")
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+@pytest.fixture
+def calibration(tmp_path):
+    path = tmp_path / "calibration.json"
+    Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)}).save(path)
+    return path
+
+
+def test_a_sweep_over_threads_is_a_table_in_every_format(threads):
+    shown = hpcfl("report", threads, "--speed-up", "threads")
+    found = json.loads(hpcfl("report", threads, "--speed-up", "threads", "--json").stdout)
+    rows = [*csv.DictReader(io.StringIO(hpcfl("report", threads, "--speed-up", "threads",
+                                              "--format", "csv").stdout))]  # fmt: skip
+
+    assert shown.returncode == 0, shown.stderr
+    assert "Scaling over threads of a rank; strong scaling" in shown.stdout
+    assert [row["x"] for row in found] == [1, 2, 4, 8]
+    assert [row["x"] for row in rows] == ["1", "2", "4", "8"]
+    seconds = {load(path).config.get("threads", 1): load(path) for path in threads.glob("*.h5")}
+    for row in found:
+        run = seconds[row["x"]]
+        taken = sorted(run.round_seconds[run.measured].tolist())
+        assert row["round_seconds"] == taken[1]
+        shared = run.environment["oversubscription_ratio"] * row["x"] > 1
+        assert ("oversubscribed" in row["state"]) == shared
+        assert (row["efficiency"] is None) == shared
+    assert (
+        "\\caption{Scaling over threads"
+        in hpcfl("report", threads, "--speed-up", "threads", "--format", "latex").stdout
+    )
+
+
+def test_it_is_a_figure_too(threads, tmp_path):
+    figure = tmp_path / "threads.svg"
+    done = hpcfl(
+        *("plot", threads, "--kind", "scaling", "--against", "threads", "--output", figure)
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "threads of a rank" in figure.read_text()
+
+
+def test_runs_of_one_process_have_no_ranks_to_compare(threads):
+    assert "all runs are of one process" in refusal("report", threads, "--speed-up", "ranks")
+    assert "all runs are of one process" in refusal(
+        "plot", threads, "--kind", "scaling", "--against", "nodes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--speed-up", "sideways"), "--speed-up is 'sideways'"),
+        (("--speed-up", "threads", "--columns", "protocol"), "--columns has no meaning"),
+        (("--speed-up", "threads", "--uplink-mbps", "3"), "--uplink-mbps has no meaning"),
+        (("--speed-up", "threads", "--html", "x.html"), "have no meaning for --speed-up"),
+        (("--continue-to", "9"), "--continue-to is for --speed-up ranks|nodes"),
+        (("--speed-up", "ranks", "--network-us", "9"), "is for --continue-to: give that too"),
+        (("--speed-up", "ranks", "--continue-to", "0"), "--continue-to is 0"),
+    ],
+)
+def test_options_that_mean_nothing_here_are_refused(threads, options, sentence):
+    assert sentence in refusal("report", threads, *options)
+
+
+def test_threads_go_no_further_and_figures_of_sizes_do_not_either(threads, calibration):
+    further = ("--continue-to", "64", "--calibration", calibration)
+
+    assert "the model has no further threads" in refusal(
+        "report", threads, "--speed-up", "threads", *further
+    )
+    assert "is for --kind scaling --against ranks" in refusal(
+        "plot", threads, "--kind", "scaling", "--against", "dim", *further
+    )
+    assert "there is no calibration" in refusal(
+        *("report", threads, "--speed-up", "threads", "--continue-to", "64"),
+        *("--calibration", calibration.with_name("none")),
+    )
+
+
+def test_a_prediction_for_a_cluster_says_that_it_is_none_of_this_machine(calibration):
+    asked = ("predict", "fedavg", "--devices", "64", "--ranks", "33", "--calibration", calibration)
+    there = hpcfl(*asked, "--network-gbps", "25", "--network-us", "5")
+    here = json.loads(hpcfl(*asked, "--json").stdout)["predictions"][0]
+    found = json.loads(hpcfl(*asked, "--network-gbps", "25", "--json").stdout)["predictions"][0]
+
+    assert there.returncode == 0, there.stderr
+    told = " ".join(there.stdout.split())
+    assert "not this machine but a modelled cluster, 33 ranks" in told
+    assert "25 Gbit/s a rank and 5 us latency" in told
+    assert here["total"]["measured_seconds"] is None
+    assert found["total"]["measured_seconds"] > 0
+
+
+def test_devices_of_each_rank_are_as_many_as_one_process_holds(tmp_path):
+    plan = small(tmp_path, "scaling-weak", **{"devices-per-rank": 16})
+    done = hpcfl("sweep", plan, "--output", tmp_path / "out")
+
+    assert done.returncode == 0, done.stderr
+    runs = [load(path) for path in (tmp_path / "out").glob("*.h5")]
+    assert sorted((run.protocol, run.devices) for run in runs) == [
+        ("fedavg", 16), ("secagg-graph", 16),
+    ]  # fmt: skip
