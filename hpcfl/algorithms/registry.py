@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
 from hpcfl.errors import UsageError, no_such
 from hpcfl.system.plugins import load_class
+
+# Names stand in those of files, in reports, in lines for other programs and in key derivations.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
 
 
 class Registered(NamedTuple):
@@ -52,9 +56,31 @@ def find_class(
     if not isinstance(own, str) or missing:
         lacks = ", ".join(_called(kind, method) for method in missing) or "a name"
         raise UsageError(f"the {what} {name!r} lacks {lacks}")
+    if not _NAME.fullmatch(own):
+        raise UsageError(
+            f"the {what} {name!r} is called {own[:80]!r}, which cannot be in the name of a file: "
+            "give its class a name of at most 64 letters, digits and - _ . +, such as 'my-sum'"
+        )
+    _check_declared(name, found, kind, what)
     if own in known and load_class(known[own].home, kind, own) is not found:
         raise UsageError(
             f"the {what} {name!r} is called {own!r}, as one that comes with hpcfl: give its class "
             "a name of its own"
         )
     return found
+
+
+def _check_declared(name: str, found: type[Any], kind: type[Any], what: str) -> None:
+    """Refuse a class that declares something in another type than `kind` does, by UsageError."""
+    for attribute, default in vars(kind).items():
+        own = getattr(found, attribute, None)
+        if attribute.startswith("_") or not isinstance(default, (bool, int, str)):
+            continue
+        # A property, or whatever else a class works out, is seen only in its objects.
+        if type(own) is not type(default) and not hasattr(type(own), "__get__"):
+            from hpcfl.system import files
+
+            raise UsageError(
+                f"the {what} {name!r} has {attribute} = {files.shorten(own)}; it must be of the "
+                f"type {type(default).__name__}"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
@@ -12,7 +13,7 @@ from hpcfl.cli.options import Group, argument, given, no_such_option, options, s
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import UsageError
 from hpcfl.options.accounting import AccountOptions
-from hpcfl.options.definition import READERS, make
+from hpcfl.options.definition import READERS, check_needed, make
 from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.privacy import PrivacyOptions
 
@@ -51,11 +52,12 @@ def exposure(as_json: bool, **typed: Any) -> None:
       hpcfl privacy exposure sparse --plot exposure.png
     """
     from hpcfl.algorithms.aggregation import find
-    from hpcfl.options.shared import check_length
+    from hpcfl.options.shared import RoundOptions, check_length
     from hpcfl.privacy.exposure import default_samples
     from hpcfl.privacy.exposure import exposure as find_exposure
     from hpcfl.privacy.population import Population
     from hpcfl.privacy.tables import render
+    from hpcfl.rounds import usage
     from hpcfl.rounds.build import without_dropouts
 
     wanted = given(typed)
@@ -67,6 +69,10 @@ def exposure(as_json: bool, **typed: Any) -> None:
 
         dim = parameters(asked.model)
     kind = find(asked.protocol)
+    # Who colludes and who drops out is asked of every protocol.
+    of_masks = {name: wanted.get(name) for name in ("alpha", "degree")}
+    used = usage.of_protocol(asked.protocol, RoundOptions())
+    usage.check(of_masks, asked.protocol, RoundOptions(), used)
     if asked.dropout and not kind.tolerates_dropouts:
         raise UsageError(f"{kind.name} refuses rounds with dropouts: give --dropout 0")
     population = Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model)
@@ -126,6 +132,9 @@ def _settings(
             raise click.BadOptionUsage(option, f"Option {option!r} requires an argument.")
     read = {name: _read(name, fields[name], given[name]) for name in given.keys() & fields.keys()}
     accountant.check_names([*given, *also], _dashed)
+    own = dataclasses.fields(accountant.settings)
+    defaults = {one.name: one.default for one in own if one.default is not dataclasses.MISSING}
+    check_needed(AccountOptions, SimpleNamespace(**defaults | read), read)
     return read
 
 

@@ -13,7 +13,7 @@ from hpcfl.cli.options import Choice, Command, Output, argument, given, option, 
 from hpcfl.cli.scales import continuing, parted
 from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import Section, make, options_of, values_of
+from hpcfl.options.definition import Section, asked_for, make, options_of, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
 from hpcfl.options.scaling import ContinuationOptions
 from hpcfl.report.formats import counted
@@ -112,6 +112,12 @@ def command(
         return
     if further:
         raise UsageError(f"--{next(iter(further)).replace('_', '-')} is for --speed-up ranks|nodes")
+    if trace is not None and page is None:
+        shown = asked_for(asked).keys() - {"where"}
+        for name in sorted(shown):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is about tables, and --trace prints none: leave it out"
+            )
     told = {
         kind: outputs.check(path, kind)
         for path, kind in ((page, outputs.PAGE), (trace, outputs.TRACE))
@@ -131,6 +137,10 @@ def command(
         raise HpcflError(f"none of the {len(files)} files could be read")
     if asked.where is not None:
         runs = select(runs, asked.where)
+    if asked.target_accuracy is not None and not any(run.training for run in runs):
+        raise UsageError(
+            "--target-accuracy is of training, and none of the runs is of hpcfl train: leave it out"
+        )
     pools = pooling.apart(runs) if no_pool else pooling.group(runs, trainings=True)
     found = pooling.summarised(pools, asked.target_accuracy, **values_of(asked, LinkAsked))
     pools, summaries = [pool for pool, _ in found], [summary for _, summary in found]

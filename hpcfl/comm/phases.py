@@ -58,6 +58,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.errors import UsageError
+
 # What every message has in front of it on the wire (see `hpcfl.comm.envelope`).
 ENVELOPE_BYTES = 16
 
@@ -107,6 +109,14 @@ class Step:
     optional: bool = False  # whether it is played only where the server wants it
     # Of a local step, whether all ranks of a server take part; see `aggregation.ranges`.
     by_all_ranks: bool = False
+
+    def __post_init__(self) -> None:
+        for word in (self.phase, self.name):
+            if not word.isidentifier():
+                raise UsageError(
+                    f"a step is called {word!r}, and its methods send_{word} and receive_{word}: "
+                    "give letters, digits and _"
+                )
 
     @property
     def name(self) -> str:

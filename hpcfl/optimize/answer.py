@@ -21,6 +21,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.optimize import CONSTANTS, OptimizeOptions
 from hpcfl.report.jsontext import finite
 
+MOST_DEVICES = 10_000  # a minute at most
 # Numbers b that have a row, and a line; numbers T that the lines are given at.
 _MOST_ROWS, MOST_LINES, _POINTS = 12, 5, 12
 
@@ -36,6 +37,11 @@ def bound(asked: OptimizeOptions, known: Mapping[str, Any]) -> Bound:
             "--constants, or data to estimate from by --dataset"
         )
     constants = Constants.from_dict(known)
+    if constants.devices > MOST_DEVICES:
+        raise UsageError(
+            f"--devices is {constants.devices}; it must be at most {MOST_DEVICES}, as every number "
+            "of them in a round is tried"
+        )
     if asked.per_round is not None and asked.per_round > constants.devices:
         raise UsageError(
             f"--per-round is {asked.per_round}, and there are {constants.devices} devices"

@@ -153,6 +153,7 @@ class AccountOptions(OptionGroup):
         unit="sigma",
         default_text="8",
         section=Section.PRIVACY,
+        needs="discrete",
     )
     honest: int | None = option(
         None,

@@ -86,8 +86,13 @@ class AdviseOptions(LinkOptions):
         "add themselves.",
         default_text="no noise",
     )
-    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta beside --epsilon.")
-    rounds: int = again(CommonOptions, "rounds", 100, help="Rounds that --epsilon is for.")
+    delta: float = again(
+        PrivacyOptions, "delta", 1e-5, help="Delta beside --epsilon.", needs="epsilon"
+    )
+    rounds: int = again(
+        CommonOptions, "rounds", 100, help="Rounds that --epsilon is for.", needs="epsilon"
+    )
+    helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0, needs="helpers")
     plot: Path | None = again(
         CommonOptions,
         "plot",
@@ -95,6 +100,10 @@ class AdviseOptions(LinkOptions):
         help="Also draw who is first, as a map over d and --over: .png, .svg or .pdf.",
     )
     over: str = option(
-        "devices", "The upright axis of the map.", choices=AXES, section=Section.OUTPUT
+        "devices",
+        "The upright axis of the map.",
+        choices=AXES,
+        section=Section.OUTPUT,
+        needs="plot",
     )
     calibration: Path | None = again(PredictOptions, "calibration", None)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from hpcfl.errors import UsageError, no_such
+from hpcfl.system import outputs
 from hpcfl.system.outputs import Kind
 
 _KEY = "option"
@@ -68,6 +69,9 @@ class Option:
     label: bool = False  # whether figures tell runs apart by it
     # Of a path, what kind of file or folder the command writes there; None if it is only read.
     writes: Kind | None = None
+    # What this option says something about, which has to be there: another option that is given,
+    # by its name, or one that has a value, as in "mechanism=gaussian".
+    needs: str = ""
     name: str = ""  # of the field
     type: Any = str  # of a value that is not None
     optional: bool = False  # whether None is a value
@@ -160,6 +164,7 @@ class OptionGroup:
     def __post_init__(self) -> None:
         for name, about in options_of(type(self)).items():
             about.check(getattr(self, name))
+        outputs.check_apart(written(self))
 
 
 Group = TypeVar("Group", bound=OptionGroup)
@@ -228,7 +233,29 @@ def make(group: type[Group], given: Mapping[str, Any]) -> Group:
         name: known[name].read(value) if name in known and value is not None else value
         for name, value in stated(group, given).items()
     }
-    return group(**values)
+    options = group(**values)
+    check_needed(group, options, given)
+    return options
+
+
+def check_needed(group: type[OptionGroup], options: object, given: Mapping[str, Any]) -> None:
+    """Refuse, by UsageError, a given option whose subject is not there: it would do nothing.
+
+    `options` have the values of all of them, or of those that are of some use.
+    """
+    for name, about in options_of(group).items():
+        other, _, value = about.needs.partition("=")
+        if not other or given.get(name) in (None, False) or not hasattr(options, other):
+            continue
+        # None of a number is nothing to say something about.
+        there = getattr(options, other) == value if value else getattr(options, other)
+        if not there:
+            wanted = f"--{other.replace('_', '-')} {value}".strip()
+            wanted = wanted if other in options_of(group) else value
+            raise UsageError(
+                f"--{about.dashed} is given, and has no meaning without {wanted}: leave it out, or "
+                f"give {wanted}"
+            )
 
 
 def stated(group: type[OptionGroup], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ CONSTANTS = {"total_samples": "samples"} | {
 }
 # With Gaussian noise the bound can fall for ever: no T is best without a limit.
 _GAUSSIAN_ROUNDS = 500
+_GAUSSIAN = "mechanism=gaussian"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,15 +139,20 @@ class OptimizeOptions(OptionGroup):
         help="xi: norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). "
         "With --dataset it is the largest gradient norm found, if that is less.",
     )
-    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta (gaussian).")
+    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta (gaussian).", needs=_GAUSSIAN)
     fraction: float = option(
         1.0,
         "Part q of its samples that a reply uses (gaussian).",
         unit="fraction",
         section=Section.PRIVACY,
+        needs=_GAUSSIAN,
     )
     c2: float = option(
-        1.0, "Constant c2 of Theorem 2 (gaussian).", unit="factor", section=Section.PRIVACY
+        1.0,
+        "Constant c2 of Theorem 2 (gaussian).",
+        unit="factor",
+        section=Section.PRIVACY,
+        needs=_GAUSSIAN,
     )
     record_sampling: str = option(
         "poisson",
@@ -154,6 +160,7 @@ class OptimizeOptions(OptionGroup):
         "more (poisson), or with one record replaced (fixed) (gaussian).",
         choices=("poisson", "fixed"),
         section=Section.PRIVACY,
+        needs=_GAUSSIAN,
     )
     dataset: str | None = again(
         TrainOptions,
@@ -161,26 +168,32 @@ class OptimizeOptions(OptionGroup):
         None,
         help="Estimate the constants from these data; not differentially private.",
     )
-    data_dir: Path | None = again(TrainOptions, "data_dir", None)
-    model: str | None = again(TrainOptions, "model", None)
-    partition: str = again(TrainOptions, "partition", "iid")
+    data_dir: Path | None = again(TrainOptions, "data_dir", None, needs="dataset")
+    model: str | None = again(TrainOptions, "model", None, needs="dataset")
+    partition: str = again(TrainOptions, "partition", "iid", needs="dataset")
     estimate_steps: int = option(
         200,
         "Full-batch steps of every device for the estimate.",
         at_least=2,
         unit="steps",
         section=Section.ADVANCED,
+        needs="dataset",
     )
     learning_rate: float = again(
         LocalOptions,
         "learning_rate",
         0.05,
         help="Initial learning rate of the estimate; it decays with the square root of the step.",
+        needs="dataset",
     )
     torch_device: str = again(
-        TrainOptions, "torch_device", "auto", help="Where devices train for the estimate."
+        TrainOptions,
+        "torch_device",
+        "auto",
+        help="Where devices train for the estimate.",
+        needs="dataset",
     )
-    seed: int = again(SeedOptions, "seed", 0)
+    seed: int = again(SeedOptions, "seed", 0, needs="dataset")
     save_constants: Path | None = option(
         None,
         "Also write the constants to a file.",

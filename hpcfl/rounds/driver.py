@@ -21,7 +21,13 @@ from hpcfl.comm import envelope
 from hpcfl.comm.phases import Pattern, Payload, Role, Rows, Step
 from hpcfl.comm.transport import Cuts, Part, Transport
 from hpcfl.crypto.groups import Elements, Group
-from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.errors import (
+    BelowThresholdError,
+    HpcflError,
+    MessageError,
+    RefusedError,
+    UsageError,
+)
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.ranktimes import Stretch
@@ -157,7 +163,8 @@ class Round:
         message = None
         if self._server is not None:
             payload = self._serve(step, "send")
-            if payload is not None:
+            if self._server_error is None:
+                _check_sent(payload, self._server, step)
                 message = self._seal(number, envelope.SERVER, envelope.ALL, payload)
         message = self._transport.broadcast(message, self._server_error)
         self._at(DURING, step)
@@ -174,6 +181,7 @@ class Round:
             payload = self._serve(step, "send", id)
             if payload is None:
                 return np.empty(0, np.uint8)
+            _check_sent(payload, self._server, step)
             return self._seal(number, envelope.SERVER, id, payload)
 
         self._transport.raise_everywhere(self._server_error)
@@ -301,7 +309,8 @@ class Round:
                 sealed = np.empty((0, width), np.uint8)
                 arguments = [self._inputs(id)] if step.upload else []
                 with self._work(step.phase, id):
-                    receivers, payloads = getattr(device, f"send_{step.name}")(*arguments)
+                    sent = getattr(device, f"send_{step.name}")(*arguments)
+                    receivers, payloads = _routed(sent, device, step)
                     sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
                     self.ledger.sent(step.phase, id, sealed.size, len(sealed))
                     addressed[id] = np.sort(receivers)
@@ -405,6 +414,7 @@ class Round:
         payload: Payload | None = None
         with self._work(step.phase, id):
             payload = getattr(sender, f"send_{step.name}")(*arguments)
+            _check_sent(payload, sender, step)
         return None if payload is None else payload.reshape(-1).view(np.uint8)
 
     def _seal(self, number: int, sender: int, receiver: int, payload: Payload) -> Payload:
@@ -469,3 +479,29 @@ class Round:
         first = next(iter(known.values()))
         others = f" (and {len(known) - 1} more)" if len(known) > 1 else ""
         return type(error)(f"{error}; refused: {first}{others}")
+
+
+def _check_sent(payload: Any, party: Any, step: Step) -> None:
+    """Refuse, by UsageError, what a party of one's own returns in place of a message."""
+    if not isinstance(payload, np.ndarray):
+        raise _wrong(party, step, "an array of bytes, uint8", payload)
+
+
+def _routed(sent: Any, device: Any, step: Step) -> tuple[NDArray[np.int64], Rows]:
+    """Return whom a device sends rows to, and the rows; UsageError if it returned none."""
+    asked = f"ids, and an array of one row of {step.row_bytes} bytes for each"
+    if not isinstance(sent, tuple) or len(sent) != 2:
+        raise _wrong(device, step, asked, sent)
+    receivers, rows = sent
+    expected = (np.size(receivers), step.row_bytes)
+    if not isinstance(rows, np.ndarray) or rows.shape != expected:
+        raise _wrong(device, step, f"{asked}, shape {expected}", rows)
+    return receivers, rows
+
+
+def _wrong(party: Any, step: Step, asked: str, sent: Any) -> UsageError:
+    shape = f" of shape {sent.shape}" if isinstance(sent, np.ndarray) else ""
+    return UsageError(
+        f"{type(getattr(party, 'party', party)).__name__}.send_{step.name} must return {asked}; it "
+        f"returned a {type(sent).__name__}{shape}: see docs/own-protocol.md"
+    )

@@ -15,6 +15,7 @@ import numpy as np
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.delivery import delivery, party_of
+from hpcfl.algorithms.aggregation.promises import Promise
 from hpcfl.comm.phases import Pattern, Role, Step
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import UsageError
@@ -42,6 +43,7 @@ def rehearse(protocol: AggregationProtocol, *, reduce: bool = False, learns: boo
     """
     if protocol.name in PROTOCOLS:
         return
+    _check_promises(protocol)
     count = protocol.parameters.devices
     enrolment = protocol.enrolment(count, protocol.helpers)
     if enrolment is not None:
@@ -156,4 +158,25 @@ def _made(protocol: AggregationProtocol, side: str, *arguments: Any) -> Any:
     maker = getattr(protocol, side)
     _, *names = inspect.signature(getattr(AggregationProtocol, side)).parameters
     _check_method(protocol.name, "class", protocol, side, *names)
-    return maker(*arguments)
+    made = maker(*arguments)
+    if made is None:
+        raise UsageError(
+            f"the method {side} of the protocol {protocol.name!r} returns None: it must return the "
+            f"{side}'s side of a round, see docs/own-protocol.md"
+        )
+    return made
+
+
+def _check_promises(protocol: AggregationProtocol) -> None:
+    """Refuse a protocol that does not say, as promises, what is hidden."""
+    promises = protocol.promises()
+    if not isinstance(promises, (list, tuple)) or not all(
+        isinstance(one, Promise) for one in promises
+    ):
+        from hpcfl.system import files  # not by the ranks that only play
+
+        raise UsageError(
+            f"the method promises of the protocol {protocol.name!r} returns "
+            f"{files.shorten(promises)}: it must return a list of "
+            "hpcfl.algorithms.aggregation.promises.Promise, such as Certain"
+        )

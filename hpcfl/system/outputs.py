@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +107,23 @@ def check(path: str | os.PathLike[str], kind: Kind) -> str:
     there = _there(path, kind)
     _try(path if kind.is_folder(path) else path.parent, path)
     return f"{path} (replaced)" if there and not kind.is_folder(path) else str(path)
+
+
+def check_apart(wanted: Iterable[tuple[Path, Kind]]) -> None:
+    """Refuse, by UsageError, outputs of one command that are in each other's place."""
+    seen: dict[Path, Kind] = {}
+    for path, kind in wanted:
+        place = Path(os.path.realpath(path))
+        for other, earlier in seen.items():
+            within = (other in place.parents and not earlier.is_folder(other)) or (
+                place in other.parents and not kind.is_folder(place)
+            )
+            if place == other or within:
+                raise UsageError(
+                    f"{path} is named for {earlier.name} and for {kind.name}, and one file cannot "
+                    "be both: give each a name of its own"
+                )
+        seen[place] = kind
 
 
 @contextmanager

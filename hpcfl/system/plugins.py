@@ -14,14 +14,21 @@ from hpcfl.errors import UsageError
 def load_object(name: str) -> Any:
     """Return what ``MODULE:NAME`` names, from an installed module or the current folder.
 
-    Raises what Python's own import does, and whatever the module raises.
+    Raises what Python's own import does, and whatever the module raises; an ImportError where it
+    ends the program.
     """
     module, _, attribute = name.partition(":")
     # Last, so that a file of the current folder never hides an installed module. It stays there,
     # because the user's code may import its neighbours later.
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
-    return operator.attrgetter(attribute)(importlib.import_module(module))
+    try:
+        return operator.attrgetter(attribute)(importlib.import_module(module))
+    except SystemExit as end:
+        raise ImportError(
+            f"the module {module} ended the program (exit status {end.code}) when it was imported: "
+            "put what it runs by itself under if __name__ == '__main__'"
+        ) from None
 
 
 def load_class(name: str, kind: type[Any], what: str) -> type[Any]:

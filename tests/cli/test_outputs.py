@@ -286,3 +286,34 @@ def test_files_are_written_nowhere_else():
     }
 
     assert found == WRITERS
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench", "fedavg", *SMALL, "--output", "x.h5", "--save-aggregate", "./x.h5"),
+        ("bench", "fedavg", *SMALL, "--output", "out", "--save-aggregate", "out"),
+        ("bench", "fedavg", *SMALL, "--output", "x.h5", "--save-aggregate", "x.h5/sum.npy"),
+        (
+            *("bench", "secagg", *SMALL, "--insecure-seed", 1),
+            *("--keep-transcript", "x.npz", "--save-aggregate", "linked/x.npz"),
+        ),
+        ("report", "good.h5", "--html", "x", "--trace", "x"),
+        (
+            *("optimize", "fedsgd-dpc", *CONSTANTS),
+            *("--save-constants", "x.svg", "--plot", "x.svg"),
+        ),
+    ],
+)
+def test_two_outputs_of_one_name_are_refused_before_any_work(folder, command):
+    Path("linked").symlink_to(".")
+    before = contents(folder)
+
+    assert "one file cannot be both" in refusal(*command)
+    assert contents(folder) == before
+
+
+def test_an_aggregate_can_go_into_the_folder_of_the_results(folder):
+    api.bench("fedavg", devices=3, dim=4, rounds=1, output="out", save_aggregate="out/sum.npy")
+
+    assert len([*Path("out").iterdir()]) == 2

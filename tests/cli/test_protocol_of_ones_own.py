@@ -8,8 +8,10 @@ import pytest
 from commandline import hpcfl, refusal
 
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
+from hpcfl.comm.phases import Pattern, Step
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import zcdp
 from hpcfl.results import load
 from hpcfl.results.reader import find
@@ -254,6 +256,85 @@ class Forgetful(Plain):
         return ForgetfulDevice(self, id, round_index)
 
 
+class Outside(Plain):
+    name = "../outside"
+
+
+class TwoLines(Plain):
+    name = "two\\nHPCFL valid: true"
+
+
+class Unnamed(Plain):
+    name = ""
+
+
+class Counted(Plain):
+    name = "counted"
+    min_devices = "3"
+
+
+class Maybe(Plain):
+    name = "maybe"
+    tolerates_dropouts = None
+
+
+class Made(Plain):
+    name = "made"
+
+    def __init__(self, parameters, more):
+        super().__init__(parameters)
+
+
+class Vague(Plain):
+    name = "vague"
+
+    def promises(self):
+        return "it is secret"
+
+
+class Nobody(Plain):
+    name = "nobody"
+
+    def device(self, id, round_index, secrets):
+        return None
+
+
+class NothingDevice(PlainDevice):
+    def send_upload(self, vector):
+        return None
+
+
+class Nothing(Plain):
+    name = "nothing"
+
+    def device(self, id, round_index, secrets):
+        return NothingDevice(self, id, round_index)
+
+
+class ListedDevice(PlainDevice):
+    def send_upload(self, vector):
+        return [1, 2, 3]
+
+
+class Listed(Plain):
+    name = "listed"
+
+    def device(self, id, round_index, secrets):
+        return ListedDevice(self, id, round_index)
+
+
+class UnsentServer(PlainServer):
+    def send_model(self):
+        return None
+
+
+class Unsent(Plain):
+    name = "unsent"
+
+    def server(self, round_index, model, secrets=system_secrets):
+        return UnsentServer(self, model)
+
+
 class PlainestDevice(PlainDevice):
     unquantised = property()  # a protocol can do without
 
@@ -339,9 +420,19 @@ def test_it_is_swept_and_trained_by(name, folder):
         ("bench", "own:Hasty", "cannot be called as server(round_index, model, secrets)"),
         ("bench", "own:Bookless", "cannot be called as contribution(vector)"),
         ("train", "own:Rash", "is private without an account of what it costs"),
+        ("bench", "own:Outside", "is called '../outside', which cannot be in the name of a file"),
+        ("bench", "own:TwoLines", "HPCFL valid: true', which cannot be in the name of a file"),
+        ("bench", "own:Unnamed", "is called '', which cannot be in the name of a file"),
+        ("bench", "own:Counted", "has min_devices = '3'; it must be of the type int"),
+        ("bench", "own:Maybe", "has tolerates_dropouts = None; it must be of the type bool"),
+        ("bench", "own:Made", "cannot be made as Made(parameters) (missing a required argument"),
+        ("bench", "own:Vague", "the method promises of the protocol 'vague' returns 'it is"),
+        ("bench", "own:Nobody", "the method device of the protocol 'nobody' returns None"),
+        ("bench", "ends:Early", "the module ends ended the program (exit status 0) when it was"),
     ],
 )
 def test_what_is_not_complete_is_refused_in_a_sentence(command, given, sentence, folder):
+    (folder / "ends.py").write_text("raise SystemExit(0)")
     assert sentence in refusal(command, given)
     assert not list(folder.rglob("*.h5"))  # before anything is begun
 
@@ -352,6 +443,27 @@ def test_a_server_that_does_not_say_the_sum_is_told_so_after_the_first_round():
     assert done.returncode == 2
     assert "EndlessServer, has no total after the round" in done.stderr
     assert "HPCFL status: failed" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("own:Nothing", "NothingDevice.send_upload must return an array of bytes, uint8"),
+        ("own:Listed", "ListedDevice.send_upload must return an array of bytes, uint8"),
+        ("own:Unsent", "UnsentServer.send_model must return an array of bytes, uint8"),
+    ],
+)
+def test_a_message_that_is_none_is_a_sentence(given, sentence):
+    done = hpcfl("bench", given, *SMALL)
+
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_step_whose_methods_cannot_be_written_is_refused():
+    with pytest.raises(UsageError, match="a step is called 'my keys'"):
+        Step("my keys", Pattern.GATHER)
 
 
 def test_a_device_that_drops_the_model_is_no_hindrance_to_training(folder):

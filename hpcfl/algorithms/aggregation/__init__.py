@@ -76,6 +76,8 @@ def find(
             f"the protocol {name!r} must have steps, a tuple of hpcfl.comm.phases.Step, one of "
             "them with upload=True"
         )
+    if name not in PROTOCOLS:
+        _check_made(name, found)
     if security == "passive":
         return found
     active = found.active_variant()
@@ -96,6 +98,19 @@ def _has_upload(protocol: type[AggregationProtocol]) -> bool:
     if not isinstance(steps, tuple) or not all(isinstance(step, Step) for step in steps):
         return False
     return sum(step.upload for step in steps) == 1
+
+
+def _check_made(name: str, protocol: type[AggregationProtocol]) -> None:
+    """Refuse a protocol that cannot be made from the parameters of a run, by UsageError."""
+    from inspect import signature
+
+    try:
+        signature(protocol).bind("parameters")
+    except TypeError as error:
+        raise UsageError(
+            f"the protocol {name!r} cannot be made as {protocol.__name__}(parameters) ({error}): "
+            "let its __init__ take the parameters, and nothing else that has no default"
+        ) from None
 
 
 def find_named(name: str, given: str | None = None) -> type[AggregationProtocol]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ _DECLARED = (
     *("first_stage", "sigma_norms", "variant", "dropout", "noise", "absent", "ranks"),
 )
 
+# An instance is played thousands of times, one device after the other.
+_SMALL = {"at_most": 10_000, "why": "as an audit plays it on each of two datasets, --runs times"}
 # Multiples of the clipping norm that noise can be: beyond, accounts overflow.
 _NOISE = {"at_least": 1e-9, "at_most": 1e9, "why": "in clipping norms"}
 MOST_SEED = 2**63 - 1
@@ -76,12 +78,14 @@ class Instance(OptionGroup):
         1,
         help="Rounds of a run.",
         at_least=1,
+        **_SMALL,
     )
     devices: int = again(
         CommonOptions,
         "devices",
         1,
         help="Number of devices.",
+        **_SMALL,
     )
     per_round: int = again(
         TrainOptions,
@@ -90,7 +94,7 @@ class Instance(OptionGroup):
         help="Devices in a round (locks: those kept).",
         at_least=1,
     )
-    samples: int = again(CommonOptions, "samples", 1)
+    samples: int = again(CommonOptions, "samples", 1, **_SMALL)
     batch_size: int = again(
         TrainOptions,
         "batch_size",
@@ -104,6 +108,7 @@ class Instance(OptionGroup):
         1,
         help="Local steps in a round.",
         at_least=1,
+        **_SMALL,
     )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all epsilons.")
     aggregate: str = again(
@@ -149,6 +154,7 @@ class Instance(OptionGroup):
         at_least=1,
         unit="launches",
         section=Section.ADVANCED,
+        needs="replayed",
     )
     # Where their number is exact, all others' updates are the opposite of the canary's, so that it
     # shows who leaves.
@@ -159,7 +165,7 @@ class Instance(OptionGroup):
         help="Fraction of all devices that drops out of every round.",
         why="",
     )
-    dropout_model: str = again(ProtocolOptions, "dropout_model", "exact")
+    dropout_model: str = again(ProtocolOptions, "dropout_model", "exact", needs="dropout")
     noise: str = again(PrivacyOptions, "noise", "central")
     absent: int = option(
         0,
@@ -185,13 +191,11 @@ class Instance(OptionGroup):
             raise UsageError(
                 f"--batch-size is {self.batch_size}; --samples are only {self.samples}"
             )
-        for name, about in options_of(Instance).items():
-            unused = name in _DECLARED and name not in self.audited.settings
-            if unused and getattr(self, name) != about.default:
-                raise UsageError(
-                    f"--{about.dashed} is for {', '.join(_having(name))}, not for "
-                    f"{self.algorithm}: leave it out"
-                )
+        self.refuse_unused(
+            name
+            for name, about in options_of(Instance).items()
+            if getattr(self, name) != about.default
+        )
         if self.mechanism == "laplace" and self.batch_size != self.samples:
             raise UsageError(
                 f"Laplace noise is added to means over all samples: give --batch-size "
@@ -210,6 +214,15 @@ class Instance(OptionGroup):
                     "epoch of --steps: only there a round tells nothing of the next one's order"
                 )
         self._check_rounds()
+
+    def refuse_unused(self, given: Iterable[str]) -> None:
+        """Refuse what is given and the algorithm has not, whatever its value is."""
+        for name in given:
+            if name in _DECLARED and name not in self.audited.settings:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is for {', '.join(_having(name))}, not for "
+                    f"{self.algorithm}: leave it out"
+                )
 
     def _check_rounds(self) -> None:
         """Refuse rounds that do not go as planned in ways that are not played."""
@@ -345,4 +358,6 @@ def default(algorithm: str, **changes: Any) -> Instance:
     """Return the instance that an algorithm declares, with some settings changed."""
     audited = federated.find_private(algorithm).audited
     declared = audited.default if audited else {"sigma": 1.0}
-    return make(Instance, {"algorithm": algorithm, **declared, **changes})
+    made = make(Instance, {"algorithm": algorithm, **declared, **changes})
+    made.refuse_unused(name for name, value in changes.items() if value is not None)
+    return made
