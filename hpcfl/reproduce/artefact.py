@@ -8,18 +8,27 @@ by line, and drawn.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import stdev
 from typing import Any
 
 from hpcfl.comm.world import World
-from hpcfl.plots.panels import Panel as Panel  # for the modules of the artefacts
+
+# For the modules of the artefacts.
+from hpcfl.plots.panels import Panel as Panel
+from hpcfl.reproduce.verdicts import DIFFERS as DIFFERS
+from hpcfl.reproduce.verdicts import MATCHES as MATCHES
+from hpcfl.reproduce.verdicts import SHOWN as SHOWN
+from hpcfl.reproduce.verdicts import Claim as Claim
+from hpcfl.reproduce.verdicts import Contrast as Contrast
+from hpcfl.reproduce.verdicts import Line as Line
+from hpcfl.reproduce.verdicts import judge
+from hpcfl.reproduce.verdicts import means as means
+from hpcfl.reproduce.verdicts import says as says
+from hpcfl.reproduce.verdicts import within as within
 
 Setting = Mapping[str, Any]
-MATCHES, DIFFERS, SHOWN = "matches", "differs", "shown"
 
 
 @dataclass(frozen=True)
@@ -28,17 +37,6 @@ class Context:
 
     world: World
     data_dir: Path | None
-
-
-@dataclass(frozen=True)
-class Line:
-    """One thing that a paper says, beside what was found here."""
-
-    what: str  # with its unit
-    paper: str  # in words; "" where there is nothing to compare with
-    ours: str
-    verdict: str  # MATCHES, DIFFERS, or SHOWN where there is nothing to compare with
-    why: str = ""  # how closely it matches, or why it differs
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Artefact:
     # To figures that JSON can hold; on every rank.
     run: Callable[[Setting, Context], Mapping[str, Any]] = lambda setting, context: {}
     # Of the results, in the order of the settings.
-    compare: Callable[[Sequence[Result]], list[Line]] = lambda results: []
+    compare: Callable[[Sequence[Result]], Sequence[Line | Claim]] = lambda results: []
     draw: Callable[[Sequence[Result]], list[Panel]] | None = None
     data: tuple[str, ...] = ()  # data sets that it needs
 
@@ -85,6 +83,10 @@ class Artefact:
     def group(self) -> str:
         """The paper, or the study, that it belongs to."""
         return self.id.partition("/")[0]
+
+    def lines(self, results: Sequence[Result]) -> list[Line]:
+        """Return what the paper says beside what was found, with verdicts."""
+        return judge(self.compare(results))
 
     def scale(self, minutes: float) -> str:
         """Return the largest scale that takes so long at most, or the shortest."""
@@ -109,30 +111,6 @@ def by_round(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]
     return range(1, len(values) + 1), values
 
 
-def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean."""
-    return stdev(values) / math.sqrt(len(values))
-
-
 def key(setting: Setting) -> str:
     """Return a text that is the same for equal settings only."""
     return json.dumps(setting, sort_keys=True)
-
-
-def within(what: str, paper: float, ours: float, tolerance: float, unit: str, why: str) -> Line:
-    """Compare two numbers, which match up to a relative tolerance; else `why` says why not."""
-    off = ours / paper - 1
-    values = (f"{paper:g} {unit}".strip(), f"{ours:.4g} {unit}".strip())
-    if abs(off) <= tolerance:
-        return Line(what, *values, MATCHES, f"within {abs(off):.1%}")
-    return Line(what, *values, DIFFERS, why)
-
-
-def says(what: str, paper: str, ours: str, holds: bool, why: str = "") -> Line:
-    """Compare a sentence of the paper with what was found; "" where the paper says nothing.
-
-    `why` is the reason where it does not hold.
-    """
-    if not paper:
-        return Line(what, "", ours, SHOWN, "" if holds else why)
-    return Line(what, paper, ours, MATCHES if holds else DIFFERS, "" if holds else why)

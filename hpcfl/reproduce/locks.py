@@ -10,22 +10,22 @@ clip, delta or learning rate: softmax regression, 50 rounds, clip 1, delta = 1e-
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcfl.reproduce.artefact import (
     SHOWN,
     Artefact,
+    Claim,
     Context,
+    Contrast,
     Line,
     Panel,
     Result,
     Scale,
     Setting,
     by_round,
-    says,
-    standard_error,
+    means,
     within,
 )
 
@@ -56,25 +56,20 @@ def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     )
 
 
-def _compare(results: Sequence[Result]) -> list[Line]:
+def _compare(results: Sequence[Result]) -> list[Line | Claim]:
     found = {(one.setting["epsilon"], one.setting["algorithm"]): one.found for one in results}
-    lines = []
+    lines: list[Line | Claim] = []
     for epsilon in EPSILONS:
         uniform, locks = found[epsilon, _UNIFORM], found[epsilon, _LOCKS]
         name = "no noise" if epsilon is None else f"proven epsilon {epsilon:g}"
-        gain = locks["accuracy"][-1] - uniform["accuracy"][-1]
-        error = math.hypot(*(standard_error(one["last_accuracy"]) for one in (uniform, locks)))
         lines.append(
-            says(
+            Claim(
                 f"{name}: accuracy after {ROUNDS} rounds, uniform and locks",
                 "generally better with locks" if epsilon else "a mild gain with locks",
-                f"{uniform['accuracy'][-1]:.4f} and {locks['accuracy'][-1]:.4f} "
-                f"(difference {gain:+.4f}, standard error {error:.4f})",
-                gain > 2 * error,
-                "not distinguishable"
-                if abs(gain) <= 2 * error
-                else "probably as locks spends half of the budget on norms, and weighs updates by "
-                "the inverse of how likely they were heard; that was not tested apart",
+                means(uniform["last_accuracy"], locks["last_accuracy"]),
+                [Contrast(locks["last_accuracy"], uniform["last_accuracy"])],
+                "probably as locks spends half of the budget on norms, and weighs updates by the "
+                "inverse of how likely they were heard; that was not tested apart",
             )
         )
         lines.append(

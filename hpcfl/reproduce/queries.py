@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,9 @@ from typing import Any
 from hpcfl.reproduce.artefact import (
     SHOWN,
     Artefact,
+    Claim,
     Context,
+    Contrast,
     Line,
     Panel,
     Result,
@@ -25,11 +28,15 @@ from hpcfl.reproduce.artefact import (
     Setting,
     by_round,
     key,
+    means,
     says,
-    standard_error,
 )
 
 SEEDS = range(10)
+# Of the settings in Figure 1, those with very many queries or replies.
+_VERY_LARGE = ((500, 1), (100, 10))
+# What we take the paper's words to say of an accuracy.
+_VERY_POOR, _VERY_HIGH = 0.5, 0.8
 LAPLACE, GAUSSIAN = (1.0, 5.0, 10.0), (0.1, 0.5, 1.0)
 # Table I: T* for b = 5 and b = 10, b* for T = 50, T* for the joint optimum b* = 1.
 _TABLE = {
@@ -212,15 +219,22 @@ def _is_stand_in(results: Sequence[Result]) -> bool:
     return any(one.setting["dataset"] == "styled-mnist" for one in results)
 
 
-def _shown_only(compare: Callable[[Sequence[Result]], list[Line]]) -> Callable[..., list[Line]]:
+def _shown_only(
+    compare: Callable[[Sequence[Result]], Sequence[Line | Claim]],
+) -> Callable[..., Sequence[Line | Claim]]:
     """Return how results are compared where those on the stand-in are no word about the paper."""
 
-    def shown(results: Sequence[Result]) -> list[Line]:
+    def shown(results: Sequence[Result]) -> Sequence[Line | Claim]:
         lines = compare(results)
         if not _is_stand_in(results):
             return lines
         why = "a stand-in for FEMNIST: no verdict about the paper"
-        return [Line(f"stand-in, {one.what}", "", one.ours, SHOWN, why) for one in lines]
+        return [
+            replace(one, what=f"stand-in, {one.what}", paper="", why="")
+            if isinstance(one, Claim)
+            else Line(f"stand-in, {one.what}", "", one.ours, SHOWN, why)
+            for one in lines
+        ]
 
     return shown
 
@@ -239,10 +253,14 @@ def _called_stand_in(
     return drawn
 
 
+def _losses(one: Result) -> list[float | None]:
+    """Return the last loss of every seed; None where it was not a number."""
+    return list(one.found["last_loss"])
+
+
 def _loss(one: Result) -> float:
-    """Return the last loss; infinite where it was not a number."""
-    last = one.found["loss"][-1]
-    return math.inf if last is None else float(last)
+    """Return the mean of the last losses, infinite where one was not a number."""
+    return statistics.mean(math.inf if loss is None else loss for loss in _losses(one))
 
 
 def _groups(results: Sequence[Result]) -> dict[tuple[str, float], list[Result]]:
@@ -256,114 +274,110 @@ def _pair(one: Result) -> str:
     return f"T = {one.setting['T']}, b = {one.setting['b']}"
 
 
-def _margin(first: Result, second: Result) -> float:
-    """Return the standard error of the difference of two last losses."""
-    losses = [one.found["last_loss"] for one in (first, second)]
-    if any(None in some for some in losses):
-        return math.nan
-    return math.hypot(*map(standard_error, losses))
-
-
-def _compare_optimum(results: Sequence[Result]) -> list[Line]:
+def _compare_optimum(results: Sequence[Result]) -> list[Line | Claim]:
     """Compare the first setting of every group, the paper's optimum, with the others."""
-    lines = []
+    lines: list[Line | Claim] = []
     for (mechanism, epsilon), group in _groups(results).items():
-        optimum, best = group[0], min(group, key=_loss)
-        why = ""
-        if best is not optimum:
-            gap, error = _loss(optimum) - _loss(best), _margin(optimum, best)
-            why = f"lower by {gap:.4f}, standard error {error:.4f}"
-            if gap <= 2 * error:
-                why += ": not distinguishable"
+        optimum, *others = group
+        best = min(group, key=_loss)
         lines.append(
-            says(
+            Claim(
                 f"{mechanism}, epsilon {epsilon:g}: the lowest loss of {len(group)} settings",
                 f"{_pair(optimum)} ({_loss(optimum):.4f} here)",
                 f"{_pair(best)} ({_loss(best):.4f})",
-                best is optimum,
-                why,
+                [Contrast(_losses(one), _losses(optimum), _pair(one)) for one in others],
             )
         )
         if mechanism == "laplace":
-            worst = max(group, key=_loss)
+            large = [one for one in group if (one.setting["T"], one.setting["b"]) in _VERY_LARGE]
             lines.append(
-                says(
-                    f"{mechanism}, epsilon {epsilon:g}: the highest loss",
-                    "with very large T and b",
-                    f"{_pair(worst)} ({_loss(worst):.4f})",
-                    worst.setting["T"] >= 100,
-                    "with this budget too few queries are worse than too many",
+                Claim(
+                    f"{mechanism}, epsilon {epsilon:g}: loss with "
+                    + ", ".join(_pair(one) for one in (optimum, *large)),
+                    "higher with very large T or b than at the optimum",
+                    means(*(_losses(one) for one in (optimum, *large))),
+                    [Contrast(_losses(one), _losses(optimum), _pair(one)) for one in large],
                 )
             )
     return lines
 
 
-def _compare_replies(results: Sequence[Result]) -> list[Line]:
-    lines = []
+def _rising(names: Sequence[str], samples: Sequence[list[float | None]]) -> list[Contrast]:
+    """Return the contrasts of "higher and higher", one for every step."""
+    return [
+        Contrast(high, low, f"{a} to {b}")
+        for (a, low), (b, high) in itertools.pairwise(zip(names, samples, strict=True))
+    ]
+
+
+def _compare_replies(results: Sequence[Result]) -> list[Line | Claim]:
+    lines: list[Line | Claim] = []
     for (mechanism, epsilon), group in _groups(results).items():
-        by_replies = {one.setting["b"]: _loss(one) for one in group}
-        few, some, all_of_them = by_replies[1], by_replies[5], by_replies[10]
-        rising = few < some < all_of_them
-        falling = few > some > all_of_them
+        found = {one.setting["b"]: _losses(one) for one in group}
+        order = (1, 5, 10) if mechanism == "laplace" else (10, 5, 1)
         lines.append(
-            says(
+            Claim(
                 f"{mechanism}, epsilon {epsilon:g}: loss for b = 1, 5, 10",
                 "higher with larger b" if mechanism == "laplace" else "lower with larger b",
-                f"{few:.4f}, {some:.4f}, {all_of_them:.4f}",
-                rising if mechanism == "laplace" else falling,
-                "it does not go one way",
+                means(*(found[b] for b in (1, 5, 10))),
+                _rising([f"b = {b}" for b in order], [found[b] for b in order]),
             )
         )
     return lines
 
 
-def _compare_budgets(results: Sequence[Result]) -> list[Line]:
-    lines = []
+def _compare_budgets(results: Sequence[Result]) -> list[Line | Claim]:
+    lines: list[Line | Claim] = []
     groups = _groups(results)
     for mechanism, epsilons, replies in (("laplace", LAPLACE, 1), ("gaussian", GAUSSIAN, 10)):
         losses = [
-            next(_loss(one) for one in groups[mechanism, epsilon] if one.setting["b"] == replies)
+            next(_losses(one) for one in groups[mechanism, epsilon] if one.setting["b"] == replies)
             for epsilon in epsilons
         ]
+        words = [f"{epsilon:g}" for epsilon in epsilons]
         lines.append(
-            says(
-                f"{mechanism}, b = {replies}: loss for epsilon "
-                + ", ".join(f"{epsilon:g}" for epsilon in epsilons),
+            Claim(
+                f"{mechanism}, b = {replies}: loss for epsilon " + ", ".join(words),
                 "higher with a smaller epsilon",
-                ", ".join(f"{loss:.4f}" for loss in losses),
-                losses == sorted(losses, reverse=True),
+                means(*losses),
+                _rising([f"epsilon {word}" for word in words[::-1]], losses[::-1]),
             )
         )
     return lines
 
 
-def _compare_fractions(results: Sequence[Result]) -> list[Line]:
-    lines = []
+def _compare_fractions(results: Sequence[Result]) -> list[Line | Claim]:
+    lines: list[Line | Claim] = []
     for (mechanism, epsilon), group in _groups(results).items():
-        accuracies = [one.found["accuracy"][-1] for one in group]
-        parts = ", ".join(f"{100 * one.setting['data_fraction']:g} %" for one in group)
+        accuracies = [one.found["last_accuracy"] for one in group]
+        parts = [f"{100 * one.setting['data_fraction']:g} %" for one in group]
         lines.append(
-            says(
-                f"{mechanism}, epsilon {epsilon:g}: accuracy with {parts} of the data",
+            Claim(
+                f"{mechanism}, epsilon {epsilon:g}: accuracy with {', '.join(parts)} of the data",
                 "higher with more data",
-                ", ".join(f"{accuracy:.3f}" for accuracy in accuracies),
-                accuracies == sorted(accuracies),
+                means(*accuracies, digits=3),
+                _rising(parts, accuracies),
             )
         )
-    least = {
-        mechanism: min(
-            one.found["accuracy"][-1] for one in results if one.setting["mechanism"] == mechanism
+    laplace, gaussian = (
+        min(
+            (
+                one.found["last_accuracy"]
+                for one in results
+                if one.setting["mechanism"] == mechanism
+            ),
+            key=statistics.mean,
         )
         for mechanism in ("laplace", "gaussian")
-    }
+    )
+    poor, high = [_VERY_POOR] * len(laplace), [_VERY_HIGH] * len(gaussian)
     lines.append(
-        says(
+        Claim(
             "the lowest accuracy of all, Laplace and Gaussian",
-            "very poor, and very high",
-            f"{least['laplace']:.3f} and {least['gaussian']:.3f}",
-            least["laplace"] < 0.5 and least["gaussian"] > 0.8,
-            "at epsilon 0.1 with a tenth of the data Gaussian noise is too much as well; the noise "
-            "here is what the proven epsilon takes",
+            f"very poor (below {_VERY_POOR}), and very high (above {_VERY_HIGH})",
+            means(laplace, gaussian, digits=3),
+            [Contrast(poor, laplace, "Laplace"), Contrast(gaussian, high, "Gaussian")],
+            "at epsilon 0.1 with a tenth of the data Gaussian noise is too much as well",
         )
     )
     return lines

@@ -69,7 +69,7 @@ class Store:
         An HpcflError says that figures in the file are missing or are something else.
         """
         with self._blamed(artefact):
-            return artefact.compare(results)
+            return artefact.lines(results)
 
     def panels(self, artefact: Artefact, results: Sequence[Result]) -> list[Panel]:
         """Return the panels of what `results` returned; raises as `compare` does."""

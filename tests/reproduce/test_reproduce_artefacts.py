@@ -21,6 +21,7 @@ from hpcfl.reproduce.artefact import (
 )
 from hpcfl.reproduce.document import tally, verdict, write
 from hpcfl.reproduce.store import Store
+from hpcfl.reproduce.verdicts import OPEN, UNDECIDED, Line
 
 ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "results" / "reproduction"
@@ -83,19 +84,27 @@ def test_a_number_matches_within_its_tolerance_only():
     assert verdict(far) == "differs: why"
     assert says("x", "up", "down", False, "gravity").verdict == DIFFERS
     assert says("x", "", "down", False, "gravity").verdict == SHOWN
-    assert tally([far, says("x", "up", "up", True)]) == "1 of 2 match"
+
+
+def test_a_tally_counts_every_verdict_but_what_is_only_shown():
+    verdicts = (MATCHES, MATCHES, DIFFERS, UNDECIDED, OPEN, SHOWN)
+    lines = [Line("x", "up", "down", verdict) for verdict in verdicts]
+
+    assert tally(lines) == "2 of 5 match, 1 differ, 1 not distinguishable, 1 open"
+    assert tally(lines[:2]) == "2 of 2 match"
+    assert tally(lines[-1:]) == "nothing printed to compare with"
 
 
 def test_table_1_of_queries_comes_out_whole():
     artefact = ARTEFACTS["queries/table-1"]
     context = Context(connect(), None)
     settings = artefact.scales["paper"].settings
-    lines = artefact.compare([Result(one, artefact.run(one, context)) for one in settings])
+    lines = artefact.lines([Result(one, artefact.run(one, context)) for one in settings])
 
     assert len(lines) == 24
     assert {line.verdict for line in lines} == {MATCHES}
     # A wrong entry would be seen.
-    wrong = artefact.compare([Result(settings[0], {"entries": [5, 2, 1, 23]})])
+    wrong = artefact.lines([Result(settings[0], {"entries": [5, 2, 1, 23]})])
     assert [line.verdict for line in wrong] == [MATCHES] * 3 + [DIFFERS]
 
 
@@ -109,19 +118,23 @@ def test_bytes_of_table_1_are_those_of_real_rounds():
     assert sparse["mean_bytes"] == pytest.approx(83_585, rel=0.01)
 
 
-def test_the_highest_loss_decides_what_figure_1_of_queries_says():
-    def result(queries_, loss):
+def test_the_seeds_decide_what_figure_1_of_queries_says():
+    def result(queries_, losses):
         setting = {"mechanism": "laplace", "epsilon": 1.0, "T": queries_, "b": 1}
-        last = [loss, None if loss is None else loss + 0.1]
-        return Result(setting, {"loss": [3.0, loss], "last_loss": last})
+        return Result(setting, {"last_loss": losses})
 
-    compare = ARTEFACTS["queries/figure-1"].compare
-    optimum_wins = compare([result(22, 1.0), result(10, 1.5), result(500, None)])
-    optimum_loses = compare([result(22, 1.0), result(10, 0.5), result(50, 2.0)])
+    optimum = result(22, [1.0, 1.1, 0.9, 1.0, 1.2])
+    better, worse = [0.5, 0.61, 0.4, 0.52, 0.69], [1.5, 1.61, 1.4, 1.52, 1.69]
+    lines = ARTEFACTS["queries/figure-1"].lines
+    wins = lines([optimum, result(10, worse), result(500, [None, *worse[1:]])])
+    loses = lines([optimum, result(10, better), result(500, worse)])
+    near = lines([optimum, result(10, [1.01, 1.09, 0.91, 0.99, 1.2]), result(500, worse)])
 
-    assert [line.verdict for line in optimum_wins] == [MATCHES, MATCHES]
-    assert [line.verdict for line in optimum_loses] == [DIFFERS, DIFFERS]
-    assert optimum_loses[0].why == "lower by 0.5000, standard error 0.0707"
+    # Five signs alone, where a loss is not finite, tell nothing.
+    assert [line.verdict for line in wins] == [UNDECIDED, UNDECIDED]
+    assert [line.verdict for line in loses] == [DIFFERS, MATCHES]
+    assert loses[0].evidence.startswith("T = 10, b = 1: -0.496")
+    assert [line.verdict for line in near] == [UNDECIDED, MATCHES]
 
 
 def write_femnist(folder):
@@ -160,7 +173,7 @@ def test_what_is_kept_can_be_compared_and_drawn(id):
         pytest.skip("nothing is kept of it")
     _, results = found
 
-    lines = artefact.compare(results)
+    lines = artefact.lines(results)
 
     assert lines
     for line in lines:

@@ -1,0 +1,153 @@
+"""Verdicts on what a paper says, such as "higher with more noise", beside what was found.
+
+Quantities that were measured are compared seed by seed: runs of one seed have the partition, the
+first model and the batches in common, so their difference varies less than either. A claim matches
+if all its differences are told from chance and go the way the paper says, and differs if one of
+them goes the other way; else it is not distinguishable, however the means lie. The chance of any
+wrong direction among all the claims of an artefact is at most `SIGNIFICANCE`
+(:mod:`hpcfl.reproduce.statistics`). What is told apart are means over seeds: the data are the same
+for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcfl.reproduce import statistics
+from hpcfl.reproduce.statistics import Difference
+
+MATCHES, DIFFERS, SHOWN = "matches", "differs", "shown"
+# What the seeds do not tell from chance, and what differs for a reason that is not known.
+UNDECIDED, OPEN = "not distinguishable", "open"
+SIGNIFICANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that a paper says, beside what was found here."""
+
+    what: str  # with its unit
+    paper: str  # in words; "" where there is nothing to compare with
+    ours: str
+    verdict: str  # MATCHES, DIFFERS, UNDECIDED, OPEN, or SHOWN: there is nothing to compare with
+    why: str = ""  # why it differs, or how closely it matches
+    evidence: str = ""  # the measured difference that the verdict rests on
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two quantities of which the paper says that the one is higher; a value a seed, in order."""
+
+    higher: Sequence[float | None]  # None for a value that is not finite: as if it were infinite
+    lower: Sequence[float | None]
+    name: str = ""  # tells it from the other contrasts of its claim
+
+    def difference(self) -> Difference:
+        """Return what was found of the higher less the lower."""
+        return statistics.paired(self.higher, self.lower)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper about measured quantities, which holds if all its contrasts do."""
+
+    what: str  # with its unit
+    paper: str  # in words; "" where it says nothing, and what was found is only shown
+    ours: str
+    contrasts: Sequence[Contrast]
+    why: str = ""  # why it differs, if it does
+    tried: str = ""  # where it is not known why it differs: what was tried
+
+
+def within(what: str, paper: float, ours: float, tolerance: float, unit: str, why: str) -> Line:
+    """Compare two numbers, which match up to a relative tolerance; else `why` says why not."""
+    off = ours / paper - 1
+    values = (f"{paper:g} {unit}".strip(), f"{ours:.4g} {unit}".strip())
+    if abs(off) <= tolerance:
+        return Line(what, *values, MATCHES, f"within {abs(off):.1%}")
+    return Line(what, *values, DIFFERS, why)
+
+
+def says(what: str, paper: str, ours: str, holds: bool, why: str = "") -> Line:
+    """Compare a sentence of the paper with what follows by formula; "" where it says nothing.
+
+    `why` is the reason where it does not hold. What is measured takes a `Claim`.
+    """
+    if not paper:
+        return Line(what, "", ours, SHOWN, "" if holds else why)
+    return Line(what, paper, ours, MATCHES if holds else DIFFERS, "" if holds else why)
+
+
+def about(
+    what: str, paper: float, values: Sequence[float], tolerance: float, unit: str, why: str
+) -> Line:
+    """Compare a printed number with the mean of the seeds, which match up to a relative tolerance.
+
+    They match if the whole interval of the mean is that close to the number, and differ, for the
+    reason `why`, if none of it is.
+    """
+    mean, reach = float(np.mean(values)), tolerance * abs(paper)
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = statistics.t_quantile(statistics.CONFIDENCE, len(values) - 1) * error
+    ours = f"{mean:.4g} ({mean - half:.4g} to {mean + half:.4g}) {unit}".strip()
+    printed = f"{paper:g} {unit}".strip()
+    if abs(mean - paper) + half <= reach:
+        return Line(what, printed, ours, MATCHES, f"within {tolerance:.0%}")
+    if abs(mean - paper) - half > reach:
+        return Line(what, printed, ours, DIFFERS, why)
+    return Line(what, printed, ours, UNDECIDED, f"whether it is within {tolerance:.0%}")
+
+
+def judge(found: Sequence[Line | Claim]) -> list[Line]:
+    """Return lines with a verdict each, all claims of an artefact allowed for together."""
+    differences = [
+        [contrast.difference() for contrast in one.contrasts] if isinstance(one, Claim) else []
+        for one in found
+    ]
+    adjusted = iter(statistics.holm([one.p_value for some in differences for one in some]))
+    lines = []
+    for one, some in zip(found, differences, strict=True):
+        if isinstance(one, Line):
+            lines.append(one)
+        else:
+            lines.append(_judged(one, [replace(d, p_value=next(adjusted)) for d in some]))
+    return lines
+
+
+def _judged(claim: Claim, differences: Sequence[Difference]) -> Line:
+    """Return the line of a claim; the p-values allow for all others."""
+    told = list(zip(differences, claim.contrasts, strict=True))
+    against = [one for one in told if one[0].mean < 0 and one[0].p_value <= SIGNIFICANCE]
+    unclear = [one for one in told if one[0].p_value > SIGNIFICANCE]
+    if against:
+        verdict, shown = DIFFERS, min(against, key=lambda one: one[0].p_value)
+    else:
+        verdict = UNDECIDED if unclear else MATCHES
+        shown = max(told, key=lambda one: one[0].p_value)
+    difference, contrast = shown
+    evidence = f"{contrast.name}: " if contrast.name else ""
+    evidence += f"{difference}, p {_probability(difference.p_value)}"
+    if not claim.paper:
+        told_apart = UNDECIDED if verdict == UNDECIDED else "told apart"
+        return Line(claim.what, "", claim.ours, SHOWN, evidence=f"{told_apart}: {evidence}")
+    why = claim.why if verdict == DIFFERS else ""
+    if verdict == DIFFERS and claim.tried:
+        verdict, why = OPEN, claim.tried
+    return Line(claim.what, claim.paper, claim.ours, verdict, why, evidence)
+
+
+def means(*samples: Sequence[float | None], digits: int = 4) -> str:
+    """Return the means of some samples in words."""
+    words = []
+    for values in samples:
+        mean = sum(math.inf if x is None else x for x in values) / len(values)
+        words.append(f"{mean:.{digits}f}" if math.isfinite(mean) else "infinite")
+    return ", ".join([*words[:-2], " and ".join(words[-2:])])
+
+
+def _probability(p_value: float) -> str:
+    return "< 0.001" if p_value < 0.001 else f"= {p_value:.2g}"
