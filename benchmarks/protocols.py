@@ -66,19 +66,24 @@ def costs(run: Run) -> list[str]:
     device = found.get("device") or found["member"]
     down = run.bytes_down[kept].sum(axis=1)[run.survived[kept] & run.ordinary[kept]].mean()
     other = next((party for party in ("member", "helper") if party in found), None)
-    beside = f"{found[other][0] / 1e3:,.1f} kB, {1e3 * found[other][1]:,.1f} ms" if other else "-"
+    beside = f"{found[other][0] / 1e3:,.1f} kB, {milliseconds(found[other][1])} ms" if other else "-"
     server = np.median(run.cpu_seconds[kept][..., -1].sum(axis=1))
     modelled = np.median(run.modelled_seconds(LinkModel()).sum(axis=1))
     return [
         f"`{run.protocol}`",
         f"{device[0] / 1e3:,.1f}",
         f"{down / 1e3:,.1f}",
-        f"{1e3 * device[1]:,.1f}",
+        milliseconds(device[1]),
         beside if other is None else f"{other}: {beside}",
         f"{server:,.3g}",
         f"{modelled:,.3g}",
         f"{100 * exposed_alone(run):.1f} %",
     ]
+
+
+def milliseconds(seconds: float) -> str:
+    """Return milliseconds with one decimal, and two where they are less than one."""
+    return f"{1e3 * seconds:,.{1 if seconds >= 1e-3 else 2}f}"
 
 
 def main() -> None:
