@@ -20,7 +20,7 @@ from hpcfl.reproduce.study import costs
 
 SEEDS = range(5)
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
-NOISE_MULTIPLIERS = (1.0, 4.0, 16.0)
+NOISE_MULTIPLIERS = (1.0,)
 
 
 class Way(NamedTuple):
