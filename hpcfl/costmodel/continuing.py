@@ -63,7 +63,7 @@ def _options(line: Line) -> BenchOptions:
         raise UsageError(f"{what}{run.path} does not record what was asked for")
     if run.asked["protocol"] == DP_FEDAVG:
         raise UsageError(f"{what}the model is of protocols alone, without noise")
-    if run.server_ranks > 1 or int(run.config.get("threads") or 1) > 1:
+    if run.server_ranks > 1 or run.config.get("threads", 1) != 1:
         raise UsageError(f"{what}the model is of one rank of the server, and one thread a rank")
     # What was summed makes no difference, how long it was does.
     known = {name: value for name, value in run.asked.items() if name not in ("updates", "model")}

@@ -60,6 +60,8 @@ def lacking(run: Run, against: str) -> str | None:
         return "has no measured round"
     if not _whole(run.environment.get("ranks")):
         return "does not record how many ranks it had"
+    if holding(run) < 1:
+        return "is damaged: it has fewer ranks than the server and helpers take"
     if against == "nodes" and not _ranks_of_hosts(run):
         return "does not record how many ranks each node had"
     return None
@@ -216,7 +218,7 @@ def resources(run: Run, against: str) -> int:
     if against == "server-ranks":
         return run.server_ranks
     if against == "threads":
-        return int(run.config.get("threads") or 1)
+        return _threads(run)
     return holding(run)
 
 
@@ -231,7 +233,12 @@ def oversubscribed(run: Run) -> bool | None:
     ratio = run.environment.get("oversubscription_ratio")
     if not isinstance(ratio, int | float):
         return None
-    return bool(ratio * int(run.config.get("threads") or 1) > 1)
+    return bool(ratio * _threads(run) > 1)
+
+
+def _threads(run: Run) -> int:
+    found = run.config.get("threads")
+    return int(found) if _whole(found) else 1
 
 
 def _whole(value: Any) -> bool:
