@@ -15,6 +15,7 @@ from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from hpcfl.comm.world import World
+    from hpcfl.plots.style import Frame
     from hpcfl.reproduce.artefact import Artefact, Setting
 
 
@@ -49,7 +50,17 @@ if TYPE_CHECKING:
 )
 @option("--again", is_flag=True, help="Also run again what was run before.")
 @same(
-    CommonOptions, "plot", "Draw the figure too: .png, .svg or .pdf.", type=Output(outputs.FIGURE)
+    CommonOptions,
+    "plot",
+    "Draw the figure too: .png, .svg or .pdf. What was run to its end is drawn as it is, unless "
+    "--scale or --again asks for another run.",
+    type=Output(outputs.FIGURE),
+)
+@same(
+    CommonOptions,
+    "size",
+    "Width of the figure of --plot: column (3.33 inches) or page (7 inches), with the height that "
+    "it needs; or width x height in inches, such as 6x4.  [default: page]",
 )
 @option(
     "--document",
@@ -66,6 +77,7 @@ def command(
     output: Path,
     again: bool,
     plot: Path | None,
+    size: str | None,
     document: Path | None,
 ) -> None:
     """Run tables and figures of the papers again, and say where they differ.
@@ -82,6 +94,7 @@ def command(
       hpcfl reproduce --document docs/reproduction.md
     """
     from hpcfl.comm.world import connect
+    from hpcfl.plots import framed
     from hpcfl.reproduce import select
 
     if not (names or listing or document):
@@ -89,6 +102,9 @@ def command(
     chosen = select(names)
     if plot is not None and (len(chosen) != 1 or chosen[0].draw is None):
         raise UsageError("--plot takes one artefact that has a figure")
+    if plot is None and size is not None:
+        raise UsageError("--size is given, and has no meaning without --plot: leave it out")
+    frame = framed(size or "page")
     world = connect()
     wanted = (
         (output if chosen else None, outputs.FOLDER),
@@ -98,14 +114,20 @@ def command(
     told = world.first_alone(
         lambda: {kind: outputs.check(path, kind) for path, kind in wanted if path is not None}
     )
-    for artefact in chosen:
+    if plot is not None and scale is None and not again:
+        kept = world.agreed(lambda: {"scale": _kept(chosen[0], output)})["scale"]
+        # What is there is drawn: a figure is no reason to train for hours.
+        scale = scale or kept
+    else:
+        kept = None
+    for artefact in chosen if kept is None else ():
         _check(artefact, scale, data_dir)
     if world.rank == 0 and listing:
         _list(output)
     for artefact in chosen:
         _run(world, artefact, scale or artefact.scale(max_minutes), data_dir, output, again)
         if told is not None:
-            _print(artefact, output, plot)
+            _print(artefact, output, plot, frame)
     if told is not None and plot is not None:
         click.echo(f"Figure: {told[outputs.FIGURE]}")
     if told is not None and document is not None:
@@ -150,7 +172,15 @@ def _run(
         session.run(world, artefact, scale, output, data_dir, again=again, progress=progress)
 
 
-def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
+def _kept(artefact: Artefact, output: Path) -> str | None:
+    """Return the largest scale that was run to its end before; None for none."""
+    from hpcfl.reproduce.store import Store
+
+    found = Store(output, artefact.id.partition("/")[0]).results(artefact)
+    return None if found is None else found[0]
+
+
+def _print(artefact: Artefact, output: Path, plot: Path | None, frame: Frame) -> None:
     from hpcfl.reproduce.document import comparison, draw, tally
     from hpcfl.reproduce.store import Store
 
@@ -162,7 +192,7 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
     click.echo(f"{artefact.id}, {artefact.scales[scale].what}: {tally(lines)}\n")
     click.echo(comparison(lines).text() + "\n")
     if plot is not None:
-        draw(artefact, results, store, plot)
+        draw(artefact, results, store, plot, frame)
 
 
 def _list(output: Path) -> None:

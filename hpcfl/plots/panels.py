@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcfl.plots import looks
 from hpcfl.plots.style import (
+    PLAIN,
     Frame,
     applied,
     legend_below,
@@ -33,12 +34,12 @@ class Panel:
 
 
 @applied()
-def draw(panels: Sequence[Panel]) -> Figure:
+def draw(panels: Sequence[Panel], frame: Frame = PLAIN) -> Figure:
     """Return a figure of panels side by side.
 
     A point that is None, or no finite number, is left out.
     """
-    figure, all_axes = new_figure(Frame(), len(panels), height=2.1)
+    figure, all_axes = new_figure(frame, len(panels), height=2.1)
     names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
     for axes, panel in zip(all_axes, panels, strict=True):
         for name, (across, up) in panel.curves.items():

@@ -201,11 +201,19 @@ def legend_below(figure: Figure, frame: Frame, *axes: Axes, sample: float = 3.2)
         figure.set_size_inches(width, height + box.height / figure.dpi)
 
 
-def wrapped(axes: Axes, words: str) -> str:
-    """Break words into lines that are no longer than the axes are wide."""
+def inches_of(letters: int) -> float:
+    """Return how long a line of so many letters is at most; see `letters_in`."""
+    return letters * 8 * font_scale() * _LETTER / 72
+
+
+def wrapped(axes: Axes, words: str, beside: float = 0.0) -> str:
+    """Break words into lines that are no longer than the axes are wide.
+
+    So many inches `beside` all axes are taken by something else, such as the labels of rows.
+    """
     spec = axes.get_subplotspec()
     assert spec is not None
-    width = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols
+    width = (axes.figure.bbox.width / axes.figure.dpi - beside) / spec.get_gridspec().ncols
     return textwrap.fill(words, letters_in(0.85 * width), break_on_hyphens=False)
 
 
