@@ -303,7 +303,7 @@ class LinkOptions(OptionGroup):
         100.0,
         "Modelled uplink of a device.",
         unit="Mbit/s",
-        above=0,
+        at_least=1e-9,
         resumable=True,
         section=Section.LINKS,
     )
@@ -311,7 +311,7 @@ class LinkOptions(OptionGroup):
         100.0,
         "Modelled downlink of a device.",
         unit="Mbit/s",
-        above=0,
+        at_least=1e-9,
         resumable=True,
         section=Section.LINKS,
     )
@@ -319,7 +319,7 @@ class LinkOptions(OptionGroup):
         1000.0,
         "Modelled link of a helper, in either direction.",
         unit="Mbit/s",
-        above=0,
+        at_least=1e-9,
         resumable=True,
         recorded="if given",
         section=Section.LINKS,

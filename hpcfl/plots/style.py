@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import textwrap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -98,7 +100,10 @@ def applied(name: str = "paper") -> Iterator[None]:
     elif name not in STYLES:
         try:
             # Only a file: matplotlib itself would also read addresses of pages.
-            own = rc_params_from_file(Path(name).resolve(strict=True), use_default_template=False)
+            with _unlogged() as complaints:
+                own = rc_params_from_file(
+                    Path(name).resolve(strict=True), use_default_template=False
+                )
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"there is no style {name!r} ({error}): give {' or '.join(STYLES)}, a matplotlib "
@@ -106,9 +111,28 @@ def applied(name: str = "paper") -> Iterator[None]:
             ) from None
         if not own:
             raise UsageError(f"{name} has no settings of matplotlib: give a style file")
+        for complaint in complaints:
+            warnings.warn(complaint, stacklevel=2)
         settings = [*settings, own]
     with style.context(settings):
         yield
+
+
+@contextmanager
+def _unlogged() -> Iterator[list[str]]:
+    """Collect the first lines of what matplotlib logs of a style file, in place of printing it."""
+    found: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        found.append(record.getMessage().strip().partition("\n")[0])
+        return False
+
+    log = logging.getLogger("matplotlib")
+    log.addFilter(keep)
+    try:
+        yield found
+    finally:
+        log.removeFilter(keep)
 
 
 def new_figure(
