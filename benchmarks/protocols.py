@@ -66,7 +66,10 @@ def costs(run: Run) -> list[str]:
     device = found.get("device") or found["member"]
     down = run.bytes_down[kept].sum(axis=1)[run.survived[kept] & run.ordinary[kept]].mean()
     other = next((party for party in ("member", "helper") if party in found), None)
-    beside = f"{found[other][0] / 1e3:,.1f} kB, {milliseconds(found[other][1])} ms" if other else "-"
+    beside = "-"
+    if other is not None:
+        sent, spent = found[other]
+        beside = f"{other}: {sent / 1e3:,.1f} kB, {milliseconds(spent)} ms"
     server = np.median(run.cpu_seconds[kept][..., -1].sum(axis=1))
     modelled = np.median(run.modelled_seconds(LinkModel()).sum(axis=1))
     return [
@@ -74,7 +77,7 @@ def costs(run: Run) -> list[str]:
         f"{device[0] / 1e3:,.1f}",
         f"{down / 1e3:,.1f}",
         milliseconds(device[1]),
-        beside if other is None else f"{other}: {beside}",
+        beside,
         f"{server:,.3g}",
         f"{modelled:,.3g}",
         f"{100 * exposed_alone(run):.1f} %",

@@ -12,6 +12,8 @@ _OUT_OF_MEMORY = (
     "memory allocation failed",
     "can't allocate memory",
     "can't start new thread",
+    "failed to map segment",
+    "cannot allocate memory",
 )
 
 
@@ -31,7 +33,7 @@ def explained(error: BaseException) -> HpcflError | None:
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         lacks_memory = True
     else:
-        lacks_memory = isinstance(error, (RuntimeError, ValueError, OSError)) and any(
+        lacks_memory = isinstance(error, (RuntimeError, ValueError, OSError, ImportError)) and any(
             sign in words for sign in _OUT_OF_MEMORY
         )
     if lacks_memory:

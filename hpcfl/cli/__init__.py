@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -100,7 +103,8 @@ def main() -> None:
     was closed before all was printed.
     """
     try:
-        status = group.main(prog_name="hpcfl", standalone_mode=False)
+        with _warnings_in_sentences():
+            status = group.main(prog_name="hpcfl", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         if launch.guess_rank() == 0:
             error.show()
@@ -119,6 +123,26 @@ def main() -> None:
             sys.modules["hpcfl.comm.world"].crash()
         raise
     sys.exit(status if isinstance(status, int) else 0)
+
+
+@contextmanager
+def _warnings_in_sentences() -> Iterator[None]:
+    """Let what packages warn of be said in a line, once, without a line of the program."""
+    said = set()
+
+    def say(
+        message: Warning | str, category: type[Warning], *where: object, **more: object
+    ) -> None:
+        words = " ".join(str(message).split())
+        if issubclass(category, RuntimeWarning):
+            words = f"numbers are too large, too small or missing, and so may be results ({words})"
+        if words not in said and launch.guess_rank() == 0:
+            print(f"warning: {words}", file=sys.stderr)
+        said.add(words)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say
+        yield
 
 
 def _fail(message: str, status: int) -> None:

@@ -34,10 +34,12 @@ def command(as_json: bool, **typed: Any) -> None:
     from hpcfl.advice.advisor import advise
     from hpcfl.costmodel.calibration import default_path, load
     from hpcfl.options.definition import make
+    from hpcfl.plots import framed
     from hpcfl.system import outputs
 
     asked = make(AdviseOptions, given(typed))
     told = outputs.check(asked.plot, outputs.FIGURE) if asked.plot is not None else ""
+    frame = framed(asked.size)
     known = load(asked.calibration or default_path())
     if asked.plot is not None:
         from hpcfl.advice.winners import SIZES, VALUES, grid
@@ -45,7 +47,7 @@ def command(as_json: bool, **typed: Any) -> None:
 
         with progress_bar(len(SIZES), "sizes") as bar:
             found = grid(asked, known, bar.update)
-        style.save(winners.draw(found, SIZES, VALUES[asked.over], asked), asked.plot)
+        style.save(winners.draw(found, SIZES, VALUES[asked.over], asked, frame), asked.plot)
         click.echo(f"Figure: {told}", err=as_json)
     advice = advise(asked, known)
     show(as_json, advice.as_dict, lambda: tables.table(advice, known).text())

@@ -50,8 +50,10 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
     """
     from hpcfl.comm.world import connect
     from hpcfl.optimize import constants, estimate
+    from hpcfl.plots import inches_of
 
     asked = make(OptimizeOptions, given(typed))
+    inches_of(asked.size)
     # Read before the estimate, which can take long; the same on every rank.
     known = constants.asked(asked)
     world = connect()
@@ -100,7 +102,7 @@ def _answer(
         click.echo(f"Constants: {told[outputs.CONSTANTS]}", err=as_json)
     if asked.plot is not None:
         from hpcfl.optimize.figure import draw
-        from hpcfl.plots import style
+        from hpcfl.plots import framed, style
 
-        style.save(draw(bound, asked.most), asked.plot)
+        style.save(draw(bound, asked.most, framed(asked.size)), asked.plot)
         click.echo(f"Figure: {told[outputs.FIGURE]}", err=as_json)

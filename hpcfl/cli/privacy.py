@@ -79,11 +79,13 @@ def exposure(as_json: bool, **typed: Any) -> None:
     masking = kind.masking(asked.devices, asked.alpha, asked.degree)
     if asked.plot is not None:
         from hpcfl.plots import exposure as figures
-        from hpcfl.plots import style
+        from hpcfl.plots import framed, style
         from hpcfl.system import outputs
 
         told = outputs.check(asked.plot, outputs.FIGURE)
-        shown = figures.draw_over_alpha(kind, asked.devices, asked.colluders, figures.DROPOUTS)
+        shown = figures.draw_over_alpha(
+            kind, asked.devices, asked.colluders, figures.DROPOUTS, framed(asked.size)
+        )
         style.save(shown, asked.plot)
         click.echo(f"Figure: {told}", err=as_json)
     samples = asked.simulated or default_samples(asked.devices)

@@ -15,6 +15,7 @@ from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from hpcfl.comm.world import World
+    from hpcfl.plots.style import Frame
     from hpcfl.reproduce.artefact import Artefact, Setting
 
 
@@ -50,7 +51,17 @@ if TYPE_CHECKING:
 @option("--again", is_flag=True, help="Also run again what was run before.")
 @option("--kept", is_flag=True, help="Run nothing: show, draw and write what was run before.")
 @same(
-    CommonOptions, "plot", "Draw the figure too: .png, .svg or .pdf.", type=Output(outputs.FIGURE)
+    CommonOptions,
+    "plot",
+    "Draw the figure too: .png, .svg or .pdf. What was run to its end is drawn as it is, unless "
+    "--scale or --again asks for another run.",
+    type=Output(outputs.FIGURE),
+)
+@same(
+    CommonOptions,
+    "size",
+    "Width of the figure of --plot: column (3.33 inches) or page (7 inches), with the height that "
+    "it needs; or width x height in inches, such as 6x4.  [default: page]",
 )
 @option(
     "--document",
@@ -68,6 +79,7 @@ def command(
     again: bool,
     kept: bool,
     plot: Path | None,
+    size: str | None,
     document: Path | None,
 ) -> None:
     """Run tables and figures of the papers again, and say where they differ.
@@ -85,6 +97,7 @@ def command(
       hpcfl reproduce study --kept --document docs/study.md
     """
     from hpcfl.comm.world import connect
+    from hpcfl.plots import framed
     from hpcfl.reproduce import STUDY, select
 
     if not (names or listing or document):
@@ -94,6 +107,9 @@ def command(
         raise UsageError("--plot takes one artefact that has a figure")
     if kept and (again or scale):
         raise UsageError("--kept runs nothing: leave --again and --scale out")
+    if plot is None and size is not None:
+        raise UsageError("--size is given, and has no meaning without --plot: leave it out")
+    frame = framed(size or "page")
     world = connect()
     wanted = (
         (output if chosen else None, outputs.FOLDER),
@@ -103,6 +119,9 @@ def command(
     told = world.first_alone(
         lambda: {kind: outputs.check(path, kind) for path, kind in wanted if path is not None}
     )
+    # What is there is drawn: a figure is no reason to train for hours.
+    if plot is not None and scale is None and not (again or kept):
+        kept = world.agreed(lambda: {"there": _is_kept(chosen[0], output)})["there"]
     for artefact in chosen if not kept else ():
         _check(artefact, scale, max_minutes, data_dir)
     if world.rank == 0 and listing:
@@ -111,7 +130,7 @@ def command(
         if not kept:
             _run(world, artefact, scale or artefact.scale(max_minutes), data_dir, output, again)
         if told is not None:
-            _print(artefact, output, plot)
+            _print(artefact, output, plot, frame)
     if told is not None and plot is not None:
         click.echo(f"Figure: {told[outputs.FIGURE]}")
     if told is not None and document is not None:
@@ -168,7 +187,14 @@ def _run(
         session.run(world, artefact, scale, output, data_dir, again=again, progress=progress)
 
 
-def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
+def _is_kept(artefact: Artefact, output: Path) -> bool:
+    """Return whether a scale was run to its end before."""
+    from hpcfl.reproduce.store import Store
+
+    return Store(output, artefact.group).results(artefact) is not None
+
+
+def _print(artefact: Artefact, output: Path, plot: Path | None, frame: Frame) -> None:
     from hpcfl.reproduce.document import comparison, draw, state, tally
     from hpcfl.reproduce.store import Store
 
@@ -185,7 +211,7 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
     click.echo(f"{artefact.id}, {artefact.scales[scale].what}: {tally(lines)}\n")
     click.echo(comparison(lines).text() + "\n")
     if plot is not None:
-        draw(artefact, results, store, plot)
+        draw(artefact, results, store, plot, frame)
 
 
 def _list(output: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from hpcfl.algorithms.federated.queries import Bound
 from hpcfl.optimize.answer import MOST_LINES, last_rounds, some_of
 from hpcfl.plots import queries
+from hpcfl.plots.style import PLAIN, Frame
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _POINTS = 200
 
 
-def draw(bound: Bound, most: int | None) -> Figure:
+def draw(bound: Bound, most: int | None, frame: Frame = PLAIN) -> Figure:
     """Return a figure of U over T, up to `most` or well beyond the best T, for three b at most."""
     lines = some_of(bound.constants.devices, MOST_LINES)
     if len(lines) > 3:
@@ -28,7 +29,8 @@ def draw(bound: Bound, most: int | None) -> Figure:
         T = bound.best_rounds(b)
         optima.append((T, float(bound.value(T, b))) if math.isfinite(T) else None)
     values = np.array([bound.value(rounds, b) for b in lines])
-    return queries.draw(rounds, lines, values, optima, _title(bound), bound.constants.distance)
+    start = bound.constants.distance
+    return queries.draw(rounds, lines, values, optima, _title(bound), start, frame)
 
 
 def _title(bound: Bound) -> str:

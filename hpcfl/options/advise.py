@@ -99,6 +99,7 @@ class AdviseOptions(LinkOptions):
         None,
         help="Also draw who is first, as a map over d and --over: .png, .svg or .pdf.",
     )
+    size: str = again(CommonOptions, "size", "page", needs="plot")
     over: str = option(
         "devices",
         "The upright axis of the map.",

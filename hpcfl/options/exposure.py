@@ -98,6 +98,7 @@ class ExposureOptions(OptionGroup):
         help="Also draw contributors and exposure over alpha, for several dropout rates: .png, "
         ".svg or .pdf; for protocols that do not send all coordinates.",
     )
+    size: str = again(CommonOptions, "size", "page", needs="plot")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -207,6 +207,7 @@ class OptimizeOptions(OptionGroup):
         None,
         help="Also draw U against T for several b: .png, .svg or .pdf.",
     )
+    size: str = again(CommonOptions, "size", "page", needs="plot")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -60,6 +60,13 @@ class CommonOptions(OptionGroup):
     plot: Path | None = option(
         None, "Also draw a figure.", writes=outputs.FIGURE, section=Section.OUTPUT
     )
+    size: str = option(
+        "page",
+        "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
+        "needs; or width x height in inches, such as 6x4.",
+        unit="SIZE",
+        section=Section.OUTPUT,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +303,7 @@ class LinkOptions(OptionGroup):
         100.0,
         "Modelled uplink of a device.",
         unit="Mbit/s",
-        above=0,
+        at_least=1e-9,
         resumable=True,
         section=Section.LINKS,
     )
@@ -304,7 +311,7 @@ class LinkOptions(OptionGroup):
         100.0,
         "Modelled downlink of a device.",
         unit="Mbit/s",
-        above=0,
+        at_least=1e-9,
         resumable=True,
         section=Section.LINKS,
     )
@@ -312,7 +319,7 @@ class LinkOptions(OptionGroup):
         1000.0,
         "Modelled link of a helper, in either direction.",
         unit="Mbit/s",
-        above=0,
+        at_least=1e-9,
         resumable=True,
         recorded="if given",
         section=Section.LINKS,

@@ -18,11 +18,13 @@ from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import OptionGroup, Section, again, make, names, option
 from hpcfl.options.report import ReportOptions
 from hpcfl.options.scaling import SCALES
+from hpcfl.options.shared import CommonOptions
 from hpcfl.options.training import TrainOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from hpcfl.plots.style import Frame
     from hpcfl.results.reader import Run
 
 
@@ -96,14 +98,7 @@ class FrameOptions(OptionGroup):
     """How figures of all kinds are drawn."""
 
     where: str | None = again(ReportOptions, "where", None)
-    size: str = option(
-        "page",
-        "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
-        "needs; or width x height in inches, such as 6x4.",
-        unit="SIZE",
-        default_text="page; the style's",
-        section=Section.OUTPUT,
-    )
+    size: str = again(CommonOptions, "size", "page", default_text="page; the style's")
     style: str = option(
         "paper",
         "Fonts and lines: paper, talk (larger ones, 12 inches wide), a matplotlib style file, or "
@@ -198,7 +193,7 @@ class Drawing:
         from hpcfl.plots.style import Frame, applied
         from hpcfl.results import pooling
 
-        width, height = _inches(self.common.size)
+        width, height = inches_of(self.common.size)
         called = dict(_renamed(text) for text in self.common.label)
         frame = Frame(width, height, self.common.title, called, pool)
         pools = (pooling.group if pool else pooling.apart)(runs)
@@ -221,7 +216,7 @@ def chosen(kind: str, given: Mapping[str, Any]) -> Drawing:
     asked = make(PlotOptions, given)
     for name in given.keys() - {*known.options, *names(FrameOptions)}:
         raise UsageError(f"--{name.replace('_', '-')} has no meaning for --kind {kind}")
-    _inches(asked.size)
+    inches_of(asked.size)
     for text in asked.label:
         _renamed(text)
     values = {name: getattr(asked, name) for name in known.options}
@@ -235,8 +230,19 @@ def chosen(kind: str, given: Mapping[str, Any]) -> Drawing:
     return Drawing(kind, values, asked)
 
 
-def _inches(size: str) -> tuple[float | None, float | None]:
-    """Return width and height, None for what the style or the figure itself says."""
+def framed(size: str) -> Frame:
+    """Return how a figure of a size is drawn that has no other options of figures."""
+    from hpcfl.plots.style import Frame
+
+    width, height = inches_of(size)
+    return Frame(width=width, height=height)
+
+
+def inches_of(size: str) -> tuple[float | None, float | None]:
+    """Return width and height, None for what the style or the figure itself says.
+
+    A UsageError says that `size` is none of what `--size` takes.
+    """
     from hpcfl.plots.style import WIDTHS
 
     if size in WIDTHS:

@@ -112,7 +112,11 @@ def _sent(run: Run) -> float:
 
 @applied()
 def draw_over_alpha(
-    protocol: type[AggregationProtocol], devices: int, colluding: int, dropouts: Sequence[float]
+    protocol: type[AggregationProtocol],
+    devices: int,
+    colluding: int,
+    dropouts: Sequence[float],
+    frame: Frame = PLAIN,
 ) -> Figure:
     """Return two panels over alpha: contributors at a coordinate, and values exposed alone.
 
@@ -124,7 +128,7 @@ def draw_over_alpha(
             f"{protocol.name} sends all coordinates, so there is nothing to draw over alpha; "
             f"choose {' or '.join(known)}"
         )
-    figure, (left, right) = new_figure(Frame(), 2)
+    figure, (left, right) = new_figure(frame, 2)
     look = looks.of_protocols([protocol.name])[protocol.name]
     for number, dropout in enumerate(dropouts):
         population = Population(devices, colluding, dropout)

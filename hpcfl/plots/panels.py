@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.plots import looks
 from hpcfl.plots.style import (
+    PLAIN,
     Frame,
     applied,
     legend_below,
@@ -41,12 +42,12 @@ class Panel:
 
 
 @applied()
-def draw(panels: Sequence[Panel]) -> Figure:
+def draw(panels: Sequence[Panel], frame: Frame = PLAIN) -> Figure:
     """Return a figure of panels side by side; protocols look as in all other figures.
 
     A point that is None, or no finite number, is left out.
     """
-    figure, all_axes = new_figure(Frame(), len(panels), height=2.1)
+    figure, all_axes = new_figure(frame, len(panels), height=2.1)
     looked = _looks(list(dict.fromkeys(name for panel in panels for name in panel.curves)))
     for axes, panel in zip(all_axes, panels, strict=True):
         for name, (across, up) in panel.curves.items():
@@ -73,7 +74,7 @@ def draw(panels: Sequence[Panel]) -> Figure:
         if panel.log_y:
             axes.set_yscale("log")
         readable_ticks(axes)
-    legend_below(figure, Frame(), *all_axes)
+    legend_below(figure, frame, *all_axes)
     return figure
 
 

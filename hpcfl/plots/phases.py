@@ -15,6 +15,7 @@ from hpcfl.plots.style import (
     PLAIN,
     SECONDS,
     Frame,
+    inches_of,
     lacking_rounds,
     legend_below,
     letters_in,
@@ -65,19 +66,21 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
     quantities = list(measures[0])
     height = 0.55 + 0.24 * len(runs)
     figure, axes = new_figure(frame, len(quantities), height, narrowest=2.0, sharey=True)
+    letters = letters_in(0.4 * figure.get_figwidth())
+    rows = [wrap(label, letters) for label in labels]
+    beside = inches_of(max(len(line) for row in rows for line in row.splitlines()))
     for one, quantity in zip(axes, quantities, strict=True):
         found = [measure[quantity] for measure in measures]
         units = BYTES if quantity.startswith("sent") else SECONDS
         unit, name = unit_of(np.concatenate([whole for _, whole in found]), units)
         for row, (run, (parts, whole)) in enumerate(zip(runs, found, strict=True)):
             _draw_bar(one, row, [looked[phase] for phase in run.phases], parts / unit, whole / unit)
-        one.set_title(wrapped(one, f"{quantity}, {name}"))
+        one.set_title(wrapped(one, f"{quantity}, {name}", beside))
         one.autoscale_view()
         one.set_xlim(0, 1.05 * one.get_xlim()[1])
         one.grid(alpha=0.3, axis="x")
         readable_ticks(one)
-    letters = letters_in(0.4 * figure.get_figwidth())
-    axes[0].set_yticks(range(len(runs)), [wrap(label, letters) for label in labels])
+    axes[0].set_yticks(range(len(runs)), rows)
     axes[0].set_ylim(len(runs) - 0.4, -0.6)
     for phase, look in looked.items():
         axes[0].barh([0], [0], label=phase, **look)

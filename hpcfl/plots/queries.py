@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hpcfl.plots import looks
 from hpcfl.plots.style import (
+    PLAIN,
     Frame,
     applied,
     legend_below,
@@ -30,13 +31,14 @@ def draw(
     optima: Sequence[tuple[float, float] | None],
     title: str,
     start: float,
+    frame: Frame = PLAIN,
 ) -> Figure:
     """Return a figure of U(T, b) over T, a line for every b, and a star where it is least.
 
     `rounds` holds T, shape (points,), `bounds` has the shape (lines, points), and `optima` holds
     (T, U) or None. `start` is Y0, the value without a round, a horizontal line.
     """
-    figure, (axes,) = new_figure(Frame(), height=2.8)
+    figure, (axes,) = new_figure(frame, height=2.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for number, (b, values) in enumerate(zip(per_round, bounds, strict=True)):

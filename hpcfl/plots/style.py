@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import textwrap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -98,7 +100,10 @@ def applied(name: str = "paper") -> Iterator[None]:
     elif name not in STYLES:
         try:
             # Only a file: matplotlib itself would also read addresses of pages.
-            own = rc_params_from_file(Path(name).resolve(strict=True), use_default_template=False)
+            with _unlogged() as complaints:
+                own = rc_params_from_file(
+                    Path(name).resolve(strict=True), use_default_template=False
+                )
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"there is no style {name!r} ({error}): give {' or '.join(STYLES)}, a matplotlib "
@@ -106,9 +111,28 @@ def applied(name: str = "paper") -> Iterator[None]:
             ) from None
         if not own:
             raise UsageError(f"{name} has no settings of matplotlib: give a style file")
+        for complaint in complaints:
+            warnings.warn(complaint, stacklevel=2)
         settings = [*settings, own]
     with style.context(settings):
         yield
+
+
+@contextmanager
+def _unlogged() -> Iterator[list[str]]:
+    """Collect the first lines of what matplotlib logs of a style file, in place of printing it."""
+    found: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        found.append(record.getMessage().strip().partition("\n")[0])
+        return False
+
+    log = logging.getLogger("matplotlib")
+    log.addFilter(keep)
+    try:
+        yield found
+    finally:
+        log.removeFilter(keep)
 
 
 def new_figure(
@@ -201,11 +225,19 @@ def legend_below(figure: Figure, frame: Frame, *axes: Axes, sample: float = 3.2)
         figure.set_size_inches(width, height + box.height / figure.dpi)
 
 
-def wrapped(axes: Axes, words: str) -> str:
-    """Break words into lines that are no longer than the axes are wide."""
+def inches_of(letters: int) -> float:
+    """Return how long a line of so many letters is at most; see `letters_in`."""
+    return letters * 8 * font_scale() * _LETTER / 72
+
+
+def wrapped(axes: Axes, words: str, beside: float = 0.0) -> str:
+    """Break words into lines that are no longer than the axes are wide.
+
+    So many inches `beside` all axes are taken by something else, such as the labels of rows.
+    """
     spec = axes.get_subplotspec()
     assert spec is not None
-    width = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols
+    width = (axes.figure.bbox.width / axes.figure.dpi - beside) / spec.get_gridspec().ncols
     return textwrap.fill(words, letters_in(0.85 * width), break_on_hyphens=False)
 
 

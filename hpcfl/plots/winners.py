@@ -10,7 +10,15 @@ import numpy as np
 
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.plots import looks
-from hpcfl.plots.style import Frame, applied, legend_below, new_figure, readable_ticks, set_title
+from hpcfl.plots.style import (
+    PLAIN,
+    Frame,
+    applied,
+    legend_below,
+    new_figure,
+    readable_ticks,
+    set_title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +33,7 @@ def draw(
     sizes: Sequence[int],
     values: Sequence[float],
     asked: AdviseOptions,
+    frame: Frame = PLAIN,
 ) -> Figure:
     """Return a map with a tile for each setting: a row for each value, a column for each d.
 
@@ -33,7 +42,7 @@ def draw(
     """
     from matplotlib.colors import ListedColormap
 
-    figure, (axes,) = new_figure(Frame(), height=3.4)
+    figure, (axes,) = new_figure(frame, height=3.4)
     axes.set_xscale("log")
     axes.set_yscale("log")
     names = sorted({name for row in found for name in row if name is not None})

@@ -70,7 +70,7 @@ def simulate(
     `progress` is told after each few samples how many they were. More samples than memory has room
     for are a UsageError.
     """
-    room.check_memory(f"{samples} samples", SAMPLE_BYTES * samples, "give fewer --samples")
+    room.check_memory(f"{samples} samples", SAMPLE_BYTES * samples, "give fewer --simulated")
     generator = np.random.default_rng(seed)
     step = max(1, _AT_ONCE // population.devices)
     parts = []

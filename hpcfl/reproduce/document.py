@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcfl.plots import panels, style
+from hpcfl.plots.style import PLAIN, Frame
 from hpcfl.report.table import Column, Table, label
 from hpcfl.reproduce import ARTEFACTS, PAPERS, STUDY
 from hpcfl.reproduce.artefact import Artefact, Result
@@ -136,9 +137,11 @@ def _section(artefact: Artefact, store: Store, path: Path) -> str:
     return "\n".join(lines)
 
 
-def draw(artefact: Artefact, results: list[Result], store: Store, path: Path) -> Path:
+def draw(
+    artefact: Artefact, results: list[Result], store: Store, path: Path, frame: Frame = PLAIN
+) -> Path:
     """Draw an artefact's panels into a file, and return its path."""
-    style.save(panels.draw(store.panels(artefact, results)), path)
+    style.save(panels.draw(store.panels(artefact, results), frame), path)
     return path
 
 

@@ -60,7 +60,7 @@ def files(name: str) -> dict[str, str]:
         file: re.sub(
             rf"\b{_CLASS}(?=\b|Device|Server)",
             class_name(name),
-            re.sub(rf"\b{_MODULE}\b", name, text),
+            re.sub(rf"\b(test_)?{_MODULE}\b", rf"\g<1>{name}", text),
         )
         for file, text in texts.items()
     }

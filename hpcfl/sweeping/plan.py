@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError, no_such
+from hpcfl.options.definition import options_of
 from hpcfl.sweeping.commands import COMMANDS, Command
 from hpcfl.system import files
 
@@ -175,6 +176,11 @@ def _choices(
 def _values(command: Command, key: str, value: Any, spot: str, *, several: bool) -> list[str]:
     """Return an option's values as they are typed, each checked by itself."""
     if key not in (*command.keys, command.subject, _PER_RANK):
+        if key in {about.dashed for about in options_of(command.group).values()}:
+            raise UsageError(
+                f"{spot}: there is no option of a plan {key!r}: it would be the same for every "
+                f"cell, and is for hpcfl {command.name} alone"
+            )
         also = f"see hpcfl {command.name} --help"
         known = [*command.keys, command.subject, _REPEATS, _PER_RANK]
         raise no_such("option of a plan", key, known, also=also, listed=False, place=f"{spot}: ")

@@ -2,9 +2,11 @@
 
 import errno
 import json
+import re
 import resource
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import click
@@ -20,7 +22,7 @@ from hpcfl.results import load
 from hpcfl.system.streams import UNREAD_STATUS
 
 LIMIT_SECONDS = 120
-PRIVATE = ("--rounds=2", "--devices=4", "--per-round=2", "--batch_size=2", "--samples=8")
+PRIVATE = ("--rounds=2", "--devices=4", "--per-round=2", "--batch-size=2", "--samples=8")
 # For every command that takes numbers: what is typed besides the one in question.
 LINES = {
     "bench": ("bench", "fedavg", "--devices=3", "--dim=4", "--rounds=1", "--warmup=0"),
@@ -113,16 +115,24 @@ def test_absurd_numbers_are_sentences(name, folder):
     if name in ("train", "attack audit", "plot"):
         pytest.importorskip("torch")
         pytest.importorskip("matplotlib")
-    for option in valued(dict(commands())[name]):
+    command = dict(commands())[name]
+    known = {one for option in command.params for one in option.opts}
+    for option in valued(command):
         others = [one for one in LINES[name] if not one.startswith(f"{option}=")]
         for value in ABSURD:
-            done = hpcfl(*others, f"{option}={value}")
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("default")
+                done = hpcfl(*others, f"{option}={value}")
             said = [
                 one for one in done.stderr.splitlines() if not one.lower().startswith("warning")
             ]
 
             assert done.returncode in (0, 1, 2), (option, value, done.stderr)
             assert len(said) == bool(done.returncode), (option, value, done.stderr)
+            # Python prints these with a line of the program.
+            assert not [str(one.message) for one in warned], (option, value)
+            advised = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", done.stderr)) - {option}
+            assert advised <= known, (option, value, done.stderr)
 
 
 @pytest.mark.parametrize("name", ["rounds", "max_rounds", "warmup", "threads", "seed"])
@@ -140,6 +150,29 @@ def test_too_little_memory_is_a_sentence(memory, folder):
     assert "Traceback" not in done.stderr
     assert "memory" in done.stderr.splitlines()[-1]
     assert done.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_library_that_does_not_fit_into_memory_is_a_sentence(folder):
+    pytest.importorskip("torch")
+    done = process("train", "fedavg", "--devices", 3, "--rounds", 1, memory=6 * 10**8)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "there is not enough memory" in done.stderr.splitlines()[-1]
+
+
+def test_what_packages_warn_of_is_a_line_and_no_place_in_the_program(folder):
+    pytest.importorskip("matplotlib")
+    Path("own.mplstyle").write_text("font.size: 9\nno.such.key: 3\n")
+    drawing = ("plot", "good.h5", "--kind", "phases", "--output")
+    missing = process(*drawing, "a.pdf", "--title", "\u65e5", stdout=subprocess.DEVNULL)
+    unknown = process(*drawing, "b.pdf", "--style", "own.mplstyle", stdout=subprocess.DEVNULL)
+
+    assert (missing.returncode, unknown.returncode) == (0, 0)
+    (line,) = missing.stderr.splitlines()
+    assert line.startswith("warning: Glyph 26085")
+    (line,) = unknown.stderr.splitlines()
+    assert line.startswith("warning: Bad key no.such.key in file")
 
 
 @pytest.mark.parametrize(

@@ -317,3 +317,21 @@ def test_an_aggregate_can_go_into_the_folder_of_the_results(folder):
     api.bench("fedavg", devices=3, dim=4, rounds=1, output="out", save_aggregate="out/sum.npy")
 
     assert len([*Path("out").iterdir()]) == 2
+
+
+def test_every_figure_that_a_command_draws_has_a_size(folder):
+    pytest.importorskip("matplotlib")
+    options = {name for name, _ in path_options(group, "")}
+    drawn = {name.rsplit(" ", 1)[0] for name in options if name.endswith(" --plot")} | {"plot"}
+    for name in sorted(drawn):
+        command, words = group, name.split()
+        while words:
+            command = command.get_command(click.Context(command), words.pop(0))
+        assert "--size" in {one.opts[0] for one in command.params}, name
+    _, *command = WRITES["privacy exposure --plot"]
+    for size, points in (("column", "239.76pt"), ("page", "504pt")):
+        assert hpcfl(*command, "--plot", f"{size}.svg", "--size", size).returncode == 0
+        assert f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" width="{points}"' in (
+            Path(f"{size}.svg").read_text()
+        )
+    assert "give column or page" in refusal(*command, "--plot", "x.svg", "--size", "0x3")

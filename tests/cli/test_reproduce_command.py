@@ -32,3 +32,31 @@ def test_a_figure_is_drawn(tmp_path, suffix):
 
     assert found.exit_code == 0
     assert figure.stat().st_size > 10_000
+
+
+def test_a_figure_of_what_was_run_needs_no_other_run(tmp_path, monkeypatch):
+    """It took the largest scale that fits into an hour, and trained for it."""
+    pytest.importorskip("matplotlib")
+    from dataclasses import replace
+
+    from hpcfl import reproduce
+
+    id = "sparse-secagg/figure-4"
+    (artefact,) = reproduce.select([id])
+    (scale,) = artefact.scales.values()
+    more = replace(scale, settings=[*scale.settings, {"unheard": "of"}], minutes=1)
+    both = replace(artefact, scales={"paper": more, "small": scale}, data=("mnist",))
+    monkeypatch.setitem(reproduce.ARTEFACTS, id, both)
+    run = ("reproduce", id, "--output", tmp_path)
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
+    assert "needs the data set mnist" in str(invoke(*run, "--plot", tmp_path / "a.svg").exception)
+    monkeypatch.setitem(reproduce.ARTEFACTS, id, replace(both, data=()))
+    assert invoke(*run, "--scale", "small").exit_code == 0
+    monkeypatch.setitem(reproduce.ARTEFACTS, id, both)
+
+    drawn = invoke(*run, "--plot", tmp_path / "a.svg", "--size", "column")
+
+    assert drawn.exit_code == 0, drawn.exception
+    assert "scale small" in drawn.stderr
+    assert "1/" not in drawn.stderr  # no setting
+    assert 'width="239.76pt"' in (tmp_path / "a.svg").read_text()

@@ -56,12 +56,12 @@ PROTOCOL: dict[str, tuple[list[Any], list[Any]]] = {
     "dropout_model": (["bernoulli"], ["often"]),
     "scaling": (["paper"], ["none"]),
     "security": (["active"], ["some"]),
-    "uplink_mbps": ([1e-9], [0.0, -1.0, INF, NAN]),
+    "uplink_mbps": ([1e-9], [1e-10, 0.0, -1.0, INF, NAN]),
     "threads": ([1, 1000], [0, -1]),
     "committee": ([2], [1, 0]),
     "helpers": ([1], [0, -1]),
-    "helper_mbps": ([1e-9], [0.0, -1.0, INF, NAN]),
-    "downlink_mbps": ([1e-9], [0.0, INF, NAN]),
+    "helper_mbps": ([1e-9], [1e-10, 0.0, -1.0, INF, NAN]),
+    "downlink_mbps": ([1e-9], [1e-10, 0.0, INF, NAN]),
     "latency_ms": ([0.0], [-0.001, INF, NAN]),
 }
 RUN = {"seed": ([0], [-1]), "insecure_seed": ([0], [])}

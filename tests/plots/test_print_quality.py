@@ -12,6 +12,7 @@ from page_runs import write_run
 from run_files import new_writer
 from scaled_runs import scaled
 
+import hpcfl as api
 from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
 from hpcfl.plots import KINDS, chosen, exposure, panels, queries, style
@@ -228,3 +229,19 @@ def test_an_address_is_no_style_file():
         style.applied("https://example.org/a"),
     ):
         pass
+
+
+def test_panels_of_members_and_helpers_beside_long_labels_keep_their_titles_apart(tmp_path):
+    sizes = (("committee", 20, 0.1), ("assisted", 20, 0.1), ("sparse", 20, 0.2), ("sparse", 5, 0.1))
+    for name, devices, alpha in sizes:
+        sent = {"alpha": alpha} if name == "sparse" else {}
+        output = tmp_path / f"{name}-{devices}.h5"
+        api.bench(
+            name, devices=devices, dim=50 * devices, rounds=3, warmup=0, output=output, **sent
+        )
+    runs = [load(path) for path in sorted(tmp_path.iterdir())]
+
+    for size in ("column", "page"):
+        figure = chosen("phases", {"size": size}).draw(runs)
+        renderer = laid_out(figure)
+        assert overlapping(words_of(figure), renderer) == [], size
