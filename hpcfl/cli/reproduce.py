@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 @option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
 @option(
     "--scale",
-    type=Choice("paper", "small"),
-    help="How much to run.  [default: the paper's scale where it takes at most --max-minutes]",
+    type=Choice("paper", "small", "more"),
+    help="How much to run; more: further seeds and other readings of the text, compared as far as "
+    "they were run.  [default: the paper's scale where it takes at most --max-minutes]",
 )
 @option(
     "--max-minutes",
@@ -151,12 +152,17 @@ def _run(
 
 
 def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
-    from hpcfl.reproduce.document import comparison, draw, tally
+    from hpcfl.reproduce.document import comparison, draw, state, tally
     from hpcfl.reproduce.store import Store
 
     store = Store(output, artefact.id.partition("/")[0])
     found = store.results(artefact)
-    assert found is not None
+    if found is None:
+        told = f"{artefact.id}: {state(artefact, store)}"
+        if plot is not None:
+            raise UsageError(f"{told}: there is nothing to draw without running it")
+        click.echo(f"{told}\n")
+        return
     scale, results = found
     lines = store.compare(artefact, results)
     click.echo(f"{artefact.id}, {artefact.scales[scale].what}: {tally(lines)}\n")

@@ -20,6 +20,9 @@ from hpcfl.plots.panels import Panel as Panel  # for the modules of the artefact
 
 Setting = Mapping[str, Any]
 MATCHES, DIFFERS, SHOWN = "matches", "differs", "shown"
+OPEN = "open"  # differs for a reason that is not known
+# Scale of further settings, which are compared as far as they were run.
+MORE = "more"
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class Line:
     what: str  # with its unit
     paper: str  # in words; "" where there is nothing to compare with
     ours: str
-    verdict: str  # MATCHES, DIFFERS, or SHOWN where there is nothing to compare with
-    why: str = ""  # how closely it matches, or why it differs
+    verdict: str  # MATCHES, DIFFERS, OPEN, or SHOWN where there is nothing to compare with
+    why: str = ""  # how closely it matches, why it differs, or what was tried
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ class Artefact:
 
     id: str  # ``paper/name``
     title: str
-    # ``paper``: as printed; ``small``: less of it. At least one of them.
+    # ``paper``: as printed; ``small``: less of it. At least one of them. ``more``: further seeds,
+    # other readings of the text, each of which stands by itself.
     scales: Mapping[str, Scale] = field(default_factory=dict)
     # To figures that JSON can hold; on every rank.
     run: Callable[[Setting, Context], Mapping[str, Any]] = lambda setting, context: {}
@@ -75,10 +79,10 @@ class Artefact:
 
     def scale(self, minutes: float) -> str:
         """Return the largest scale that takes so long at most, or the shortest."""
-        fitting = [scale for scale in self.scales if self.scales[scale].minutes <= minutes]
-        if "paper" in fitting:
+        whole = [scale for scale in self.scales if scale != MORE]
+        if "paper" in whole and self.scales["paper"].minutes <= minutes:
             return "paper"
-        return min(self.scales, key=lambda scale: self.scales[scale].minutes)
+        return min(whole, key=lambda scale: self.scales[scale].minutes)
 
 
 def by_round(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
