@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 @option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
 @option(
     "--scale",
-    type=Choice("paper", "small", "stand-in"),
-    help="How much to run.  [default: the paper's scale where it takes at most --max-minutes]",
+    type=Choice("paper", "small", "stand-in", "more"),
+    help="How much to run; more: further seeds and other readings of the text, compared as far as "
+    "they were run.  [default: the paper's scale where it takes at most --max-minutes]",
 )
 @option(
     "--max-minutes",

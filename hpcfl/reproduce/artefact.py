@@ -29,6 +29,8 @@ from hpcfl.reproduce.verdicts import says as says
 from hpcfl.reproduce.verdicts import within as within
 
 Setting = Mapping[str, Any]
+# Scale of further settings, which are compared as far as they were run.
+MORE = "more"
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class Artefact:
 
     id: str  # ``paper/name``
     title: str
-    # By `SCALES`; at least one of them.
+    # By `SCALES`, at least one of them; and `MORE`: further seeds, other readings of the text, each
+    # of which stands by itself.
     scales: Mapping[str, Scale] = field(default_factory=dict)
     # To figures that JSON can hold; on every rank.
     run: Callable[[Setting, Context], Mapping[str, Any]] = lambda setting, context: {}
@@ -90,10 +93,10 @@ class Artefact:
 
     def scale(self, minutes: float) -> str:
         """Return the largest scale that takes so long at most, or the shortest."""
-        fitting = [scale for scale in self.scales if self.scales[scale].minutes <= minutes]
-        if "paper" in fitting:
+        whole = [scale for scale in self.scales if scale != MORE]
+        if "paper" in whole and self.scales["paper"].minutes <= minutes:
             return "paper"
-        return min(self.scales, key=lambda scale: self.scales[scale].minutes)
+        return min(whole, key=lambda scale: self.scales[scale].minutes)
 
     def titled(self, scale: str | None) -> str:
         """Return what it is called where it was run at a scale."""

@@ -10,7 +10,7 @@ from hpcfl.plots import panels, style
 from hpcfl.plots.style import PLAIN, Frame
 from hpcfl.report.table import Column, Table, label
 from hpcfl.reproduce import ARTEFACTS, PAPERS, STUDY
-from hpcfl.reproduce.artefact import Artefact, Result
+from hpcfl.reproduce.artefact import MORE, Artefact, Result
 from hpcfl.reproduce.store import Store
 from hpcfl.reproduce.verdicts import DIFFERS, MATCHES, OPEN, SHOWN, UNDECIDED, Line
 from hpcfl.system import outputs
@@ -125,7 +125,7 @@ def _section(artefact: Artefact, store: Store, path: Path) -> str:
     lines = [
         f"### `{artefact.id}`: {artefact.titled(scale)}",
         "",
-        f"Run: {artefact.scales[scale].what}.",
+        f"Run: {_what_was_run(artefact, scale, store)}.",
         "",
         comparison(store.compare(artefact, results)).markdown(),
     ]
@@ -135,6 +135,14 @@ def _section(artefact: Artefact, store: Store, path: Path) -> str:
         relative = picture.relative_to(path.parent)
         lines += ["", f"![{artefact.titled(scale)}]({relative.as_posix()})"]
     return "\n".join(lines)
+
+
+def _what_was_run(artefact: Artefact, scale: str, store: Store) -> str:
+    what, more = artefact.scales[scale].what, artefact.scales.get(MORE)
+    if more is None:
+        return what
+    done = len(more.settings) - len(store.missing(more.settings))
+    return f"{what}; with --scale {MORE}, {more.what}: {done} of {len(more.settings)} settings"
 
 
 def draw(

@@ -13,7 +13,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from hpcfl.algorithms.registry import Registered
+from hpcfl.reproduce import multipliers
 from hpcfl.reproduce.artefact import (
+    MORE,
     SHOWN,
     Artefact,
     Claim,
@@ -28,27 +33,47 @@ from hpcfl.reproduce.artefact import (
     means,
     within,
 )
+from hpcfl.reproduce.statistics import Difference, paired
 
 SEEDS = range(5)
 ROUNDS = 50
 EPSILONS = (None, 50.0, 10.0)
 _UNIFORM, _LOCKS = "dp-fedavg", "locks"
+_HOME = "hpcfl.reproduce.ablations"
+ABLATIONS = {
+    "locks-free-norms": Registered(f"{_HOME}:FreeNorms", "norms without noise, at no cost"),
+    "locks-even-chances": Registered(f"{_HOME}:EvenChances", "stage 2 regardless of norms"),
+    "locks-unweighted": Registered(f"{_HOME}:Unweighted", "updates weighted alike (line 21)"),
+    "locks-unweighted-free-norms": Registered(
+        f"{_HOME}:UnweightedFreeNorms", "both, weighted alike and norms at no cost"
+    ),
+    "locks-largest": Registered(
+        f"{_HOME}:Largest", "weighted alike, chances by the fourth power of exact norms"
+    ),
+}
+_UNEVEN = "dirichlet:0.1"
+
+
+def _run(setting: Setting, context: Context) -> Mapping[str, Any]:
+    """Train, or see how much the norms of updates differ."""
+    return _norms(setting, context) if "norms" in setting else _train(setting, context)
 
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     from hpcfl.reproduce.seeds import over_seeds
 
-    epsilon = setting["epsilon"]
+    epsilon, algorithm = setting["epsilon"], setting["algorithm"]
     noise: dict[str, Any] = {"epsilon": epsilon} if epsilon else {"noise_multiplier": 1e-6}
     return over_seeds(
         context,
         100,
         SEEDS,
-        algorithm=setting["algorithm"],
+        algorithm=ABLATIONS[algorithm].home if algorithm in ABLATIONS else algorithm,
         rounds=setting["rounds"],
         dataset="mnist",
         model="softmax",
-        partition="shards",
+        partition=setting.get("partition", "shards"),
+        variant=setting.get("variant", "trusted"),
         per_round=20,
         sampling="poisson",
         first_stage=30,
@@ -56,20 +81,67 @@ def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     )
 
 
+def _norms(setting: Setting, context: Context) -> Mapping[str, Any]:
+    """Train without noise, 20 clients a round; return how the norms of their updates differ.
+
+    Of every round the coefficient of variation of the norms, and of the norms clipped to 1. Every
+    rank does all of it.
+    """
+    from hpcfl.learning import datasets, models, partition
+    from hpcfl.learning.training import Trainer, single_thread
+    from hpcfl.options.training import LocalOptions
+
+    single_thread()
+    data = datasets.load("mnist", context.data_dir, 0)
+    shares = partition.make(setting["partition"], data, 100, 0)
+    model = models.build("softmax", data.shape, data.classes, 0)
+    weights = models.get_flat(model)
+    trainer = Trainer(model, LocalOptions())
+    generator = np.random.default_rng(0)
+    found: dict[str, list[float]] = {"norms": [], "clipped": []}
+    for index in range(setting["rounds"]):
+        updates = []
+        for device in generator.permutation(100)[:20].tolist():
+            inputs, labels = data.train_inputs[shares[device]], data.train_labels[shares[device]]
+            seeds = np.random.SeedSequence(0, spawn_key=(index, device))
+            updates.append(trainer.local_update(weights, inputs, labels, seeds, index))
+        norms = np.array([np.linalg.norm(update) for update in updates])
+        for name, values in (("norms", norms), ("clipped", np.minimum(norms, 1.0))):
+            found[name].append(round(float(values.std() / values.mean()), 4))
+        factors = np.minimum(1.0, 1 / norms)[:, None]
+        weights = (weights - (factors * updates).mean(axis=0)).astype(np.float32)
+    return {"variation_of_" + name: values for name, values in found.items()}
+
+
 def _compare(results: Sequence[Result]) -> list[Line | Claim]:
-    found = {(one.setting["epsilon"], one.setting["algorithm"]): one.found for one in results}
+    """Return every ablation beside uniform sampling at the same epsilon, seed by seed."""
+    trained = {
+        (
+            one.setting["epsilon"],
+            one.setting["algorithm"],
+            one.setting.get("partition", "shards"),
+            one.setting.get("variant", "trusted"),
+        ): one.found
+        for one in results
+        if "norms" not in one.setting
+    }
     lines: list[Line | Claim] = []
     for epsilon in EPSILONS:
-        uniform, locks = found[epsilon, _UNIFORM], found[epsilon, _LOCKS]
         name = "no noise" if epsilon is None else f"proven epsilon {epsilon:g}"
+        uniform = trained[epsilon, _UNIFORM, "shards", "trusted"]
+        locks = trained[epsilon, _LOCKS, "shards", "trusted"]
+        others = {
+            key: found
+            for key, found in trained.items()
+            if key[0] == epsilon and key[1:] != (_UNIFORM, "shards", "trusted")
+        }
         lines.append(
             Claim(
                 f"{name}: accuracy after {ROUNDS} rounds, uniform and locks",
                 "generally better with locks" if epsilon else "a mild gain with locks",
                 means(uniform["last_accuracy"], locks["last_accuracy"]),
                 [Contrast(locks["last_accuracy"], uniform["last_accuracy"])],
-                "probably as locks spends half of the budget on norms, and weighs updates by the "
-                "inverse of how likely they were heard; that was not tested apart",
+                _why(epsilon, uniform, others),
             )
         )
         lines.append(
@@ -80,7 +152,71 @@ def _compare(results: Sequence[Result]) -> list[Line | Claim]:
                 SHOWN,
             )
         )
+        for (_, algorithm, partition, variant), found in others.items():
+            # Data shared out otherwise have a uniform sampling of their own to be compared with.
+            beside = trained.get((epsilon, _UNIFORM, partition, "trusted"))
+            if algorithm == _UNIFORM or found is locks or beside is None:
+                continue
+            what = ABLATIONS[algorithm].about if algorithm in ABLATIONS else algorithm
+            where = "" if partition == "shards" else f", {partition}"
+            lines.append(
+                Line(
+                    f"{name}: {what}{', noise of users' if variant == 'local' else ''}{where}: "
+                    "accuracy, and less uniform's",
+                    "",
+                    f"{found['accuracy'][-1]:.4f}, {_gain(found, beside)}",
+                    SHOWN,
+                )
+            )
+    for one in results:
+        if "norms" in one.setting:
+            values = [
+                [100 * part for part in one.found[f"variation_of_{name}"]]
+                for name in ("norms", "clipped")
+            ]
+            lines.append(
+                Line(
+                    f"{one.setting['partition']}: by how much norms of updates differ in a round "
+                    "(standard deviation over mean), and once clipped",
+                    "",
+                    " and ".join(f"{min(some):.0f} to {max(some):.0f} %" for some in values),
+                    SHOWN,
+                )
+            )
     return lines
+
+
+def _why(
+    epsilon: float | None,
+    uniform: Mapping[str, Any],
+    others: Mapping[tuple[Any, ...], Mapping[str, Any]],
+) -> str:
+    """Return which changes bring locks up to uniform sampling, as far as they were run."""
+    gains = {
+        ABLATIONS[algorithm].about: _gain(found, uniform)
+        for (_, algorithm, partition, _), found in others.items()
+        if algorithm in ABLATIONS and partition == "shards"
+    }
+    if not gains:
+        return "the changes of one thing that would explain it were not run (--scale more)"
+    ahead = [f"{name} ({gain})" for name, gain in gains.items() if gain.low > 0]
+    level = [f"{name} ({gain})" for name, gain in gains.items() if gain.low <= 0 <= gain.high]
+    behind = [f"{name} ({gain})" for name, gain in gains.items() if gain.high < 0]
+    told = [
+        f"{word}: {', '.join(names)}"
+        for word, names in (
+            ("ahead of uniform", ahead),
+            ("not distinguishable from it", level),
+            ("behind it as well", behind),
+        )
+        if names
+    ]
+    return "with one thing changed, " + "; ".join(told)
+
+
+def _gain(found: Mapping[str, Any], beside: Mapping[str, Any]) -> Difference:
+    """Return by how much the last accuracy is higher, seed by seed."""
+    return paired(found["last_accuracy"], beside["last_accuracy"])
 
 
 def _draw(results: Sequence[Result]) -> list[Panel]:
@@ -91,7 +227,9 @@ def _draw(results: Sequence[Result]) -> list[Panel]:
                 one.found["accuracy"]
             )
             for one in results
-            if one.setting["epsilon"] == epsilon
+            if one.setting.get("epsilon", 0) == epsilon
+            and one.setting["algorithm"] in (_UNIFORM, _LOCKS)
+            and not {"partition", "variant"} & {*one.setting}
         }
         title = "no noise" if epsilon is None else f"proven epsilon {epsilon:g}"
         panels.append(Panel(title, "rounds", "accuracy on held-out data", curves))
@@ -99,7 +237,9 @@ def _draw(results: Sequence[Result]) -> list[Panel]:
 
 
 def _multiplier(setting: Setting, context: Context) -> Mapping[str, Any]:
-    """Return the epsilon of Poisson rounds with a noise multiplier, by RDP."""
+    """Return the epsilon of Poisson rounds with a noise multiplier, by RDP, or try all readings."""
+    if "sampling" in setting:
+        return multipliers.run(setting, context)
     from hpcfl.privacy.accounting import dp_fedavg
 
     found = dp_fedavg.paper(
@@ -121,11 +261,30 @@ def _compare_multipliers(results: Sequence[Result]) -> list[Line]:
             one.found["epsilon"],
             0.02,
             "",
-            "with the rounds that fit the other multiplier; the paper gives neither rounds nor "
-            "delta, and no number of rounds fits both",
+            "with the rounds that fit the other multiplier: no number of Poisson rounds fits both "
+            "at this delta. The last line has what does",
         )
         for one in results
+        if "multiplier" in one.setting
+    ] + multipliers.compare([one for one in results if "sampling" in one.setting])
+
+
+def _ablations() -> list[Setting]:
+    """Return what is changed, the noisiest first."""
+    settings: list[Setting] = [
+        {"norms": "uniform", "partition": partition, "rounds": 20}
+        for partition in ("shards", _UNEVEN)
     ]
+    for epsilon in reversed(EPSILONS):
+        like = {"epsilon": epsilon, "rounds": ROUNDS}
+        settings += [{"algorithm": algorithm, **like} for algorithm in ABLATIONS]
+        settings.append({"algorithm": _LOCKS, **like, "variant": "local"})
+    for epsilon in reversed(EPSILONS):
+        settings += [
+            {"algorithm": name, "epsilon": epsilon, "rounds": ROUNDS, "partition": _UNEVEN}
+            for name in (_UNIFORM, _LOCKS)
+        ]
+    return settings
 
 
 ARTEFACTS = (
@@ -140,9 +299,10 @@ ARTEFACTS = (
                     for epsilon, algorithm in itertools.product(EPSILONS, (_UNIFORM, _LOCKS))
                 ],
                 30,
-            )
+            ),
+            MORE: Scale("one thing changed at a time, and how norms differ", _ablations(), 60),
         },
-        _train,
+        _run,
         _compare,
         _draw,
         ("mnist",),
@@ -152,13 +312,14 @@ ARTEFACTS = (
         "The noise multipliers 0.5 and 1.32 for epsilon 50 and 10",
         {
             "paper": Scale(
-                "Poisson rounds of 20 of 100 clients, delta = 1e-5",
+                "by formula: Poisson rounds of 20 of 100 clients, delta 1e-5; other readings",
                 [
                     {"multiplier": multiplier, "epsilon": epsilon, "rounds": rounds}
                     for rounds in (100, 54)
                     for multiplier, epsilon in ((0.5, 50.0), (1.32, 10.0))
-                ],
-                0.2,
+                ]
+                + multipliers.SETTINGS,
+                1,
             )
         },
         _multiplier,

@@ -84,6 +84,12 @@ def t_within(value: float, degrees: int) -> float:
     return 2 / math.pi * (angle + (math.sin(angle) * total if degrees > 1 else 0.0))
 
 
+def half_width(values: Sequence[float]) -> float:
+    """Return how far the ends of the mean's interval are from it, of two values or more."""
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return t_quantile(CONFIDENCE, len(values) - 1) * error
+
+
 def t_quantile(probability: float, degrees: int) -> float:
     """Return how far from 0 Student's t is at most, with a probability."""
     low, high = 0.0, 1.0

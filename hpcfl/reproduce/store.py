@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcfl.errors import HpcflError
 from hpcfl.report.jsontext import finite
-from hpcfl.reproduce.artefact import SCALES, Artefact, Line, Panel, Result, Setting, key
+from hpcfl.reproduce.artefact import MORE, SCALES, Artefact, Line, Panel, Result, Setting, key
 from hpcfl.system import files, outputs
 
 
@@ -55,11 +55,18 @@ class Store:
         outputs.write(self.path, outputs.FINDINGS, f'{{"results": [\n{lines}\n]}}\n')
 
     def results(self, artefact: Artefact) -> tuple[str, list[Result]] | None:
-        """Return the best scale that was run to its end, and what was found; None for none."""
+        """Return the best scale that was run to its end, and what was found; None for none.
+
+        After that comes what was found of the scale `MORE`, as far as it was run.
+        """
         for name in SCALES:
             scale = artefact.scales.get(name)
             if scale is not None and not self.missing(scale.settings):
-                entries = [self._entries[key(setting)] for setting in scale.settings]
+                keys = [key(setting) for setting in scale.settings]
+                more = artefact.scales.get(MORE)
+                further = [key(setting) for setting in more.settings] if more else []
+                keys += [one for one in further if one in self._entries and one not in keys]
+                entries = [self._entries[one] for one in keys]
                 return name, [Result(entry["setting"], entry["found"]) for entry in entries]
         return None
 

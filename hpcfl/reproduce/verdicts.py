@@ -91,8 +91,7 @@ def about(
     reason `why`, if none of it is.
     """
     mean, reach = float(np.mean(values)), tolerance * abs(paper)
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = statistics.t_quantile(statistics.CONFIDENCE, len(values) - 1) * error
+    half = statistics.half_width(values)
     ours = f"{mean:.4g} ({mean - half:.4g} to {mean + half:.4g}) {unit}".strip()
     printed = f"{paper:g} {unit}".strip()
     if abs(mean - paper) + half <= reach:

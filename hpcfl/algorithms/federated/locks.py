@@ -146,6 +146,16 @@ class Locks(PrivateAlgorithm):
             settings["first_stages"] = int(participation.before(rounds).max())
         return settings
 
+    def chances(self, norms: NDArray[np.float64], total: float) -> NDArray[np.float64]:
+        """Return with what probability stage 2 keeps each of the users of these norms."""
+        return np.minimum(1.0, self.kept * norms / total)
+
+    def divisors(
+        self, chances: NDArray[np.float64], total: float
+    ) -> tuple[NDArray[np.float64], float]:
+        """Return what updates are divided by, and the norm S that they then have, or less."""
+        return chances, total / self.kept
+
     @property
     def sigma_norms(self) -> float:
         """Noise on a norm, or on their sum."""
@@ -266,10 +276,11 @@ class NormsServer(ModelSender):
         if trusted:
             total += float(source.gaussian(1, algorithm.sigma_norms)[0])
         total = min(max(total, kept * clip), algorithm.federation.devices * clip)
-        algorithm.scale = total / kept
-        chances = np.minimum(1.0, kept * norms / total)
+        chances = algorithm.chances(norms, total)
         chosen = uniform(source, len(ids)) < chances
-        divisors = chances if trusted else np.maximum(chances, LEAST_PROBABILITY)
+        divisors, algorithm.scale = algorithm.divisors(chances, total)
+        if not trusted:
+            divisors = np.maximum(divisors, LEAST_PROBABILITY)
         self.factors = {
             id: 1 / float(divisor)
             for id, divisor, one in zip(ids, divisors, chosen, strict=True)

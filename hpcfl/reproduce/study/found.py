@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, NamedTuple
-
-from scipy import stats
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.reproduce.artefact import Result, key
+from hpcfl.reproduce.statistics import half_width
 from hpcfl.reproduce.study import costs
 
 
@@ -70,6 +68,5 @@ def mean_of(values: list[float]) -> Estimate:
     """Return a mean and its 95 % interval (Student's t)."""
     if len(values) < 2:
         raise Missing("one seed")
-    middle = mean(values)
-    reach = stats.t.ppf(0.975, len(values) - 1) * stdev(values) / math.sqrt(len(values))
-    return Estimate(middle, middle - float(reach), middle + float(reach))
+    middle, half = mean(values), half_width(values)
+    return Estimate(middle, middle - half, middle + half)
