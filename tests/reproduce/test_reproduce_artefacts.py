@@ -112,6 +112,7 @@ def test_bytes_of_table_1_are_those_of_real_rounds():
     artefact = ARTEFACTS["sparse-secagg/table-1"]
     context = Context(connect(), None)
     chosen = [one for one in artefact.scales["paper"].settings if one["devices"] == 25]
+    chosen = [one for one in chosen if "alpha" not in one]
     secagg, sparse = (artefact.run({**one, "rounds": 1}, context) for one in chosen)
 
     assert secagg["largest_bytes"] == 4 * 165_000 + 16
@@ -203,7 +204,13 @@ STAND_IN = [f"queries/figure-{number}" for number in (2, 4, 6, 8)]
 def made_up(settings):
     """Return results in which the last loss is above that of the setting before."""
     return [
-        Result(one, {"loss": [3.0, 1.0 + k], "last_loss": [1.0 + k] * 3, "accuracy": [0.1, 0.2]})
+        Result(
+            one,
+            {
+                **{"loss": [3.0, 1.0 + k], "last_loss": [1.0 + k] * 3},
+                **{"accuracy": [0.1, 0.2], "last_accuracy": [0.2] * 3},
+            },
+        )
         for k, one in enumerate(settings)
     ]
 
@@ -213,7 +220,7 @@ def test_a_stand_in_is_called_so_everywhere_and_has_no_verdict(id):
     artefact = ARTEFACTS[id]
     scale = artefact.scales["stand-in"]
     results = made_up(scale.settings)
-    lines = artefact.compare(results)
+    lines = artefact.lines(results)
 
     assert {one["dataset"] for one in scale.settings} == {"styled-mnist"}
     assert scale.what.startswith("a stand-in for FEMNIST: MNIST in the styles of")
@@ -224,12 +231,11 @@ def test_a_stand_in_is_called_so_everywhere_and_has_no_verdict(id):
     for line in lines:
         assert (line.verdict, line.paper) == (SHOWN, "")
         assert line.what.startswith("stand-in, ")
-        assert "no verdict about the paper" in line.why
     for panel in artefact.draw(results):
         assert panel.title.startswith("stand-in: ")
     # FEMNIST itself keeps its verdicts.
-    of_paper = artefact.compare(made_up(artefact.scales["paper"].settings))
-    assert {line.verdict for line in of_paper} <= {MATCHES, DIFFERS}
+    of_paper = artefact.lines(made_up(artefact.scales["paper"].settings))
+    assert {line.verdict for line in of_paper} - {SHOWN}
 
 
 def test_a_stand_in_takes_the_place_of_the_paper_only_where_that_was_not_run(tmp_path):

@@ -190,11 +190,15 @@ def _devices(evidence: Evidence) -> Finding:
         for devices in costs.DEVICES
         if _cheaper(evidence, "secagg-graph", "secagg", {**dim, "devices": devices})
     ]
+    since = (
+        f" A device of `secagg-graph` takes less from N = {min(ahead)} on, of the numbers run."
+        if ahead
+        else ""
+    )
     return Finding(
         "Masks with all others do not scale, masks with neighbours do",
         f"From 100 to 1,000 devices, d = {costs.DEVICES_DIM:,}, CPU seconds of a device of "
-        f"`secagg` grow by {complete} ({state}), those of `secagg-graph` by {graph}. A device of "
-        f"`secagg-graph` takes less from N = {min(ahead)} on, of the numbers that were run.",
+        f"`secagg` grow by {complete} ({state}), those of `secagg-graph` by {graph}.{since}",
         "hpcfl bench secagg-graph --devices 100,1000 --dim 10000 --dropout 0.3",
         "a growth outside the interval on the same machine",
     )
@@ -245,11 +249,11 @@ def _links(evidence: Evidence) -> Finding:
         if rate in (1, 10, 100, 1_000)
     ]
     switched = [(slow, fast) for slow, fast in pairwise(first) if first[slow][0] != first[fast][0]]
-    when = f" The first one changes between {switched[0][0]} and {switched[0][1]} Mbit/s."
+    when = "".join(f" The first one changes between {a} and {b} Mbit/s." for a, b in switched)
     return Finding(
         "Slow links decide by bytes, fast ones by computing",
         "The shortest round, modelled from measured CPU seconds and bytes, among protocols that "
-        f"hide all values and need no helper: {'; '.join(parts)}.{when if switched else ''}",
+        f"hide all values and need no helper: {'; '.join(parts)}.{when}",
         "hpcfl advise --alpha 0.1 --dropout 0.3 --uplink-mbps 10 --downlink-mbps 10",
         "a round on real links of that rate in which another one is shorter",
     )
