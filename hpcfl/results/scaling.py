@@ -238,7 +238,7 @@ def oversubscribed(run: Run) -> bool | None:
 
 def _threads(run: Run) -> int:
     found = run.config.get("threads")
-    return int(found) if _whole(found) else 1
+    return found if isinstance(found, int) and _whole(found) else 1
 
 
 def _whole(value: Any) -> bool:
