@@ -54,7 +54,7 @@ def test_both_are_not_shown_together(results):
 
 
 def test_ranks_of_the_server_are_a_sweep_of_one_launch(results):
-    plan = small(results, "scaling-server", devices=8)
+    plan = small(results, "scaling-server", devices=8, dim=30_000)
     job = hpcfl(6, "sweep", plan, "--output", results / "server")
     assert job.returncode == 0, job.stderr
     found = rows(results / "server", "server-ranks")

@@ -229,7 +229,7 @@ def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):
 
 TINY = """
 [fixed]
-dim = 300
+dim = 14_000  # two ranks of the server take half of it each
 rounds = 7
 warmup = 0
 dropout = 0.0
