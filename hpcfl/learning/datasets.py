@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hpcfl.errors import no_such
@@ -13,15 +14,19 @@ _READERS: dict[str, Callable[[Path], Dataset]] = {
     "mnist": idx.read_mnist,
     "cifar10": cifar10.read,
     "adult": adult.read,
+    "adult-raw": partial(adult.read, standardise=False),
     "femnist": leaf.read_femnist,
 }
 FILES = tuple(_READERS)
 """Data sets that are read from files."""
+FOLDERS = {name: name.removesuffix("-raw") for name in FILES}
+"""The folder of each of these, and the name by which it is fetched."""
 NAMES = (*FILES, "digits", "synthetic")
 SAMPLES: dict[str, tuple[tuple[int, ...], int]] = {
     "mnist": ((1, 28, 28), idx.CLASSES),
     "cifar10": (cifar10.IMAGE, cifar10.CLASSES),
     "adult": ((108,), len(adult.LABELS)),
+    "adult-raw": ((108,), len(adult.LABELS)),
     "femnist": (leaf.IMAGE, leaf.CLASSES),
     "digits": ((1, 8, 8), digits.CLASSES),
     "synthetic": ((synthetic.FEATURES,), synthetic.CLASSES),
@@ -42,12 +47,13 @@ def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
         return digits.read()
     if name not in _READERS:
         raise no_such("data set", name, NAMES)
-    return _READERS[name](find_data_dir(name, data_dir))
+    return _READERS[name](find_data_dir(FOLDERS[name], data_dir))
 
 
 def check(name: str, data_dir: Path | None = None) -> None:
     """Refuse, with a UsageError, a data set whose folder is not there; no file is read."""
-    if name in _READERS:
-        folder = find_data_dir(name, data_dir)
-        if not (folder / name).is_dir():
-            raise missing(folder / name, name, folder)
+    if name in FOLDERS:
+        fetched = FOLDERS[name]
+        folder = find_data_dir(fetched, data_dir)
+        if not (folder / fetched).is_dir():
+            raise missing(folder / fetched, fetched, folder)

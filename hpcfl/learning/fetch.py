@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcfl.errors import HpcflError, MissingPackageError, UsageError, no_such
 from hpcfl.learning import cifar10
 from hpcfl.learning.base import find_data_dir, sha256
-from hpcfl.learning.datasets import NAMES
+from hpcfl.learning.datasets import FOLDERS, NAMES
 from hpcfl.system import outputs
 
 CHUNK = 2**16
@@ -126,6 +126,8 @@ def _why_not(name: str, data_dir: Path | None) -> str:
             "https://github.com/TalwalkarLab/leaf; copy the folders data/train and data/test that "
             f"this makes to {folder}/femnist/train and {folder}/femnist/test"
         )
+    if FOLDERS.get(name, name) != name:
+        return f"{name} is made of the files of {FOLDERS[name]}: fetch that"
     if name in NAMES:
         return f"the data set {name} needs no files: there is nothing to download"
     return str(no_such("data set to download called", name, DOWNLOADS))

@@ -28,6 +28,7 @@ DEFAULT_MODELS = {
     "cifar10": "cifar-cnn",
     "femnist": "femnist-cnn",
     "adult": "adult-lr",
+    "adult-raw": "adult-lr",
     "synthetic": "softmax",
 }
 """The model that each data set is trained with unless another one is asked for."""

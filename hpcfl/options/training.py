@@ -121,7 +121,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     dataset: str = option(
         "digits",
         "Data set; digits and synthetic need no files.",
-        choices=("digits", "synthetic", "mnist", "cifar10", "adult", "femnist"),
+        choices=("digits", "synthetic", "mnist", "cifar10", "adult", "adult-raw", "femnist"),
         section=Section.WHAT,
     )
     data_dir: Path | None = option(
