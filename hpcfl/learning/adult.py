@@ -45,10 +45,18 @@ MOST_CATEGORIES = 100
 Column = NDArray[Any]  # float64 or text, shape (n,)
 
 
-def read(data_dir: Path, train_rows: int = TRAIN_ROWS, test_rows: int = TEST_ROWS) -> Dataset:
+def read(
+    data_dir: Path,
+    train_rows: int = TRAIN_ROWS,
+    test_rows: int = TEST_ROWS,
+    *,
+    standardise: bool = True,
+) -> Dataset:
     """Read ``adult.data`` and ``adult.test`` in the folder ``adult``.
 
-    Numbers are standardised by their mean and deviation on the training part. Categories are
+    Numbers are standardised by their mean and deviation on the training part, or, as the data set
+    ``adult-raw``, left as they are, of up to 1.5 million (fnlwgt) beside the 1 of a category: what
+    an experiment without any preparation of its inputs has. Categories are
     one-hot, with the categories that occur in the training part; a value that only the test part
     has is all zeros. A missing value, ``?``, is a category of its own: no row is left out. Inputs
     have shape (108,) for the published files, attributes in the order of the file; class 1 is an
@@ -59,12 +67,13 @@ def read(data_dir: Path, train_rows: int = TRAIN_ROWS, test_rows: int = TEST_ROW
     """
     train, train_labels = _read_rows(data_dir, "adult.data", train_rows)
     test, test_labels = _read_rows(data_dir, "adult.test", test_rows)
+    numbers = _standardise if standardise else _as_columns
     blocks = [
-        _standardise(train[name], test[name]) if numeric else _one_hot(train[name], test[name])
+        numbers(train[name], test[name]) if numeric else _one_hot(train[name], test[name])
         for name, numeric in COLUMNS.items()
     ]
     return Dataset(
-        name="adult",
+        name="adult" if standardise else "adult-raw",
         train_inputs=np.concatenate([block[0] for block in blocks], axis=1, dtype=np.float32),
         train_labels=train_labels,
         test_inputs=np.concatenate([block[1] for block in blocks], axis=1, dtype=np.float32),
@@ -126,8 +135,12 @@ def _standardise(train: Column, test: Column) -> tuple[Inputs, Inputs]:
     """Return both parts, float32 of shapes (n, 1) and (m, 1)."""
     mean = train.mean()
     deviation = train.std() or 1.0  # a constant becomes 0
-    scaled = [((part - mean) / deviation).astype(np.float32)[:, None] for part in (train, test)]
-    return scaled[0], scaled[1]
+    return _as_columns(*((part - mean) / deviation for part in (train, test)))
+
+
+def _as_columns(train: Column, test: Column) -> tuple[Inputs, Inputs]:
+    """Return both parts, float32 of shapes (n, 1) and (m, 1)."""
+    return train.astype(np.float32)[:, None], test.astype(np.float32)[:, None]
 
 
 def _one_hot(train: Column, test: Column) -> tuple[Inputs, Inputs]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hpcfl.errors import no_such
@@ -13,18 +14,22 @@ _READERS: dict[str, Callable[[Path], Dataset]] = {
     "mnist": idx.read_mnist,
     "cifar10": cifar10.read,
     "adult": adult.read,
+    "adult-raw": partial(adult.read, standardise=False),
     "femnist": leaf.read_femnist,
     "styled-mnist": styled.read,
 }
 # Data sets that are made of another one's files.
-MADE_OF = {"styled-mnist": "mnist"}
+MADE_OF = {"styled-mnist": "mnist", "adult-raw": "adult"}
 FILES = tuple(_READERS)
 """Data sets that are read from files."""
+FOLDERS = {name: MADE_OF.get(name, name) for name in FILES}
+"""The folder of each of these, and the name by which it is fetched."""
 NAMES = (*FILES, "digits", "synthetic")
 SAMPLES: dict[str, tuple[tuple[int, ...], int]] = {
     "mnist": ((1, 28, 28), idx.CLASSES),
     "cifar10": (cifar10.IMAGE, cifar10.CLASSES),
     "adult": ((108,), len(adult.LABELS)),
+    "adult-raw": ((108,), len(adult.LABELS)),
     "femnist": (leaf.IMAGE, leaf.CLASSES),
     "styled-mnist": ((1, 28, 28), idx.CLASSES),
     "digits": ((1, 8, 8), digits.CLASSES),
@@ -46,13 +51,13 @@ def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
         return digits.read()
     if name not in _READERS:
         raise no_such("data set", name, NAMES)
-    return _READERS[name](find_data_dir(MADE_OF.get(name, name), data_dir))
+    return _READERS[name](find_data_dir(FOLDERS[name], data_dir))
 
 
 def check(name: str, data_dir: Path | None = None) -> None:
     """Refuse, with a UsageError, a data set whose folder is not there; no file is read."""
-    if name in _READERS:
-        published = MADE_OF.get(name, name)
-        folder = find_data_dir(published, data_dir)
-        if not (folder / published).is_dir():
-            raise missing(folder / published, published, folder)
+    if name in FOLDERS:
+        fetched = FOLDERS[name]
+        folder = find_data_dir(fetched, data_dir)
+        if not (folder / fetched).is_dir():
+            raise missing(folder / fetched, fetched, folder)

@@ -29,6 +29,7 @@ DEFAULT_MODELS = {
     "femnist": "femnist-cnn",
     "styled-mnist": "softmax",
     "adult": "adult-lr",
+    "adult-raw": "adult-lr",
     "synthetic": "softmax",
 }
 """The model that each data set is trained with unless another one is asked for."""

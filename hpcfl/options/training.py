@@ -121,7 +121,10 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     dataset: str = option(
         "digits",
         "Data set; digits and synthetic need no files, and styled-mnist those of mnist.",
-        choices=("digits", "synthetic", "mnist", "cifar10", "adult", "femnist", "styled-mnist"),
+        choices=(
+            *("digits", "synthetic", "mnist", "cifar10", "adult", "adult-raw", "femnist"),
+            "styled-mnist",
+        ),
         section=Section.WHAT,
     )
     data_dir: Path | None = option(

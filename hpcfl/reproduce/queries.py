@@ -116,29 +116,31 @@ def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Train with T queries of b replies, with all seeds."""
     from hpcfl.reproduce.seeds import over_seeds
 
+    return over_seeds(context, 10, SEEDS[: setting.get("seeds", len(SEEDS))], **_options(setting))
+
+
+def _options(setting: Setting) -> dict[str, Any]:
+    """Return the options of `hpcfl train` for a setting."""
     laplace = setting["mechanism"] == "laplace"
-    return over_seeds(
-        context,
-        10,
-        SEEDS[: setting.get("seeds", len(SEEDS))],
-        algorithm="fedsgd-dpc",
-        rounds=setting["T"],
-        epochs=None,
-        steps=1,
-        batch_size=0 if laplace else 60,
-        learning_rate=0.05,
-        momentum=0.0,
-        weight_decay=1e-4,
-        dataset=setting["dataset"],
-        data_fraction=setting["data_fraction"],
-        per_round=setting["b"],
-        sampling="balanced",
-        epsilon=setting["epsilon"],
-        mechanism=setting["mechanism"],
-        clip_norm=300.0 if laplace else 10.0,
-        shuffle="continuing" if laplace else "poisson",
+    return {
+        "algorithm": "fedsgd-dpc",
+        "rounds": setting["T"],
+        "epochs": None,
+        "steps": 1,
+        "batch_size": 0 if laplace else 60,
+        "learning_rate": 0.05,
+        "momentum": 0.0,
+        "weight_decay": 1e-4,
+        "dataset": setting["dataset"],
+        "data_fraction": setting["data_fraction"],
+        "per_round": setting["b"],
+        "sampling": "balanced",
+        "mechanism": setting["mechanism"],
+        "clip_norm": 300.0 if laplace else 10.0,
+        "shuffle": "continuing" if laplace else "poisson",
         **_TASKS[setting["dataset"]],
-    )
+        **{name: setting[name] for name in ("epsilon", "epsilon_by", "sigma") if name in setting},
+    }
 
 
 def _settings(

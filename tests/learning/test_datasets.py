@@ -64,6 +64,12 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         load("minst")
 
 
+def test_raw_adult_is_fetched_and_kept_as_adult(tmp_path):
+    refused(
+        lambda: load("adult-raw", tmp_path), tmp_path / "adult" / "adult.data", "missing", "adult"
+    )
+
+
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "adult", "femnist"])
 def test_without_a_folder_the_error_says_how_to_give_one(name, monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
@@ -328,6 +334,19 @@ def test_damaged_files_of_adult_are_refused(rows, expected, tmp_path):
     path = tmp_path / "adult" / "adult.data"
 
     refused(lambda: adult.read(tmp_path, 2, 1), path, expected, "adult")
+
+
+def test_numbers_of_raw_adult_are_those_of_the_file(tmp_path):
+    rows = [adult_row(age=30), adult_row(age=50, weight=300_000)]
+    write_adult(tmp_path, rows, [adult_row(label="<=50K.")])
+
+    raw, scaled = (adult.read(tmp_path, 2, 1, standardise=one) for one in (False, True))
+
+    assert raw.train_inputs[:, 0].tolist() == [30, 50]
+    assert raw.train_inputs[:, 2].tolist() == [100_000, 300_000]
+    assert scaled.train_inputs[:, 0].tolist() == [-1, 1]
+    assert (raw.name, raw.shape) == ("adult-raw", scaled.shape)
+    np.testing.assert_array_equal(raw.train_inputs[:, 1], scaled.train_inputs[:, 1])
 
 
 def test_the_real_adult():

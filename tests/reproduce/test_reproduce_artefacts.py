@@ -207,8 +207,10 @@ def made_up(settings):
         Result(
             one,
             {
-                **{"loss": [3.0, 1.0 + k], "last_loss": [1.0 + k] * 3},
-                **{"accuracy": [0.1, 0.2], "last_accuracy": [0.2] * 3},
+                "loss": [3.0, 1.0 + k],
+                "last_loss": [1.0 + k] * 3,
+                "accuracy": [0.1, 0.2],
+                "last_accuracy": [0.2] * 3,
             },
         )
         for k, one in enumerate(settings)

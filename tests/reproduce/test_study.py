@@ -60,7 +60,9 @@ def test_a_setting_is_measured_where_that_is_short_and_predicted_otherwise(conte
 
 
 def test_what_a_protocol_refuses_is_told_and_left_out(context):
-    found = costs.run({"protocol": "secagg-graph", "devices": 25, "dim": 40, "dropout": 0.3}, context)
+    found = costs.run(
+        {"protocol": "secagg-graph", "devices": 25, "dim": 40, "dropout": 0.3}, context
+    )
 
     assert found["state"] == costs.REFUSED
     assert "degree" in found["why"]
