@@ -70,38 +70,40 @@ def run(setting: Setting, context: Context) -> Mapping[str, Any]:
 
 def compare(results: Sequence[Result]) -> list[Line]:
     """Return a line for every way to take clients, and one of whether any reading gives both."""
-    lines, whole = [], []
+    lines, whole, nearly = [], [], []
     tried = 0
     for one in results:
         name = f"{_HOW[one.setting['sampling']]}, {one.setting['per_round']} of {CLIENTS} clients"
         tried += len(one.found["rows"])
-        some = []
+        epsilons: list[float] = []
+        fitting: dict[int, list[str]] = {0: [], 1: [], 2: []}
         for row in one.found["rows"]:
             for rounds, epsilon, digits in zip(
                 row["rounds"], row["epsilon_of_half"], row["digits"], strict=True
             ):
-                some.append((digits, epsilon))
-                if digits == 2:
-                    whole.append(
-                        f"{name}, {rounds} rounds, delta {row['delta']:g}, conversion of "
-                        f"{row['conversion']}"
-                    )
-        counts = [sum(digits >= least for digits, _ in some) for least in (0, 1, 2)]
+                epsilons.append(epsilon)
+                where = f"{rounds} rounds at delta {row['delta']:g} ({row['conversion']})"
+                fitting[digits].append(where)
         found = "no number of rounds gives 1.32"
-        if some:
-            epsilons = [epsilon for _, epsilon in some]
+        if epsilons:
             found = (
-                f"{counts[0]}, with epsilon {min(epsilons):.3g} to {max(epsilons):.3g} for 0.5: "
-                f"{counts[1]} give 0.5 with one digit, {counts[2]} with two"
+                f"{len(epsilons)}, where 0.5 has epsilon {min(epsilons):.3g} to {max(epsilons):.3g}"
             )
-        what = f"{name}: pairs of delta, conversion and rounds that give 1.32 for 10"
+        for digits, some in ((1, fitting[1] + fitting[2]), (2, fitting[2])):
+            if some:
+                word = "one digit" if digits == 1 else "two"
+                found += f"; 0.5 for 50 with {word}: {', '.join(some)}"
+        what = f"{name}: delta, conversion and rounds that give 1.32 for 10"
         lines.append(Line(what, "", found, SHOWN))
+        nearly += [f"{name}, {where}" for where in fitting[1]]
+        whole += [f"{name}, {where}" for where in fitting[2]]
+    told = f"with two digits: {'; '.join(whole) or 'none'}; with one: {len(whole + nearly)}"
     lines.append(
         says(
             f"readings that give both, of {tried} with any number of rounds to {_MOST_ROUNDS}",
             "1.32 for 10, about 0.5 for 50",
-            "; ".join(whole) or "none",
-            bool(whole),
+            told,
+            bool(whole or nearly),
             "impossible for every way to sample, delta and conversion that was tried",
         )
     )

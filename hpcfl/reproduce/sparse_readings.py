@@ -149,12 +149,17 @@ class Runs:
         return fmean(self.ratios("rounds"))
 
 
+def undivided(setting: Setting) -> bool:
+    """Return whether secagg's sum over the survivors is not divided by their weight."""
+    return "server_learning_rate" in setting
+
+
 def paired(results: Sequence[Result]) -> list[Runs]:
     """Return the training among the results, where both protocols were run."""
     groups: dict[tuple[str, str, str, int], dict[int, dict[str, Mapping[str, Any]]]] = {}
     for one in results:
         setting = one.setting
-        if "target" in setting:
+        if "target" in setting and not undivided(setting):
             where = setting["dataset"], setting["partition"]
             group = (*where, setting["model"], setting["devices"])
             seeds = groups.setdefault(group, {})
@@ -202,6 +207,7 @@ def read(
     lines = [
         *_factor_lines(factors, most, pair["sparse"]["dim"], paper_bytes),
         *times.values(),
+        *_undivided_lines(results, factors[READINGS[0]], reached),
         _together(factors[READINGS[0]], paper_bytes, paper_time),
     ]
     why_bytes = _why_bytes(factors, paper_bytes, reached)
@@ -293,6 +299,30 @@ def _why_time(times: Mapping[int, _Time], paper: float) -> str:
         f"model with the same seconds of training for both is modelled at {told}: {paper:g} x is "
         f"{'among them' if reached else 'not among them'}"
     )
+
+
+def _undivided_lines(
+    results: Sequence[Result], factor: float, reached: Sequence[Runs]
+) -> list[Line]:
+    """Return what a sum that is not divided, as eq. 10 prints it, makes of secagg's rounds."""
+    lines = []
+    for one in results:
+        if not ("target" in one.setting and undivided(one.setting) and one.found["reached"]):
+            continue
+        for runs in reached:
+            if (runs.model, runs.devices) == (one.setting["model"], one.setting["devices"]):
+                sparse = runs.found[0][1]["rounds"]
+                ratio = one.found["rounds"] / sparse
+                lines.append(
+                    Line(
+                        f"{runs.name}, secagg's sum not divided by 1 - theta (eq. 10): rounds of "
+                        "secagg / sparse, and bytes with a round as the text counts it",
+                        "",
+                        f"{one.found['rounds']} / {sparse}, {ratio * factor:.3g} x",
+                        SHOWN,
+                    )
+                )
+    return lines
 
 
 def _together(factor: float, paper_bytes: float, paper_time: float) -> Line:

@@ -239,9 +239,16 @@ def _further(
     minutes: float, task: Task, dim: int, runs: Sequence[Run], also: Sequence[Setting] = ()
 ) -> Scale:
     """Return what is run of a figure besides: rounds without training, then other N and seeds."""
+    # Eq. 10 sums over the survivors with weights of all devices, and divides by nothing.
+    undivided = [
+        {**one, "server_learning_rate": 1 - sparse_readings.DROPOUT}
+        for one in _pairs_of_runs(task, runs[:1])
+        if one["protocol"] == "secagg"
+    ]
     settings = [
         *sparse_readings.settings(_DEVICES, dim),
         *also,
+        *undivided,
         *_pairs_of_runs(task, runs, range(5)),
     ]
     return Scale("rounds without training, all N, five seeds", settings, minutes)
@@ -331,7 +338,9 @@ def _draw_training(results: Sequence[Result]) -> list[Panel]:
             one.found["accuracy"]
         )
         for one in results
-        if "target" in one.setting and not one.setting.get("seed")
+        if "target" in one.setting
+        and not one.setting.get("seed")
+        and not sparse_readings.undivided(one.setting)
     }
     return [Panel("", "rounds", "accuracy on held-out data", curves)]
 

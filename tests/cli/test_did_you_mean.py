@@ -53,7 +53,7 @@ PLACES = {
     "metric": ("compare run.h5 run.h5 --metric {}", METRICS),
     "plot kind": ("plot run.h5 --kind {}", KINDS),
     "reproduce id": ("reproduce {}", ARTEFACTS),
-    "scale": ("reproduce zcdp/figure-3 --scale {}", ["paper", "small"]),
+    "scale": ("reproduce zcdp/figure-3 --scale {}", ["paper", "small", "more"]),
     "plan": ("sweep {}", titles()),
     "column": ("report run.h5 --columns {}", [one for one in COLUMNS if len(one) > 3]),
     "key": ("report run.h5 --where {}=1", ["protocol", "devices", "dropout", "min_cohort"]),

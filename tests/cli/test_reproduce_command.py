@@ -20,7 +20,7 @@ def test_a_table_is_printed_beside_the_paper(tmp_path):
     assert "multiplier 1.32, 100 rounds: epsilon 10 10.07 matches within" in " ".join(
         found.stdout.split()
     )
-    assert "4/4" in found.stderr
+    assert "9/9" in found.stderr
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])

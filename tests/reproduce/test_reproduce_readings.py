@@ -1,0 +1,186 @@
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hpcfl.learning import datasets
+from hpcfl.privacy.accounting import sampling
+from hpcfl.reproduce import ARTEFACTS, multipliers, overlaps
+from hpcfl.reproduce.artefact import DIFFERS, MATCHES, MORE, OPEN, Artefact, Line, Result, Scale
+from hpcfl.reproduce.document import tally, verdict
+from hpcfl.reproduce.sparse_readings import READINGS, paired, read, round_factor
+from hpcfl.reproduce.store import Store
+
+DIM = 1_663_370
+
+
+def round_of(protocol, locations="bitmap", **more):
+    setting = {"protocol": protocol, "devices": 100, "dim": DIM, "rounds": 1}
+    found = {"other_bytes_up": 20_000.0, "bytes_down": 4.0 * DIM, "modelled_seconds": 1.0}
+    return Result({**setting, "locations": locations}, found | more)
+
+
+def played():
+    return {
+        name: {**round_of(name).setting, **round_of(name).found} for name in ("secagg", "sparse")
+    }
+
+
+def reading(**changes):
+    first = vars(READINGS[0]) | changes
+    return next(one for one in READINGS if vars(one) == first)
+
+
+def test_a_round_as_the_text_counts_it_is_that_of_table_1():
+    factor = round_factor(READINGS[0], played(), DIM)
+
+    share = 1 - (1 - 0.1 / 99) ** 99
+    assert factor == pytest.approx(32 / (32 * share + 1), rel=1e-4)
+    assert factor == pytest.approx(7.91, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "times"),
+    [
+        ({"words": "64 bits a value for secagg, 32 for sparse"}, 2),
+        ({"dropped": "secagg's dropped devices send again"}, 1 / 0.7),
+    ],
+)
+def test_a_changed_reading_changes_the_factor_by_what_it_says(changes, times):
+    factor = round_factor(reading(**changes), played(), DIM)
+
+    assert factor == pytest.approx(times * round_factor(READINGS[0], played(), DIM))
+
+
+def test_what_else_is_sent_brings_both_closer_together():
+    vectors, up, both = (
+        round_factor(reading(counted=counted), played(), DIM)
+        for counted in ("vectors", "all that is sent up", "all that is sent up and down")
+    )
+
+    assert vectors > up > both > 1
+
+
+def run_of(protocol, rounds, **setting):
+    like = {"dataset": "mnist", "partition": "iid", "target": 0.97, "model": "2nn", "devices": 25}
+    found = {"rounds": rounds, "reached": True, "dim": DIM, "modelled_seconds_of_training": rounds}
+    return Result({**like, "most_rounds": 9, "protocol": protocol, **setting}, found)
+
+
+def test_runs_are_paired_by_seed_and_half_a_pair_is_left_out():
+    results = [
+        run_of("secagg", 6, seed=1),
+        run_of("secagg", 20),
+        run_of("sparse", 10),
+        run_of("sparse", 4, seed=1),
+        run_of("sparse", 4, seed=2),
+        run_of("secagg", 99, server_learning_rate=0.7),
+        round_of("secagg"),
+    ]
+
+    (runs,) = paired(results)
+
+    assert sorted(runs.ratios("rounds")) == [1.5, 2.0]
+
+
+def test_readings_name_those_that_reach_what_is_printed():
+    results = [
+        *(round_of(name) for name in ("secagg", "sparse")),
+        round_of("sparse", "gaps"),
+        run_of("secagg", 5),
+        run_of("sparse", 5),
+    ]
+    runs = paired(results)
+
+    near = read(results, 15.8, 1.0, runs, runs)
+    far = read(results, 1000.0, 2.0, runs, runs)
+
+    assert (
+        "64 bits a value for secagg, 32 for sparse, bitmap, vectors (2nn, N = 25)" in near.why_bytes
+    )
+    assert "come: none" in far.why_bytes
+    assert "1 x is among them" in near.why_time
+    assert "2 x is not among them" in far.why_time
+    assert read(results[3:], 15.8, 1.0, runs, runs).lines == ()
+
+
+def test_the_readings_of_multipliers_use_the_accountants_of_the_suite():
+    found = multipliers.run({"sampling": "poisson", "per_round": 20}, None)
+
+    row = next(r for r in found["rows"] if r["conversion"] == "2020" and r["delta"] == 1e-5)
+    for rounds, epsilon in zip(row["rounds"], row["epsilon_of_half"], strict=True):
+        expected = sampling.poisson_gaussian_rdp(0.2, 0.5, rounds, 1e-5)
+        assert epsilon == pytest.approx(expected, rel=1e-3)
+        assert sampling.poisson_gaussian_rdp(0.2, 1.325, rounds, 1e-5) < 10
+        assert sampling.poisson_gaussian_rdp(0.2, 1.315, rounds, 1e-5) >= 10
+
+
+def test_a_reading_that_gives_both_multipliers_decides():
+    def result(digits):
+        row = {"conversion": "2020", "delta": 1e-5, "rounds": [24]}
+        rows = [{**row, "epsilon_of_half": [50.1], "digits": [digits]}]
+        return Result({"sampling": "fixed", "per_round": 20}, {"rows": rows})
+
+    both = multipliers.compare([result(2)])[-1]
+    assert (both.verdict, both.ours) == (
+        MATCHES,
+        "with two digits: fixed size, 20 of 100 clients, 24 rounds at delta 1e-05 (2020); "
+        "with one: 1",
+    )
+    assert multipliers.compare([result(1)])[-1].ours == "with two digits: none; with one: 1"
+    assert multipliers.compare([result(0)])[-1].verdict == DIFFERS
+
+
+def test_overlaps_of_layers_are_those_of_their_own_coordinates(monkeypatch):
+    pytest.importorskip("torch")
+    generator = np.random.default_rng(0)
+    images = generator.normal(size=(60, 1, 8, 8)).astype(np.float32)
+    labels = generator.integers(0, 3, 60)
+    data = SimpleNamespace(
+        train_inputs=images, train_labels=labels, shape=(1, 8, 8), classes=3, writers=None
+    )
+    monkeypatch.setattr(datasets, "load", lambda name, data_dir, seed: data)
+    setting = {"devices": 3, "partition": "iid", "model": "softmax", "rounds": 2}
+    local = {"epochs": None, "steps": 1}
+
+    found = overlaps.by_layer(
+        {**setting, "local": local, "inputs": "raw"}, SimpleNamespace(data_dir=None)
+    )["overlaps"]
+
+    # The model has one tensor: its overlap is that of the whole.
+    whole, layer = found.values()
+    assert whole == layer
+    assert len(whole) == 2
+    assert all(0 < value <= 1 for value in whole)
+
+
+def test_further_settings_are_compared_as_far_as_they_were_run(tmp_path):
+    scales = {
+        "paper": Scale("all", [{"a": 1}], 1),
+        MORE: Scale("others", [{"a": 1}, {"a": 2}, {"a": 3}], 0.1),
+    }
+    artefact = Artefact("some/table", "Numbers", scales)
+    store = Store(tmp_path, "some")
+    store.add({"a": 3}, {"b": 3}, {})
+    assert store.results(artefact) is None
+
+    store.add({"a": 1}, {"b": 1}, {})
+
+    scale, results = store.results(artefact)
+    assert scale == "paper"
+    assert [one.found["b"] for one in results] == [1, 3]
+    # They are never run unless asked for, however short.
+    assert artefact.scale(0.5) == "paper"
+
+
+def test_a_line_whose_reason_is_not_known_is_open():
+    line = Line("x", "up", "down", OPEN, "three things were tried")
+
+    assert verdict(line) == "open: three things were tried"
+    assert tally([line, Line("y", "up", "up", MATCHES)]) == "1 of 2 match, 1 open"
+
+
+@pytest.mark.parametrize("id", ARTEFACTS)
+def test_further_settings_are_never_chosen_by_time(id):
+    assert MORE not in (ARTEFACTS[id].scale(0), ARTEFACTS[id].scale(math.inf))
