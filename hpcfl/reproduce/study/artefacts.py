@@ -11,7 +11,7 @@ from hpcfl.reproduce.artefact import SHOWN, Artefact, Line, Panel, Result, Scale
 from hpcfl.reproduce.study import costs, links, privacy, training
 from hpcfl.reproduce.study.found import mean_of, spread
 
-_BASE = "N = {devices}, d = {dim}, {dropout:.0%} drop out".format_map(costs.BASE)
+_BASE = "N = {devices}, d = {dim:,}, {dropout:.0%} drop out".format_map(costs.BASE)
 # What is drawn of a round: name, label of the axis, and what a stored figure is divided by.
 _DRAWN = (
     ("bytes_up", "sent by a device, MB", 1e6),
@@ -220,7 +220,7 @@ _AT_BASE = list(costs.settings_of(costs.BASE))
 ARTEFACTS = (
     _cost(
         "devices",
-        f"A round over the number of devices, d = {costs.DEVICES_DIM}",
+        f"A round over the number of devices, d = {costs.DEVICES_DIM:,}",
         costs.over("devices", costs.DEVICES, {"dim": costs.DEVICES_DIM}),
         "devices",
         "devices N",
@@ -271,7 +271,7 @@ ARTEFACTS = (
     ),
     Artefact(
         "study/real-links",
-        "A round over shaped links, N = {devices}, d = {dim}; measured".format_map(links.SIZES),
+        "A round over shaped links, N = {devices}, d = {dim:,}; measured".format_map(links.SIZES),
         {"paper": Scale("one machine, Linux, as root", links.settings(), 15)},
         links.run,
         _real_lines,
@@ -307,7 +307,7 @@ ARTEFACTS = (
     *(
         Artefact(
             f"study/training-{task.model}-{task.partition}",
-            f"Training on MNIST to {task.target:.0%}, {task.title}, N = 25, 30 % drop out",
+            f"Training on MNIST to {task.target:.0%}, {task.title}, N = 25, 30% drop out",
             {"paper": Scale("five seeds", training.settings(task), minutes)},
             training.run,
             _trained,

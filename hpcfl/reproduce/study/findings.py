@@ -57,7 +57,7 @@ def _bytes(evidence: Evidence) -> Finding:
     }
     narrow = evidence.costs.at("secagg")["bytes_up"] / _at(evidence, "common", bits=16)["bytes_up"]
     return Finding(
-        "A tenth of the coordinates is a tenth of the bytes, whoever selects them",
+        f"With a tenth of the coordinates, SparseSecAgg sends {sent['sparse']:.1f} times fewer bytes",
         f"A device of `sparse` sends {sent['sparse']:.2f} times fewer bytes in a round than one of "
         f"`secagg`, of `cohort` {sent['cohort']:.2f} and of `common` {sent['common']:.2f} times; "
         f"`common` with 16 bits a value {narrow:.2f} times. Bytes are counted, and the same in "
@@ -78,13 +78,12 @@ def _cpu_of_sparse(evidence: Evidence) -> Finding:
     )
     control = evidence.costs.ratio("device_cpu_seconds", ("common", {}), ("secagg", {}))
     return Finding(
-        "SparseSecAgg saves bytes and not computing",
+        f"A device of SparseSecAgg computes {device.value:.2f} times as long as one of SecAgg",
         f"CPU seconds of a device of `sparse` are {device} times those of `secagg`, and the "
-        f"server's {server} times: every pair still derives masks, for the coordinates that it "
-        f"selects. With coordinates that all share, `common`, a device takes {control} times.",
-        f"hpcfl compare A.h5 B.h5 --metric device_cpu_seconds, of {_BENCH.format('secagg')} and "
-        "the same of sparse",
-        "an interval that holds 1 where this one does not, or does not where this one does",
+        f"server's {server} times. With coordinates that all share, `common`, a device takes "
+        f"{control} times: what remains is mostly the agreement with all others.",
+        _BENCH.format("sparse") + ", and the same of secagg",
+        "a ratio outside the interval on the same machine",
     )
 
 
@@ -93,12 +92,13 @@ def _hidden(evidence: Evidence) -> Finding:
         name: 100 * _at(evidence, name)["exposed_alone"]
         for name in ("secagg", "sparse", "cohort", "common")
     }
+    more = _at(evidence, "common")["bytes_up"] / _at(evidence, "sparse")["bytes_up"]
     return Finding(
-        "What SparseSecAgg saves is paid with what it hides",
+        f"SparseSecAgg shows the server {shown['sparse']:.0f} % of what a device sends",
         f"A curious server with a tenth of the devices on its side learns {shown['sparse']:.3g} % "
         "of the values that an honest device of `sparse` sends, by itself, at 30 % dropouts; of "
         f"`cohort` {shown['cohort']:.3g} %, of `common` {shown['common']:.3g} % and of `secagg` "
-        f"{shown['secagg']:.3g} %. `common` sends no more bytes than `sparse`.",
+        f"{shown['secagg']:.3g} %. `common` sends {more:.2f} times the bytes of `sparse`.",
         "hpcfl privacy exposure sparse --devices 100 --alpha 0.1 --dropout 0.3 --gamma 0.1",
         "`hpcfl attack` on a recorded round that recovers another share",
     )
@@ -196,7 +196,8 @@ def _devices(evidence: Evidence) -> Finding:
         else ""
     )
     return Finding(
-        "Masks with all others do not scale, masks with neighbours do",
+        f"From 100 to 1,000 devices SecAgg's computing grows {complete.value:.0f}-fold, on a graph "
+        f"{graph.value:.1f}-fold",
         f"From 100 to 1,000 devices, d = {costs.DEVICES_DIM:,}, CPU seconds of a device of "
         f"`secagg` grow by {complete} ({state}), those of `secagg-graph` by {graph}.{since}",
         "hpcfl bench secagg-graph --devices 100,1000 --dim 10000 --dropout 0.3",
@@ -221,7 +222,8 @@ def _dropouts(evidence: Evidence) -> Finding:
     }
     parts = [f"`{name}` {estimate}" for name, estimate in grown.items()]
     return Finding(
-        "Dropouts are the server's burden with pairwise masks, and nobody's with one-shot masks",
+        f"40 % dropouts cost SecAgg's server {grown['secagg'].value:.0f} times what none do, with "
+        f"one-shot masks {grown['assisted'].value:.1f} times",
         "CPU seconds of the server with 40 % dropouts, as a multiple of those without: "
         f"{', '.join(parts)}.",
         "hpcfl bench secagg --devices 100 --dim 165000 --dropout 0.4",
@@ -250,8 +252,9 @@ def _links(evidence: Evidence) -> Finding:
     ]
     switched = [(slow, fast) for slow, fast in pairwise(first) if first[slow][0] != first[fast][0]]
     when = "".join(f" The first one changes between {a} and {b} Mbit/s." for a, b in switched)
+    slowest, fastest = (first[rate][0] for rate in (costs.UPLINKS[0], costs.UPLINKS[-1]))
     return Finding(
-        "Slow links decide by bytes, fast ones by computing",
+        f"The shortest round is that of {slowest} at 1 Mbit/s, and of {fastest} at 1 Gbit/s",
         "The shortest round, modelled from measured CPU seconds and bytes, among protocols that "
         f"hide all values and need no helper: {'; '.join(parts)}.{when}",
         "hpcfl advise --alpha 0.1 --dropout 0.3 --uplink-mbps 10 --downlink-mbps 10",
@@ -263,7 +266,8 @@ def _narrow(evidence: Evidence) -> Finding:
     sent = _at(evidence, "secagg")["bytes_up"] / _at(evidence, "secagg", bits=16)["bytes_up"]
     device = evidence.costs.ratio("device_cpu_seconds", ("secagg", {"bits": 16}), ("secagg", {}))
     return Finding(
-        "Sixteen bits a value halve bytes, and save computing too",
+        f"With 16 bits a value, SecAgg sends {sent:.2f} times fewer bytes and computes "
+        f"{device.value:.2f} times as long",
         f"`secagg` with 16 bits sends {sent:.2f} times fewer bytes than in its prime field of 32, "
         f"and a device takes {device} times the CPU seconds.",
         _BENCH.format("secagg --bits 16"),
@@ -297,7 +301,7 @@ def _noise(evidence: Evidence) -> Finding:
             f"[{100 * lost.low:+.2f}, {100 * lost.high:+.2f}]"
         )
     return Finding(
-        "Distributed noise replaces trust in the server at the price of computing",
+        f"Noise that devices add themselves takes {cost.value:.1f} times a device's computing",
         f"With discrete Gaussian noise a device of `secagg` takes {cost} times the CPU seconds, "
         f"and sends {sent:.3g} times the bytes. Accuracy against that of DP-FedAvg whose trusted "
         f"server adds the noise, at the same proven epsilon: {'; '.join(parts)}.",
@@ -321,7 +325,7 @@ def _short_vectors(evidence: Evidence) -> Finding:
         for what in ("device_cpu_seconds", "server_cpu_seconds")
     )
     return Finding(
-        "Keys and shares weigh in short vectors only",
+        "What keys and shares add to a vector",
         f"What a device of `secagg` sends beyond its vector, N = {costs.DIMS_DEVICES}: "
         f"{'; '.join(parts)}. From {costs.DIMS[-2]:,} to {costs.DIMS[-1]:,} coordinates, CPU "
         f"seconds of a device grow by {device} and those of the server by {server}.",

@@ -13,7 +13,7 @@ from hpcfl.plots import panels, style
 from hpcfl.report.markup import Markup, details, element, join
 from hpcfl.report.table import Column, Table, label, seconds, size
 from hpcfl.reproduce.artefact import Artefact, Result
-from hpcfl.reproduce.document import comparison, overview
+from hpcfl.reproduce.document import comparison
 from hpcfl.reproduce.store import Store
 from hpcfl.reproduce.study import artefacts, costs, findings
 from hpcfl.reproduce.study.found import Costs, spread
@@ -53,13 +53,24 @@ def write(path: Path, folder: Path) -> list[Path]:
     parts = [*_parts(store)]
     evidence = _evidence(parts)
     said, open_ = findings.findings(evidence), findings.missing(evidence)
-    progress = overview({"study": store}, ["study"])
+    progress = _progress(store)
     outputs.write(
         path, outputs.DOCUMENT, "\n\n".join(_markdown(path, parts, said, open_, progress)) + "\n"
     )
     page = path.with_suffix(".html")
     outputs.write(page, outputs.PAGE, shell(TITLE, [*_html(parts, said, open_, progress)]))
     return [path, page]
+
+
+def _progress(store: Store) -> Table:
+    """Return the parts of the study, and how far they are."""
+    rows = []
+    for artefact in artefacts.ARTEFACTS:
+        done, of = store.finished(artefact)["paper"], len(artefact.scales["paper"].settings)
+        rows.append([artefact.id, artefact.title, f"{done} of {of}"])
+    return Table(
+        [label("part"), label("title", "what it shows"), label("run", "settings run")], rows
+    )
 
 
 def _parts(store: Store) -> Iterator[_Part]:
