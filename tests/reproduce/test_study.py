@@ -157,7 +157,7 @@ def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
 
     told = {finding.title: finding.says for finding in findings.findings(after)}
 
-    assert "With a tenth of the coordinates, SparseSecAgg sends 8.0 times fewer bytes" in told
+    assert "With a tenth of the coordinates, SparseSecAgg sends 8.0 times less" in told
     assert "`sparse` +3.0 [+3.0, +3.0]" in told["Rounds to an accuracy"]
     assert "Rounds to an accuracy" not in {one.title for one in findings.findings(before)}
     assert findings.missing(before) == findings.missing(after) + 2

@@ -57,7 +57,7 @@ def _bytes(evidence: Evidence) -> Finding:
     }
     narrow = evidence.costs.at("secagg")["bytes_up"] / _at(evidence, "common", bits=16)["bytes_up"]
     return Finding(
-        f"With a tenth of the coordinates, SparseSecAgg sends {sent['sparse']:.1f} times fewer bytes",
+        f"With a tenth of the coordinates, SparseSecAgg sends {sent['sparse']:.1f} times less",
         f"A device of `sparse` sends {sent['sparse']:.2f} times fewer bytes in a round than one of "
         f"`secagg`, of `cohort` {sent['cohort']:.2f} and of `common` {sent['common']:.2f} times; "
         f"`common` with 16 bits a value {narrow:.2f} times. Bytes are counted, and the same in "
