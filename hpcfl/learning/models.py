@@ -306,7 +306,7 @@ def _load_own(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Modul
 
     try:
         model = load_object(name)(input_shape, classes)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"cannot load the model {name}: {cause(error)}") from error
     if not isinstance(model, nn.Module):
         raise UsageError(f"{name} must return a torch.nn.Module, not {type(model).__name__}")
