@@ -342,7 +342,7 @@ def _written(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-def cause(error: Exception) -> str:
+def cause(error: BaseException) -> str:
     """Return an error on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
