@@ -308,7 +308,7 @@ def _load_own(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Modul
 
     try:
         model = load_object(name)(input_shape, classes)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"cannot load the model {name}: {cause(error)}") from error
     if not isinstance(model, nn.Module):
         raise UsageError(f"{name} must return a torch.nn.Module, not {type(model).__name__}")
@@ -344,7 +344,7 @@ def _written(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-def cause(error: Exception) -> str:
+def cause(error: BaseException) -> str:
     """Return an error on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -60,7 +60,7 @@ def parameters(model: str) -> int:
         arguments = () if _can_be_called(function) else (shape, classes)
         found = function(*arguments)
         count = _count(found)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"cannot load the model {name}: {models.cause(error)}") from error
     if arguments and _is_module(found):
         # Which also gives lazy layers their sizes.

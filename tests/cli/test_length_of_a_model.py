@@ -104,3 +104,13 @@ def test_a_plan_names_its_wrong_model():
     assert "plan.toml: [grid], model: there is no model 'resnet'" in refusal(
         "sweep", "plan.toml", "--output", "swept"
     )
+
+
+def test_a_function_that_ends_the_program_is_no_success(tmp_path, monkeypatch):
+    (tmp_path / "ends_early.py").write_text("def model(*_):\n    raise SystemExit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    for command in (("bench", "fedavg"), ("train", "fedavg")):
+        said = refusal(*command, "--devices", 3, "--rounds", 1, "--model", "ends_early:model")
+        assert "cannot load the model ends_early:model" in said
