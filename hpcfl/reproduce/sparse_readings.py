@@ -234,18 +234,27 @@ def _factor_lines(
 
 
 def _why_bytes(factors: Mapping[Reading, float], paper: float, reached: Sequence[Runs]) -> str:
+    """Return what the printed factor takes, and the least changes to the text that reach it."""
     plain = factors[READINGS[0]]
     ratios = [runs.rounds for runs in reached]
     near = {
         one: [runs.name for runs in reached if _near(factor * runs.rounds, paper)]
         for one, factor in factors.items()
     }
-    told = "; ".join(f"{one.name} ({', '.join(names)})" for one, names in near.items() if names)
+    near = {one: names for one, names in near.items() if names}
+    least = min((one.changes for one in near), default=0)
+    told = "; ".join(
+        f"{one.name} ({factors[one]:.3g} x: {', '.join(names)})"
+        for one, names in near.items()
+        if one.changes == least
+    )
+    contradict = "" if any(one.allowed for one in near) else ", all of which contradict the text"
     return (
         f"a round is {plain:.2f} x as the text counts it (32 bits a value, a bitmap), so that "
         f"{paper:g} x takes {paper / plain:.2f} times as many rounds of secagg as of sparse; "
         f"{min(ratios):.2f} to {max(ratios):.2f} times as many were found. Of {len(READINGS)} ways "
-        f"to count a round, to within {TOLERANCE:.0%} come: {told or 'none'}"
+        f"to count a round {len(near) or 'none'} come to within {TOLERANCE:.0%}"
+        + (f"{contradict}; with the least changes: {told}" if near else "")
     )
 
 
