@@ -211,7 +211,9 @@ def read(
         _together(factors[READINGS[0]], paper_bytes, paper_time),
     ]
     why_bytes = _why_bytes(factors, paper_bytes, reached)
-    return Readings(why_bytes, _why_time(times, paper_time), tuple(lines))
+    base = _base(at, trained)
+    why_time = "" if base is None else _why_time(times, base, paper_time)
+    return Readings(why_bytes, why_time, tuple(lines))
 
 
 def _factor_lines(
@@ -232,24 +234,48 @@ def _factor_lines(
 
 
 def _why_bytes(factors: Mapping[Reading, float], paper: float, reached: Sequence[Runs]) -> str:
+    """Return what the printed factor takes, and the least changes to the text that reach it."""
     plain = factors[READINGS[0]]
     ratios = [runs.rounds for runs in reached]
     near = {
         one: [runs.name for runs in reached if _near(factor * runs.rounds, paper)]
         for one, factor in factors.items()
     }
-    told = "; ".join(f"{one.name} ({', '.join(names)})" for one, names in near.items() if names)
+    near = {one: names for one, names in near.items() if names}
+    least = min((one.changes for one in near), default=0)
+    told = "; ".join(
+        f"{one.name} ({factors[one]:.3g} x: {', '.join(names)})"
+        for one, names in near.items()
+        if one.changes == least
+    )
+    contradict = "" if any(one.allowed for one in near) else ", all of which contradict the text"
     return (
         f"a round is {plain:.2f} x as the text counts it (32 bits a value, a bitmap), so that "
         f"{paper:g} x takes {paper / plain:.2f} times as many rounds of secagg as of sparse; "
         f"{min(ratios):.2f} to {max(ratios):.2f} times as many were found. Of {len(READINGS)} ways "
-        f"to count a round, to within {TOLERANCE:.0%} come: {told or 'none'}"
+        f"to count a round {len(near) or 'none'} come to within {TOLERANCE:.0%}"
+        + (f"{contradict}; with the least changes: {told}" if near else "")
     )
 
 
 @dataclass(frozen=True)
 class _Time(Line):
     ratio: float = 0.0
+
+
+def _training(runs: Runs) -> list[float]:
+    """Return for how long a device trained in a round, run by run."""
+    return [
+        one["modelled_seconds_of_training"] / one["rounds"] for pair in runs.found for one in pair
+    ]
+
+
+def _base(
+    at: Mapping[tuple[int, str, str], Mapping[str, Any]], trained: Sequence[Runs]
+) -> Runs | None:
+    """Return the runs of the model whose rounds were played, with the fewest devices."""
+    like = [runs for runs in trained if runs.found[0][0]["dim"] == _dim(at)]
+    return min(like, key=lambda runs: runs.devices, default=None)
 
 
 def _times(
@@ -262,13 +288,10 @@ def _times(
     The training of a device in a round is that of the runs of the same model with the fewest
     devices, mean of both protocols, which train alike; it goes with the samples of a device, 1 / N.
     """
-    like = [runs for runs in trained if runs.found[0][0]["dim"] == _dim(at)]
-    if not like:
+    base = _base(at, trained)
+    if base is None:
         return {}
-    base = min(like, key=lambda runs: runs.devices)
-    training = fmean(
-        one["modelled_seconds_of_training"] / one["rounds"] for pair in base.found for one in pair
-    )
+    training = fmean(_training(base))
     same_model = [runs.rounds for runs in reached if runs.model == base.model]
     rounds = fmean(same_model or [runs.rounds for runs in reached])
     found = {}
@@ -288,15 +311,15 @@ def _times(
     return found
 
 
-def _why_time(times: Mapping[int, _Time], paper: float) -> str:
-    if not times:
-        return ""
+def _why_time(times: Mapping[int, _Time], base: Runs, paper: float) -> str:
     told = ", ".join(f"{one.ratio:.2f} x with N = {devices}" for devices, one in times.items())
     ratios = [one.ratio for one in times.values()]
     reached = min(ratios) <= paper * (1 + TOLERANCE) and max(ratios) >= paper * (1 - TOLERANCE)
+    seconds = _training(base)
     return (
-        "the time goes with N, the model and how long training takes on a machine. The paper's "
-        f"model with the same seconds of training for both is modelled at {told}: {paper:g} x is "
+        f"the time goes with N, the model and a device's training, which took {min(seconds):.2g} "
+        f"to {max(seconds):.2g} s a round here for the same work ({base.name}). With the same for "
+        f"both, the paper's model is modelled at {told}: {paper:g} x is "
         f"{'among them' if reached else 'not among them'}"
     )
 

@@ -392,21 +392,20 @@ def _further_overlaps() -> list[Setting]:
             ("2nn", 30, step, "standardised"),
             ("2nn", 30, step, "raw"),
             ("mnist-cnn", 30, step, "standardised"),
-            ("mnist-cnn", 30, step, "raw"),
-            ("2nn", 12, epochs, "standardised"),
-            ("2nn", 12, epochs, "raw"),
+            ("2nn", 6, epochs, "standardised"),
+            ("2nn", 6, epochs, "raw"),
         )
     ]
     top: list[str] = ["top-k"]
     parts = ("iid", "shards", "two-digit")
     return [
-        *layers,
         *_overlap_settings(60, "2nn", top, parts, one_step),
         *_overlap_settings(60, "2nn", top, parts, kept),
-        *_overlap_settings(40, "mnist-cnn", top, ("iid", "shards"), one_step),
-        *_overlap_settings(40, "mnist-cnn", top, ("iid", "shards"), kept),
-        *_overlap_settings(600, "2nn", top, ("iid", "shards"), kept),
+        *layers,
         *_overlap_settings(12, "2nn", top, ("iid", "shards"), both_kept),
+        *_overlap_settings(30, "mnist-cnn", top, ("iid", "shards"), one_step),
+        *_overlap_settings(30, "mnist-cnn", top, ("iid", "shards"), kept),
+        *_overlap_settings(600, "2nn", top, ("iid", "shards"), kept),
     ]
 
 

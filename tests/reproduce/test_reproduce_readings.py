@@ -96,10 +96,12 @@ def test_readings_name_those_that_reach_what_is_printed():
     near = read(results, 15.8, 1.0, runs, runs)
     far = read(results, 1000.0, 2.0, runs, runs)
 
+    told = near.why_bytes
     assert (
-        "64 bits a value for secagg, 32 for sparse, bitmap, vectors (2nn, N = 25)" in near.why_bytes
+        "64 bits a value for secagg, 32 for sparse, bitmap, vectors (15.8 x: 2nn, N = 25)" in told
     )
-    assert "come: none" in far.why_bytes
+    assert "contradict the text; with the least changes" in told
+    assert "72 ways to count a round none come" in far.why_bytes
     assert "1 x is among them" in near.why_time
     assert "2 x is not among them" in far.why_time
     assert read(results[3:], 15.8, 1.0, runs, runs).lines == ()
