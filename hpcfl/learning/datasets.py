@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +40,10 @@ SAMPLES: dict[str, tuple[tuple[int, ...], int]] = {
 """Shape of a sample, and number of classes, of each data set as its publisher has it."""
 
 
+_keeping = ContextVar("keeping", default=False)
+_kept: dict[tuple[str, Path], Dataset] = {}
+
+
 def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
     """Read or make a data set, one of `NAMES`; a UsageError says why it cannot be had.
 
@@ -51,7 +57,29 @@ def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
         return digits.read()
     if name not in _READERS:
         raise no_such("data set", name, NAMES)
-    return _READERS[name](find_data_dir(FOLDERS[name], data_dir))
+    folder = find_data_dir(FOLDERS[name], data_dir)
+    if (name, folder) in _kept:
+        return _kept[name, folder]
+    data = _READERS[name](folder)
+    if _keeping.get():
+        _kept.clear()
+        _kept[name, folder] = data
+    return data
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Within, the data set that was read last is not read again: for many runs on one set.
+
+    Nobody may change its arrays.
+    """
+    token = _keeping.set(True)
+    try:
+        yield
+    finally:
+        _keeping.reset(token)
+        if not _keeping.get():  # else this is within another one
+            _kept.clear()
 
 
 def check(name: str, data_dir: Path | None = None) -> None:

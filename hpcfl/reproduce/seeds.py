@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import tempfile
 from collections.abc import Iterable
@@ -13,7 +12,6 @@ import numpy as np
 
 from hpcfl.comm.world import World
 from hpcfl.learning import datasets
-from hpcfl.learning.base import Dataset
 from hpcfl.options.training import TrainOptions
 from hpcfl.reproduce.artefact import Context
 from hpcfl.results.schema import Metric
@@ -38,7 +36,7 @@ def over_seeds(
     """
     curves = []
     at_end: dict[str, list[float]] = {"training_loss": [], "gradient_norm": []}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, datasets.read_once():
         for seed in seeds:
             asked = TrainOptions(seed=seed, dropout=0.0, data_dir=context.data_dir, **options)
             trained = session.run(context.world, asked, devices, Path(folder))
@@ -70,19 +68,14 @@ def on_training_data(trained: Trained, asked: TrainOptions) -> tuple[float, floa
 
     from hpcfl.learning import models
 
-    data = _data(asked.dataset, asked.data_dir)
+    data = datasets.load(asked.dataset, asked.data_dir, asked.seed)
     model = models.build(trained.model, data.shape, data.classes, asked.seed)
     models.set_flat(model, trained.weights)
     inputs, labels = torch.from_numpy(data.train_inputs), torch.from_numpy(data.train_labels)
     loss = cross_entropy(model(inputs), labels)
     gradients = torch.autograd.grad(loss, models.trained_parameters(model))
-    return float(loss), math.sqrt(sum(float(part.square().sum()) for part in gradients))
-
-
-@functools.lru_cache(maxsize=1)
-def _data(name: str, data_dir: Path | None) -> Dataset:
-    """Return a data set that is the same for all seeds."""
-    return datasets.load(name, data_dir)
+    norm = math.sqrt(sum(float(part.square().sum()) for part in gradients))
+    return float(loss.detach()), norm
 
 
 def to_target(world: World, asked: TrainOptions, devices: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from data_files import (
 )
 
 from hpcfl.errors import UsageError
-from hpcfl.learning import adult, cifar10, digits, leaf
+from hpcfl.learning import adult, cifar10, datasets, digits, leaf
 from hpcfl.learning.datasets import load
 
 
@@ -62,6 +62,15 @@ def refused(read, path, expected, name):
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(UsageError, match="there is no data set 'minst'; did you mean 'mnist'"):
         load("minst")
+
+
+def test_a_data_set_is_read_once_where_that_is_asked_for(tmp_path):
+    write_mnist(tmp_path)
+    with datasets.read_once():
+        first = load("mnist", tmp_path)
+        assert load("mnist", tmp_path) is first
+
+    assert load("mnist", tmp_path) is not first
 
 
 def test_raw_adult_is_fetched_and_kept_as_adult(tmp_path):
