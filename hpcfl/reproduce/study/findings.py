@@ -81,8 +81,8 @@ def _cpu_of_sparse(evidence: Evidence) -> Finding:
         f"A device of SparseSecAgg computes {device.value:.2f} times as long as one of SecAgg",
         f"CPU seconds of a device of `sparse` are {device} times those of `secagg`, and the "
         f"server's {server} times. With coordinates that all share, `common`, a device takes "
-        f"{control} times: what remains is mostly the agreement with all others.",
-        _BENCH.format("sparse") + ", and the same of secagg",
+        f"{control} times.",
+        f"{_BENCH.format('secagg')}; {_BENCH.format('sparse')}",
         "a ratio outside the interval on the same machine",
     )
 

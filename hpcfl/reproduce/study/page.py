@@ -170,7 +170,7 @@ def _html(
         yield element("h3", f"{number}. {finding.title}")
         yield element("p", _prose(finding.says))
         yield element("pre", element("code", finding.command))
-        yield element("p", f"It would be refuted by {finding.refuted_by}.")
+        yield element("p", _prose(f"It would be refuted by {finding.refuted_by}."))
     if open_:
         yield element("p", f"{open_} more wait for parts that have not been run.")
     yield element("h2", "What was run")
