@@ -10,6 +10,7 @@ clip, delta or learning rate: softmax regression, 50 rounds, clip 1, delta = 1e-
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,8 +56,24 @@ _UNEVEN = "dirichlet:0.1"
 
 
 def _run(setting: Setting, context: Context) -> Mapping[str, Any]:
-    """Train, or see how much the norms of updates differ."""
-    return _norms(setting, context) if "norms" in setting else _train(setting, context)
+    """Train, see how much the norms of updates differ, or find what noise an epsilon takes."""
+    if "norms" in setting:
+        return _norms(setting, context)
+    return _noise(setting) if "noise" in setting else _train(setting, context)
+
+
+def _noise(setting: Setting) -> Mapping[str, Any]:
+    """Return the noise multipliers that a proven epsilon takes: of 20 clients, and of 30."""
+    from hpcfl.privacy.accounting import sampling
+    from hpcfl.privacy.accounting.accountant import least_noise
+
+    def multiplier(clients: int) -> float:
+        def epsilon(sigma: float) -> float:
+            return sampling.poisson_gaussian(clients / 100, sigma, setting["rounds"], 1e-5)[0]
+
+        return least_noise(epsilon, setting["epsilon"], 1.0)
+
+    return {"of_20": multiplier(20), "of_30": multiplier(30)}
 
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
@@ -123,8 +140,15 @@ def _compare(results: Sequence[Result]) -> list[Line | Claim]:
             one.setting.get("variant", "trusted"),
         ): one.found
         for one in results
-        if "norms" not in one.setting
+        if "algorithm" in one.setting
     }
+    noise = {one.setting["epsilon"]: one.found for one in results if "noise" in one.setting}
+    variation = [
+        one
+        for result in results
+        if "norms" in result.setting and result.setting["partition"] == "shards"
+        for one in result.found["variation_of_clipped"]
+    ]
     lines: list[Line | Claim] = []
     for epsilon in EPSILONS:
         name = "no noise" if epsilon is None else f"proven epsilon {epsilon:g}"
@@ -141,7 +165,7 @@ def _compare(results: Sequence[Result]) -> list[Line | Claim]:
                 "generally better with locks" if epsilon else "a mild gain with locks",
                 means(uniform["last_accuracy"], locks["last_accuracy"]),
                 [Contrast(locks["last_accuracy"], uniform["last_accuracy"])],
-                _why(epsilon, uniform, others),
+                _why(uniform, others, noise.get(epsilon), variation),
             )
         )
         lines.append(
@@ -168,6 +192,18 @@ def _compare(results: Sequence[Result]) -> list[Line | Claim]:
                     SHOWN,
                 )
             )
+    for epsilon, found in noise.items():
+        for mean_norm in (1.0, 0.5):
+            told = ", ".join(f"{one:.4f}" for one in _noise_on_mean(found, mean_norm))
+            lines.append(
+                Line(
+                    f"proven epsilon {epsilon:g}: noise on a coordinate of the mean update, norms "
+                    f"of {mean_norm:g} C: uniform, locks, locks with norms at no cost",
+                    "",
+                    told,
+                    SHOWN,
+                )
+            )
     for one in results:
         if "norms" in one.setting:
             values = [
@@ -186,32 +222,64 @@ def _compare(results: Sequence[Result]) -> list[Line | Claim]:
     return lines
 
 
+def _noise_on_mean(noise: Mapping[str, Any], mean_norm: float) -> list[float]:
+    """Return the noise on a coordinate of the mean update: uniform, locks, locks with free norms.
+
+    With C = 1: uniform has z C / b. locks has z_0 S / m, S = max(m z, b C) / b for norms of mean z,
+    and z_0 is sqrt(2) times what it takes without norms, as both releases have the same noise.
+    """
+    sent = max(30 * mean_norm, 20.0) / 20
+    free = noise["of_30"] * sent / 30
+    return [noise["of_20"] / 20, math.sqrt(2) * free, free]
+
+
 def _why(
-    epsilon: float | None,
     uniform: Mapping[str, Any],
     others: Mapping[tuple[Any, ...], Mapping[str, Any]],
+    noise: Mapping[str, Any] | None,
+    variation: Sequence[float],
 ) -> str:
+    """Return why locks is not ahead, by formula, and what one thing changed makes of it.
+
+    Chances that go with norms lower the second moment of a sampled update, where norms are all that
+    differs, by the factor 1 / (1 + v**2), v being the norms' standard deviation over their mean.
+    """
+    told = []
+    if noise is not None:
+        plain, most, _ = _noise_on_mean(noise, 1.0)
+        least = _noise_on_mean(noise, 0.0)[1]
+        told.append(
+            f"by formula the mean update has {least / plain:.2f} to {most / plain:.2f} times "
+            "uniform's noise, by the size of the norms: half of the budget is theirs, and of 30 "
+            "invited less is hidden by chance than of 20"
+        )
+    if variation:
+        saved = max(variation) ** 2 / (1 + max(variation) ** 2)
+        told.append(
+            f"norms differ by {min(variation):.0%} to {max(variation):.0%} in a round, so that "
+            f"chances by norm save {saved:.1%} of an update's second moment at the most"
+        )
+    return "; ".join([*told, *_changes(uniform, others)])
+
+
+def _changes(
+    uniform: Mapping[str, Any], others: Mapping[tuple[Any, ...], Mapping[str, Any]]
+) -> list[str]:
     """Return which changes bring locks up to uniform sampling, as far as they were run."""
     gains = {
         ABLATIONS[algorithm].about: _gain(found, uniform)
         for (_, algorithm, partition, _), found in others.items()
         if algorithm in ABLATIONS and partition == "shards"
     }
-    if not gains:
-        return "the changes of one thing that would explain it were not run (--scale more)"
-    ahead = [f"{name} ({gain})" for name, gain in gains.items() if gain.low > 0]
-    level = [f"{name} ({gain})" for name, gain in gains.items() if gain.low <= 0 <= gain.high]
-    behind = [f"{name} ({gain})" for name, gain in gains.items() if gain.high < 0]
-    told = [
-        f"{word}: {', '.join(names)}"
-        for word, names in (
-            ("ahead of uniform", ahead),
-            ("not distinguishable from it", level),
-            ("behind it as well", behind),
-        )
-        if names
-    ]
-    return "with one thing changed, " + "; ".join(told)
+    words = {
+        "ahead of uniform": [f"{name} ({one})" for name, one in gains.items() if one.low > 0],
+        "level with it": [
+            f"{name} ({one})" for name, one in gains.items() if one.low <= 0 <= one.high
+        ],
+        "behind it as well": [f"{name} ({one})" for name, one in gains.items() if one.high < 0],
+    }
+    told = [f"{word}: {', '.join(names)}" for word, names in words.items() if names]
+    return [f"with one thing changed, {'; '.join(told)}"] if told else []
 
 
 def _gain(found: Mapping[str, Any], beside: Mapping[str, Any]) -> Difference:
@@ -227,8 +295,8 @@ def _draw(results: Sequence[Result]) -> list[Panel]:
                 one.found["accuracy"]
             )
             for one in results
-            if one.setting.get("epsilon", 0) == epsilon
-            and one.setting["algorithm"] in (_UNIFORM, _LOCKS)
+            if one.setting.get("algorithm") in (_UNIFORM, _LOCKS)
+            and one.setting["epsilon"] == epsilon
             and not {"partition", "variant"} & {*one.setting}
         }
         title = "no noise" if epsilon is None else f"proven epsilon {epsilon:g}"
@@ -287,7 +355,10 @@ def _ablations() -> list[Setting]:
     noisiest, quiet, between = EPSILONS[-1], EPSILONS[0], EPSILONS[1]
     # Without noise, norms cost nothing.
     without = [one for one in changed[quiet] if "free" not in one["algorithm"]]
-    return [*norms, *changed[noisiest], *without, *uneven, *changed[between]]
+    formulas: list[Setting] = [
+        {"noise": "both", "epsilon": epsilon, "rounds": ROUNDS} for epsilon in EPSILONS if epsilon
+    ]
+    return [*norms, *formulas, *changed[noisiest], *without, *uneven, *changed[between]]
 
 
 ARTEFACTS = (

@@ -415,18 +415,35 @@ def _change(setting: Setting) -> str:
     return next(words for words, change in _CHANGES.items() if change == changed)
 
 
-def _near(first: float, last: float, partition: str) -> bool:
-    """Return whether an overlap is about the printed one, to a quarter."""
-    printed = (0.30, 0.10) if partition == "iid" else (0.12, 0.12)
-    return all(abs(a / b - 1) <= 0.25 for a, b in zip((first, last), printed, strict=True))
+_CLOSE = 1.25  # a factor up to which an overlap is what is printed
+_PRINTED = {"iid": (0.30, 0.10), "shards": (0.12, 0.12)}
+
+
+def _far(overlap: Sequence[float], partition: str) -> float:
+    """Return by which factor an overlap is off what is printed, in the first or last round."""
+    pairs = zip((overlap[0], overlap[-1]), _PRINTED[partition], strict=True)
+    return max(max(a / b, b / a) for a, b in pairs)
 
 
 def _compare_overlap(results: Sequence[Result]) -> list[Line]:
-    lines, others = [], []
-    tried: dict[bool, list[str]] = {True: [], False: []}
+    lines: list[Line] = []
+    others: list[Line] = []
+    tried: dict[str, dict[str, Sequence[float]]] = {partition: {} for partition in _PRINTED}
     for result in results:
         if "local" in result.setting:
-            others += _layers(result)
+            tried["iid"] |= _layers(result)
+    for result in results:
+        setting = result.setting
+        if setting.get("algorithm") == "top-k" and setting["partition"] in tried:
+            reading = f"{setting['model']}{_change(setting)}"
+            tried[setting["partition"]][reading] = result.found["overlap"]
+    for result in results:
+        if "local" in result.setting:
+            others += [
+                Line(f"top tenth, iid, {name}: overlap, first and last round", "", told, SHOWN)
+                for name, overlap in _layers(result).items()
+                for told in [f"{overlap[0]:.1%} to {overlap[-1]:.1%}"]
+            ]
             continue
         partition, overlap = result.setting["partition"], result.found["overlap"]
         name = f"{result.setting['algorithm']}, {partition}, {result.setting['model']}"
@@ -438,50 +455,44 @@ def _compare_overlap(results: Sequence[Result]) -> list[Line]:
         change = _change(result.setting)
         what = f"{name}{change}: overlap, first and last of {len(overlap)} rounds"
         ours = f"{overlap[0]:.1%} to {overlap[-1]:.1%}"
-        near = _near(overlap[0], overlap[-1], partition)
-        tried[near].append(f"{partition}, {result.setting['model']}{change}")
         if change or result.setting["model"] != results[0].setting["model"]:
             others.append(Line(what, "", ours, SHOWN))
         else:
-            paper = "30 % to 10 %" if partition == "iid" else "about 12 %"
-            lines.append(Line(what, paper, ours, MATCHES if near else OPEN))
-    count = sum(map(len, tried.values())) + sum("local" in one.setting for one in results)
-    return [_tried(line, count, tried[True]) for line in lines] + others
+            lines.append(_overlap_line(what, ours, overlap, partition, tried[partition]))
+    return lines + others
 
 
-def _tried(line: Line, count: int, matching: Sequence[str]) -> Line:
-    """Return an open line with what was tried for it."""
-    if line.verdict != OPEN:
-        return line
-    partition = line.what.split(", ")[1]
-    fitting = [one for one in matching if one.startswith(f"{partition},")]
-    if fitting:
-        return replace(line, verdict=DIFFERS, why=f"it comes out with {'; '.join(fitting)}")
-    return replace(
-        line,
-        why=f"{count} readings were tried (below): both models, one step and five epochs, what is "
-        "not sent kept or not, inputs from 0 to 1, layers apart",
-    )
+def _overlap_line(
+    what: str,
+    ours: str,
+    overlap: Sequence[float],
+    partition: str,
+    tried: Mapping[str, Sequence[float]],
+) -> Line:
+    """Return what is printed of top-K beside the first reading, and which other is nearest."""
+    paper = "30 % to 10 %" if partition == "iid" else "about 12 %"
+    nearest = min(tried, key=lambda name: _far(tried[name], partition))
+    found = tried[nearest]
+    told = f"{nearest} ({found[0]:.1%} to {found[-1]:.1%})"
+    if _far(overlap, partition) <= _CLOSE:
+        return Line(what, paper, ours, MATCHES)
+    if _far(found, partition) <= _CLOSE:
+        return Line(what, paper, ours, DIFFERS, f"it comes out with {told}")
+    why = f"{len(tried)} readings were tried (below); the nearest is {told}"
+    return Line(what, paper, ours, OPEN, why)
 
 
-def _layers(result: Result) -> list[Line]:
+def _layers(result: Result) -> dict[str, Sequence[float]]:
+    """Return the overlaps of the whole and of every layer, by what they are of."""
     setting, overlaps = result.setting, result.found["overlaps"]
-    step = "one step" if setting["local"].get("steps") else "five epochs"
-    told = {
-        name: f"{values[0]:.0%} to {values[-1]:.0%}"
-        for name, values in overlaps.items()
-        if not name.endswith("bias")
+    step = "gradients of one step" if setting["local"].get("steps") else "five epochs"
+    inputs = ", inputs from 0 to 1" if setting["inputs"] == "raw" else ""
+    names = [name for name in overlaps if not name.endswith("bias")]
+    layers = ["all layers", *(f"layer {number} alone" for number in range(1, len(names)))]
+    return {
+        f"{setting['model']}, {step}{inputs}, {layer}": overlaps[name]
+        for layer, name in zip(layers, names, strict=True)
     }
-    inputs = "inputs from 0 to 1" if setting["inputs"] == "raw" else "inputs standardised"
-    return [
-        Line(
-            f"iid, {setting['model']}, {step}, {inputs}, trained by whole updates: overlap of the "
-            f"top tenth of all and of every layer, first and last of {setting['rounds']} rounds",
-            "",
-            "; ".join(told.values()),
-            SHOWN,
-        )
-    ]
 
 
 def _draw_overlap(results: Sequence[Result]) -> list[Panel]:

@@ -12,7 +12,7 @@ from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting import sampling
-from hpcfl.reproduce.locks import ABLATIONS
+from hpcfl.reproduce.locks import ABLATIONS, _noise_on_mean
 
 NORMS = np.linspace(0.1, 1.0, 12)
 KEPT, INVITED, DRAWS = 4, 8, 1500
@@ -91,3 +91,24 @@ def test_free_norms_leave_the_whole_budget_to_the_updates():
     assert expected == pytest.approx(10, rel=1e-3)
     # Of two releases with equal noise, each has half the budget.
     assert paying.sigma == pytest.approx(np.sqrt(2) * free.sigma, rel=1e-3)
+
+
+def test_the_noise_by_formula_is_that_of_a_round():
+    """Of a round of users with full norms, the noise on the mean is what the formula says."""
+    sigma, dim = 2.0, 20_000
+    algorithm = make("locks", sigma=sigma, sigma_norms=1e-9)
+    server = algorithm.first_stage.server(0, np.zeros(dim, np.float32))
+    for slot in range(INVITED):
+        server.receive_norms(slot, np.array([1.0], "<f8").view(np.uint8))
+    server.finish_norms()
+
+    nothing = Aggregate(np.zeros(dim), 1.0, 1.0)
+    noise = algorithm.update(nothing, np.zeros(0), list(range(KEPT)), 0)
+
+    # S = m z / b and the sum is divided by m, as in the paper's experiment with 30 and 20.
+    assert noise.std() == pytest.approx(sigma * (INVITED / KEPT) / INVITED, rel=0.02)
+    _, locks, free = _noise_on_mean({"of_20": 1.0, "of_30": sigma}, 1.0)
+    assert free == pytest.approx(sigma * (30 / 20) / 30)
+    assert locks == pytest.approx(np.sqrt(2) * free)
+    # However small norms are, the sum of them counts as b C.
+    assert _noise_on_mean({"of_20": 1.0, "of_30": sigma}, 0.0)[2] == pytest.approx(sigma / 30)
