@@ -40,7 +40,7 @@ def tally(lines: list[Line]) -> str:
     """Return how many lines match."""
     judged = [line for line in lines if line.verdict != SHOWN]
     if not judged:
-        return "nothing printed to compare with"
+        return "no verdict"
     matching = sum(line.verdict == MATCHES for line in judged)
     return f"{matching} of {len(judged)} match"
 
