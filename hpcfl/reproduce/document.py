@@ -51,7 +51,7 @@ def tally(lines: list[Line]) -> str:
     """Return how many lines match, differ and are neither."""
     counts = Counter(line.verdict for line in lines if line.verdict != SHOWN)
     if not counts:
-        return "nothing printed to compare with"
+        return "no verdict"
     told = f"{counts[MATCHES]} of {counts.total()} match"
     words = {DIFFERS: "differ", UNDECIDED: UNDECIDED, OPEN: OPEN}
     return ", ".join([told, *(f"{counts[one]} {words[one]}" for one in words if counts[one])])

@@ -525,7 +525,7 @@ def _with_stand_in(figure: Artefact) -> Artefact:
     """Return a figure of FEMNIST that can be run on the stand-in as well."""
     assert figure.draw is not None
     like = figure.scales.get("small", figure.scales["paper"])
-    stand_in = _stand_in(like, figure.title, 5)
+    stand_in = _stand_in(like, figure.title, 10)
     return replace(
         figure,
         scales={**figure.scales, "stand-in": stand_in},

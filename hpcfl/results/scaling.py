@@ -29,7 +29,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
 from hpcfl.options.scaling import SCALES
-from hpcfl.report import formats
+from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted
 from hpcfl.results import pooling
 from hpcfl.results.reader import Run
@@ -97,7 +97,7 @@ class Point:
         return self.rounds == 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Line:
     """The points of one configuration, by their resources."""
 
@@ -107,6 +107,10 @@ class Line:
     points: tuple[Point, ...]
     run: Run  # the first of its runs, for its options
     modelled: tuple[Point, ...] = ()
+
+    def __repr__(self) -> str:
+        points = counted(len(self.points), "point")
+        return brief.line("Line", self.name, self.mode, points, f"{len(self.modelled)} modelled")
 
     @property
     def base(self) -> Point | None:

@@ -57,6 +57,7 @@ WRITES = {
 READS = {
     *("bench --resume", "bench --updates", "train --resume", "train --data-dir"),
     *("predict --calibration", "advise --calibration", "optimize fedsgd-dpc --constants"),
+    *("report --calibration", "plot --calibration"),
     *("optimize fedsgd-dpc --data-dir", "reproduce --data-dir", "doctor --results"),
     "submit pack --job",
 }
