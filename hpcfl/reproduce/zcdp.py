@@ -374,6 +374,18 @@ def _compare_trade_off(results: Sequence[Result]) -> list[Line | Claim]:
                     [Contrast(summed[epsilon], alone[epsilon])],
                 )
             )
+        masked, unmasked = (
+            [statistics.mean(seed) for seed in zip(*some.values(), strict=True)]
+            for some in (summed, alone)
+        )
+        lines.append(
+            Claim(
+                f"mean of all epsilons by {by}: accuracy with masks and without",
+                "always higher with masks" if by == "paper" else "",
+                means(masked, unmasked),
+                [Contrast(masked, unmasked)],
+            )
+        )
         ends = min(summed), max(summed)
         lines.append(
             Claim(
