@@ -333,7 +333,7 @@ def _compare_utility(results: Sequence[Result]) -> list[Line | Claim]:
         ]
         lines.append(
             Claim(
-                f"the same, each with the learning rate that gives the least {words}",
+                f"equal epsilon by {by}, each at the learning rate of its least {words}",
                 "lower for cdp" if by == "paper" else "",
                 means(*least),
                 [Contrast(least[1], least[0])],
