@@ -102,19 +102,19 @@ def about(
 
 
 def judge(found: Sequence[Line | Claim]) -> list[Line]:
-    """Return lines with a verdict each, all claims of an artefact allowed for together."""
-    differences = [
-        [contrast.difference() for contrast in one.contrasts] if isinstance(one, Claim) else []
-        for one in found
-    ]
-    adjusted = iter(statistics.holm([one.p_value for some in differences for one in some]))
-    lines = []
-    for one, some in zip(found, differences, strict=True):
-        if isinstance(one, Line):
-            lines.append(one)
-        else:
-            lines.append(_judged(one, [replace(d, p_value=next(adjusted)) for d in some]))
-    return lines
+    """Return lines with a verdict each.
+
+    All claims of the paper in an artefact are allowed for together, and so is what is only shown.
+    """
+    claims = [one for one in found if isinstance(one, Claim)]
+    judged: dict[int, Line] = {}
+    for family in ([one for one in claims if one.paper], [one for one in claims if not one.paper]):
+        differences = [[contrast.difference() for contrast in one.contrasts] for one in family]
+        adjusted = iter(statistics.holm([one.p_value for some in differences for one in some]))
+        for claim, some in zip(family, differences, strict=True):
+            told = [replace(one, p_value=next(adjusted)) for one in some]
+            judged[id(claim)] = _judged(claim, told)
+    return [judged[id(one)] if isinstance(one, Claim) else one for one in found]
 
 
 def _judged(claim: Claim, differences: Sequence[Difference]) -> Line:
