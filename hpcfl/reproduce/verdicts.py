@@ -120,6 +120,8 @@ def judge(found: Sequence[Line | Claim]) -> list[Line]:
 def _judged(claim: Claim, differences: Sequence[Difference]) -> Line:
     """Return the line of a claim; the p-values allow for all others."""
     told = list(zip(differences, claim.contrasts, strict=True))
+    if not told:  # fewer settings than it takes to compare any
+        return Line(claim.what, "", claim.ours, SHOWN)
     against = [one for one in told if one[0].mean < 0 and one[0].p_value <= SIGNIFICANCE]
     unclear = [one for one in told if one[0].p_value > SIGNIFICANCE]
     if against:
