@@ -92,7 +92,7 @@ def test_a_tally_counts_every_verdict_but_what_is_only_shown():
 
     assert tally(lines) == "2 of 5 match, 1 differ, 1 not distinguishable, 1 open"
     assert tally(lines[:2]) == "2 of 2 match"
-    assert tally(lines[-1:]) == "nothing printed to compare with"
+    assert tally(lines[-1:]) == "no verdict"
 
 
 def test_table_1_of_queries_comes_out_whole():

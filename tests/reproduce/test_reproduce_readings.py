@@ -7,10 +7,11 @@ import pytest
 from hpcfl.learning import datasets
 from hpcfl.privacy.accounting import sampling
 from hpcfl.reproduce import ARTEFACTS, multipliers, overlaps
-from hpcfl.reproduce.artefact import DIFFERS, MATCHES, MORE, OPEN, Artefact, Line, Result, Scale
+from hpcfl.reproduce.artefact import DIFFERS, MATCHES, MORE, Artefact, Line, Result, Scale
 from hpcfl.reproduce.document import tally, verdict
 from hpcfl.reproduce.sparse_readings import READINGS, paired, read, round_factor
 from hpcfl.reproduce.store import Store
+from hpcfl.reproduce.verdicts import OPEN
 
 DIM = 1_663_370
 
