@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.privacy.accounting import sampling
-from hpcfl.reproduce.artefact import SHOWN, Context, Line, Result, Setting, says
+from hpcfl.reproduce.artefact import (
+    DIFFERS,
+    MATCHES,
+    SHOWN,
+    Context,
+    Line,
+    Result,
+    Setting,
+)
 
 CLIENTS = 100
 DELTAS = tuple(10.0**-k for k in range(3, 9))
@@ -84,27 +92,28 @@ def compare(results: Sequence[Result]) -> list[Line]:
                 epsilons.append(epsilon)
                 where = f"{rounds} rounds at delta {row['delta']:g} ({row['conversion']})"
                 fitting[digits].append(where)
-        found = "no number of rounds gives 1.32"
+        found, which = "none", ""
         if epsilons:
-            found = (
-                f"{len(epsilons)}, where 0.5 has epsilon {min(epsilons):.3g} to {max(epsilons):.3g}"
-            )
-        for digits, some in ((1, fitting[1] + fitting[2]), (2, fitting[2])):
-            if some:
-                word = "one digit" if digits == 1 else "two"
-                found += f"; 0.5 for 50 with {word}: {', '.join(some)}"
-        what = f"{name}: delta, conversion and rounds that give 1.32 for 10"
-        lines.append(Line(what, "", found, SHOWN))
+            found = f"{len(epsilons)}: {min(epsilons):.3g} to {max(epsilons):.3g}"
+            some = fitting[2] + fitting[1]
+            which = f"0.5 for 50 to one digit: {', '.join(some) or 'none'}"
+        what = f"{name}: readings with 1.32 for 10, and their epsilon of 0.5"
+        lines.append(Line(what, "", found, SHOWN, which))
         nearly += [f"{name}, {where}" for where in fitting[1]]
         whole += [f"{name}, {where}" for where in fitting[2]]
-    told = f"with two digits: {'; '.join(whole) or 'none'}; with one: {len(whole + nearly)}"
+    why = (
+        f"with two digits for {'; '.join(whole) or 'none'}"
+        if whole or nearly
+        else "impossible for every way to sample, delta and conversion that was tried"
+    )
+    verdict = MATCHES if whole or nearly else DIFFERS
     lines.append(
-        says(
-            f"readings that give both, of {tried} with any number of rounds to {_MOST_ROUNDS}",
-            "1.32 for 10, about 0.5 for 50",
-            told,
-            bool(whole or nearly),
-            "impossible for every way to sample, delta and conversion that was tried",
+        Line(
+            f"readings that give both, of {tried} and any number of rounds to {_MOST_ROUNDS}",
+            "1.32, about 0.5",
+            f"{len(whole + nearly)}",
+            verdict,
+            why,
         )
     )
     return lines
@@ -123,7 +132,7 @@ def _curve(how: str, per_round: int, multiplier: float) -> Floats:
 
     The library gives no curve, but an epsilon of every order by itself.
     """
-    import dp_accounting as dp
+    dp = sampling.dp_accounting()
     from dp_accounting.rdp import RdpAccountant
 
     event: Any = dp.GaussianDpEvent(float(multiplier))
@@ -135,9 +144,10 @@ def _curve(how: str, per_round: int, multiplier: float) -> Floats:
         neighbours = dp.NeighboringRelation.REPLACE_ONE
     delta = 1e-12  # so small that no epsilon is cut off at 0
     curve = []
-    for order in sampling.ORDERS:
-        epsilon = RdpAccountant([order], neighbours).compose(event).get_epsilon(delta)
-        curve.append(epsilon - _surcharge("2020", np.array(order), delta))
+    with sampling.quiet():
+        for order in sampling.ORDERS:
+            epsilon = RdpAccountant([order], neighbours).compose(event).get_epsilon(delta)
+            curve.append(epsilon - _surcharge("2020", np.array(order), delta))
     return np.array(curve)
 
 

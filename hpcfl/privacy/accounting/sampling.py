@@ -95,11 +95,11 @@ def poisson_gaussian_rdp(rate: float, multiplier: float, rounds: int, delta: flo
     _check_rate(rate)
     if rounds == 0:
         return 0.0
-    dp = _dp_accounting()
+    dp = dp_accounting()
     from dp_accounting.rdp import RdpAccountant
 
     event = dp.PoissonSampledDpEvent(float(rate), dp.GaussianDpEvent(float(multiplier)))
-    with _quiet():
+    with quiet():
         accountant = RdpAccountant(ORDERS, dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
         small = float(accountant.compose(event, int(rounds)).get_epsilon(delta))
     large = rounds * poisson_gaussian_curve(rate, multiplier)
@@ -229,7 +229,7 @@ def _unsampled(multiplier: float, rounds: int, delta: float) -> tuple[float, str
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence warnings of orders that did not converge: they are left out, which is safe."""
     from absl import logging
 
@@ -241,7 +241,7 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _dp_accounting() -> ModuleType:
+def dp_accounting() -> ModuleType:
     try:
         import dp_accounting
     except ImportError as error:
