@@ -128,7 +128,10 @@ def _draw_panel(
     for line in study.lines:
         look = looked[line.name]
         _draw_line(axes, quantity, line, look, unit, shown[line.name])
+    # The same in all panels: those above have their places written below.
+    apart = max(1.1, (everywhere[-1] / everywhere[0]) ** 0.05)
     axes.set(xscale="log", xlabel=SCALES[study.against])
+    axes.set_xlim(everywhere[0] / apart, everywhere[-1] * apart)
     axes.set_title(wrapped(axes, f"{quantity.name}, {name}" if name else quantity.name))
     if quantity.share:
         high = max(1.0, axes.dataLim.y1 if np.isfinite(axes.dataLim.y1) else 1.0)

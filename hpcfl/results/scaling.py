@@ -35,6 +35,7 @@ from hpcfl.results import pooling
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import UNKNOWN, Interval, median_interval
 from hpcfl.results.summary import everybodys_cpu_seconds
+from hpcfl.system import disturbances
 
 Mode = Literal["strong", "weak", "one point"]
 
@@ -212,7 +213,22 @@ def study(runs: Sequence[Run], against: str) -> Study:
         for remark in _remarks(line, against):
             said.setdefault(remark, []).append(line.name)
     notes += [f"{', '.join(named)}: {remark}" for remark, named in said.items()]
+    notes += _disturbances(kept)
     return Study(against, tuple(lines), tuple(notes), ranks_of_node)
+
+
+def _disturbances(runs: Sequence[Run]) -> list[str]:
+    """Return what else the machine did, by its kind; that ranks share cores is said elsewhere."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        known = [one for env in run.launches.values() for one in disturbances.found(env)]
+        for kind, sentence in {one.kind: one.sentence for one in known}.items():
+            if kind != "oversubscribed":
+                found.setdefault(kind, []).append(sentence)
+    return [
+        f"warning: {counted(len(said), 'run')} disturbed, such as one by {said[0]}"
+        for said in found.values()
+    ]
 
 
 def resources(run: Run, against: str) -> int:

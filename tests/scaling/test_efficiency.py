@@ -91,12 +91,31 @@ def test_points_whose_ranks_share_cores_have_no_efficiency_and_are_marked(tmp_pa
     assert math.isnan(at[4].efficiency)
     assert math.isnan(at[4].speed_up)
     shown = table(found)
-    assert [row[-1] for row in shown.values] == [
+    assert [row[2] for row in shown.values] == [
         "measured", "measured", "measured, oversubscribed",
     ]  # fmt: skip
-    assert shown.cells[2][5].startswith("*")
-    assert not shown.cells[1][5].startswith("*")
+    assert shown.cells[2][6].startswith("*")
+    assert not shown.cells[1][6].startswith("*")
     assert any("at 4 ranks that hold devices" in note for note in shown.notes)
+
+
+def test_what_else_the_machine_did_is_said(tmp_path):
+    busy = {"cores_usable": 2, "before_load_1min": 9.0}
+    runs = [scaled(tmp_path, 2, 1.0, facts=busy), scaled(tmp_path, 3, 1.0)]
+    (note,) = [one for one in study(runs, "ranks").notes if one.startswith("warning: ")]
+
+    assert note.startswith("warning: 1 run disturbed, such as one by a load of 9.0 on 2 cores")
+
+
+def test_a_table_that_is_folded_says_of_every_row_whether_it_is_modelled(tmp_path):
+    found = study([scaled(tmp_path, n, 1.0) for n in (2, 3)], "ranks")
+    beyond = compared([Point(1, 2, 16, 1000, 4.0), Point(64, 65, 16, 1000, 2.0)])
+    found = replace(found, lines=(replace(found.lines[0], modelled=beyond),))
+    shown = table(found).text(width=60).splitlines()
+
+    rows = [line for line in shown if line.startswith("secagg ")]
+    assert len(rows) > 4  # in several parts
+    assert all("measured" in row or "modelled" in row for row in rows)
 
 
 def test_threads_that_have_no_core_of_their_own_are_marked(tmp_path):

@@ -89,6 +89,8 @@ def test_what_is_modelled_has_another_line_and_is_called_so(runs):
             continue
         assert [x for x, _ in beyond] == [[1, 64], [1, 64]]
         assert beyond[0][1][-1] == pytest.approx(expected)  # fedavg, of ten seconds on the base
+    # What is above each other is at one place, whatever a panel has to show.
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
     # The solid lines end where measuring did.
     assert all(max(x) == 8 for axes in figure.axes for x, _ in curves(axes, "-"))
 
