@@ -132,8 +132,11 @@ def netlab_link() -> dict[str, float]:
     """Return the options that model the links of a lab, nothing outside of one."""
     facts = netlab_facts()
     names = ("uplink_mbps", "downlink_mbps", "latency_ms")
-    found = {name: facts.get(f"netlab_{name}") for name in names}
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+    values = {name: facts.get(f"netlab_{name}") for name in names}
+    found = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+    # Helpers are hosts like the devices', and a helper's link is modelled as wide both ways.
+    rates = [value for name, value in found.items() if name.endswith("_mbps")]
+    return found | ({"helper_mbps": min(rates)} if rates else {})
 
 
 def terminal_for_progress() -> TextIO | None:

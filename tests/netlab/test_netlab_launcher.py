@@ -67,6 +67,10 @@ def test_ranks_are_told_of_their_links(monkeypatch):
 
     assert variables["HOME"] == "/x"
     assert launch.netlab_facts() == plan.facts()
+    link = launch.netlab_link()
+    assert (link["uplink_mbps"], link["downlink_mbps"]) == (10, 10)
+    # Helpers are hosts of the lab too.
+    assert link["helper_mbps"] == 10
     monkeypatch.delenv(launch.NETLAB_VARIABLE)
     assert launch.netlab_facts() == {}
 
