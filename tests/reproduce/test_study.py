@@ -145,7 +145,7 @@ def _trained(way, seed, rounds, reached=True):
 
 def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
     rounds = Costs(_all_costs(lambda name: 8_000 if name == "secagg" else 1_000))
-    before = findings.Evidence(rounds, {}, [])
+    before = findings.Evidence(rounds, {}, [], [])
     trained = {
         "training-2nn-iid": [
             _trained(way, seed, 10 + seed + 3 * (way == "sparse"))
@@ -153,14 +153,27 @@ def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
             for seed in range(3)
         ]
     }
-    after = findings.Evidence(rounds, trained, [])
+    linked = [
+        Result(
+            {"protocol": name, "rate_mbps": 10},
+            {
+                "state": costs.MEASURED,
+                "round_seconds": [took, 1.0, 4.0],
+                "modelled_seconds": [1.0, 1.0, 1.0],
+            },
+        )
+        for name, took in (("secagg", 1.5), ("sparse", 2.0), ("common", 3.0))
+    ]
+    after = findings.Evidence(rounds, trained, [], linked)
 
     told = {finding.title: finding.says for finding in findings.findings(after)}
 
     assert "With a tenth of the coordinates, SparseSecAgg sends 8.0 times less" in told
     assert "`sparse` +3.0 [+3.0, +3.0]" in told["Rounds to an accuracy"]
+    title = "At 10 Mbit/s, rounds on real links take 2.00 times what is modelled"
+    assert "10 Mbit/s 2.00 (1.50 to 3.00)" in told[title]
     assert "Rounds to an accuracy" not in {one.title for one in findings.findings(before)}
-    assert findings.missing(before) == findings.missing(after) + 2
+    assert findings.missing(before) == findings.missing(after) + 3
 
 
 def test_runs_that_did_not_reach_the_accuracy_are_no_rounds_to_it():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from hpcfl.reproduce.artefact import Result
@@ -29,6 +30,7 @@ class Evidence:
     costs: Costs
     trained: dict[str, list[Result]]  # by the names of tasks
     accuracies: list[Result]  # of training with noise
+    linked: list[Result]  # of rounds over shaped links
 
 
 def findings(evidence: Evidence) -> list[Finding]:
@@ -262,6 +264,32 @@ def _links(evidence: Evidence) -> Finding:
     )
 
 
+def _real(evidence: Evidence) -> Finding:
+    """How far rounds on real links are from the model."""
+    ratios: dict[int, list[float]] = {}
+    for one in evidence.linked:
+        if one.found["state"] == costs.MEASURED:
+            took, modelled = (
+                spread(one.found[name]).value for name in ("round_seconds", "modelled_seconds")
+            )
+            ratios.setdefault(one.setting["rate_mbps"], []).append(took / modelled)
+    if not ratios:
+        raise Missing("rounds over shaped links")
+    parts = [
+        f"{rate} Mbit/s {median(some):.2f} ({min(some):.2f} to {max(some):.2f})"
+        for rate, some in ratios.items()
+    ]
+    slowest = median(ratios[min(ratios)])
+    return Finding(
+        f"At {min(ratios)} Mbit/s, rounds on real links take {slowest:.2f} times what is modelled",
+        "Measured over modelled seconds of a round, of ten devices on shaped links of their own, "
+        f"median over the protocols and their range: {'; '.join(parts)}. All devices compute on "
+        "the cores of one machine, and the faster the links the more of a round that is.",
+        "hpcfl reproduce study/real-links",
+        "a ratio outside the range",
+    )
+
+
 def _narrow(evidence: Evidence) -> Finding:
     sent = _at(evidence, "secagg")["bytes_up"] / _at(evidence, "secagg", bits=16)["bytes_up"]
     device = evidence.costs.ratio("device_cpu_seconds", ("secagg", {"bits": 16}), ("secagg", {}))
@@ -344,6 +372,7 @@ _FINDINGS: tuple[Callable[[Evidence], Finding], ...] = (
     _short_vectors,
     _dropouts,
     _links,
+    _real,
     _narrow,
     _noise,
 )

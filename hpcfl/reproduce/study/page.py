@@ -90,7 +90,8 @@ def _evidence(parts: Sequence[_Part]) -> findings.Evidence:
     by_name = {part.artefact.id.partition("/")[2]: part.results for part in parts}
     rounds = [one for part in parts if part.artefact.run is costs.run for one in part.results]
     trained = {name: found for name, found in by_name.items() if name.startswith("training-")}
-    return findings.Evidence(Costs(rounds), trained, by_name.get("epsilon", []))
+    others = (by_name.get(name, []) for name in ("epsilon", "real-links"))
+    return findings.Evidence(Costs(rounds), trained, *others)
 
 
 _COLUMNS = (
