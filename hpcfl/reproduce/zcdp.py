@@ -97,6 +97,7 @@ NETWORK = Model(
 )
 MODELS = {model.name: model for model in (LOGISTIC, NETWORK)}
 EARLY, LATE = 5, 100  # rounds after which Figures 3 and 4 are compared
+TURN = 40  # rounds after which the paper's loss of the most noise and steps rises again
 
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
@@ -162,13 +163,16 @@ def _setting(
 def _convergence(model: Model, sigmas: Sequence[float], taus: Sequence[int]) -> list[Setting]:
     """Return a grid of Figure 3 or 4: early, late, and with one local step until it converges.
 
-    Then its corners with the inputs and the clip of the other figures.
+    Then where the paper's loss rises again, and the ends with the inputs and the clip of the other
+    figures.
     """
     found: list[Setting] = []
     for sigma, tau in itertools.product(sigmas, taus):
         late = model.converged if tau == 1 else LATE
         for rounds in (EARLY, late):
             found.append(_setting(model, [], rounds, tau, sigma=sigma) | model.visible)
+    if model is LOGISTIC:
+        found.append(_setting(model, [], TURN, taus[-1], sigma=sigmas[-1]) | model.visible)
     for sigma in (sigmas[0], sigmas[-1]):
         found.append(_setting(model, model.rates[:1], LATE, taus[-1], sigma=sigma))
     return found
@@ -208,8 +212,9 @@ def _compare_convergence(results: Sequence[Result]) -> list[Line | Claim]:
     visible = [one for one in results if "clip_norm" in one.setting]
     early: dict[tuple[float, int], Result] = {}
     late: dict[tuple[float, int], Result] = {}
+    turning: dict[tuple[float, int], Result] = {}
     for one in visible:
-        kept = early if one.setting["rounds"] == EARLY else late
+        kept = {EARLY: early, TURN: turning}.get(one.setting["rounds"], late)
         kept[one.setting["sigma"], one.setting["tau"]] = one
     sigmas = sorted({sigma for sigma, _ in late})
     taus = sorted({tau for _, tau in late})
@@ -247,6 +252,16 @@ def _compare_convergence(results: Sequence[Result]) -> list[Line | Claim]:
                 [Contrast(long, short, ratio=True)],
             )
         )
+    for (sigma, tau), one in turning.items():
+        after = late[sigma, tau].found[measure]
+        lines.append(
+            Claim(
+                f"sigma = {sigma:g}, tau = {tau}: {words} after {TURN} and {LATE} rounds",
+                "it rises from about 40 rounds on",
+                means(one.found[measure], after),
+                [Contrast(after, one.found[measure], ratio=True)],
+            )
+        )
     low, high = [one for one in results if "clip_norm" not in one.setting]
     lines.append(
         Claim(
@@ -280,7 +295,7 @@ def _draw_convergence(results: Sequence[Result]) -> list[Panel]:
                 f"tau = {one.setting['tau']}": by_round(one.found[figure])
                 for one in results
                 if one.setting["sigma"] == sigma
-                and one.setting["rounds"] > EARLY
+                and one.setting["rounds"] >= LATE
                 and "clip_norm" in one.setting
             }
             panels.append(Panel(f"sigma = {sigma:g}", "rounds", up, curves))
