@@ -30,10 +30,6 @@ class Difference:
     high: float
     p_value: float
 
-    def __str__(self) -> str:
-        known = not math.isnan(self.low)
-        return f"{self.mean:+.3g}" + (f" ({self.low:+.3g} to {self.high:+.3g})" if known else "")
-
 
 def paired(first: Sequence[float | None], second: Sequence[float | None]) -> Difference:
     """Return what two samples of the same seeds differ by, the first less the second.

@@ -45,10 +45,26 @@ class Contrast:
     higher: Sequence[float | None]  # None for a value that is not finite: as if it were infinite
     lower: Sequence[float | None]
     name: str = ""  # tells it from the other contrasts of its claim
+    # Whether seeds differ by factors, as losses from different first models do: the logarithms are
+    # compared, and told as a ratio.
+    ratio: bool = False
 
     def difference(self) -> Difference:
-        """Return what was found of the higher less the lower."""
-        return statistics.paired(self.higher, self.lower)
+        """Return what was found of the higher less the lower, or of their logarithms."""
+        if not self.ratio:
+            return statistics.paired(self.higher, self.lower)
+        higher, lower = (
+            [None if x is None else math.log(x) for x in some] for some in (self.higher, self.lower)
+        )
+        return statistics.paired(higher, lower)
+
+    def told(self, difference: Difference) -> str:
+        """Return a difference, and its interval if it is known, in words."""
+        form = (lambda x: f"{math.exp(x):.3g}") if self.ratio else (lambda x: f"{x:+.3g}")
+        words = ("a ratio of " if self.ratio else "") + form(difference.mean)
+        if math.isnan(difference.low):
+            return words
+        return f"{words} ({form(difference.low)} to {form(difference.high)})"
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,7 @@ def _judged(claim: Claim, differences: Sequence[Difference]) -> Line:
         shown = max(told, key=lambda one: one[0].p_value)
     difference, contrast = shown
     evidence = f"{contrast.name}: " if contrast.name else ""
-    evidence += f"{difference}, p {_probability(difference.p_value)}"
+    evidence += f"{contrast.told(difference)}, p {_probability(difference.p_value)}"
     if not claim.paper:
         told_apart = UNDECIDED if verdict == UNDECIDED else "told apart"
         return Line(claim.what, "", claim.ours, SHOWN, evidence=f"{told_apart}: {evidence}")

@@ -176,6 +176,23 @@ def test_a_loss_that_is_not_finite_counts_as_higher_than_any():
     assert judge([claim([None] * 10, [1.0] * 10)])[0].ours == "1.0000 and infinite"
 
 
+def test_seeds_that_differ_by_factors_are_compared_by_ratios():
+    # Twice the loss, give or take a tenth, from first models whose losses differ a hundredfold.
+    low = [1.0, 100.0, 10.0, 3.0, 30.0]
+    high = [2.1 * 1.0, 1.9 * 100.0, 2.0 * 10.0, 2.05 * 3.0, 1.95 * 30.0]
+
+    ratio, difference = judge(
+        [Claim("loss", "higher", "", [Contrast(high, low, ratio=one)]) for one in (True, False)]
+    )
+
+    assert ratio.verdict == MATCHES
+    assert ratio.evidence.startswith("a ratio of 2 (1.9")
+    assert difference.verdict == UNDECIDED
+    assert verdict_of(
+        Claim("loss", "higher", "", [Contrast([None] * 8, [1.0] * 8, ratio=True)])
+    ) == [MATCHES]
+
+
 @pytest.mark.parametrize("samples", [([1.0], [2.0]), ([1.0, 2.0], [1.0, 2.0, 3.0])])
 def test_samples_that_are_no_pairs_are_refused(samples):
     with pytest.raises(ValueError, match="cannot be compared seed by seed"):
