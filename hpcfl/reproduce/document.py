@@ -26,7 +26,8 @@ and the batches in common: a verdict gives the mean difference in the direction 
 (below 0 is against it), its 95 % interval and the p-value of a paired t test, where one figure has
 several comparisons the largest or, against the paper, the least. p-values allow for all comparisons
 of the figure that the paper speaks of (Holm), and apart from these for those it does not; above
-0.05 a line is not distinguishable. The data are the same for all seeds.
+0.05 a line is not distinguishable. Where seeds differ by factors their logarithms are compared, and
+a ratio is given (below 1 is against the paper). The data are the same for all seeds.
 
 `hpcfl reproduce ID` runs one of them again (`hpcfl reproduce --list` shows all, `--again` does not
 take what was kept), with `--data-dir` for the data sets. Settings that were run before this command

@@ -45,6 +45,7 @@ class Hpcfl(PythonPackage):
         with when("+train"):
             depends_on("py-pooch@1.8:")
             depends_on("py-scikit-learn@1.5:")
+            depends_on("py-scipy@1.13:")
             depends_on("py-torch@2.6:2")
             depends_on("py-tqdm@4.66:")
 
