@@ -59,10 +59,12 @@ class Model:
     utility: tuple[int, int]  # rounds and local steps of Figures 5 and 6
     trade_off: tuple[int, int]  # those of Figures 7 and 8
     measure: tuple[str, str]  # what Figures 3 to 6 show besides accuracy: its name, and in words
-    # Data set, clip and learning rate with which noise shows, and the rounds until one local step a
-    # round has converged with them.
-    visible: dict[str, Any]
-    converged: int
+    # Data set, clip and learning rate of the grids of Figures 3 and 4, and how many rounds of one
+    # local step are run with each, to see it converge.
+    grids: tuple[dict[str, Any], ...]
+    converged: tuple[int, ...]
+    early_why: str = ""  # why more steps are no better early, where they are not
+    late_tried: str = ""  # what was tried where more steps are not worse late
 
 
 LOGISTIC = Model(
@@ -74,14 +76,16 @@ LOGISTIC = Model(
     (20, 10),
     (20, 2),
     ("training_loss", "training loss"),
-    {
-        "aggregate": "fedavg",
-        "dataset": "adult-raw",
-        "clip_norm": 1e-3,
-        "rates": [3.0],
-        "seeds": 20,
-    },
-    300,
+    (
+        {
+            "aggregate": "fedavg",
+            "dataset": "adult-raw",
+            "clip_norm": 1e-3,
+            "rates": [3.0],
+            "seeds": 20,
+        },
+    ),
+    (300,),
 )
 NETWORK = Model(
     "network",
@@ -92,8 +96,16 @@ NETWORK = Model(
     (50, 5),
     (50, 5),
     ("gradient_norm", "norm of the gradient"),
-    {"aggregate": "fedavg", "dataset": "adult", "clip_norm": 0.1, "rates": [1.0]},
-    100,
+    tuple(
+        {"aggregate": "fedavg", "dataset": "adult", "clip_norm": clip, "rates": [1.0]}
+        for clip in (0.1, 10.0)
+    ),
+    (100, 1000),
+    "samples clipped one by one to 0.1 pull alike, the certain and the wrong ones, which is not "
+    "the gradient whose norm is taken; clipped to 10 it matches (below)",
+    "clips of 0.1, with which noise shows, and of 10, with which hardly any gradient is clipped, "
+    "one step a round for 1,000 rounds with it; clips of 1 and learning rates of 0.3 with two "
+    "seeds: one step a round never ends below twenty",
 )
 MODELS = {model.name: model for model in (LOGISTIC, NETWORK)}
 EARLY, LATE = 5, 100  # rounds after which Figures 3 and 4 are compared
@@ -167,12 +179,13 @@ def _convergence(model: Model, sigmas: Sequence[float], taus: Sequence[int]) -> 
     figures.
     """
     found: list[Setting] = []
-    for sigma, tau in itertools.product(sigmas, taus):
-        late = model.converged if tau == 1 else LATE
+    grids = zip(model.grids, model.converged, strict=True)
+    for (grid, converged), sigma, tau in itertools.product(grids, sigmas, taus):
+        late = converged if tau == 1 else LATE
         for rounds in (EARLY, late):
-            found.append(_setting(model, [], rounds, tau, sigma=sigma) | model.visible)
+            found.append(_setting(model, [], rounds, tau, sigma=sigma) | grid)
     if model is LOGISTIC:
-        found.append(_setting(model, [], TURN, taus[-1], sigma=sigmas[-1]) | model.visible)
+        found.append(_setting(model, [], TURN, taus[-1], sigma=sigmas[-1]) | model.grids[0])
     for sigma in (sigmas[0], sigmas[-1]):
         found.append(_setting(model, model.rates[:1], LATE, taus[-1], sigma=sigma))
     return found
@@ -208,74 +221,71 @@ def _trade_off(model: Model, counts: Sequence[str] = ("paper", "proven")) -> lis
 
 
 def _compare_convergence(results: Sequence[Result]) -> list[Line | Claim]:
-    measure, words = MODELS[results[0].setting["model"]].measure
-    visible = [one for one in results if "clip_norm" in one.setting]
-    early: dict[tuple[float, int], Result] = {}
-    late: dict[tuple[float, int], Result] = {}
-    turning: dict[tuple[float, int], Result] = {}
-    for one in visible:
-        kept = {EARLY: early, TURN: turning}.get(one.setting["rounds"], late)
-        kept[one.setting["sigma"], one.setting["tau"]] = one
-    sigmas = sorted({sigma for sigma, _ in late})
-    taus = sorted({tau for _, tau in late})
-    little, much, few, many = sigmas[0], sigmas[-1], taus[0], taus[-1]
+    model = MODELS[results[0].setting["model"]]
     lines: list[Line | Claim] = []
-    for tau in taus:
-        low, high = (late[sigma, tau] for sigma in (little, much))
-        lines.append(
-            Claim(
-                f"tau = {tau}: {words} after {low.setting['rounds']} rounds, sigma {little:g} and "
-                f"{much:g}",
-                "higher with more noise",
-                means(low.found[measure], high.found[measure]),
-                [Contrast(high.found[measure], low.found[measure], ratio=True)],
-            )
-        )
-    for sigma in sigmas:
-        short, long = (early[sigma, tau].found[measure] for tau in (few, many))
-        lines.append(
-            Claim(
-                f"sigma = {sigma:g}: {words} after {EARLY} rounds, tau {few} and {many}",
-                "lower with more steps",
-                means(short, long),
-                [Contrast(short, long, ratio=True)],
-            )
-        )
-        one, other = (late[sigma, tau] for tau in (few, many))
-        short, long = one.found[measure], other.found[measure]
-        lines.append(
-            Claim(
-                f"sigma = {sigma:g}: {words} after {one.setting['rounds']} rounds of tau {few} and "
-                f"{other.setting['rounds']} of tau {many}",
-                "higher with more steps",
-                means(short, long),
-                [Contrast(long, short, ratio=True)],
-            )
-        )
-    for (sigma, tau), one in turning.items():
-        after = late[sigma, tau].found[measure]
-        lines.append(
-            Claim(
-                f"sigma = {sigma:g}, tau = {tau}: {words} after {TURN} and {LATE} rounds",
-                "it rises from about 40 rounds on",
-                means(one.found[measure], after),
-                [Contrast(after, one.found[measure], ratio=True)],
-            )
+    for grid in model.grids:
+        clip = grid["clip_norm"]
+        lines += _compare_grid(
+            model,
+            f"clip {clip:g}, " if len(model.grids) > 1 else "",
+            [one for one in results if one.setting.get("clip_norm") == clip],
         )
     low, high = [one for one in results if "clip_norm" not in one.setting]
     lines.append(
         Claim(
-            f"inputs standardised, clip 1, tau = {many}: held-out loss after {LATE} rounds, sigma "
-            f"{little:g} and {much:g}",
+            f"inputs standardised, clip 1, tau = {low.setting['tau']}: held-out loss after {LATE} "
+            f"rounds, sigma {low.setting['sigma']:g} and {high.setting['sigma']:g}",
             "",
             means(low.found["last_loss"], high.found["last_loss"]),
             [Contrast(high.found["last_loss"], low.found["last_loss"])],
         )
     )
+    return lines
+
+
+def _compare_grid(model: Model, name: str, results: Sequence[Result]) -> list[Line | Claim]:
+    """Return the lines of one grid, whose seeds differ by factors."""
+    measure, words = model.measure
+    early: dict[tuple[float, int], Result] = {}
+    late: dict[tuple[float, int], Result] = {}
+    turning: dict[tuple[float, int], Result] = {}
+    for one in results:
+        kept = {EARLY: early, TURN: turning}.get(one.setting["rounds"], late)
+        kept[one.setting["sigma"], one.setting["tau"]] = one
+    sigmas = sorted({sigma for sigma, _ in late})
+    taus = sorted({tau for _, tau in late})
+    little, much, few, many = sigmas[0], sigmas[-1], taus[0], taus[-1]
+
+    def claim(what: str, paper: str, found: Sequence[Result], rises: bool, **more: str) -> Claim:
+        first, second = (one.found[measure] for one in found)
+        higher, lower = (second, first) if rises else (first, second)
+        contrast = Contrast(higher, lower, ratio=True)
+        return Claim(f"{name}{what}", paper, means(first, second), [contrast], **more)
+
+    lines: list[Line | Claim] = []
+    for tau in taus:
+        found = [late[sigma, tau] for sigma in (little, much)]
+        rounds = found[0].setting["rounds"]
+        what = f"tau = {tau}: {words} after {rounds} rounds, sigma {little:g} and {much:g}"
+        lines.append(claim(what, "higher with more noise", found, True))
+    for sigma in sigmas:
+        found = [early[sigma, tau] for tau in (few, many)]
+        what = f"sigma = {sigma:g}: {words} after {EARLY} rounds, tau {few} and {many}"
+        lines.append(claim(what, "lower with more steps", found, False, why=model.early_why))
+        found = [late[sigma, tau] for tau in (few, many)]
+        rounds = found[0].setting["rounds"]
+        what = f"sigma = {sigma:g}: {words} after {rounds} rounds of tau {few} and "
+        what += f"{found[1].setting['rounds']} of tau {many}"
+        lines.append(claim(what, "higher with more steps", found, True, tried=model.late_tried))
+    for (sigma, tau), one in turning.items():
+        what = f"sigma = {sigma:g}, tau = {tau}: {words} after {TURN} and {LATE} rounds"
+        paper = "it rises from about 40 rounds on"
+        lines.append(claim(what, paper, [one, late[sigma, tau]], True))
     for one in late.values():
         lines.append(
             Line(
-                "sigma = {sigma:g}, tau = {tau}: accuracy, epsilon without masks".format_map(
+                name
+                + "sigma = {sigma:g}, tau = {tau}: accuracy, epsilon without masks".format_map(
                     one.setting
                 ),
                 "",
@@ -289,6 +299,7 @@ def _compare_convergence(results: Sequence[Result]) -> list[Line | Claim]:
 
 def _draw_convergence(results: Sequence[Result]) -> list[Panel]:
     panels = []
+    clip = MODELS[results[0].setting["model"]].grids[0]["clip_norm"]
     for sigma in sorted({one.setting["sigma"] for one in results}):
         for figure, up in (("accuracy", "accuracy on held-out data"), ("loss", "loss")):
             curves = {
@@ -296,7 +307,7 @@ def _draw_convergence(results: Sequence[Result]) -> list[Panel]:
                 for one in results
                 if one.setting["sigma"] == sigma
                 and one.setting["rounds"] >= LATE
-                and "clip_norm" in one.setting
+                and one.setting.get("clip_norm") == clip
             }
             panels.append(Panel(f"sigma = {sigma:g}", "rounds", up, curves))
     return panels
@@ -490,7 +501,7 @@ def _artefacts() -> list[Artefact]:
 
 
 def _convergence_scales(model: Model, minutes: float) -> dict[str, Scale]:
-    seeds = model.visible.get("seeds", len(SEEDS))
+    seeds = model.grids[0].get("seeds", len(SEEDS))
     ends, few_and_many = model.sigmas[:: len(model.sigmas) - 1], model.taus[:: len(model.taus) - 1]
     return {
         "paper": Scale(f"{seeds} seeds", _convergence(model, model.sigmas, model.taus), minutes),
