@@ -357,8 +357,7 @@ def _compare_utility(results: Sequence[Result]) -> list[Line | Claim]:
                 "lower for cdp" if by == "paper" else "",
                 means(ours[measure], base[measure]),
                 [Contrast(base[measure], ours[measure])],
-                f"the learning rate is that of the best accuracy; with that of the least {words} "
-                "it matches (next line)",
+                tried=f"learning rates of the best accuracy and of the least {words} (next line)",
             )
         )
         least = [
@@ -371,6 +370,7 @@ def _compare_utility(results: Sequence[Result]) -> list[Line | Claim]:
                 "lower for cdp" if by == "paper" else "",
                 means(*least),
                 [Contrast(least[1], least[0])],
+                tried=f"the learning rates of the least {words} and of the best accuracy",
             )
         )
     return lines

@@ -8,7 +8,7 @@ from hpcfl.learning import datasets
 from hpcfl.options.training import TrainOptions
 from hpcfl.reproduce import ARTEFACTS, zcdp
 from hpcfl.reproduce.artefact import Context, Result
-from hpcfl.reproduce.verdicts import DIFFERS, MATCHES, SHOWN, UNDECIDED
+from hpcfl.reproduce.verdicts import MATCHES, OPEN, SHOWN, UNDECIDED
 
 # Five seeds, and what is added to them below: seeds differ more than settings do.
 SEEDS = np.array([0.50, 0.70, 0.60, 0.80, 0.55])
@@ -85,7 +85,7 @@ def test_figure_6_compares_gradients_also_at_the_learning_rate_that_is_best_for_
     lines = verdicts("zcdp/figure-6", ARTEFACTS["zcdp/figure-6"].scales["paper"].settings, found)
 
     judged = [line for line in lines.values() if line.verdict != SHOWN]
-    assert [line.verdict for line in judged] == [MATCHES, DIFFERS, MATCHES]
+    assert [line.verdict for line in judged] == [MATCHES, OPEN, MATCHES]
     assert "next line" in judged[1].why
 
 
