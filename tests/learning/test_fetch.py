@@ -316,7 +316,7 @@ def test_the_command_says_where_the_files_are(server, tmp_path, monkeypatch):
         ("femnist", "LEAF makes it .*DIR/femnist/train and DIR/femnist/test"),
         ("digits", "digits needs no files"),
         ("synthetic", "synthetic needs no files"),
-        ("adult-raw", "made of the files of adult: fetch that"),
+        ("adult-raw", "is made of adult"),
         ("minst", "there is no data set to download called 'minst'; did you mean 'mnist'"),
         ("mnist", "--data-dir DIR"),
     ],
