@@ -100,9 +100,9 @@ NETWORK = Model(
     {"clip_norm": 10.0},
     "samples clipped one by one to 0.1 pull alike, the certain and the wrong ones, which is not "
     "the gradient whose norm is taken; clipped to 10 it matches (below)",
-    "besides this clip of 0.1, with which noise shows, clips of 1 and 10 with learning rates of "
-    "0.3 and 1, two seeds each that are not kept: one step a round does not end below twenty in "
-    "100 rounds with any of them",
+    "besides this clip of 0.1, with which noise shows, one of 10 with learning rates of 0.3 and 1, "
+    "and one of 1 with 1, two seeds each that are not kept: one step a round does not end below "
+    "twenty in 100 rounds with any of them",
 )
 MODELS = {model.name: model for model in (LOGISTIC, NETWORK)}
 EARLY, LATE = 5, 100  # rounds after which Figures 3 and 4 are compared
