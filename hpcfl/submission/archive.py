@@ -126,7 +126,7 @@ def unpack(path: Path, folder: Path) -> Unpacked:
                 taken = None if member.filename == JOB else folder / member.filename
                 found[member.filename] = _take(archive, member, taken)
                 results += [] if taken is None else [taken]
-    except (BadZipFile, EOFError, NotImplementedError) as error:
+    except (BadZipFile, NotImplementedError) as error:
         raise ValueError(f"it is damaged ({files.brief(error)})") from None
     return Unpacked(size, found, manifest, tuple(results))
 
@@ -175,7 +175,8 @@ def _check_members(archive: ZipFile, members: list[ZipInfo], size: int) -> None:
             raise ValueError(f"it has {name}, which is no file of a submission")
         if names.count(member.filename) > 1:
             raise ValueError(f"it has {name} twice")
-        if member.compress_type != ZIP_STORED or member.flag_bits:
+        packed = member.compress_type != ZIP_STORED or member.compress_size != member.file_size
+        if packed or member.flag_bits:
             raise ValueError(f"{name} is packed or encrypted, which hpcfl submit pack never does")
         if member.external_attr != _MODE:
             raise ValueError(f"{name} is a link, or otherwise not a plain file")

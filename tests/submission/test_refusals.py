@@ -394,6 +394,13 @@ def _flipped(content):
     return bytes(damaged)
 
 
+def _listed(content, offset, value):
+    """Return an archive with another number in the list's entry of its first member."""
+    at = content.index(b"PK\x01\x02") + offset
+    number = value.to_bytes(4 if offset > 6 else 2, "little")
+    return content[:at] + number + content[at + len(number) :]
+
+
 def _moved(content):
     """Return an archive with bytes before it, as programs that unpack themselves have them."""
     return b"#!/bin/sh\n" + content
@@ -422,6 +429,14 @@ WRONG_BYTES = {
     "more between": (_between, "has bytes that belong to no file of it"),
     "a comment": (_commented, "or is cut off"),
     "a damaged byte": (_flipped, "it is damaged (Bad CRC-32"),
+    "a format of another time": (
+        lambda content: _listed(content, 6, 99),
+        "it is damaged (zip file version 9.9",
+    ),
+    "more bytes than it unpacks to": (
+        lambda content: _listed(content, 20, 2**31),
+        "is packed or encrypted, which hpcfl submit pack never does",
+    ),
     "very many files": (
         lambda content: _end(content, count=65535, here=65535),
         "claims to have 65535 files",
