@@ -104,6 +104,10 @@ def command(
     if not (names or listing or document):
         raise UsageError("name a table or figure, or give --list or --document")
     chosen = select(names)
+    if not chosen and (again or scale):
+        raise UsageError(
+            f"--{'again' if again else 'scale'} is about what is run: name a table or figure"
+        )
     if plot is not None and (len(chosen) != 1 or chosen[0].draw is None):
         raise UsageError("--plot takes one artefact that has a figure")
     if kept and (again or scale):

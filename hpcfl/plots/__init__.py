@@ -190,11 +190,15 @@ class Drawing:
         Repeats are drawn as one if they are to be pooled, and trainings that were resumed with
         those that they went on from. A UsageError says what does not go together.
         """
+        from hpcfl.plots.naming import named
         from hpcfl.plots.style import Frame, applied
         from hpcfl.results import pooling
 
         width, height = inches_of(self.common.size)
         called = dict(_renamed(text) for text in self.common.label)
+        there = sorted({named(run) for run in runs})
+        for name in called.keys() - {*there}:
+            raise no_such("--label", name, there)
         frame = Frame(width, height, self.common.title, called, pool)
         pools = (pooling.group if pool else pooling.apart)(runs)
         drawn = [run for one in pools for run in one.drawn]

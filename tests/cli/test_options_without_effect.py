@@ -159,3 +159,16 @@ def test_an_option_changes_something_or_is_refused(context, folder, monkeypatch)
             assert found.returncode == 2, (name, found.stderr)
 
     assert ignored == []
+
+
+def test_a_label_of_no_run_and_another_run_of_nothing_are_refused(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    drawn = hpcfl(
+        "plot", "secagg.h5", "--kind", "phases", "--label", "sparse=x", "--output", "x.svg"
+    )
+
+    assert drawn.returncode == 2
+    assert "'sparse'" in drawn.stderr
+    assert not Path("x.svg").exists()
+    for option in (["--again"], ["--scale", "small"]):
+        assert "name a table or figure" in hpcfl("reproduce", "--list", *option).stderr

@@ -106,19 +106,23 @@ def _hidden(evidence: Evidence) -> Finding:
     )
 
 
+def _trained(evidence: Evidence) -> list[tuple[training.Task, list[Result]]]:
+    """Return the tasks that were run, with their results; Missing if there are none."""
+    found = [(task, evidence.trained.get(_task_name(task), [])) for task in training.TASKS]
+    run = [(task, results) for task, results in found if results]
+    if not run:
+        raise Missing("training")
+    return run
+
+
 def _rounds(evidence: Evidence) -> Finding:
     told = []
-    for task in training.TASKS:
-        found = evidence.trained.get(_task_name(task), [])
-        if not found:
-            continue
+    for task, found in _trained(evidence):
         parts = []
         for way in training.WAYS[1:]:
             more = paired(found, way, lambda one: float(one.found["rounds"]))
             parts.append(f"`{way}` {_signed(more)}")
         told.append(f"{task.title}, to {task.target:.0%}: {', '.join(parts)}")
-    if not told:
-        raise Missing("training")
     return Finding(
         "Rounds to an accuracy",
         "Rounds more than `secagg` needs, mean over the seeds with its 95 % interval, each seed "
@@ -152,10 +156,7 @@ def paired(found: Sequence[Result], way: str, figure: Callable[[Result], float])
 
 def _bytes_to_target(evidence: Evidence) -> Finding:
     told = []
-    for task in training.TASKS:
-        found = evidence.trained.get(_task_name(task), [])
-        if not found:
-            continue
+    for task, found in _trained(evidence):
         sent = {
             way: mean_of(
                 [
@@ -168,8 +169,6 @@ def _bytes_to_target(evidence: Evidence) -> Finding:
         }
         parts = [f"`{way}` {estimate} MB" for way, estimate in sent.items()]
         told.append(f"{task.title}: {', '.join(parts)}")
-    if not told:
-        raise Missing("training")
     return Finding(
         "Bytes to an accuracy",
         f"Sent by all devices until the accuracy is reached, means over seeds. {'; '.join(told)}.",
