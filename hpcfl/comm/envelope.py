@@ -105,7 +105,8 @@ def unseal(
 def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver: int | Ids) -> Rows:
     """Return the payloads, shape (k, size), of one row from each sender to its receiver.
 
-    Zeros for a row whose envelope says something else: what is behind it counts as little.
+    Zeros for a row whose envelope says something else: what is behind it counts as little. Where
+    all say what they should, the payloads are not copied.
     """
     headers = read_headers(rows)
     right = (
@@ -116,6 +117,8 @@ def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver:
         & (headers["sender"] == senders)
         & (headers["receiver"] == receiver)
     )
+    if right.all():
+        return rows[:, BYTES:]
     # To choose byte by byte takes ten times as long as to copy.
     payloads = rows[:, BYTES:].copy()
     payloads[~right] = 0

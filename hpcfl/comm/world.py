@@ -15,7 +15,7 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import AgreedUsageError, HpcflError, UsageError
-from hpcfl.system import launch
+from hpcfl.system import allocator, launch
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -361,10 +361,11 @@ _world: World | None = None
 def connect() -> World:
     """Return the world, the same at each call; MPI is initialised if a launcher started ranks.
 
-    A UsageError says that MPI cannot be loaded, or does not see the processes that were started.
+    Memory that this process frees stays with it from then on (`allocator`). A UsageError says that MPI cannot be loaded, or does not see the processes that were started.
     """
     global _world
     if _world is None:
+        allocator.keep_freed()
         _world = _connect()
     return _world
 

@@ -236,7 +236,9 @@ class Committee(CodedProtocol):
         pairs = {"agreement": 1 + members, "derivation": members}
         add(advertise.device, {"message": 2} | pairs)
         advertise.member_down = ENVELOPE_BYTES + keys.KEY_BYTES * devices
-        add(advertise.member, {"message": 1, "agreement": devices, "derivation": devices})
+        # A member agrees once, with all others, and not with the members before.
+        more = max(0, devices - 1 - members)
+        add(advertise.member, {"message": 1, "agreement": more, "derivation": more})
         add(advertise.server, {"message": devices})
 
         share, row = phases["share_input"], self.row_bytes
