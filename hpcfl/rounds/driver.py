@@ -65,7 +65,8 @@ class Round:
         # Called with the live devices of this rank before the upload, outside all timed regions:
         # for vectors that take long to make. All ranks wait for each other afterwards.
         prepare: Prepare | None = None,
-        dropouts: Mapping[int, str],  # the phase before which a device disappears, if it does
+        # The phase before which a device or a helper disappears, if it does.
+        dropouts: Mapping[int, str],
         dim: int,
         largest_message: int,  # bytes that a device sends to the server at once, less envelope
         largest_reply: int | None = None,  # of them those besides its upload; as many, if None
@@ -121,8 +122,7 @@ class Round:
         for number, step in enumerate(self._steps):
             if step.phase not in names[:number]:
                 self._at(BEFORE, step)
-            for id in [id for id in self._live if self._dropouts.get(id) == step.phase]:
-                self._forget_model(self._live.pop(id))
+            self._drop_out(step.phase)
             if step.upload and self._prepare is not None:
                 start = time.perf_counter()
                 self._prepare(self._live)
@@ -137,6 +137,12 @@ class Round:
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
         self._transport.raise_everywhere(self._server_error)
+
+    def _drop_out(self, phase: str) -> None:
+        for id in [id for id, before in self._dropouts.items() if before == phase]:
+            self._helpers.pop(id, None)
+            if id in self._live:
+                self._forget_model(self._live.pop(id))
 
     @staticmethod
     def _forget_model(device: Any) -> None:
