@@ -17,6 +17,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation import sealed, sharing
 from hpcfl.algorithms.aggregation.base import check_finite
+from hpcfl.algorithms.aggregation.cohort import Cohort
 from hpcfl.algorithms.aggregation.costs import Operations, coded, sealed_rows
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
@@ -75,8 +76,6 @@ def measure(progress: Callable[[str], None] = lambda name: None) -> dict[str, li
     `progress` takes the name of each operation that is done.
     """
     found: dict[str, list[float]] = {}
-    # Vectors first, and short ones before long ones: once large arrays were freed, the allocator
-    # keeps their memory, and temporaries cost less than they do in a round.
     for kernel in (
         *(_vectors, _messages, _keys, _sharing, _ring, _masks, _selection, _coding),
         *(_encryption, _noise),
@@ -245,7 +244,19 @@ def _masks() -> Kernels:
     words = np.zeros(BLOCK_BYTES, GROUPS["ring16"].dtype)
     added = cpu_seconds(lambda: GROUPS["ring16"].add_masks(words, seeds, signs))
     yield "mask_byte", _per(added, len(seeds) * words.nbytes)
-    yield "keystream", cpu_seconds(lambda: FQ.elements([bytes(16)], [4]))
+    keystream = cpu_seconds(lambda: FQ.elements([bytes(16)], [4]))
+    yield "keystream", keystream
+
+    # One coordinate in a segment: the masks of a device's pairs cost next to nothing but looking
+    # up what is in common, a key and a keystream for each.
+    cohort, middle = Cohort(Parameters(DEVICES, DEVICES)), DEVICES // 2
+    near = range(middle - cohort.cohort_size + 1, middle + cohort.cohort_size)
+    others = [(place, place, bytes(32)) for place in near if place != middle]
+    ids, secrets = [id for id, _, _ in others], [secret for _, _, secret in others]
+    derived = cpu_seconds(lambda: cohort.pair_keys(0, middle, ids, secrets, "additive mask"))
+    known = median(keystream) + median(derived) / len(others)
+    pairs = cpu_seconds(lambda: cohort.pair_masks(0, (middle, middle), others))
+    yield "common_run", [each / len(others) - known for each in pairs]
 
 
 def _selection() -> Kernels:

@@ -15,9 +15,9 @@ from functools import cache
 # Parameters of mallopt, as in malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 # Larger arrays are the system's, which has them back at once: the most that glibc allows for.
-LARGEST_KEPT = 1 << 25
+LARGEST_KEPT = 1 << 23
 # So much may be free at the end of the heap before it is given back.
-KEPT_FREE = 1 << 28
+KEPT_FREE = 1 << 30
 # By which users of glibc say so themselves.
 SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
@@ -36,7 +36,5 @@ def keep_freed() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False  # not glibc
-    kept: bool = all(
-        [mallopt(_MMAP_THRESHOLD, LARGEST_KEPT), mallopt(_TRIM_THRESHOLD, KEPT_FREE)]
-    )
+    kept: bool = all([mallopt(_MMAP_THRESHOLD, LARGEST_KEPT), mallopt(_TRIM_THRESHOLD, KEPT_FREE)])
     return kept

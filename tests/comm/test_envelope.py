@@ -36,3 +36,17 @@ def test_a_part_of_it_is_copied(part):
 
     assert not np.shares_memory(message, payload)
     np.testing.assert_array_equal(message[envelope.BYTES :], before)
+
+
+def test_rows_are_opened_where_they_are_unless_one_is_no_row():
+    senders, held = np.arange(3), np.arange(24, dtype=np.uint8).reshape(3, 8)
+    block = np.concatenate([envelope.seal_rows(2, 5, id, [9], held[id : id + 1]) for id in senders])
+    sealed = block.copy()
+    payloads = envelope.unseal_rows(block, 2, 5, senders, 9)
+
+    np.testing.assert_array_equal(payloads, held)
+    assert np.shares_memory(payloads, block)
+
+    others = envelope.unseal_rows(block, 2, 5, np.array([0, 7, 2]), 9)
+    np.testing.assert_array_equal(others, held * np.array([[1], [0], [1]]))
+    np.testing.assert_array_equal(block, sealed)

@@ -212,6 +212,27 @@ def test_the_derivations_of_masks_are_counted(protocol, devices, options, derive
     assert derived == pytest.approx(modelled)
 
 
+@pytest.mark.parametrize("devices", [4, 16])
+def test_the_keys_of_a_committee_are_counted(devices, monkeypatch):
+    """A device agrees with the members, a member with all devices: none does both."""
+    derive, contexts = keys.derive, []
+
+    def counted(secret, context, *length):
+        contexts.append(context)
+        return derive(secret, context, *length)
+
+    monkeypatch.setattr(keys, "derive", counted)
+    experiment = built("committee", devices, 500, dropout=0.0)
+    members = int(played(experiment)[0].in_committee.sum())
+    phase = next(phase for phase in expected(experiment) if phase.name == "advertise_keys")
+    by_all = devices * phase.device["derivation"] + members * phase.member["derivation"]
+    found = 3 * (members * (devices - 1) + (devices - members) * members)
+
+    assert len(contexts) == found == 3 * by_all
+    assert phase.device["agreement"] == 1 + members
+    assert phase.member["agreement"] == phase.member["derivation"]
+
+
 @pytest.mark.parametrize("degree", [None, 4])
 def test_shares_and_their_checks_are_counted(degree):
     experiment = built("secagg", 10, 1000, degree=degree)

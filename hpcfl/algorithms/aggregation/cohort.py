@@ -506,6 +506,7 @@ class Cohort(SecAgg):
             # The pair's secret, and the key of the run.
             "derivation": 2 * both,
             "keystream": both,
+            "common_run": both,
             **streamed(group, common, run),
         }
         own: Operations = {"keystream": 1, **streamed(group, run, run)}

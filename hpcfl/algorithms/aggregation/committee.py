@@ -237,7 +237,7 @@ class Committee(CodedProtocol):
         add(advertise.device, {"message": 2} | pairs)
         advertise.member_down = ENVELOPE_BYTES + keys.KEY_BYTES * devices
         # A member agrees once, with all others, and not with the members before.
-        more = max(0, devices - 1 - members)
+        more = devices - 1 - members
         add(advertise.member, {"message": 1, "agreement": more, "derivation": more})
         add(advertise.server, {"message": devices})
 

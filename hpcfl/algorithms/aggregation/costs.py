@@ -32,6 +32,7 @@ OPERATIONS = {
     "settled": "sharing",  # a holder's answer compared with those of the dealer's other holders
     "ring": "sharing",  # the server's look-ups for a device whose neighbours are on a ring
     "keystream": "masks",  # a keystream opened
+    "common_run": "masks",  # what two devices of a cohort both send looked up, for their mask
     "mask_word": "masks",  # a word of it, an element of F_q, added to a vector
     "masked": "masks",  # an element of a vector in F_q reduced, once all its masks are added
     "gap": "selection",  # a gap between selected coordinates drawn
