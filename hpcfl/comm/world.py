@@ -361,7 +361,8 @@ _world: World | None = None
 def connect() -> World:
     """Return the world, the same at each call; MPI is initialised if a launcher started ranks.
 
-    Memory that this process frees stays with it from then on (`allocator`). A UsageError says that MPI cannot be loaded, or does not see the processes that were started.
+    Memory that this process frees stays with it from then on (`allocator`). A UsageError says that
+    MPI cannot be loaded, or does not see the processes that were started.
     """
     global _world
     if _world is None:
