@@ -66,7 +66,8 @@ class Round:
         # Called with the live devices of this rank before the upload, outside all timed regions:
         # for vectors that take long to make. All ranks wait for each other afterwards.
         prepare: Prepare | None = None,
-        dropouts: Mapping[int, str],  # the phase before which a device disappears, if it does
+        # The phase before which a device or a helper disappears, if it does.
+        dropouts: Mapping[int, str],
         dim: int,
         largest_message: int,  # bytes that a device sends to the server at once, less envelope
         largest_reply: int | None = None,  # of them those besides its upload; as many, if None
@@ -124,8 +125,7 @@ class Round:
         for number, step in enumerate(self._steps):
             if step.phase not in names[:number]:
                 self._at(BEFORE, step)
-            for id in [id for id in self._live if self._dropouts.get(id) == step.phase]:
-                self._forget_model(self._live.pop(id))
+            self._drop_out(step.phase)
             if step.upload and self._prepare is not None:
                 start = time.perf_counter()
                 self._prepare(self._live)
@@ -144,6 +144,12 @@ class Round:
 
     def _blamed(self, step: Step) -> AbstractContextManager[None]:
         return blamed(f"{self._called}, phase {step.phase}")
+
+    def _drop_out(self, phase: str) -> None:
+        for id in [id for id, before in self._dropouts.items() if before == phase]:
+            self._helpers.pop(id, None)
+            if id in self._live:
+                self._forget_model(self._live.pop(id))
 
     @staticmethod
     def _forget_model(device: Any) -> None:

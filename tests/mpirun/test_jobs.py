@@ -138,6 +138,19 @@ def test_helpers_on_ranks_of_their_own_tell_the_same(tmp_path):
     assert [([], []), ([], [0]), ([], [1]), ([*range(7)], [])] == found
 
 
+def test_helpers_that_drop_out_cost_nothing_on_ranks_of_their_own(tmp_path):
+    runs = []
+    for ranks in (1, 6):
+        given = ("assisted", *SMALL, "--devices", 7, "--helpers", 3, "--helper-dropout", 2)
+        (summary,) = bench(ranks, tmp_path / str(ranks), *given)
+        assert summary["rounds_validated"] == summary["rounds_total"]
+        runs.append(load(Path(summary["path"])))
+
+    for name in ("bytes_up", "bytes_down", "survived", "helper_bytes_up", "helper_bytes_down"):
+        np.testing.assert_array_equal(getattr(runs[1], name), getattr(runs[0], name))
+    assert {1} == {*(runs[1].helper_bytes_up[:, runs[1].phases.index("unmask")] > 0).sum(axis=1)}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("protocol", ["assisted", "committee", "lightsecagg"])
 @pytest.mark.parametrize("devices", [3, 40])

@@ -1,39 +1,129 @@
-"""Helpers, coded masks and committees: exact sums for 3 to 40 devices, whoever is gone."""
+"""Helpers, coded masks, committees, ciphertexts: exact sums for 3 to 40 devices, whoever is gone.
+
+Sums are compared with those of plain integers, modulo the group: vectors are multiples of what
+values are rounded to, so that nothing is, and no code of a protocol says what is expected.
+"""
+
+from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
 from protocol_rounds import enrolled, make, play
 
 from hpcfl.algorithms.aggregation import find
+from hpcfl.comm.phases import phase_names
+from hpcfl.crypto import ckks
+
+Q = 2**32 - 5
+DIM, LARGEST = 37, 2**25
+# Who vanishes: any devices, or those alone that do more than the others.
+ROLES = {
+    "assisted": ("device",),
+    "lightsecagg": ("device",),
+    "committee": ("device", "member"),
+    "ckks": ("device", "member"),
+}
+NUMBERS = range(3, 41)
+
+
+def phases_of(name):
+    """Return the phases of a round before which devices can vanish: they enrolled earlier."""
+    return [phase for phase in phase_names(find(name).steps) if phase != "result"]
+
+
+def cases():
+    """Return everything to be played; the quick tier has one phase and role for each number."""
+    found = []
+    for (name, roles), devices in product(ROLES.items(), NUMBERS):
+        ways = [*product(phases_of(name), roles)]
+        for number, way in enumerate(ways):
+            marks = () if number == devices % len(ways) else pytest.mark.full
+            found.append(pytest.param(name, devices, *way, marks=marks))
+    return found
 
 
 def protocol_of(name, devices):
     """Return a protocol in which a tenth of the devices may drop out; they enrol if they must."""
-    if name != "assisted":
-        return make(name, devices, 30, dropout=0.1)
-    protocol = make(name, devices, 30, dropout=0.1, helpers=2)
+    # A vector's weight is 1 / N.
+    options = {"dropout": 0.1, "levels": LARGEST * devices}
+    if find(name).enrolment(devices, find(name).default_helpers) is None:
+        return make(name, devices, DIM, **options)
+    if find(name).default_helpers:
+        # Every other time in a ring.
+        options |= {"helpers": 2, "group": ("fq", "ring32")[devices % 2]}
+    protocol = make(name, devices, DIM, **options)
     protocol.join(enrolled(name, devices, security="passive"), range(devices), devices)
     return protocol
 
 
-def most_gone(protocol):
-    """Return how many devices may be missing, members of a committee or not, without harm."""
-    devices, code = protocol.parameters.devices, getattr(protocol, "code", None)
-    most = devices - protocol.parameters.threshold
-    return most if code is None else min(most, code.devices - code.needed)
+def members_of(protocol, index):
+    """Return the devices that do more than the others in a round that all are there for."""
+    if protocol.name == "committee":
+        return play(protocol, index=index, before="share_input").server.committee
+    return [0, 1] if protocol.name == "ckks" else []  # who tells the sum
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["assisted", "lightsecagg", "committee"])
-@pytest.mark.parametrize("devices", range(3, 41))
-def test_sums_are_exact_with_as_many_gone_as_may_be_before_each_phase(name, devices):
-    generator = np.random.default_rng(devices)
-    for phase in find(name).phases():
-        # Devices drop out of a round, not of the enrolment before it.
-        if phase == "result" or (name == "assisted" and phase == "advertise_keys"):
-            continue
-        protocol = protocol_of(name, devices)
-        gone = generator.choice(devices, most_gone(protocol), replace=False).tolist()
-        index = int(generator.integers(2**31))
+def uploaded_before(protocol, phase):
+    phases = protocol.phases()
+    return phases.index(phase) > phases.index(protocol.upload_phase())
 
-        play(protocol, dropouts=dict.fromkeys(gone, phase), index=index).goes_on()
+
+def most_gone(protocol, phase):
+    """Return how many devices may vanish before a phase, and how many members among them."""
+    devices, uploaded = protocol.parameters.devices, uploaded_before(protocol, phase)
+    if protocol.name == "lightsecagg":
+        return devices - protocol.code.needed, devices
+    most = devices if uploaded else devices - protocol.parameters.threshold
+    if protocol.name == "committee":
+        return most, protocol.code.devices - protocol.code.needed
+    # One that tells the sum is enough.
+    return most, 1 if protocol.name == "ckks" and uploaded else devices
+
+
+def vanishing(protocol, phase, role, members, generator):
+    """Return as many devices of a role as may vanish before a phase, chosen at random."""
+    ids = generator.permutation(protocol.parameters.devices).tolist()
+    of_members = [id for id in ids if id in members]
+    others = [id for id in ids if id not in members]
+    most, most_members = most_gone(protocol, phase)
+    candidates = of_members[:most_members]
+    if role == "device":
+        candidates = others + candidates
+    return candidates[:most]
+
+
+@pytest.fixture
+def keys_read_once(monkeypatch):
+    """Read the key that devices share once: to do so for each is most of such a round's time."""
+    tenseal = pytest.importorskip("tenseal")
+    monkeypatch.setattr(tenseal, "context_from", cache(tenseal.context_from))
+
+
+@pytest.mark.parametrize(("name", "devices", "phase", "role"), cases())
+def test_a_sum_is_that_of_plain_integers_with_as_many_gone_as_may_be(
+    name, devices, phase, role, request
+):
+    if name == "ckks":
+        request.getfixturevalue("keys_read_once")
+    generator = np.random.default_rng((devices, len(phase)))
+    integers = generator.integers(-LARGEST, LARGEST + 1, (devices, DIM))
+    protocol = protocol_of(name, devices)
+    index = int(generator.integers(2**31))
+    gone = vanishing(protocol, phase, role, members_of(protocol, index), generator)
+    assert gone
+    step = devices / 2**ckks.STEP_BITS if name == "ckks" else 1 / LARGEST
+
+    played = play(protocol, integers * step, dict.fromkeys(gone, phase), index=index)
+
+    stay = range(devices) if uploaded_before(protocol, phase) else {*range(devices)} - {*gone}
+    assert sorted(stay) == played.server.survivors
+    played.nobody_left()
+    total = [sum(int(integers[id, k]) for id in stay) for k in range(DIM)]
+    if name == "ckks":
+        assert total == np.ldexp(played.server.total, ckks.STEP_BITS).tolist()
+    else:
+        modulus = Q if protocol.parameters.group == "fq" else 2**32
+        told = played.server.total.tolist()
+        assert [value % modulus for value in total] == [value % modulus for value in told]
+        assert max(map(abs, told)) <= modulus // 2
