@@ -204,7 +204,7 @@ def _measured(
     around = calibration.seconds(phase.around)
     if ranks == 1:
         by_devices = working * device + phase.members * member
-        return by_devices + protocol.helpers * helper + server + around
+        return by_devices + protocol.helpers_in_round * helper + server + around
     if network is None and calibration.ranks != ranks:
         return None
     workers = ranks - 1 - protocol.helpers

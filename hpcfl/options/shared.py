@@ -236,6 +236,16 @@ class ProtocolOptions(OptionGroup):
         unit="helpers",
         section=Section.SIZE,
     )
+    helper_dropout: int = option(
+        0,
+        "Number of helpers, other ones in every round, that drop out before devices upload; rounds "
+        "do without so many (assisted).",
+        at_least=0,
+        recorded="if given",
+        label=True,
+        unit="helpers",
+        section=Section.SIZE,
+    )
     threads: int = option(
         1,
         "Threads of a rank that mask and unmask whole vectors (not sparse, cohort and fedavg).",

@@ -40,7 +40,7 @@ def figures(run: Run) -> dict[str, tuple[float, float]]:
     """Return bytes that a party sends in a round, and its CPU seconds, means over measured rounds.
 
     Of a ``device`` whose vector is in the sum, of such a ``member`` of a committee, and of a
-    ``helper``, as far as the run has any.
+    ``helper`` that has not dropped out, as far as the run has any.
     """
     kept = run.measured
     survived, ordinary = run.survived[kept], run.ordinary[kept]
@@ -50,8 +50,13 @@ def figures(run: Run) -> dict[str, tuple[float, float]]:
         if among.any():
             found[party] = float(sent[among].mean()), float(spent[among].mean())
     if run.helpers and run.helper_bytes_up is not None and run.helper_cpu_seconds is not None:
-        up, cpu = run.helper_bytes_up[kept], run.helper_cpu_seconds[kept]
-        found["helper"] = float(up.sum(axis=1).mean()), float(cpu.sum(axis=1).mean())
+        there = run.helped[kept]
+        if there.any():
+            up, cpu = (
+                run.helper_bytes_up[kept].sum(axis=1),
+                run.helper_cpu_seconds[kept].sum(axis=1),
+            )
+            found["helper"] = float(up[there].mean()), float(cpu[there].mean())
     return found
 
 

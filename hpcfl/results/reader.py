@@ -233,6 +233,16 @@ class Run:
         return 0 if self.helper_cpu_seconds is None else self.helper_cpu_seconds.shape[-1]
 
     @property
+    def helped(self) -> NDArray[np.bool_]:
+        """Which helpers sent or received anything in which rounds, shape (rounds, K).
+
+        A helper that has dropped out of a round costs nothing in it, and is no part of means.
+        """
+        if self.helper_messages_up is None or self.helper_messages_down is None:
+            return np.zeros((self.rounds, 0), np.bool_)
+        return (self.helper_messages_up + self.helper_messages_down).sum(axis=1) > 0
+
+    @property
     def helper_ranks(self) -> slice:
         """The ranks of helpers, behind the server's; none of them in one process."""
         return slice(self.server_ranks, self.server_ranks + self.helpers)
@@ -278,8 +288,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     follows another major version of the schema, or is damaged.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
+    files.require(path)
     try:
         heaps.check(path)
         # Without a lock: the writer holds one, and what it does is safe to look at.

@@ -243,13 +243,12 @@ def _of_helpers(run: Run, phase: int) -> dict[str, Any]:
         return {}
     kept = run.measured
     up, down = (
-        _with_total(getattr(run, f"helper_{name}")[kept])[:, phase]
+        _with_total(getattr(run, f"helper_{name}")[kept])[:, phase][run.helped[kept]]
         for name in ("bytes_up", "bytes_down")
     )
-    some = bool(kept.any())
     return {
-        "helper_bytes_up_mean": float(up.mean()) if some else None,
-        "helper_bytes_down_mean": float(down.mean()) if some else None,
+        "helper_bytes_up_mean": float(up.mean()) if up.size else None,
+        "helper_bytes_down_mean": float(down.mean()) if down.size else None,
         "helper_cpu_seconds": Percentiles.of(run.slowest_cpu_seconds("helper")[:, phase]),
     }
 

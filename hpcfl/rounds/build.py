@@ -86,7 +86,16 @@ def build(
     droppable = [name for name in phase_names(protocol.steps) if name not in ("model", "result")]
     if phase not in droppable:
         raise no_such("phase", phase, droppable, place=f"{protocol.name}: ")
-    return protocol, DropoutSchedule(devices, options.dropout, options.dropout_model, phase, seed)
+    return protocol, DropoutSchedule(
+        devices,
+        options.dropout,
+        options.dropout_model,
+        phase,
+        seed,
+        protocol.upload_phase(),
+        protocol.helpers,
+        protocol.helpers - protocol.helpers_in_round,
+    )
 
 
 def check_degree(options: RoundOptions, devices: int) -> None:

@@ -34,6 +34,8 @@ class FileUpdates(Updates):
         self._read: dict[int, Vector] = {}
         try:
             weights = self._open(path)
+        except UsageError:
+            raise
         except OSError as error:
             raise UsageError(
                 f"the updates in {path} cannot be read: {error.strerror or error}"
@@ -66,7 +68,7 @@ class FileUpdates(Updates):
     def _open(self, path: Path) -> Any:
         """Set the rows, of which none is read yet; return the weights, None without any."""
         if path.suffix not in HDF5_SUFFIXES:
-            with path.open("rb") as raw:
+            with files.opened(path) as raw:
                 shape, column_major, dtype = files.npy_header(raw)
                 here = path.stat().st_size - raw.tell()
                 if math.prod(shape) * dtype.itemsize != here:
@@ -81,6 +83,7 @@ class FileUpdates(Updates):
             return None
         import h5py
 
+        files.require(path)
         file = h5py.File(path, "r", locking="best-effort")
         self._rows = _dataset(file, "updates")
         if not file.id.links.exists(b"weights"):

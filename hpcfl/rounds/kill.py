@@ -67,7 +67,8 @@ def plan(texts: Iterable[str], world: World, experiments: Sequence[Any]) -> list
 
 def _check(kill: Kill, experiment: Any, ranks: int) -> None:
     phases = experiment.protocol.phases()
-    last_rank = min(ranks - 1, experiment.devices)
+    beside = experiment.options.server_ranks + experiment.protocol.helpers
+    last_rank = min(ranks, experiment.devices + beside) - 1
     if kill.phase not in phases:
         raise no_such(
             f"phase of {experiment.protocol.name} called", kill.phase, phases, place="--kill: "

@@ -19,6 +19,7 @@ from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping import states
 from hpcfl.sweeping.cells import Cell
 from hpcfl.system import outputs
+from hpcfl.system.files import opened
 
 INDEX = "index.json"
 SCHEMA = "hpcfl-index/1"
@@ -76,11 +77,11 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
 def _read(files: Sequence[Path]) -> tuple[list[Run], list[str]]:
     runs, warnings = [], []
     for file in files:
-        if _at_work(file):
-            warnings.append(f"{file} is being written right now; left out")
-            continue
         try:
-            runs.append(load(file))
+            if _at_work(file):
+                warnings.append(f"{file} is being written right now; left out")
+            else:
+                runs.append(load(file))
         except HpcflError as error:
             warnings.append(f"{error}; left out")
     if not runs:
@@ -96,8 +97,8 @@ def _at_work(file: Path) -> bool:
     try:
         import fcntl  # of POSIX systems alone
 
-        with file.open("rb") as opened:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with opened(file) as content:
+            fcntl.flock(content, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except (ImportError, OSError):

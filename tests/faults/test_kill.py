@@ -289,6 +289,22 @@ def test_a_dead_helper_ends_the_round_with_a_sentence_and_keeps_the_rounds_befor
     assert (run.status, run.validated.tolist()) == ("failed", [True] * 2)
 
 
+def test_a_round_that_can_do_without_a_helper_is_lost_where_another_one_is_dead(tmp_path):
+    """Of three, one drops out of every round: the dead one is the second that is missing."""
+    done, run = bench(
+        *(tmp_path, 6, "assisted", *SMALL, "--devices", 6, "--rounds", 30),
+        *("--helpers", 3, "--helper-dropout", 1),
+        *kill(1, "masked_input", 2, "before"),
+    )
+
+    assert done.returncode == 1
+    assert "cannot begin: 1 of 3 helpers are there, and 2 are needed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert run.status == "failed"
+    assert len(run.validated) >= 2
+    assert run.validated.all()
+
+
 def test_helpers_go_on_without_a_dead_rank_of_devices(tmp_path):
     done, run = bench(
         *(tmp_path, 8, "assisted", *SMALL, "--rounds", 3), *kill(4, "masked_input", 1, "before")

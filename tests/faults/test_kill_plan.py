@@ -55,6 +55,14 @@ def test_what_cannot_be_is_refused(text, sentence):
         plan([text], world(), experiments(8, 5))
 
 
+def test_helpers_and_all_ranks_of_devices_behind_them_can_die():
+    helped = [Experiment.prepare(BenchOptions("assisted", dim=5, helpers=3), 4)]
+    kill = Kill(frozenset({1, 7}), "unmask", 0)
+    assert [kill] == plan(["rank=1+7,phase=unmask,round=0"], world(), helped)
+    with pytest.raises(UsageError, match=r"rank 8 holds no device; .* to 7"):
+        plan(["rank=8,phase=unmask,round=0"], world(), helped)
+
+
 def test_the_refusals_say_how_to_get_ranks_that_can_die():
     text = "rank=1,phase=unmask,round=0"
     with pytest.raises(UsageError, match=r"a process without any: .*mpirun --with-ft ulfm"):

@@ -138,6 +138,19 @@ def test_helpers_on_ranks_of_their_own_tell_the_same(tmp_path):
     assert [([], []), ([], [0]), ([], [1]), ([*range(7)], [])] == found
 
 
+def test_helpers_that_drop_out_cost_nothing_on_ranks_of_their_own(tmp_path):
+    runs = []
+    for ranks in (1, 6):
+        given = ("assisted", *SMALL, "--devices", 7, "--helpers", 3, "--helper-dropout", 2)
+        (summary,) = bench(ranks, tmp_path / str(ranks), *given)
+        assert summary["rounds_validated"] == summary["rounds_total"]
+        runs.append(load(Path(summary["path"])))
+
+    for name in ("bytes_up", "bytes_down", "survived", "helper_bytes_up", "helper_bytes_down"):
+        np.testing.assert_array_equal(getattr(runs[1], name), getattr(runs[0], name))
+    assert {1} == {*(runs[1].helper_bytes_up[:, runs[1].phases.index("unmask")] > 0).sum(axis=1)}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("protocol", ["assisted", "committee", "lightsecagg"])
 @pytest.mark.parametrize("devices", [3, 40])
@@ -223,8 +236,28 @@ def test_a_rank_that_crashes_ends_the_job_with_its_traceback(tmp_path):
     job = mpirun(5, "hpcfl", "bench", "faulty_protocols:Crashing", *SMALL, "--output", tmp_path)
 
     assert job.returncode != 0
-    assert "ZeroDivisionError: device 2 divides by zero" in job.stderr
+    assert "TypeError: unsupported operand" in job.stderr
     assert re.search(r"\[rank 3 on \S+\] Traceback", job.stderr)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("Dividing", "DividingDevice.send_upload"),
+        ("DividingAtTheServer", "DividingServer.receive_upload"),
+    ],
+)
+def test_what_code_of_ones_own_raises_is_said_by_one_rank(name, method, tmp_path):
+    job = mpirun(5, "hpcfl", "bench", f"faulty_protocols:{name}", *SMALL, "--output", tmp_path)
+    (path,) = tmp_path.glob("*.h5")
+    (said,) = re.findall(r"^.*Error: .*$", job.stderr, re.MULTILINE)
+
+    assert job.returncode != 0
+    assert "Error: round 1 of the protocol 'dividing" in said
+    assert f"phase upload: {method} raised ZeroDivisionError: " in said
+    assert "faulty_protocols.py:" in said
+    assert "Traceback" not in job.stderr
+    assert load(path).rounds == 1
 
 
 def test_a_device_that_refuses_costs_the_round_itself_and_is_reported(tmp_path):

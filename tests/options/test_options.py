@@ -60,6 +60,7 @@ PROTOCOL: dict[str, tuple[list[Any], list[Any]]] = {
     "threads": ([1, 1000], [0, -1]),
     "committee": ([2], [1, 0]),
     "helpers": ([1], [0, -1]),
+    "helper_dropout": ([0, 1], [-1]),
     "helper_mbps": ([1e-9], [1e-10, 0.0, -1.0, INF, NAN]),
     "downlink_mbps": ([1e-9], [1e-10, 0.0, INF, NAN]),
     "latency_ms": ([0.0], [-0.001, INF, NAN]),
@@ -245,7 +246,7 @@ def test_what_an_option_is_for_is_said_by_its_field():
     assert set(naming.TOLD_APART) == {
         *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
         *("security", "group", "levels", "clip", "rotate", "model_update", "threads", "helpers"),
-        *("committee", "shared"),
+        *("helper_dropout", "committee", "shared"),
         *("error_feedback", "per_round", "sampling"),
         *("epsilon", "noise_multiplier", "noise"),
         *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),

@@ -49,6 +49,7 @@ VALUES = {
     "shared": True,
     "committee": 3,
     "helpers": 3,
+    "helper_dropout": 1,
     "threads": 2,
     "rotate": True,
     "uplink_mbps": 10.0,

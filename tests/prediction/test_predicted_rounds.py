@@ -71,6 +71,7 @@ def expected(experiment):
         ("common", 9, 500, {"alpha": 0.2}),
         ("prf", 8, 700, {"dropout": 0.0}),
         ("assisted", 9, 700, {"bits": "12", "helpers": 3}),
+        ("assisted", 9, 700, {"helpers": 10, "helper_dropout": 3}),
         ("assisted", 9, 700, {"shared": True, "alpha": 0.3}),
         ("lightsecagg", 9, 700, {}),
         ("committee", 16, 700, {"dropout": 0.0}),
@@ -95,8 +96,13 @@ def test_bytes_are_exact_where_nothing_is_left_to_chance(protocol, devices, dim,
             assert set(up[record.in_committee].tolist()) <= members, phase.name
             members = {phase.down + phase.member_down}
             assert set(down[record.in_committee].tolist()) <= members, phase.name
-            assert set(record.helper_bytes_up[number].tolist()) <= {phase.helper_up}
-            assert set(record.helper_bytes_down[number].tolist()) <= {phase.helper_down}
+            for found, bytes_of_one in (
+                (record.helper_bytes_up[number], phase.helper_up),
+                (record.helper_bytes_down[number], phase.helper_down),
+            ):
+                assert set(found.tolist()) <= {0, bytes_of_one}
+                moving = experiment.protocol.helpers_in_round if bytes_of_one else 0
+                assert np.count_nonzero(found) == moving
 
 
 def test_what_has_changed_of_the_model_is_predicted_from_the_second_round_on():

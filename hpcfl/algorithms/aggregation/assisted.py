@@ -5,6 +5,10 @@ the masks PRF(k_ih, r), and is done. The server tells the helpers who is in the 
 answers with what takes its masks off that: minus the sum of theirs, one vector. A device that is
 missing costs nothing, whenever it vanishes; a helper that is missing costs the round.
 
+Unless a round can do without some (``--helper-dropout M``, ours): then helpers say that they are
+there, devices are told which ones are, and mask with those alone. A helper that vanishes afterwards
+still costs the round. In return, M + 1 helpers must not pool what they know with the server.
+
 It is e-SeaFL (arXiv:2304.03841) against parties that are curious, without its commitments. A vector
 is hidden as long as one helper does not pool what it knows with the server: the sum of the masks
 that this helper has in common with the survivors is all that it tells. With K = 1 it is additive
@@ -23,6 +27,9 @@ advertise_keys  to the server  public key (32 bytes); once
 advertise_keys  to devices     the K helpers' keys, bits of those whose keys were received; once
 advertise_keys  to helpers     the n devices' keys, zeros for one that sent none; once
 model           to devices     d float32
+masked_input    helper to      nothing: it is there (``--helper-dropout``)
+                server
+masked_input    to devices     bits of the K helpers that are there (the same)
 masked_input    to the server  d group elements, or alpha d of them (``--shared``)
 unmask          to helpers     bits of the devices whose vectors are in the sum
 unmask          helper to      as many: minus the sum of these devices' masks
@@ -32,7 +39,7 @@ unmask          helper to      as many: minus the sum of these devices' masks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,17 +158,15 @@ class AssistedMember(EnrolledDevice):
         """Return the public key."""
         return np.frombuffer(self._pair.public, np.uint8)
 
-    def mask_keys(self, round_index: int) -> list[bytes]:
-        """Return the keys of the masks with all helpers, for one round later than all before."""
+    def mask_keys(self, round_index: int, helpers: Iterable[int]) -> list[bytes]:
+        """Return the keys of the masks with some helpers, for one round later than all before."""
         if not self._secrets:
             raise RefusedError(f"device {self.id} refuses round {round_index}: it has not enrolled")
         # The difference of two vectors under the same masks would be in the clear.
         self.enter(round_index)
         context, size = mask_context(round_index), SECRET_BYTES
-        return [
-            keys.derive(self._secrets[start : start + size], context)
-            for start in range(0, len(self._secrets), size)
-        ]
+        starts = (size * helper for helper in helpers)
+        return [keys.derive(self._secrets[start : start + size], context) for start in starts]
 
 
 class HelpingMember:
@@ -257,15 +262,23 @@ class OneHelperKeepsApart(Promise):
     """What holds while one helper does not pool what it knows with the server."""
 
     helpers: int
+    dropping: int  # of them, so many may drop out of a round
     threshold: int
 
     @property
     def claim(self) -> str:
-        apart = "the helper does" if self.helpers == 1 else f"one of {self.helpers} helpers does"
+        # Those that drop out may be the ones that keep apart.
+        apart = 1 + self.dropping
+        if apart > 1:
+            does = f"{apart} of {self.helpers} helpers do not pool what they know"
+        elif self.helpers > 1:
+            does = f"one of {self.helpers} helpers does not pool what it knows"
+        else:
+            does = "the helper does not pool what it knows"
         return (
-            f"as long as {apart} not pool what it knows with the server, this learns the sum of at "
-            f"least {self.threshold} devices' vectors, with devices that collude that of the "
-            "others. A helper answers for no fewer, once a round"
+            f"as long as {does} with the server, this learns the sum of at least {self.threshold} "
+            "devices' vectors, with devices that collude that of the others. A helper answers for "
+            "no fewer, once a round"
         )
 
     @property
@@ -276,6 +289,13 @@ class OneHelperKeepsApart(Promise):
         if outcome.survivors >= self.threshold:
             return None
         return f"a sum of {outcome.survivors} devices is not one of {self.threshold}"
+
+
+# Where a round can do without some helpers, these come before the upload, and are of its phase.
+ROLL_CALL = (
+    Step("masked_input", Pattern.GATHER, Role.HELPER, message="ready"),
+    Step("masked_input", Pattern.BROADCAST, message="ready"),
+)
 
 
 class Assisted(QuantisedProtocol):
@@ -289,7 +309,7 @@ class Assisted(QuantisedProtocol):
     default_helpers = 2
     not_attacked = "no mask of a single device is ever told"
     not_active = "helpers do not check that all were told the same survivors"
-    steps = (
+    steps: tuple[Step, ...] = (
         Step("model", Pattern.BROADCAST),
         Step("masked_input", Pattern.GATHER, upload=True),
         Step("unmask", Pattern.BROADCAST, Role.HELPER),
@@ -299,7 +319,7 @@ class Assisted(QuantisedProtocol):
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        used = {"degree", "threads", *(["alpha"] if options.shared else [])}
+        used = {"degree", "threads", "helper_dropout", *(["alpha"] if options.shared else [])}
         return super().uses(options) | used
 
     def __init__(self, parameters: Parameters) -> None:
@@ -310,6 +330,27 @@ class Assisted(QuantisedProtocol):
                 f"assisted masks with helpers, so --degree {parameters.degree} has no effect: "
                 "leave it out"
             )
+        if parameters.helper_dropout >= self.helpers:
+            raise UsageError(
+                f"--helper-dropout is {parameters.helper_dropout}, of {self.helpers}: at least one "
+                "helper must stay; give more of them by --helpers"
+            )
+        if parameters.helper_dropout:
+            upload = next(k for k, step in enumerate(self.steps) if step.upload)
+            self.steps = (*self.steps[:upload], *ROLL_CALL, *self.steps[upload:])
+
+    @property
+    def helpers_in_round(self) -> int:
+        return self.helpers - self.parameters.helper_dropout
+
+    def lacks(self, helpers: Sequence[int]) -> str | None:
+        """Return in a clause why a round cannot be with just these helpers; None if it can."""
+        if len(helpers) >= self.helpers_in_round:
+            return None
+        return (
+            f"{len(helpers)} of {self.helpers} helpers are there, and {self.helpers_in_round} are "
+            "needed"
+        )
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> AgreedWithHelpers:
@@ -329,7 +370,9 @@ class Assisted(QuantisedProtocol):
         return {"helpers": self.helpers}
 
     def promises(self) -> list[Promise]:
-        return [OneHelperKeepsApart(self.helpers, self.parameters.threshold), *super().promises()]
+        parameters = self.parameters
+        apart = OneHelperKeepsApart(self.helpers, parameters.helper_dropout, parameters.threshold)
+        return [apart, *super().promises()]
 
     @property
     def upload_dim(self) -> int:
@@ -368,15 +411,22 @@ class Assisted(QuantisedProtocol):
             add(phases["masked_input"].device, converted(dim) | at("scattered", dim, whole))
             add(phases["result"].server, converted(dim) | at("scattered", dim / 2, dim))
         upload = phases["masked_input"]
-        masked_upload(upload, group, dim, survivors, self.helpers)
-        add(upload.device, {"derivation": self.helpers})
+        helpers = self.helpers_in_round
+        masked_upload(upload, group, dim, survivors, helpers)
+        add(upload.device, {"derivation": helpers})
+        if self.parameters.helper_dropout:
+            upload.receives(-(-self.helpers // 8), survivors)
+            upload.helper_up = ENVELOPE_BYTES
+            add(upload.device, {"message": 1})
+            add(upload.helper, {"message": 1})
+            add(upload.server, {"message": helpers + 1})
         unmask = phases["unmask"]
         work = {"message": 2, "derivation": survivors} | packed(group, dim)
         add(unmask.helper, work | masks(group, survivors, dim))
         unmask.helper_down = ENVELOPE_BYTES - (-(self.population or self.parameters.devices) // 8)
         unmask.helper_up = ENVELOPE_BYTES + group.wire_bytes(dim)
         # Their answers are added up as uploads are.
-        add(unmask.server, received(group, self.helpers, dim) | packed(group, self.helpers * dim))
+        add(unmask.server, received(group, helpers, dim) | packed(group, helpers * dim))
         add(phases["result"].server, reduced(group, dim))
 
     def cost_notes(self) -> list[str]:
@@ -404,7 +454,18 @@ class AssistedDevice(QuantisedDevice):
         self, protocol: Assisted, id: int, round_index: int, member: AssistedMember
     ) -> None:
         super().__init__(protocol, id, round_index)
+        self._protocol: Assisted = protocol
         self._member = member
+        # Those whose masks it adds.
+        self._helpers: Sequence[int] = range(protocol.helpers)
+
+    def receive_ready(self, payload: Payload) -> None:
+        """Take which helpers are there: no fewer than a round needs."""
+        helpers = _listed(payload, self._protocol.helpers, "masked_input", "helper")
+        lack = self._protocol.lacks(helpers)
+        if lack is not None:
+            raise RefusedError(f"device {self.id} refuses to mask: {lack}")
+        self._helpers = helpers
 
     def sent(self) -> Where:
         return self._protocol.sent_in(self._round)
@@ -412,7 +473,7 @@ class AssistedDevice(QuantisedDevice):
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all helpers."""
         check_finite(self.id, vector)
-        mask_keys = self._member.mask_keys(self._round)
+        mask_keys = self._member.mask_keys(self._round, self._helpers)
         group = self._parameters.arithmetic
         elements = self._elements(vector, self.sent())
         group.mask(elements, mask_keys, [1] * len(mask_keys), self._parameters.threads)
@@ -428,13 +489,14 @@ class Helper:
         self._member = member
         self._keys: list[bytes] | None = None
 
+    def send_ready(self) -> Payload:
+        """Return nothing: that it comes says that the helper is there."""
+        return np.empty(0, np.uint8)
+
     def receive_unmask(self, payload: Payload) -> None:
         """Take who is in the sum: no fewer than the threshold."""
         member, parameters = self._member, self._protocol.parameters
-        bits = parse_vector(payload, "u1", -(-member.devices // 8), "unmask", "the server")
-        survivors = from_bits(bits)
-        if survivors and survivors[-1] >= member.devices:
-            raise from_server("unmask", f"it names a device beyond the last, {member.devices - 1}")
+        survivors = _listed(payload, member.devices, "unmask", "device")
         outcome = Outcome(parameters.devices, len(member.known(survivors)))
         broken = objection(self._protocol.promises(), outcome)
         if broken is not None:
@@ -456,8 +518,29 @@ class AssistedServer(SumServer):
 
     def __init__(self, protocol: Assisted, round_index: int, model: NDArray[np.float32]) -> None:
         super().__init__(protocol, round_index, model)
-        self._helpers = protocol.helpers
+        self._protocol: Assisted = protocol
+        # Those whose masks are in the sum: all, unless some may drop out.
+        self._helpers: list[int] = [*range(protocol.helpers)]
+        self._ready: list[int] = []
         self._answered: set[int] = set()
+
+    def receive_ready(self, number: int, payload: Payload) -> None:
+        """Note that a helper is there."""
+        if payload.size or number in self._ready:
+            problem = "it was received twice" if number in self._ready else "it is not empty"
+            raise MessageError("masked_input", f"helper {number}", problem)
+        self._ready.append(number)
+
+    def finish_ready(self) -> None:
+        """Settle which helpers mask."""
+        self._helpers = sorted(self._ready)
+        lack = self._protocol.lacks(self._helpers)
+        if lack is not None:
+            raise BelowThresholdError(f"round {self.round_index} cannot begin: {lack}")
+
+    def send_ready(self) -> Payload:
+        """Return which helpers are there."""
+        return np.packbits(to_flags(self._helpers, self._protocol.helpers))
 
     def finish_masked_input(self) -> None:
         """Settle whose sum it is, and check what it is promised to hide."""
@@ -484,14 +567,25 @@ class AssistedServer(SumServer):
         name, dim = f"helper {number}", self._protocol.upload_dim
         if number in self._answered:
             raise MessageError("unmask", name, "it was received twice")
+        if number not in self._helpers:
+            raise MessageError("unmask", name, "its masks are in no vector of this round")
         self._uploads.add(self._protocol.read_elements(payload, dim, "unmask", name))
         self._answered.add(number)
 
     def finish_unmask(self) -> None:
         """Refuse the round if a helper has not answered: its masks are still in the sum."""
-        missing = [k for k in range(self._helpers) if k not in self._answered]
+        missing = [k for k in self._helpers if k not in self._answered]
         if missing:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: helper {missing[0]} did not tell the sum of "
                 "its masks"
             )
+
+
+def _listed(payload: Payload, count: int, phase: str, party: str) -> list[int]:
+    """Return which of so many parties a bitmap from the server names; MessageError if others."""
+    bits = parse_vector(payload, "u1", -(-count // 8), phase, "the server")
+    named = from_bits(bits)
+    if named and named[-1] >= count:
+        raise from_server(phase, f"it names a {party} beyond the last, {count - 1}")
+    return named

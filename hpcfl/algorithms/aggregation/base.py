@@ -267,6 +267,11 @@ class AggregationProtocol(ABC):
             raise UsageError(f"--helpers is {given}, and {cls.name} has {takes}")
         return given
 
+    @property
+    def helpers_in_round(self) -> int:
+        """How many of the helpers play a round; the others have dropped out of it."""
+        return self.helpers
+
     @classmethod
     def active_variant(cls) -> type[AggregationProtocol] | None:
         """Return the variant of just this protocol against a server that cheats, None for none."""
@@ -912,7 +917,7 @@ class NoiseInSum(Promise):
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
 ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)
-ROTATION = 8
+ROTATION, HELPER_DROPOUTS = 8, 9
 
 
 class ModelReceiver:

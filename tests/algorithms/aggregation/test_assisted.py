@@ -23,6 +23,7 @@ from hpcfl.comm.placement import Placement
 from hpcfl.crypto.keys import KeyPair, agree, helper_secrets, insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
 from hpcfl.options.bench import BenchOptions
+from hpcfl.plots import tradeoff
 from hpcfl.rounds.enrolment import NO_ROUND, enrol
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played as Timed
@@ -201,7 +202,7 @@ def test_a_device_agrees_with_helpers_that_are_two(keys, words):
     with pytest.raises(MessageError, match=words):
         device.receive_offer(raw(keys(key) + b"\xfe"))
     with pytest.raises(RefusedError, match="it has not enrolled"):
-        device.mask_keys(0)
+        device.mask_keys(0, range(2))
 
 
 def test_a_device_whose_key_was_not_received_takes_no_part_and_costs_itself_alone():
@@ -293,6 +294,7 @@ def test_a_changed_envelope_of_a_helper_is_no_answer(place):
     [
         ({"degree": 4}, "so --degree 4 has no effect"),
         ({"helpers": 65}, "--helpers is 65, and assisted has at most 64 of them"),
+        ({"helper_dropout": 2}, "--helper-dropout is 2, of 2: at least one helper must stay"),
     ],
 )
 def test_options_that_it_has_no_use_for_are_refused(options, words):
@@ -341,6 +343,110 @@ def test_training_with_helpers_is_modelled_and_may_have_rounds_without_devices(
     modelled = run.training["modelled_seconds"] - run.training["train_cpu_seconds"]
     np.testing.assert_allclose(links, modelled, atol=1e-9)
     assert (links[run.training["participants"] > 0] > 1).all()
+
+
+# Rounds that can do without some helpers
+
+
+BEFORE_UPLOADS = st.sampled_from(["model", "masked_input"])
+
+
+@given(data=st.data(), group=st.sampled_from(GROUPS))
+def test_the_sum_is_exact_whichever_helpers_and_devices_drop_out(data, group):
+    helpers = data.draw(st.integers(2, 10))
+    spare = data.draw(st.integers(1, helpers - 1))
+    levels = 10 if group == "ring12" else 1000
+    protocol = assisted(helpers=helpers, helper_dropout=spare, group=group, levels=levels)
+    numbers = st.lists(st.integers(0, helpers - 1), unique=True, max_size=spare)
+    ids = st.lists(st.integers(0, DEVICES - 1), unique=True, max_size=3)
+    for index in (0, 1, 7):
+        gone = {DEVICES + k: data.draw(BEFORE_UPLOADS) for k in data.draw(numbers)}
+        gone |= dict.fromkeys(data.draw(ids), "masked_input")
+        played = play(protocol, dropouts=gone, index=index)
+        played.goes_on([id for id in range(DEVICES) if id not in gone])
+
+
+def test_devices_mask_with_just_the_helpers_that_are_there():
+    dim, index, there = 9, 6, (0, 2, 3)
+    protocol = assisted(dim=dim, helpers=5, helper_dropout=2)
+    played = play(protocol, dropouts={DEVICES + k: "masked_input" for k in (1, 4)}, index=index)
+
+    assert bits(there, 5) == played.told("ready")
+    assert {*(envelope.HELPERS + k for k in there)} == {*played.sent("ready")}
+    sent, modulus = played.sent("masked_input"), modulus_of("fq")
+    for id in range(DEVICES):
+        integers = protocol.quantise(played.vectors[id], id, index).astype(object)
+        masks = [slow_mask(id, helper, index, dim, "fq") for helper in there]
+        assert ((integers + sum(masks)) % modulus).tolist() == unpacked(sent[id], dim, modulus)
+
+
+def test_a_round_does_not_begin_with_fewer_helpers_than_it_needs():
+    """Those that are there might be just the ones that pool what they know with the server."""
+    gone = dict.fromkeys((DEVICES, DEVICES + 2), "masked_input")
+    with pytest.raises(BelowThresholdError) as caught:
+        play(assisted(helpers=3, helper_dropout=1), dropouts=gone)
+    words = "round 0 cannot begin: 1 of 3 helpers are there, and 2 are needed"
+    assert words == str(caught.value)
+
+
+def test_a_helper_that_vanishes_behind_the_upload_costs_the_round():
+    with pytest.raises(BelowThresholdError, match="helper 1 did not tell the sum of its masks"):
+        play(assisted(helpers=3, helper_dropout=1), dropouts={DEVICES + 1: "unmask"})
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        (bits([2], 3), RefusedError, "device 0 refuses to mask: 1 of 3 helpers are there, and 2"),
+        (bits([], 3), RefusedError, "0 of 3 helpers are there"),
+        (b"\xff", MessageError, "it names a helper beyond the last, 2"),
+        (b"", MessageError, "received 0 bytes, expected 1"),
+    ],
+)
+def test_a_device_masks_with_no_fewer_helpers_than_were_promised(content, kind, words):
+    """A server that names one helper alone, which it runs, would know all masks."""
+    device = assisted(helpers=3, helper_dropout=1).device(0, 0, None)
+    with pytest.raises(kind, match=words):
+        device.receive_ready(raw(content))
+
+
+def test_an_answer_of_a_helper_whose_masks_are_in_no_vector_is_not_added():
+    def lost(header, message):
+        says_ready = header.step == 1 and header.sender == envelope.HELPERS + 1
+        return message[:0] if says_ready else message
+
+    played = play(assisted(helpers=3, helper_dropout=1), change=lost)
+    played.goes_on()
+    assert "its masks are in no vector of this round" in str(played.kept_out[DEVICES + 1])
+
+
+def test_a_helper_says_that_it_is_there_once_and_nothing_else():
+    server = assisted(helpers=3, helper_dropout=1).server(0, np.zeros(20, np.float32))
+    server.receive_ready(1, raw(b""))
+    with pytest.raises(MessageError, match="it was received twice"):
+        server.receive_ready(1, raw(b""))
+    with pytest.raises(MessageError, match="it is not empty"):
+        server.receive_ready(2, raw(b"x"))
+
+
+def test_other_helpers_drop_out_in_every_round_and_are_no_part_of_means(tmp_path):
+    options = {"devices": 5, "dim": 40, "rounds": 12, "warmup": 1, "helpers": 3}
+    run = hpcfl.bench("assisted", **options, helper_dropout=1, output=tmp_path / "run.h5")
+
+    assert run.validated.all()
+    assert 1 == run.config["helper_dropout"]
+    assert "as long as 2 of 3 helpers do not pool" in str(run.config["promises"])
+    unmask = run.phases.index("unmask")
+    answered = run.helper_bytes_up[:, unmask] > 0
+    assert {2} == {*answered.sum(axis=1).tolist()}
+    assert 3 == np.unique(answered, axis=0).shape[0]
+    assert answered[1:].tolist() == run.helped[1:].tolist()
+    summary = run.summary()
+    assert 16 + 160 == summary.phases[unmask].helper_bytes_up_mean
+    assert 16 + 16 + 160 == summary.total.helper_bytes_up_mean
+    assert 16 + 1 == summary.total.helper_bytes_down_mean
+    cpu = run.helper_cpu_seconds[1:].sum(axis=1)[answered[1:]].mean()
+    assert (16 + 16 + 160, pytest.approx(cpu)) == tradeoff.figures(run)["helper"]
 
 
 def test_a_protocol_without_helpers_refuses_them():
