@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.reader import Run, find, load
-from hpcfl.results.resuming import joined
+from hpcfl.results.resuming import distinct_names, joined
 from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping import states
 from hpcfl.sweeping.cells import Cell
@@ -52,15 +51,8 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
     _refuse_duplicates(runs)
     cells = _cells({file.parent for file in files})
     wanted = _cells({path for path in paths if path.is_dir()})
-    called = Counter(run.path.name for run in runs)
-    entries = [
-        _entry(
-            run,
-            run.path.name if called[run.path.name] == 1 else f"{run.path.stem}-{run.run_id}.h5",
-            cells.get(run.path),
-        )
-        for run in runs
-    ]
+    named = zip(runs, distinct_names(runs), strict=True)
+    entries = [_entry(run, name, cells.get(run.path)) for run, name in named]
     # What was interrupted and went on in another file is complete if that is.
     whole = joined(runs)
     warnings += [f"{run.path} {run.unfinished}" for run in whole if run.unfinished is not None]
