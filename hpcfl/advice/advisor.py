@@ -29,6 +29,7 @@ from hpcfl.options.bench import DP_FEDAVG
 from hpcfl.options.definition import options_of, part
 from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.population import Population, count_of
+from hpcfl.report.formats import counted
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
 
@@ -185,7 +186,7 @@ def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> Non
     """Refuse what needs parties that there are not, or sends less than is wanted."""
     if kind.default_helpers > asked.helpers:
         there = f"there are {asked.helpers}" if asked.helpers else "there are none"
-        raise UsageError(f"it needs {kind.default_helpers} helpers, and {there}")
+        raise UsageError(f"it needs {counted(kind.default_helpers, 'helper')}, and {there}")
     if kind.sparse_upload and asked.alpha is None:
         raise UsageError("it sends a part of the coordinates, so that the mean is an estimate")
     if asked.dropout and not kind.tolerates_dropouts:

@@ -138,10 +138,14 @@ def command(
 
 
 def _freeze(output: Path, manifest: Manifest) -> None:
+    from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import NAME, freeze
 
     stored = freeze(output, manifest)
-    click.echo(f"{output / NAME}: {len(stored.cells)} cells, numbered 0 to {len(stored.cells) - 1}")
+    click.echo(
+        f"{output / NAME}: {counted(len(stored.cells), 'cell')}, numbered 0 to "
+        f"{len(stored.cells) - 1}"
+    )
 
 
 def _list(output: Path, manifest: Manifest, as_json: bool) -> None:

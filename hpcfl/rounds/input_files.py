@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.report.formats import counted
 from hpcfl.rounds.inputs import HELD_BYTES, Updates, Vector
 from hpcfl.system import files, outputs
 
@@ -53,7 +54,8 @@ class FileUpdates(Updates):
         self.devices = shape[0] if devices is None else devices
         if shape[0] != self.devices:
             raise UsageError(
-                f"{path} has {shape[0]} rows for {devices} devices; give --devices {shape[0]}"
+                f"{path} has {counted(shape[0], 'row')} for {devices} devices; give "
+                f"--devices {shape[0]}"
             )
         self.dim = shape[1]
         if weights is not None:

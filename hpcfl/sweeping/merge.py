@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.report.formats import counted
 from hpcfl.results.reader import Run, find, load
 from hpcfl.results.resuming import distinct_names, joined
 from hpcfl.sweeping import manifest as manifests
@@ -77,7 +78,7 @@ def _read(files: Sequence[Path]) -> tuple[list[Run], list[str]]:
         except HpcflError as error:
             warnings.append(f"{error}; left out")
     if not runs:
-        raise HpcflError(f"none of the {len(files)} files can be merged: {warnings[0]}")
+        raise HpcflError(f"nothing of {counted(len(files), 'file')} can be merged: {warnings[0]}")
     return runs, warnings
 
 
