@@ -305,6 +305,7 @@ class Assisted(QuantisedProtocol):
     min_devices = 2
     rotates = True
     can_share = True
+    uploads_in_parts = True
     most_helpers = 64
     default_helpers = 2
     not_attacked = "no mask of a single device is ever told"
