@@ -161,7 +161,9 @@ def test_helpers_that_drop_out_cost_nothing_on_ranks_of_their_own(tmp_path):
     ],
 )
 @pytest.mark.parametrize("devices", [3, 40])
-def test_helped_coded_and_encrypted_sums_are_the_same_on_any_number_of_ranks(tmp_path, protocol, devices):
+def test_helped_coded_and_encrypted_sums_are_the_same_on_any_number_of_ranks(
+    tmp_path, protocol, devices
+):
     """With dropouts before each phase, on 1 to 17 ranks."""
     kind = find(protocol)
     phases = [name for name in phase_names(kind.steps) if name not in ("model", "result")]
