@@ -1,4 +1,5 @@
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -152,9 +153,17 @@ def test_helpers_that_drop_out_cost_nothing_on_ranks_of_their_own(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("protocol", ["assisted", "committee", "lightsecagg"])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        *("assisted", "committee", "lightsecagg"),
+        pytest.param("ckks", marks=pytest.mark.skipif(not find_spec("tenseal"), reason="optional")),
+    ],
+)
 @pytest.mark.parametrize("devices", [3, 40])
-def test_helped_and_coded_sums_are_the_same_on_any_number_of_ranks(tmp_path, protocol, devices):
+def test_helped_coded_and_encrypted_sums_are_the_same_on_any_number_of_ranks(
+    tmp_path, protocol, devices
+):
     """With dropouts before each phase, on 1 to 17 ranks."""
     kind = find(protocol)
     phases = [name for name in phase_names(kind.steps) if name not in ("model", "result")]
