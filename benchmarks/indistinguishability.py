@@ -27,9 +27,8 @@ SMALL = 0.01
 @click.option("--count", default=10, show_default=True, help="Repetitions.")
 def main(count: int) -> None:
     from battery import alarms  # type: ignore[import-not-found]
-    from masked_uploads import PROTOCOLS  # type: ignore[import-not-found]
     from test_indistinguishable import (  # type: ignore[import-not-found]
-        LOOKED_AT,
+        MASKED,
         SAMPLERS,
         look,
         look_at_locations,
@@ -39,7 +38,7 @@ def main(count: int) -> None:
     smallest: dict[str, float] = {}
     tests = alarmed = 0
     configurations: list[tuple[Callable[..., dict[str, float]], tuple[str, ...]]] = [
-        *((look, (name, group)) for name in PROTOCOLS for group in LOOKED_AT),
+        *((look, chosen) for chosen in MASKED),
         *((look_at_locations, (sampler,)) for sampler in SAMPLERS),
     ]
     for _ in range(count):

@@ -178,5 +178,9 @@ class PromiseError(BelowThresholdError):
     """What a round promised would not hold of it: it ends before anything is revealed."""
 
 
+class OwnCodeError(HpcflError):
+    """Code of a user's own raised something that it should not; its traceback is the cause's."""
+
+
 class ValidationError(HpcflError):
     """A decoded aggregate differs from the sum obtained on the independent path."""

@@ -10,6 +10,7 @@ declare.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -25,9 +26,10 @@ from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.bench import DP_FEDAVG
-from hpcfl.options.definition import part
+from hpcfl.options.definition import options_of, part
 from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.population import Population, count_of
+from hpcfl.report.formats import counted
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
 
@@ -123,10 +125,28 @@ def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
         try:
             choices.append(_choice(name, asked, calibration))
         except UsageError as error:
-            refusals.append(Refusal(name, str(error)))
+            refusals.append(Refusal(name, _reason(error)))
     # By name where two cost the same.
     choices.sort(key=lambda choice: (choice.cost(asked.criterion), choice.protocol))
     return Advice(asked, tuple(choices), tuple(refusals))
+
+
+def _reason(error: UsageError) -> str:
+    """Return why a protocol does not qualify, in words that hold for who was asked for advice.
+
+    Errors say what is wrong, and behind a colon what to do, which may be to give an option that is
+    another command's.
+    """
+    clauses = re.split(r"([:;] )", str(error))
+    while foreign_options("".join(clauses)) and len(clauses) > 1:
+        del clauses[-2:]
+    return "".join(clauses)
+
+
+def foreign_options(sentence: str) -> set[str]:
+    """Return the options in a sentence that `hpcfl advise` does not have."""
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", sentence))
+    return named - {f"--{about.dashed}" for about in options_of(AdviseOptions).values()}
 
 
 def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice:
@@ -166,7 +186,7 @@ def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> Non
     """Refuse what needs parties that there are not, or sends less than is wanted."""
     if kind.default_helpers > asked.helpers:
         there = f"there are {asked.helpers}" if asked.helpers else "there are none"
-        raise UsageError(f"it needs {kind.default_helpers} helpers, and {there}")
+        raise UsageError(f"it needs {counted(kind.default_helpers, 'helper')}, and {there}")
     if kind.sparse_upload and asked.alpha is None:
         raise UsageError("it sends a part of the coordinates, so that the mean is an estimate")
     if asked.dropout and not kind.tolerates_dropouts:

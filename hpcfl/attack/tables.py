@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcfl.attack.components import STANDARD_ERRORS, Findings
 from hpcfl.report import formats
+from hpcfl.report.formats import counted
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
 
 _SUMS = (
@@ -75,7 +76,8 @@ def _meaning(found: Findings) -> list[str]:
     least, mean, most = found.contributors
     several = f"between {least} and {most}, {mean:.3g} on average" if least < most else str(most)
     allowed = (
-        f"Allowed: at each of {found.allowed} coordinates, the sum over the honest survivors that "
+        f"Allowed: at each of {counted(found.allowed, 'coordinate')}, the sum over the honest "
+        "survivors that "
         f"sent it ({several}). Every one of these sums was found, and equals that of the true "
         "values."
     )
@@ -98,6 +100,7 @@ def _meaning(found: Findings) -> list[str]:
     sums = sum(one.beyond for one in found.sums[1:])
     return [
         allowed,
-        f"Beyond that it learned {alone.beyond} values by themselves, and {sums} sums of 2 to "
-        f"{found.sums[-1].size} values. {found.unresolved} values are hidden in larger sums.",
+        f"Beyond that it learned {counted(alone.beyond, 'value')} by themselves, and "
+        f"{counted(sums, 'sum')} of 2 to {found.sums[-1].size} values. Hidden in larger sums: "
+        f"{counted(found.unresolved, 'value')}.",
     ]

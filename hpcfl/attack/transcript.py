@@ -41,7 +41,7 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.keys import KEY_BYTES
-from hpcfl.errors import UsageError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.privacy.population import MODELS
 from hpcfl.system import files, outputs
 
@@ -147,6 +147,8 @@ def load(path: Path, protocol: str | None = None) -> Transcript:
         if str(arrays["format"]) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
         return _read(arrays, protocol)
+    except HpcflError:
+        raise
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # what fits no transcript fails in many ways

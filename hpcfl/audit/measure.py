@@ -11,6 +11,7 @@ import numpy as np
 from hpcfl.algorithms.federated.audited import AuditOptions, Instance
 from hpcfl.audit.bounds import EpsilonBound, bound_where_sent, lower_bound
 from hpcfl.audit.game import Game
+from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 from hpcfl.system import room
 
@@ -69,7 +70,9 @@ def audit(
     holds with the confidence. `progress` is called with 1 after each run.
     """
     AuditOptions(runs=runs, seed=seed, confidence=confidence)  # refuses what is out of range
-    room.check_memory(f"the scores of {runs} runs", 2 * RUN_BYTES * runs, "give fewer --runs")
+    room.check_memory(
+        f"the scores of {counted(runs, 'run')}", 2 * RUN_BYTES * runs, "give fewer --runs"
+    )
     game = Game(instance, seed)
     spent = game.account()
 

@@ -7,6 +7,7 @@ from typing import Any
 from hpcfl.audit.bounds import EpsilonBound
 from hpcfl.audit.measure import Audit
 from hpcfl.report import formats
+from hpcfl.report.formats import counted
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
 
 _EPSILONS = (
@@ -59,7 +60,7 @@ def _header(found: Audit) -> dict[str, str]:
     if instance.absent:
         parts.append(f"{instance.absent} missing from every sum")
     if instance.ranks > 1:
-        parts.append(f"{instance.ranks} ranks")
+        parts.append(counted(instance.ranks, "rank"))
     seen = "the sum of all uploads" if instance.summed else "every upload"
     if instance.audited.trusted(instance):
         seen = "the model after every round"

@@ -9,6 +9,7 @@ import click
 from hpcfl.cli.options import Command, Output, argument, same
 from hpcfl.cli.terminal import alone, warn
 from hpcfl.options.shared import RunOptions
+from hpcfl.report.formats import counted
 from hpcfl.system.outputs import FOLDER
 
 
@@ -36,6 +37,6 @@ def command(paths: tuple[Path, ...], output: Path) -> None:
     for warning in merged.warnings:
         warn(warning)
     complete = sum(entry["status"] == "complete" for entry in merged.entries)
-    click.echo(f"{len(merged.entries)} runs, {complete} of them complete, in {output}")
+    click.echo(f"{counted(len(merged.entries), 'run')}, {complete} of them complete, in {output}")
     if merged.warnings:
         raise SystemExit(1)

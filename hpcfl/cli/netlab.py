@@ -57,6 +57,8 @@ def command(check: bool, dry_run: bool, arguments: tuple[str, ...], **about: Any
 
     if check and arguments:
         raise UsageError("--check times transfers and runs nothing else: leave the command out")
+    if check and dry_run:
+        raise UsageError("give only one of --check and --dry-run")
     if not (check or dry_run):
         session.check_arguments(arguments)
     plan = session.plan(**about)

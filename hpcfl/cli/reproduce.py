@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.cli.options import Choice, Command, Output, argument, option, same
+from hpcfl.cli.terminal import check_alone
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.shared import CommonOptions, RunOptions
 from hpcfl.options.training import TrainOptions
@@ -101,6 +102,8 @@ def command(
     from hpcfl.plots import framed
     from hpcfl.reproduce import STUDY, select
 
+    if listing:
+        check_alone("--list", "shows all tables and figures", "output")
     if not (names or listing or document):
         raise UsageError("name a table or figure, or give --list or --document")
     chosen = select(names)

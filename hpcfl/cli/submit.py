@@ -9,6 +9,7 @@ import click
 from hpcfl.cli.options import Choice, Group, Output, argument, option, same
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.options.shared import RunOptions
+from hpcfl.report.formats import counted
 from hpcfl.submission.classes import CLASSES
 from hpcfl.system import outputs
 
@@ -81,7 +82,9 @@ def pack_command(paths: tuple[Path, ...], class_name: str, job: Path, output: Pa
         click.echo(line)
     if not packed.accepted:
         refused = sum(not one.passed for one in packed.checks)
-        click.echo(f"nothing was written: {refused} of {len(packed.checks)} checks failed")
+        click.echo(
+            f"nothing was written: {refused} of {counted(len(packed.checks), 'check')} failed"
+        )
         raise SystemExit(1)
     click.echo(f"Digest: {packed.digest}")
     click.echo(f"Submission: {output}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.cli.options import Command, Output, argument, option, same
-from hpcfl.cli.terminal import json_option, progress_bar, show, warn
+from hpcfl.cli.terminal import check_alone, json_option, progress_bar, show, warn
 from hpcfl.options.shared import RunOptions
 from hpcfl.system.outputs import FOLDER
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from hpcfl.sweeping.session import CellOutcome
 
 
-def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    if not asked or context.resilient_parsing:
-        return
+def _print_plans() -> None:
     from hpcfl.report.table import Table, label
     from hpcfl.sweeping import shipped
     from hpcfl.system import launch
@@ -29,19 +27,11 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
     if not launch.leave_to_first_rank():
         plans = Table((label("plan"), label("what it is for")), [*shipped.titles().items()])
         click.echo(f"{plans.text()}\n\nFiles, to make others of: {shipped.FOLDER}")
-    context.exit()
 
 
 @click.command("sweep", cls=Command)
-@argument("plan", type=click.Path(), metavar="PLAN")
-@option(
-    "--list",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_plans,
-    help="Show the plans that come with hpcfl and stop.",
-)
+@argument("plan", type=click.Path(), metavar="PLAN", required=False)
+@option("--list", "listing", is_flag=True, help="Show the plans that come with hpcfl and stop.")
 @same(
     RunOptions,
     "output",
@@ -68,7 +58,8 @@ def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> Non
 )
 @json_option("Print the cells of --dry-run as JSON.")
 def command(
-    plan: str,
+    plan: str | None,
+    listing: bool,
     output: Path,
     seed: int,
     no_shuffle: bool,
@@ -111,6 +102,13 @@ def command(
     from hpcfl.errors import UsageError
     from hpcfl.system import launch
 
+    if listing:
+        check_alone("--list", "shows the plans that come with hpcfl")
+        _print_plans()
+        return
+    if plan is None:
+        raise UsageError("name a plan: give a TOML file, or one of those that --list shows")
+    named = plan
     if sum((dry_run, freeze, index is not None)) > 1:
         raise UsageError("give only one of --dry-run, --freeze and --cell")
     if as_json and not dry_run:
@@ -122,7 +120,7 @@ def command(
         from hpcfl.sweeping.plan import read
         from hpcfl.sweeping.shipped import locate
 
-        return arrange(plan, resolve(read(locate(plan), ranks)), None if no_shuffle else seed)
+        return arrange(named, resolve(read(locate(named), ranks)), None if no_shuffle else seed)
 
     if dry_run or freeze:
         if launch.leave_to_first_rank():
@@ -140,10 +138,14 @@ def command(
 
 
 def _freeze(output: Path, manifest: Manifest) -> None:
+    from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import NAME, freeze
 
     stored = freeze(output, manifest)
-    click.echo(f"{output / NAME}: {len(stored.cells)} cells, numbered 0 to {len(stored.cells) - 1}")
+    click.echo(
+        f"{output / NAME}: {counted(len(stored.cells), 'cell')}, numbered 0 to "
+        f"{len(stored.cells) - 1}"
+    )
 
 
 def _list(output: Path, manifest: Manifest, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hpcfl.cli.options import option
 from hpcfl.errors import HpcflError, UsageError
@@ -27,6 +28,22 @@ Command = Callable[..., Any]
 def json_option(help: str = "Print the findings as JSON.") -> Callable[[Command], Command]:
     """Return a decorator that gives a command --json; see `show`."""
     return option("--json", "as_json", is_flag=True, section=Section.OUTPUT, help=help)
+
+
+def check_alone(flag: str, does: str, *beside: str) -> None:
+    """Refuse, by UsageError, whatever was typed besides an option that shows something and stops.
+
+    `does` says what it shows, after the option's name; `beside` are the names that it allows.
+    """
+    context = click.get_current_context()
+    for one in context.command.params:
+        typed = context.get_parameter_source(str(one.name)) is ParameterSource.COMMANDLINE
+        if not typed or flag in one.opts or one.name in beside:
+            continue
+        value = context.params.get(str(one.name))
+        words = value if isinstance(value, tuple) else (value,)
+        named = one.opts[0] if isinstance(one, click.Option) else " ".join(map(str, words))
+        raise UsageError(f"{flag} {does} and stops: leave {named} out")
 
 
 def footer_option(command: Command) -> Command:

@@ -32,6 +32,10 @@ MESSAGE_BYTES = 1 << 30
 # Ranks that fail for the same reason fail together; one that waits longer failed alone.
 TOGETHER_SECONDS = 10.0
 LAST_WORDS_SECONDS = 0.3
+# How long to look whether another rank fails, and the tag of the message that says so.
+AT_ONCE_SECONDS = 2.0
+FAILED_TAG = 1
+_told: list[Any] = []  # kept while they are on their way
 
 
 class World:
@@ -428,9 +432,32 @@ def fail(message: str, status: int) -> NoReturn:
         together = wait(comm.Ibarrier(), TOGETHER_SECONDS)
     if not together:
         if comm.rank != speaker:
+            if not tolerant and _is_said_by_another(comm):
+                time.sleep(TOGETHER_SECONDS)  # within which that one ends this one too
             print(f"{_here(comm)} Error: {message}", file=sys.stderr, flush=True)
         _abort(comm, status)
     sys.exit(status)
+
+
+def _is_said_by_another(comm: MPI.Intracomm) -> bool:
+    """Return whether another rank, which is not the first, says why it fails at the same time.
+
+    Of several that fail for one reason, as in code that all of them run, the lowest says it.
+    """
+    from mpi4py import MPI
+
+    # Without a byte, and so without anybody who need receive it.
+    def tell(ranks: range) -> None:
+        _told.extend(comm.Isend([b"", 0, MPI.BYTE], rank, FAILED_TAG) for rank in ranks)
+
+    tell(range(comm.rank + 1, comm.size))
+    begin = time.monotonic()
+    while time.monotonic() - begin < AT_ONCE_SECONDS:
+        if comm.Iprobe(MPI.ANY_SOURCE, FAILED_TAG):
+            return True
+        time.sleep(0.01)
+    tell(range(1, comm.rank))
+    return False
 
 
 def leave() -> NoReturn:

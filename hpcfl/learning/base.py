@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
+from hpcfl.system import files
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -76,7 +77,7 @@ def _advice(name: str, data_dir: Path) -> str:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.learning.base import Dataset, Labels, damaged, missing, scale
+from hpcfl.system import files
 
 IMAGES_MAGIC = 2051  # unsigned bytes in three dimensions
 LABELS_MAGIC = 2049  # unsigned bytes in one
@@ -74,10 +75,11 @@ def _find(data_dir: Path, stem: str) -> Path:
 
 def _read(path: Path, magic: int, item: tuple[int, ...], data_dir: Path) -> NDArray[np.uint8]:
     """Return the values of an IDX file, uint8 of shape (n, *item)."""
-    open_file = gzip.open if path.suffix == ".gz" else open
     try:
-        with open_file(path, "rb") as file:
-            return _parse(cast(BinaryIO, file), magic, item)
+        with files.opened(path) as raw:
+            packed = path.suffix == ".gz"
+            file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+            return _parse(file, magic, item)
     except (OSError, EOFError, zlib.error, ValueError, MemoryError) as error:
         # Truncated or no gzip at all: gzip's own words say which.
         raise damaged(path, f"cannot be read ({error})", "mnist", data_dir) from None

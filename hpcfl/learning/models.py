@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError, no_such
+from hpcfl.report.formats import counted
 from hpcfl.system.plugins import load_object
 
 if TYPE_CHECKING:
@@ -194,7 +195,9 @@ def set_flat(model: nn.Module, vector: NDArray[np.float32]) -> None:
 
     count = parameter_count(model)
     if vector.shape != (count,):
-        raise ValueError(f"the model has {count} parameters, the vector has shape {vector.shape}")
+        raise ValueError(
+            f"the model has {counted(count, 'parameter')}, the vector has shape {vector.shape}"
+        )
     parameters = trained_parameters(model)
     # A copy also where the caller's array is read-only, which torch would warn of.
     parts = torch.tensor(vector).split([parameter.numel() for parameter in parameters])

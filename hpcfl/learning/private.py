@@ -20,6 +20,7 @@ from hpcfl.errors import UsageError
 from hpcfl.learning.persample import ClippedGradients, check_clip
 from hpcfl.learning.training import Trainer
 from hpcfl.options.training import LocalOptions
+from hpcfl.report.formats import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -151,7 +152,8 @@ class PrivateTrainer(Trainer):
         drawn = np.asarray(noise(len(self._weights)), np.float32)
         if drawn.shape != self._weights.shape:
             raise ValueError(
-                f"the model has {len(self._weights)} parameters, the noise has shape {drawn.shape}"
+                f"the model has {counted(len(self._weights), 'parameter')}, the noise has shape "
+                f"{drawn.shape}"
             )
         return torch.from_numpy(drawn).to(self.device)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hpcfl.errors import UsageError
 from hpcfl.learning.models import check_trainable, require_torch, trained_parameters
 from hpcfl.options.training import LocalOptions
+from hpcfl.report.formats import counted
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +146,7 @@ class Trainer:
         """Copy weights into the model, and return them as a tensor."""
         if weights.shape != self._weights.shape:
             raise ValueError(
-                f"the model has {len(self._weights)} parameters, the weights have shape "
+                f"the model has {counted(len(self._weights), 'parameter')}, the weights have shape "
                 f"{weights.shape}"
             )
         given = _tensor(weights).to(self.device, self._weights.dtype)

@@ -40,7 +40,7 @@ class AdviseOptions(LinkOptions):
         2.0**-20,
         "Largest error that rounding makes in a coordinate of a device, in units of the largest "
         "magnitude.",
-        above=0,
+        at_least=2.0**-62,  # integers of at most 63 bits
         below=1,
         default_text="2^-20",
         unit="error",

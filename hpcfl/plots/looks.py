@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +26,31 @@ COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#662233"),
     *("#441199", "#0011FF", "#7777FF", "#99CC99", "#994433", "#554477", "#776677"),
 )
+# Where colours are not seen, as in print without them, every protocol has a marker of its own.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*")
+# Further ones: those of matplotlib, stars as it writes them, and outlines.
+_ROUND = [(math.cos(math.pi * step / 12), math.sin(math.pi * step / 12)) for step in range(13)]
+_OUTLINES = {
+    "upright bar": [(-0.4, -1), (0.4, -1), (0.4, 1), (-0.4, 1)],
+    "flat bar": [(-1, -0.4), (1, -0.4), (1, 0.4), (-1, 0.4)],
+    "hourglass": [(-1, -1), (1, -1), (-1, 1), (1, 1)],
+    "bow tie": [(-1, -1), (1, 1), (1, -1), (-1, 1)],
+    "upper half": [(x, y - 0.4) for x, y in _ROUND],
+    "lower half": [(x, 0.4 - y) for x, y in _ROUND],
+    "left half": [(0.4 - y, x) for x, y in _ROUND],
+    "right half": [(y - 0.4, x) for x, y in _ROUND],
+    "roof": [(-1, -1), (0, 0), (1, -1), (1, 0), (0, 1), (-1, 0)],
+}
+_STARS: dict[str, tuple[int, int, int]] = {
+    "star of 4": (4, 1, 0),
+    "star of 3": (3, 1, 0),
+    "star of 6": (6, 1, 0),
+    "star of 3, down": (3, 1, 180),
+    "star of 4, turned": (4, 1, 45),
+    "star of 3, left": (3, 1, 90),
+    "star of 3, right": (3, 1, 270),
+}
+MORE_MARKERS = ("d", *_STARS, *_OUTLINES)
 # Of what does not come with hpcfl.
 _SPARE_COLOURS = ("#000000", "#999999")
 # Of areas: those of spare looks are hatched, all others are not.
@@ -58,7 +83,8 @@ class Look:
 
     def points(self) -> dict[str, Any]:
         """Return how points look that are joined by no line."""
-        found = {"color": self.shade, "marker": self.marker, "linestyle": "none"}
+        marker = _STARS.get(self.marker) or _OUTLINES.get(self.marker) or self.marker
+        found = {"color": self.shade, "marker": marker, "linestyle": "none"}
         return found | {
             "fillstyle": FILLS[self.line % len(FILLS)],
             "markerfacecoloralt": "white",
@@ -134,8 +160,8 @@ def check_count(count: int, what: str = "lines to draw", most: int = MOST_LINES)
 
 def of_protocols(names: Iterable[str]) -> dict[str, Look]:
     """Return how protocols and algorithms look, by their names."""
-    spare = [Look(colour, marker) for colour in _SPARE_COLOURS for marker in MARKERS]
-    return _of(set(names), _known(), spare)
+    spare = [Look(colour, marker) for colour in _SPARE_COLOURS for marker in MORE_MARKERS]
+    return _of(set(names), _known(), spare, lambda look: look.marker)
 
 
 def of_phases(names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -148,17 +174,23 @@ def of_phases(names: Iterable[str]) -> dict[str, dict[str, Any]]:
         for hatch in _HATCHES
         for colour in COLOURS
     ]
-    return _of(set(names), dict(zip(_phases(), areas, strict=False)), areas[len(COLOURS) :])
+    known = dict(zip(_phases(), areas, strict=False))
+    return _of(set(names), known, areas[len(COLOURS) :], lambda area: area)
 
 
-def _of(names: set[str], known: Mapping[str, Any], spare: list[Any]) -> dict[str, Any]:
+def _of(
+    names: set[str], known: Mapping[str, Any], spare: list[Any], mark: Callable[[Any], Any]
+) -> dict[str, Any]:
     """Return the looks of names that are known, in their order, and spare ones of others.
 
-    Another one's is always the same, unless the figure has two that would be alike.
+    Another one's is always the same, unless the figure has two that would be alike: whose `mark`
+    is the same.
     """
     found = {name: look for name, look in known.items() if name in names}
     for name in sorted(names - known.keys()):
-        free = [look for look in spare if look not in found.values()] or spare
+        taken = [mark(look) for look in found.values()]
+        free = [look for look in spare if mark(look) not in taken]
+        free = free or [look for look in spare if look not in found.values()] or spare
         wanted = spare[zlib.crc32(name.encode()) % len(spare)]
         found[name] = wanted if wanted in free else free[0]
     return found
@@ -168,15 +200,14 @@ def _of(names: set[str], known: Mapping[str, Any], spare: list[Any]) -> dict[str
 def _known() -> dict[str, Look]:
     """Return the looks of all protocols and algorithms that come with hpcfl."""
     algorithms = [name for name in federated.REGISTRY if name not in PROTOCOLS]
-    found = {name: _look(k, k) for k, name in enumerate([*PROTOCOLS, *algorithms])}
     # With noise, a protocol keeps its colour.
-    half = len(MARKERS) // 2
-    noisy = {f"{DP_FEDAVG}-{name}": _look(k, k + half) for k, name in enumerate(PROTOCOLS)}
-    return found | noisy
-
-
-def _look(colour: int, marker: int) -> Look:
-    return Look(COLOURS[colour % len(COLOURS)], MARKERS[marker % len(MARKERS)])
+    noisy = [f"{DP_FEDAVG}-{name}" for name in PROTOCOLS]
+    colours = [*range(len(PROTOCOLS) + len(algorithms)), *range(len(PROTOCOLS))]
+    names = [*PROTOCOLS, *algorithms, *noisy]
+    return {
+        name: Look(COLOURS[colour % len(COLOURS)], marker)
+        for name, colour, marker in zip(names, colours, (*MARKERS, *MORE_MARKERS), strict=False)
+    }
 
 
 @functools.cache

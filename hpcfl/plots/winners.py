@@ -19,6 +19,7 @@ from hpcfl.plots.style import (
     readable_ticks,
     set_title,
 )
+from hpcfl.report.formats import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,7 +83,7 @@ def _title(asked: AdviseOptions) -> str:
         parts.append(f"{asked.uplink_mbps:g} Mbit/s up")
     parts.append(f"{100 * asked.dropout:g} % drop out")
     if asked.helpers:
-        parts.append(f"{asked.helpers} helpers")
+        parts.append(counted(asked.helpers, "helper"))
     if asked.alpha is not None:
         parts.append(f"alpha = {asked.alpha:g}")
     return ", ".join(parts)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcfl.privacy.exposure import Exposure, Figure, scaled
 from hpcfl.report import formats
+from hpcfl.report.formats import counted
 from hpcfl.report.table import RULE, Column, Facts, Table, label
 
 _FIGURES = (
@@ -71,12 +72,14 @@ def _header(found: Exposure) -> dict[str, str]:
     if found.alpha is not None:
         header["alpha"] = f"{found.alpha:g}"
     if found.cohort is not None:
-        header["cohort m"] = f"{found.cohort} devices"
+        header["cohort m"] = counted(found.cohort, "device")
     if found.masked:
         header["masks"] = _masks(found)
         if found.cohort is not None:
             header["masks"] += " of a cohort"
-    header["simulation"] = f"{found.samples} coordinates, each of its own round; seed {found.seed}"
+    header["simulation"] = (
+        f"{counted(found.samples, 'coordinate')}, each of its own round; seed {found.seed}"
+    )
     return header
 
 
@@ -86,7 +89,7 @@ def _masks(found: Exposure) -> str:
         return "of each device, or shares of its vector, of which the sum alone is told"
     if found.degree is None:
         return "between all pairs of devices"
-    return f"between a device and {found.degree} neighbours"
+    return f"between a device and {counted(found.degree, 'neighbour')}"
 
 
 def _floor(found: Exposure) -> list[list[Any]]:

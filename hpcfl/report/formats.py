@@ -34,8 +34,12 @@ def words(value: Any, nothing: str = NOTHING) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things: ``1 round``, ``3 rounds``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    """Return a number of things: ``1 round``, ``3 rounds``, ``2 launches``, ``2 replies``."""
+    if number == 1:
+        return f"{number} {what}"
+    if what.endswith("y"):
+        return f"{number} {what[:-1]}ies"
+    return f"{number} {what}{'es' if what.endswith(('s', 'ch')) else 's'}"
 
 
 def count(value: float | None) -> str:

@@ -13,7 +13,7 @@ from itertools import groupby, zip_longest
 from typing import Any, Literal
 
 from hpcfl.report import formats, jsontext
-from hpcfl.report.formats import Format, Scale
+from hpcfl.report.formats import Format, Scale, counted
 from hpcfl.report.markup import Markup, element, join
 
 # Letters in a line where output is no terminal, and the fewest that are made use of.
@@ -323,7 +323,7 @@ class Table:
             if not first <= row < last
         }
         rows = [*values[:first], RULE, *values[last:]]
-        note = f"{last - first} rows in the middle are left out: print(table) shows all"
+        note = f"left out in the middle: {counted(last - first, 'row')}; print(table) shows all"
         return replace(self, rows=rows, doubts=doubts, notes=[note, *self.notes[:3]]).text()
 
 

@@ -11,6 +11,8 @@ import mmap
 import struct
 from pathlib import Path
 
+from hpcfl.system import files
+
 # Signature, version and reserved bytes. As other data they would be by chance once in 2^64 places.
 _HEAP = b"GCOL\x01\x00\x00\x00"
 _HEADER = struct.Struct("<8xQ")  # and the size of the heap, itself included
@@ -25,7 +27,10 @@ def check(path: Path) -> None:
     Raises OSError if it cannot be read, and ValueError if a heap's objects do not end where it ends
     or the file is empty.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with (
+        files.opened(path) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
         at = content.find(_HEAP)
         while at >= 0:
             _check_heap(content, at)

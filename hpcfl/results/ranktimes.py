@@ -82,7 +82,7 @@ def shares(run: Run) -> Table | None:
     return Table(
         columns,
         rows,
-        f"What {times.ranks} ranks did with their time",
+        f"What {counted(times.ranks, 'rank')} did with their time",
         [
             f"server: {'its rank' if run.server_ranks == 1 else 'mean over its ranks'}; "
             "devices: mean over the other ranks; medians over measured rounds",

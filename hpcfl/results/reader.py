@@ -288,8 +288,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     follows another major version of the schema, or is damaged.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
+    files.require(path)
     try:
         heaps.check(path)
         # Without a lock: the writer holds one, and what it does is safe to look at.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,21 @@ def joined(runs: Sequence[Run]) -> list[Run]:
     then. Where the file that the checkpoint belongs to is among the runs too, both become one run,
     in the place and with the path of the first; rounds that were played again count once.
     """
-    found = list(runs)
+    return _all_joined(runs)[0]
+
+
+def _all_joined(runs: Sequence[Run]) -> tuple[list[Run], dict[Path, Run]]:
+    """Return the runs, joined, and by their paths those that went on from others, and from which.
+
+    The latter also of parts whose rounds were all played again.
+    """
+    found, before = list(runs), {}
     while (pair := _next_pair(found)) is not None:
         earlier, later, kept = pair
+        before[later.path] = earlier
         whole = _join(earlier, later, kept)
         found = [whole if run is earlier else run for run in found if run is not later]
-    return found
+    return found, before
 
 
 def without_beginning(run: Run) -> bool:
@@ -48,9 +58,10 @@ def _next_pair(runs: Sequence[Run]) -> tuple[Run, Run, int] | None:
         checkpoint = later.config.get("resume")
         if not isinstance(checkpoint, str) or not later.training or not later.rounds:
             continue
-        for earlier in runs:
-            # The path in the file may be another one's, or be seen from another folder.
-            if earlier is later or not _belongs(checkpoint, earlier):
+        # The path in the file may be another one's, or be seen from another folder. Of two folders
+        # that have files of the same names, a run belongs to its own.
+        for earlier in sorted(runs, key=lambda run: run.path.parent != later.path.parent):
+            if earlier is later or not _belongs(checkpoint, earlier, later):
                 continue
             kept = _rounds_before(earlier, later)
             if kept is not None:
@@ -58,11 +69,39 @@ def _next_pair(runs: Sequence[Run]) -> tuple[Run, Run, int] | None:
     return None
 
 
-def _belongs(checkpoint: str, run: Run) -> bool:
+def _belongs(checkpoint: str, earlier: Run, later: Run) -> bool:
     """Return whether a checkpoint is kept beside a run, or beside a file that continued it."""
-    files = [str(run.path), *(str(launch.get("file")) for launch in run.resumed)]
-    names = [Path(file).with_suffix(CHECKPOINT_SUFFIX).name for file in files]
-    return Path(checkpoint).name in names
+    files = [str(earlier.path), *(str(launch.get("file")) for launch in earlier.resumed)]
+    stems = [Path(file).stem for file in files]
+    if later.path.stem.endswith(_tag(earlier)):
+        stems = [stem.removesuffix(_tag(earlier)) for stem in stems]
+    return Path(checkpoint).name in [f"{stem}{CHECKPOINT_SUFFIX}" for stem in stems]
+
+
+def _tag(first: Run) -> str:
+    return f"-{first.run_id}"
+
+
+def distinct_names(runs: Sequence[Run]) -> list[str]:
+    """Return names for runs' files that can lie in one folder, and in which `joined` finds parts.
+
+    They are those that the files have, unless several have the same one: then the id of the run
+    that was resumed is put behind the names of all its parts.
+    """
+    _, before = _all_joined(runs)
+
+    def first(run: Run) -> Run:
+        while run.path in before:
+            run = before[run.path]
+        return run
+
+    tags = [_tag(first(run)) for run in runs]
+    called = Counter(run.path.name for run in runs)
+    ambiguous = {tag for run, tag in zip(runs, tags, strict=True) if called[run.path.name] > 1}
+    return [
+        f"{run.path.stem}{tag if tag in ambiguous else ''}{run.path.suffix}"
+        for run, tag in zip(runs, tags, strict=True)
+    ]
 
 
 def _rounds_before(earlier: Run, later: Run) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.report import formats, jsontext, table
-from hpcfl.report.formats import seconds
+from hpcfl.report.formats import counted, seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph, size
 from hpcfl.results import repeating
 from hpcfl.results.columns import COLUMNS, Choice, Row, choose
@@ -98,7 +98,7 @@ def facts(summary: Summary) -> Facts:
         )
     reason = summary.stop_reason
     stopped = f"; stopped because {_STOPPED[reason]} ({reason})" if reason in _STOPPED else ""
-    launches = f"{summary.repeats} launches: {', '.join(summary.files)}"
+    launches = f"{counted(summary.repeats, 'launch')}: {', '.join(summary.files)}"
     return Facts(
         {
             "file": summary.path,
@@ -483,7 +483,7 @@ def _remarks(summary: Summary) -> str:
     """Return the files of a row, and how surely its seconds are known."""
     text = ", ".join(Path(path).name for path in summary.files) or summary.name
     if summary.repeats > 1:
-        text = f"{summary.repeats} repeats: {text}"
+        text = f"{counted(summary.repeats, 'repeat')}: {text}"
     remarks = [] if summary.status == "complete" else [_status(summary.status)]
     if summary.rounds_validated < summary.rounds_total:
         remarks.append(f"validated {summary.rounds_validated}/{summary.rounds_total}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from hpcfl.errors import (
     RefusedError,
     UsageError,
 )
+from hpcfl.rounds.blame import blamed
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.ranktimes import Stretch
@@ -71,6 +72,7 @@ class Round:
         largest_message: int,  # bytes that a device sends to the server at once, less envelope
         largest_reply: int | None = None,  # of them those besides its upload; as many, if None
         helpers: Mapping[int, Any] | None = None,
+        called: str = "",  # what errors call whose round it is, besides its number
         in_parts: bool = False,  # whether the server takes long uploads so
         # How uploads are dealt out to several ranks of the server, and what this rank does of it
         # if it is one of them, but not the first.
@@ -84,6 +86,7 @@ class Round:
         self._devices = transport.placement.devices
         self.ledger = ledger
         self._index = index
+        self._called = called or f"round {index}"
         self._live = dict(devices)
         self._helpers = dict(helpers or {})
         self._server = server
@@ -131,12 +134,16 @@ class Round:
             if step.upload:
                 for device in self._live.values():
                     self._forget_model(device)
-            with self._stretch(step), self.ledger.phase(step.phase):
+            blaming = self._blamed(step)
+            with self._stretch(step), self.ledger.phase(step.phase), blaming:
                 if not step.optional or self._wanted(step):
                     play[step.pattern](number, step)
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
         self._transport.raise_everywhere(self._server_error)
+
+    def _blamed(self, step: Step) -> AbstractContextManager[None]:
+        return blamed(f"{self._called}, phase {step.phase}")
 
     def _drop_out(self, phase: str) -> None:
         for id in [id for id, before in self._dropouts.items() if before == phase]:
@@ -442,7 +449,8 @@ class Round:
             return None
         called = arguments
         try:
-            with self.ledger.work(step.phase, None):
+            # Here already: an error of the server is told to all ranks.
+            with self.ledger.work(step.phase, None), self._blamed(step):
                 if action in RECEIVING and step.pattern is Pattern.GATHER:
                     id, message, number, *place = arguments
                     if not place or not place[0]:

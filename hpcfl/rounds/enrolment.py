@@ -72,6 +72,7 @@ def enrol(
         transport,
         ledger,
         index=NO_ROUND,
+        called=f"the enrolment of the protocol {protocol.name!r}",
         devices=devices,
         helpers=helpers,
         server=enrolment.server() if transport.has_server else None,

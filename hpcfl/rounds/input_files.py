@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.report.formats import counted
 from hpcfl.rounds.inputs import HELD_BYTES, Updates, Vector
 from hpcfl.system import files, outputs
 
@@ -34,6 +35,8 @@ class FileUpdates(Updates):
         self._read: dict[int, Vector] = {}
         try:
             weights = self._open(path)
+        except UsageError:
+            raise
         except OSError as error:
             raise UsageError(
                 f"the updates in {path} cannot be read: {error.strerror or error}"
@@ -51,7 +54,8 @@ class FileUpdates(Updates):
         self.devices = shape[0] if devices is None else devices
         if shape[0] != self.devices:
             raise UsageError(
-                f"{path} has {shape[0]} rows for {devices} devices; give --devices {shape[0]}"
+                f"{path} has {counted(shape[0], 'row')} for {devices} devices; give "
+                f"--devices {shape[0]}"
             )
         self.dim = shape[1]
         if weights is not None:
@@ -66,7 +70,7 @@ class FileUpdates(Updates):
     def _open(self, path: Path) -> Any:
         """Set the rows, of which none is read yet; return the weights, None without any."""
         if path.suffix not in HDF5_SUFFIXES:
-            with path.open("rb") as raw:
+            with files.opened(path) as raw:
                 shape, column_major, dtype = files.npy_header(raw)
                 here = path.stat().st_size - raw.tell()
                 if math.prod(shape) * dtype.itemsize != here:
@@ -81,6 +85,7 @@ class FileUpdates(Updates):
             return None
         import h5py
 
+        files.require(path)
         file = h5py.File(path, "r", locking="best-effort")
         self._rows = _dataset(file, "updates")
         if not file.id.links.exists(b"weights"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, ValidationError
+from hpcfl.rounds.blame import blamed
 from hpcfl.rounds.observer import F, RoundObserver
 
 # Why rounds end. Ranks are told one of these by its number; the first stands for going on.
@@ -33,7 +34,8 @@ def repeat(
     rounds before it, and a wrong one, have been stored.
     """
     for index in indices:
-        result = play(index)
+        with blamed(f"round {index}"):
+            result = play(index)
         error, reason = None, ""
         if result is not None:
             error = _store(observer, index, result)

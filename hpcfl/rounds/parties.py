@@ -19,6 +19,7 @@ from hpcfl.algorithms.aggregation.promises import Promise
 from hpcfl.comm.phases import Pattern, Role, Step
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import UsageError
+from hpcfl.rounds.blame import blamed
 
 # Of a device besides its steps', as validation calls it.
 _CONTRIBUTION = ("contribution", "vector")
@@ -41,8 +42,12 @@ def rehearse(protocol: AggregationProtocol, *, reduce: bool = False, learns: boo
     UsageError
         If a method is missing, or does not take what it is called with; the same on every rank.
     """
-    if protocol.name in PROTOCOLS:
-        return
+    if protocol.name not in PROTOCOLS:
+        with blamed(f"before the first round of the protocol {protocol.name!r}"):
+            _rehearse(protocol, reduce, learns)
+
+
+def _rehearse(protocol: AggregationProtocol, reduce: bool, learns: bool) -> None:
     _check_promises(protocol)
     count = protocol.parameters.devices
     enrolment = protocol.enrolment(count, protocol.helpers)

@@ -20,6 +20,7 @@ from hpcfl.report import brief
 from hpcfl.report.formats import counted
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds import parties
+from hpcfl.rounds.blame import blamed
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Inputs, Prepare, Round
 from hpcfl.rounds.enrolment import Enrolled
@@ -94,17 +95,22 @@ def play(
         protocol.join(enrolled.devices, together, enrolled.population)
     if models is not None:
         protocol.follow(models, index, together)
-    devices = {id: protocol.device(id, index, secrets_of(insecure_seed, index, id)) for id in local}
-    helpers = {
-        id: protocol.helper(id - count, index, helper_secrets(insecure_seed, index, id - count))
-        for id in transport.local_helpers
-    }
+    called = f"round {index} of the protocol {protocol.name!r}"
+    with blamed(called):
+        devices = {
+            id: protocol.device(id, index, secrets_of(insecure_seed, index, id)) for id in local
+        }
+        helpers = {
+            id: protocol.helper(id - count, index, helper_secrets(insecure_seed, index, id - count))
+            for id in transport.local_helpers
+        }
     if enrolled is not None:
         # The protocol may outlive the run: only the round's devices hold the enrolment's secrets.
         protocol.join({}, together, enrolled.population)
     server = None
     if transport.has_server:
-        server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
+        with blamed(called):
+            server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
     if enrolled is not None and protocol.name not in PROTOCOLS:
         parties.check_round(protocol, next(iter(devices.values()), None), server)
     dealt, range_sum = deal_out(protocol, transport, server)
@@ -122,6 +128,7 @@ def play(
         index=index,
         devices=devices,
         helpers=helpers,
+        called=called,
         server=server,
         inputs=inputs,
         prepare=prepare,
@@ -154,7 +161,8 @@ def play(
         gone = [] if server is None else [id for id in server.survivors if id in lost]
         checkable = not gone or insecure_seed is not None or protocol.repeatable
         proxies = [protocol.stand_in(server, id, index) for id in gone if checkable]
-        right = as_expected(protocol, transport, [*here, *proxies], inputs, total)
+        with blamed(called):
+            right = as_expected(protocol, transport, [*here, *proxies], inputs, total)
         # Whoever died meanwhile had a part in it that is missing now.
         if transport.failed == lost:
             break

@@ -17,6 +17,7 @@ from textwrap import indent
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.shared import CommonOptions
+from hpcfl.report.formats import counted
 from hpcfl.slurm import launchers
 
 # What a kind runs when nothing is said, and where its results go.
@@ -205,15 +206,16 @@ class Job(OptionGroup):
         if self.mpi is not None and self.launcher == "mpirun":
             raise UsageError("--mpi is for --launcher srun")
         if self.nodes is not None and self.nodes > self._tasks:
-            raise UsageError(f"--nodes is {self.nodes}, for {self._tasks} tasks: some would idle")
+            tasks = counted(self._tasks, "task")
+            raise UsageError(f"--nodes is {self.nodes}, for {tasks}: some would idle")
         if self.server_node:
             self._check_server_node()
         elif None not in (self.nodes, self.ntasks, self.ntasks_per_node):
-            room = (self.nodes or 0) * (self.ntasks_per_node or 0)
-            if (self.ntasks or 0) > room:
+            nodes, each = self.nodes or 0, self.ntasks_per_node or 0
+            if (self.ntasks or 0) > nodes * each:
                 raise UsageError(
-                    f"--ntasks is {self.ntasks}, but {self.nodes} nodes with "
-                    f"{self.ntasks_per_node} tasks each hold {room}"
+                    f"--ntasks is {self.ntasks}, but there is room for {nodes * each}: on "
+                    f"{counted(nodes, 'node')}, {counted(each, 'task')} each"
                 )
 
     def _check_server_node(self) -> None:
@@ -223,7 +225,7 @@ class Job(OptionGroup):
         if self._tasks > room:
             raise UsageError(
                 f"--ntasks is {self._tasks}, but beside the server's node {self.nodes - 1} with "
-                f"{self._tasks_of_node} tasks each hold {room - 1} devices' ranks"
+                f"{counted(self._tasks_of_node, 'task')} each hold {room - 1} devices' ranks"
             )
 
     def _check_words(self) -> None:

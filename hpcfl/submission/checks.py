@@ -145,8 +145,8 @@ def _dropouts(runs: Sequence[Run], asked: SubmissionClass) -> Problems:
         summed = run.survived.sum(axis=1)
         for index in np.flatnonzero(summed != run.devices - gone):
             yield (
-                f"{run.path.name} has {summed[index]} devices in the sum of round {index}, not "
-                f"{run.devices - gone}"
+                f"{run.path.name} has {counted(int(summed[index]), 'device')} in the sum of round "
+                f"{index}, not {run.devices - gone}"
             )
 
 
@@ -199,7 +199,8 @@ def _of_run(run: Run) -> Iterator[Label]:
         if shared > 1 and transport != "loopback":
             yield Label(
                 "virtual devices",
-                f"up to {shared} devices on a rank: wall times have them one after the other",
+                f"up to {counted(shared, 'device')} on a rank: wall times have them one after "
+                "the other",
             )
     if run.resumed:
         yield Label("resumed", f"{run.path.name} was interrupted and resumed")

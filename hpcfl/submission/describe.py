@@ -81,7 +81,9 @@ def verdict(found: Verdict) -> str:
     refused = sum(not one.passed for one in found.checks)
     if refused:
         return "\n".join([*lines, f"REFUSED: {counted(refused, 'check')} failed"])
-    what = f"{found.class_name}, {formats.words(found.protocol)}, {found.launches} launches"
+    what = (
+        f"{found.class_name}, {formats.words(found.protocol)}, {counted(found.launches, 'launch')}"
+    )
     return "\n".join([*lines, f"ACCEPTED: {what}", "", table(found.scores).text()])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcfl.errors import HpcflError
 from hpcfl.report import jsontext
+from hpcfl.report.formats import counted
 from hpcfl.results.reader import Run, load
 from hpcfl.submission import archive, checks, manifest
 from hpcfl.submission.archive import Unpacked, result_name
@@ -72,7 +73,9 @@ def _verify(path: Path, folder: Path) -> Verdict:
         found = archive.unpack(path, folder)
     except (OSError, ValueError) as error:
         return Verdict(path, (_refused(ARCHIVE, error),))
-    passed = [Check(ARCHIVE, f"{len(found.members) + 1} files, {found.size_bytes} bytes")]
+    passed = [
+        Check(ARCHIVE, f"{counted(len(found.members) + 1, 'file')}, {found.size_bytes} bytes")
+    ]
     try:
         document = manifest.read(found.manifest)
         asked = _class_of(document)

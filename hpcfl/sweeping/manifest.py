@@ -17,6 +17,7 @@ from typing import Any
 
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.report.formats import counted
 from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.commands import COMMANDS
 from hpcfl.system import files, outputs
@@ -40,7 +41,8 @@ class Manifest:
         """Return a cell by its number; UsageError if there is none."""
         if not 0 <= index < len(self.cells):
             raise UsageError(
-                f"the sweep has no cell {index}; its {len(self.cells)} cells are numbered from 0"
+                f"the sweep has no cell {index}: it has {counted(len(self.cells), 'cell')}, "
+                "numbered from 0"
             )
         return self.cells[index]
 
@@ -144,7 +146,7 @@ def check_same(folder: Path, stored: Manifest, asked: Manifest) -> None:
     now = {cell.id for cell in asked.cells}
     if before != now:
         raise UsageError(
-            f"{folder} holds another sweep: the plan has {len(now - before)} cells that are not in "
-            f"its {NAME}, and lacks {len(before - now)} of it; choose another --output, hpcfl "
+            f"{folder} holds another sweep: the plan has {counted(len(now - before), 'cell')} not "
+            f"in its {NAME}, and lacks {len(before - now)} of it; choose another --output, hpcfl "
             "merge puts results together"
         )

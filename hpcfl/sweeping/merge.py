@@ -6,19 +6,20 @@ import json
 import os
 import secrets
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.report.formats import counted
 from hpcfl.results.reader import Run, find, load
-from hpcfl.results.resuming import joined
+from hpcfl.results.resuming import distinct_names, joined
 from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping import states
 from hpcfl.sweeping.cells import Cell
 from hpcfl.system import outputs
+from hpcfl.system.files import opened
 
 INDEX = "index.json"
 SCHEMA = "hpcfl-index/1"
@@ -51,15 +52,8 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
     _refuse_duplicates(runs)
     cells = _cells({file.parent for file in files})
     wanted = _cells({path for path in paths if path.is_dir()})
-    called = Counter(run.path.name for run in runs)
-    entries = [
-        _entry(
-            run,
-            run.path.name if called[run.path.name] == 1 else f"{run.path.stem}-{run.run_id}.h5",
-            cells.get(run.path),
-        )
-        for run in runs
-    ]
+    named = zip(runs, distinct_names(runs), strict=True)
+    entries = [_entry(run, name, cells.get(run.path)) for run, name in named]
     # What was interrupted and went on in another file is complete if that is.
     whole = joined(runs)
     warnings += [f"{run.path} {run.unfinished}" for run in whole if run.unfinished is not None]
@@ -76,15 +70,15 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
 def _read(files: Sequence[Path]) -> tuple[list[Run], list[str]]:
     runs, warnings = [], []
     for file in files:
-        if _at_work(file):
-            warnings.append(f"{file} is being written right now; left out")
-            continue
         try:
-            runs.append(load(file))
+            if _at_work(file):
+                warnings.append(f"{file} is being written right now; left out")
+            else:
+                runs.append(load(file))
         except HpcflError as error:
             warnings.append(f"{error}; left out")
     if not runs:
-        raise HpcflError(f"none of the {len(files)} files can be merged: {warnings[0]}")
+        raise HpcflError(f"nothing of {counted(len(files), 'file')} can be merged: {warnings[0]}")
     return runs, warnings
 
 
@@ -96,8 +90,8 @@ def _at_work(file: Path) -> bool:
     try:
         import fcntl  # of POSIX systems alone
 
-        with file.open("rb") as opened:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with opened(file) as content:
+            fcntl.flock(content, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except (ImportError, OSError):

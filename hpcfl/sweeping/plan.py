@@ -241,5 +241,5 @@ def _check(command: Command, key: str, text: str) -> None:
         from hpcfl.algorithms.aggregation import find
 
         find(text)
-    if key == "updates" and not value.is_file():
-        raise UsageError(f"there is no file {text}")
+    if key == "updates":
+        files.require(value)

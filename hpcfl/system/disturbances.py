@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.report.formats import counted
 from hpcfl.system import cgroups
 from hpcfl.system.kernel import load_1min, read
 
@@ -207,7 +208,8 @@ def _words(names: Sequence[str]) -> str:
     """Return the names of hosts in words, the first of them where there are many."""
     if len(names) <= _HOSTS_NAMED:
         return f"on {', '.join(names)}"
-    return f"on {', '.join(names[:_HOSTS_NAMED])} and {len(names) - _HOSTS_NAMED} other hosts"
+    others = counted(len(names) - _HOSTS_NAMED, "other host")
+    return f"on {', '.join(names[:_HOSTS_NAMED])} and {others}"
 
 
 def _number(value: Any) -> float | None:

@@ -3,7 +3,8 @@
 They are read within bounds, and without running what they say: a damaged or hostile file can claim
 sizes that no memory holds, nest for ever, name programs to run, or unpack to a thousand times its
 length. What is here raises ValueError (or OSError) for all of that; a reader adds the file's name,
-and says what to do.
+and says what to do. What is no file at all, a pipe or a device, is refused by a UsageError that has
+its name already.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import io
 import json
 import math
 import os
+import select
 import stat
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hpcfl.errors import UsageError
 
 # Bytes of a text file that people or programs write by the line: plans, manifests, constants.
 LARGEST_TEXT = 2**26
@@ -28,20 +33,92 @@ _LARGEST_HEADER = 1024
 _AT_ONCE = 2**20  # bytes
 _SIMPLE_KINDS = "biufSU"
 _LONGEST_WORD = 200  # letters of a file's own words within an error message
+# How long to wait for the writer of a pipe, as of `hpcfl sweep <(make-plan)`.
+_PATIENCE_SECONDS = 5.0
+_SPECIAL = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def opened(path: Path, *, pipes: bool = False) -> io.BufferedReader:
+    """Open a file to be read, which never waits for another process.
+
+    A UsageError refuses a device, a socket and, but for `pipes`, a pipe: what they give may have no
+    end, or never begin.
+    """
+    # Before it is opened too, which alone makes some devices do something.
+    _refuse_special(path, path.stat(), pipes)
+    return open(path, "rb", opener=partial(_open, path=path, pipes=pipes))
+
+
+def _open(name: str, flags: int, *, path: Path, pipes: bool) -> int:
+    descriptor = os.open(name, flags | os.O_NONBLOCK)
+    try:
+        _refuse_special(path, os.fstat(descriptor), pipes)
+    except UsageError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def require(path: Path) -> None:
+    """Refuse, by UsageError, a path at which there is no regular file.
+
+    For what a library opens by its name; all else is opened by `opened`.
+    """
+    if path.is_file():
+        return
+    if path.exists():
+        _refuse_special(path, path.stat(), pipes=False)
+    raise UsageError(f"there is no file {path}")
+
+
+def _refuse_special(path: Path, about: os.stat_result, pipes: bool) -> None:
+    kind = _SPECIAL.get(stat.S_IFMT(about.st_mode))
+    if kind is not None and not (pipes and stat.S_ISFIFO(about.st_mode)):
+        raise UsageError(f"{path} is {kind}, and not a file that can be read: give a regular file")
 
 
 def contents(path: Path, largest: int) -> bytes:
-    """Return all bytes of a file, of which it may have at most so many."""
-    with path.open("rb") as file:
+    """Return all bytes of a file, or of a pipe that somebody writes to: at most so many."""
+    with opened(path, pipes=True) as file:
         found = os.fstat(file.fileno())
-        if stat.S_ISREG(found.st_mode) and found.st_size > largest:
+        if stat.S_ISFIFO(found.st_mode):
+            return _drained(path, file.fileno(), largest)
+        if found.st_size > largest:
             raise ValueError(f"its {found.st_size} bytes exceed the limit of {largest} bytes")
-        # Bit by bit: what has no length of its own, a pipe or a device, is stopped at the bound.
+        # Bit by bit: it may grow, files of /proc have no length, and the bound is rarely met.
         content = bytearray()
         while len(content) <= largest and (more := file.read(_AT_ONCE)):
             content += more
     if len(content) > largest:
         raise ValueError(f"it exceeds the limit of {largest} bytes")
+    return bytes(content)
+
+
+def _drained(path: Path, pipe: int, largest: int) -> bytes:
+    """Return what is written to a pipe until its writer closes it."""
+    content = bytearray()
+    while len(content) <= largest:
+        try:
+            more = os.read(pipe, _AT_ONCE)
+        except BlockingIOError:
+            if not select.select([pipe], [], [], _PATIENCE_SECONDS)[0]:
+                raise UsageError(
+                    f"{path} is a pipe to which nothing was written for {_PATIENCE_SECONDS:g} s: "
+                    "give a regular file"
+                ) from None
+            continue
+        if not more:
+            break
+        content += more
+    if len(content) > largest:
+        raise ValueError(f"it exceeds the limit of {largest} bytes")
+    if not content:
+        raise UsageError(f"{path} is a pipe to which nobody writes: give a regular file")
     return bytes(content)
 
 
@@ -107,7 +184,7 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
 
     found: dict[str, NDArray[Any]] = {}
     try:
-        with path.open("rb") as file, ZipFile(file) as archive:
+        with opened(path) as file, ZipFile(file) as archive:
             members = archive.infolist()
             # Each by itself could be within the file, and all of them at the same place.
             if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:

@@ -10,6 +10,14 @@ from typing import Any
 
 from hpcfl.errors import UsageError
 
+# Packages, and modules of none, that a user has named code in.
+LOADED: set[str] = set()
+
+
+def package_of(module: str) -> str:
+    """Return the outermost package of a module, or the module itself if it is in none."""
+    return module.partition(".")[0]
+
 
 def load_object(name: str) -> Any:
     """Return what ``MODULE:NAME`` names, from an installed module or the current folder.
@@ -22,6 +30,7 @@ def load_object(name: str) -> Any:
     # because the user's code may import its neighbours later.
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
+    LOADED.add(package_of(module))
     try:
         return operator.attrgetter(attribute)(importlib.import_module(module))
     except SystemExit as end:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import names, options_of
 from hpcfl.options.training import TrainOptions
+from hpcfl.report.formats import counted
 from hpcfl.results.schema import CHECKPOINT_SUFFIX
 from hpcfl.system import files, outputs
 
@@ -176,7 +177,8 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
     # The model may be followed by what the algorithm keeps beside it, never be smaller.
     if checkpoint.weights.size < config.get("dim", 1):
         raise UsageError(
-            f"{path} cannot be read as a checkpoint: it has {checkpoint.weights.size} parameters "
+            f"{path} cannot be read as a checkpoint: it has "
+            f"{counted(checkpoint.weights.size, 'parameter')} "
             f"for a model of {config['dim']}"
         )
     return checkpoint

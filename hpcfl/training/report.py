@@ -22,7 +22,7 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
     last = rounds[-1]
     modelled = sum(figures[Metric.MODELLED_SECONDS] for figures in rounds)
     lines = [
-        f"\n{trained.model}, {trained.weights.size} parameters: accuracy "
+        f"\n{trained.model}, {counted(trained.weights.size, 'parameter')}: accuracy "
         f"{last[Metric.ACCURACY]:.4f} after {counted(len(rounds), 'round')}, all aggregates "
         "validated",
         f"sent up by all devices: {last[Metric.BYTES_UP_TOTAL] / 1e6:.3f} MB",

@@ -66,7 +66,7 @@ class Trained:
         accuracy = [result.figures[Metric.ACCURACY] for result in self.results[-1:]]
         return brief.line(
             "Trained",
-            f"{self.model}, {self.weights.size} parameters",
+            f"{self.model}, {counted(self.weights.size, 'parameter')}",
             counted(len(self.results), "round"),
             *(f"accuracy {number(value)}" for value in accuracy),
             end=self.path.name,

@@ -7,7 +7,7 @@ import pytest
 from commandline import hpcfl, refusal
 
 from hpcfl.advice import winners
-from hpcfl.advice.advisor import ERROR, advise
+from hpcfl.advice.advisor import ERROR, advise, foreign_options
 from hpcfl.advice.tables import command
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.cohort import Segments
@@ -54,6 +54,47 @@ def test_every_protocol_is_either_a_choice_or_refused_in_a_sentence(options):
     assert sorted(one.protocol for one in told) == sorted(PROTOCOLS)
     assert all(refusal.reason for refusal in advice.refusals)
     json.dumps(advice.as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilon": 1e-300},
+        {"epsilon": 1e-300, "helpers": 2, "alpha": 0.3, "max_exposed": 1.0},
+        {"epsilon": 8.0, "devices": 2, "alpha": 0.1, "max_exposed": 1.0},
+        {"epsilon": 8.0, "security": "active"},
+        {"devices": 1},
+        {"devices": 2, "dim": 1, "helpers": 2},
+        {"alpha": 1e-9, "helpers": 100, "max_exposed": 1.0},
+        {"accuracy": 2.0**-62},
+        {"devices": 10**6},
+        {"security": "active", "gamma": 0.3, "dropout": 0.4},
+    ],
+)
+def test_why_not_is_said_without_options_that_advise_does_not_have(options):
+    told = reasons(**options)
+
+    assert told
+    for protocol, reason in told.items():
+        assert not foreign_options(reason), (protocol, reason)
+        assert len(reason.split()) > 3, (protocol, reason)
+
+
+def test_an_accuracy_that_no_integers_have_is_refused():
+    said = refusal("advise", "--accuracy", 1e-300)
+    assert "--accuracy" in said
+    assert "--levels" not in said
+
+
+def test_an_epsilon_that_no_noise_keeps_is_said_to_be_one(tmp_path):
+    KNOWN.save(tmp_path / "known.json")
+    done = hpcfl("advise", "--epsilon", 1e-300, "--calibration", tmp_path / "known.json")
+
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "no number of levels leaves room for the noise in the group fq" in words
+    assert "--clip" not in words
+    assert "--noise" not in words
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)

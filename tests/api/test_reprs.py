@@ -115,7 +115,7 @@ def test_a_long_table_shows_its_ends_and_prints_all(runs, monkeypatch):
 
     assert max(map(len, shown)) <= WIDTH
     assert len(shown) <= 25
-    assert "8 rows in the middle are left out: print(table) shows all" in repr(table)
+    assert "left out in the middle: 8 rows; print(table) shows all" in repr(table)
     assert str(table) == table.text()
     assert len(str(table).splitlines()) > 20
     few = dataclasses.replace(table, rows=table.rows[:3])

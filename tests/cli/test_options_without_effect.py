@@ -3,12 +3,14 @@
 Those of bench and train, by protocol and algorithm: tests/options/test_usage.py.
 """
 
+import re
 import shlex
 from pathlib import Path
 
 import click
 import pytest
-from commandline import hpcfl
+from commandline import hpcfl, refusal
+from test_no_traceback import commands
 
 import hpcfl as api
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
@@ -171,4 +173,34 @@ def test_a_label_of_no_run_and_another_run_of_nothing_are_refused(folder, monkey
     assert "'sparse'" in drawn.stderr
     assert not Path("x.svg").exists()
     for option in (["--again"], ["--scale", "small"]):
-        assert "name a table or figure" in hpcfl("reproduce", "--list", *option).stderr
+        asked = hpcfl("reproduce", "--document", "x.md", *option)
+        assert "name a table or figure" in asked.stderr
+
+
+def test_nothing_is_typed_in_vain_beside_what_shows_something_and_stops(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    Path("plan.toml").write_text('[fixed]\ndim = 4\n[grid]\nprotocol = ["fedavg"]\ndevices = 3\n')
+    stopping = [
+        (name, one)
+        for name, command in commands()
+        for one in command.params
+        if isinstance(one, click.Option) and re.search("Show .* and stop", one.help or "")
+    ]
+    assert {name for name, _ in stopping} == {"sweep", "reproduce"}
+    beside = {
+        "sweep": ["plan.toml", "--dry-run", "--freeze", "--no-shuffle", "--output=x", "--seed=1"],
+        "reproduce": ["sparse-secagg", "zcdp/figure-3", "--kept", "--again", "--document=x.md"],
+    }
+    for name, option in stopping:
+        assert hpcfl(*name.split(), *option.opts).returncode == 0
+        for other in beside[name]:
+            for words in ([*option.opts, other], [other, *option.opts]):
+                said = refusal(*name.split(), *words)
+                assert f"{option.opts[0]} shows" in said
+                assert said.endswith(f"leave {other.partition('=')[0]} out")
+    assert sorted(path.name for path in folder.glob("x*")) == []
+    assert "give only one of" in refusal("netlab", "--hosts", 2, "--check", "--dry-run")
+
+
+def test_a_sweep_of_no_plan_says_where_there_are_some():
+    assert "or one of those that --list shows" in refusal("sweep")

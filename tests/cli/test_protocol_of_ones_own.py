@@ -7,18 +7,21 @@ import numpy as np
 import pytest
 from commandline import hpcfl, refusal
 
+import hpcfl as api
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import OVERHEADS
-from hpcfl.errors import UsageError
+from hpcfl.errors import OwnCodeError, UsageError
 from hpcfl.privacy.accounting import zcdp
 from hpcfl.results import load
 from hpcfl.results.reader import find
+from hpcfl.rounds import timed
 
 OWN = '''
 """Secure aggregation of a part of the vector, and rounds that say what they take by themselves."""
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -335,6 +338,84 @@ class Unsent(Plain):
         return UnsentServer(self, model)
 
 
+def fail(how):
+    if how == "ends":
+        raise SystemExit(0)
+    return {"divides": lambda: 1 // 0, "counts": lambda: [][3], "stacks": stack}[how]()
+
+
+def stack():
+    return np.stack([np.zeros(2), np.zeros(3)])  # raises within NumPy
+
+
+class FailingDevice(PlainDevice):
+    def receive_model(self, payload):
+        self.check("receive_model")
+        super().receive_model(payload)
+
+    def send_upload(self, vector):
+        self.check("send_upload")
+        return super().send_upload(vector)
+
+    def contribution(self, vector):
+        self.check("contribution")
+        return super().contribution(vector)
+
+    def check(self, place):
+        self._protocol.check(place, self._round)
+
+
+class FailingServer(PlainServer):
+    def __init__(self, protocol, round_index, model):
+        super().__init__(protocol, model)
+        self.check = lambda place: protocol.check(place, round_index)
+
+    def send_model(self):
+        self.check("send_model")
+        return super().send_model()
+
+    def receive_upload(self, sender, payload):
+        self.check("receive_upload")
+        super().receive_upload(sender, payload)
+
+    def finish_upload(self):
+        self.check("finish_upload")
+        super().finish_upload()
+
+
+class Failing(Plain):
+    """Goes wrong in round 1, in a place and a way that the environment says."""
+
+    name = "failing"
+
+    def check(self, place, round_index):
+        wanted, how = os.environ["FAILING"].split()
+        if place == wanted and round_index == 1:
+            fail(how)
+
+    def device(self, id, round_index, secrets):
+        self.check("device", round_index)
+        return FailingDevice(self, id, round_index)
+
+    def server(self, round_index, model, secrets=system_secrets):
+        self.check("server", round_index)
+        return FailingServer(self, round_index, model)
+
+
+class FailingSigns(Signs):
+    name = "failing-signs"
+
+    def contribution(self, device, round_index, state, learn):
+        return learn() if round_index == 0 else {}["nothing"]
+
+
+class Unready(Plain):
+    name = "unready"
+
+    def device(self, id, round_index, secrets):
+        return 1 // 0
+
+
 class PlainestDevice(PlainDevice):
     unquantised = property()  # a protocol can do without
 
@@ -459,6 +540,74 @@ def test_a_message_that_is_none_is_a_sentence(given, sentence):
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+PLACES = {
+    "receive_model": ("FailingDevice.receive_model", "model"),
+    "send_upload": ("FailingDevice.send_upload", "upload"),
+    "contribution": ("FailingDevice.contribution", None),
+    "send_model": ("FailingServer.send_model", "model"),
+    "receive_upload": ("FailingServer.receive_upload", "upload"),
+    "finish_upload": ("FailingServer.finish_upload", "upload"),
+    "device": ("Failing.device", None),
+    "server": ("Failing.server", None),
+}
+RAISED = {
+    "ends": "SystemExit: 0",
+    "divides": "ZeroDivisionError: integer division or modulo by zero",
+    "counts": "IndexError: list index out of range",
+    "stacks": "ValueError: all input arrays must have the same shape",
+}
+
+
+@pytest.mark.parametrize("how", RAISED)
+@pytest.mark.parametrize("place", PLACES)
+def test_what_it_raises_in_a_round_is_a_sentence_with_its_line(place, how, folder, monkeypatch):
+    monkeypatch.setenv("FAILING", f"{place} {how}")
+    done = hpcfl("bench", "own:Failing", *SMALL, "--rounds", 3, "--output", "run.h5")
+    method, phase = PLACES[place]
+    during = f", phase {phase}" if phase else ""
+    wanted = {"ends": "raise SystemExit(0)", "stacks": "return np.stack("}.get(how, f'"{how}": la')
+    line = next(n for n, text in enumerate(OWN.splitlines(), 1) if wanted in text)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"Error: round 1 of the protocol 'failing'{during}: {method} raised {RAISED[how]} "
+        f"({folder}/own.py:{line})"
+    )
+    assert "Traceback" not in done.stderr
+    assert (load("run.h5").status, load("run.h5").rounds) == ("failed", 1)
+
+
+def test_what_it_raises_before_the_first_round_is_a_sentence_too(folder):
+    done = hpcfl("bench", "own:Unready", *SMALL)
+
+    assert done.returncode == 1
+    assert "before the first round of the protocol 'unready': Unready.device raised" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(folder.rglob("*.h5"))
+
+
+def test_what_an_algorithm_of_ones_own_raises_in_a_round_is_a_sentence(folder):
+    pytest.importorskip("torch")
+    done = hpcfl("train", "own:FailingSigns", "--devices", 2, "--rounds", 2)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert ": FailingSigns.contribution raised " in done.stderr.splitlines()[-1]
+
+
+def test_a_mistake_of_hpcfl_is_not_put_on_a_protocol(monkeypatch):
+    monkeypatch.setattr(timed, "as_planned", None)
+    with pytest.raises(TypeError):
+        api.bench("own:Plain", devices=3, dim=4, rounds=1, warmup=0)
+
+
+def test_the_python_api_has_what_was_raised_as_the_cause(folder, monkeypatch):
+    monkeypatch.setenv("FAILING", "send_upload ends")
+    with pytest.raises(OwnCodeError) as raised:
+        api.bench("own:Failing", devices=3, dim=4, rounds=3, warmup=0, output="run.h5")
+    assert isinstance(raised.value.__cause__, SystemExit)
 
 
 def test_a_step_whose_methods_cannot_be_written_is_refused():

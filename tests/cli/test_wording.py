@@ -10,8 +10,16 @@ import pytest
 from commandline import hpcfl, refusal
 
 import hpcfl as package
+from hpcfl.report.formats import counted
 from hpcfl.results.reader import load
 
+# What is only said of two and more.
+SEVERAL = {
+    # A ring's degree is even, and warnings on launches and a limit on runs are of several.
+    *("{degree} neighbours", "{self.degree} neighbours", "{len(runs)} runs"),
+    *("{summary.repeats} launches", "{len(side.files)} launches", "{asked.launches} launches"),
+    *("{started} processes", "{hosts} hosts", "{self.threshold + REDUNDANT} neighbours"),
+}
 SOURCES = sorted(Path(package.__file__).parent.rglob("*.py"))
 
 
@@ -23,6 +31,53 @@ def test_one_round_is_not_1_rounds_and_warnings_begin_alike(path):
     # Of the papers' settings it is known how many rounds they have.
     if path.parent.name != "reproduce":
         assert not re.search(r"\{[^{}]*\} rounds\b", text), "see formats.counted"
+
+
+# Of what there may be one of, in what commands print.
+COUNTED = "runs|cells|launches|checks|repeats|hosts|tasks|neighbours|parameters|messages|processes"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_numbers_of_things_are_written_by_one_function(path):
+    """Where one of them is possible: not of a limit, or where the sentence is only of several."""
+    text = path.read_text(encoding="utf-8")
+    possible = [
+        found[0]
+        for found in re.finditer(rf"\{{([^{{}}]*)\}} ({COUNTED})\b", text)
+        if not re.fullmatch(r"[A-Z_]+", found[1]) and found[0] not in SEVERAL
+    ]
+
+    assert possible == [], "see formats.counted"
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "written"),
+    [
+        *((0, "round", "0 rounds"), (1, "round", "1 round"), (2, "round", "2 rounds")),
+        *((1, "launch", "1 launch"), (2, "launch", "2 launches"), (3, "process", "3 processes")),
+        *((1, "reply", "1 reply"), (2, "reply", "2 replies"), (2, "other host", "2 other hosts")),
+    ],
+)
+def test_one_and_several(number, what, written):
+    assert counted(number, what) == written
+
+
+def test_one_of_everything_is_printed_as_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = '[fixed]\ndim = 1\nrounds = 1\nwarmup = 0\n[grid]\nprotocol = ["fedavg"]\ndevices = 1\n'
+    Path("plan.toml").write_text(plan)
+    printed = [
+        hpcfl("sweep", "plan.toml", "--output", "swept", *more)
+        for more in (("--dry-run",), ("--freeze",), (), ("--dry-run",))
+    ]
+    printed += [
+        hpcfl("merge", "swept", "--output", "merged"),
+        hpcfl("report", "merged"),
+        hpcfl("report", "merged", "--by-phase"),
+    ]
+    for done in printed:
+        wrong = re.findall(r"(?<![\d.,])1 [a-z]+s\b(?!,)", done.stdout + done.stderr)
+        assert [one for one in wrong if one not in ("1 s", "1 ms", "1 is", "1 has")] == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.assisted import HelpingMember
+from hpcfl.algorithms.aggregation.ckks import CkksServer, KeyHolder
 from hpcfl.algorithms.aggregation.ranges import RangeSum
 from hpcfl.algorithms.aggregation.sharing import Dealings
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Step
+from hpcfl.crypto import ckks
 from hpcfl.crypto.groups import Adder
 from hpcfl.crypto.keys import helper_secrets, insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
@@ -56,14 +58,16 @@ CASES = {
     "secagg-active": ("secagg", {"security": "active"}),
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
 }
-# Parties of these cannot be copied, or written as bytes: only whole rounds are played.
-WHOLE = {"ckks": ("ckks", {})} if find_spec("tenseal") else {}
+if find_spec("tenseal"):
+    CASES["ckks"] = ("ckks", {})
 # Those in which devices deal shares of their secrets.
 SHARING = [
     case
     for case in CASES
-    if not case.startswith(("fedavg", "assisted", "lightsecagg", "committee", "prf"))
+    if not case.startswith(("fedavg", "assisted", "lightsecagg", "committee", "prf", "ckks"))
 ]
+# Those in which helpers know masks.
+HELPED = [case for case, (name, _) in CASES.items() if find(name).default_helpers]
 # Between them these run the code of all; the others belong to the full tier.
 QUICK = (
     *("fedavg", "secagg", "secagg-graph", "sparse-gaps", "cohort", "lightsecagg", "prf"),
@@ -83,7 +87,7 @@ DIM = 12
 @lru_cache(maxsize=64)
 def protocol(case, devices):
     """Return the protocol of a case, made once; one with an enrolment must join again."""
-    name, options = (CASES | WHOLE)[case]
+    name, options = CASES[case]
     security = options.get("security", "passive")
     made = find(name, security)(Parameters(devices, DIM, levels=1000, **options))
     if "degree" in options:
@@ -189,7 +193,7 @@ class Outcome:
         if message.step.upload:
             # A group element, and a location, is the sender's own choice.
             return self._changed_coordinates(message, delivered)
-        if message.step.phase == "advertise_keys" and "degree" in (CASES | WHOLE)[self.case][1]:
+        if message.step.phase == "advertise_keys" and "degree" in CASES[self.case][1]:
             # On a ring nobody else sees what a device is told, and no device its own keys: with
             # other keys the masks do not cancel, as if the sender had added what it liked.
             return None if len(delivered) == len(message.sealed) else set()
@@ -395,13 +399,14 @@ class Stand:
         """Return the party as it was, so that it can receive something.
 
         No party changes in place more than the arrays and collections that are its attributes, the
-        server its book of dealings and its sum of uploads, and a helper what it keeps of rounds.
+        server its book of dealings and its sum of uploads, and what some keep from round to round.
+        Ciphertexts are added to new ones.
         """
         again = copy.copy(self.party)
         for name, value in vars(again).items():
             if isinstance(value, np.ndarray | dict | list | set):
                 vars(again)[name] = value.copy()
-            elif isinstance(value, Dealings | Adder | HelpingMember):
+            elif isinstance(value, Dealings | Adder | HelpingMember | KeyHolder):
                 vars(again)[name] = copy.deepcopy(value)
             elif isinstance(value, RangeSum):
                 vars(again)[name] = copied = copy.copy(value)
@@ -411,12 +416,23 @@ class Stand:
     def state(self, party):
         """Return all that a party knows, as bytes."""
         known = {
-            name: value._sum if isinstance(value, RangeSum) else value
+            name: self._written(party, value)
             for name, value in vars(party).items()
             # Where secrets are drawn from is not knowledge.
             if value is not self.shared and not callable(value)
         }
         return pickle.dumps(known)
+
+    @staticmethod
+    def _written(party, value):
+        """Return a value of a party's as what can be written as bytes."""
+        if isinstance(value, RangeSum):
+            return value._sum
+        if isinstance(value, ckks.Context):
+            return value.written()
+        if isinstance(party, CkksServer) and value is party._sum:
+            return ckks.Context.summed(value)
+        return value
 
     def with_change(self, kind, x, y, pool):
         """Return the arguments with the message changed, or what is said of who sent it."""

@@ -6,20 +6,42 @@ from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import RefusedError
 
 
-class CrashingDevice(FedAvgDevice):
-    def send_upload(self, vector):
-        if self.id == 2:
-            raise ZeroDivisionError("device 2 divides by zero")
-        return super().send_upload(vector)
-
-
 class Crashing(FedAvg):
-    """Device 2 fails with an error that nobody foresaw."""
+    """Device 2 fails within hpcfl, with an error that nobody foresaw."""
 
     name = "crashing"
 
     def device(self, id, round_index, secrets):
-        return CrashingDevice(self, id)
+        device = FedAvgDevice(self, id)
+        if id == 2:
+            device._scale = None
+        return device
+
+
+class DividingDevice(FedAvgDevice):
+    def send_upload(self, vector):
+        return vector / (0 // 0)
+
+
+class DividingServer(FedAvgServer):
+    def receive_upload(self, id, payload):
+        return 0 // 0
+
+
+class Dividing(FedAvg):
+    """All devices fail in the second round, in code of the user's own."""
+
+    name = "dividing"
+
+    def device(self, id, round_index, secrets):
+        return (DividingDevice if round_index else FedAvgDevice)(self, id)
+
+
+class DividingAtTheServer(FedAvg):
+    name = "dividing-at-the-server"
+
+    def server(self, round_index, model, secrets=system_secrets):
+        return (DividingServer if round_index else FedAvgServer)(self, model)
 
 
 class RefusingDevice(FedAvgDevice):

@@ -1,4 +1,5 @@
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -152,9 +153,17 @@ def test_helpers_that_drop_out_cost_nothing_on_ranks_of_their_own(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("protocol", ["assisted", "committee", "lightsecagg"])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        *("assisted", "committee", "lightsecagg"),
+        pytest.param("ckks", marks=pytest.mark.skipif(not find_spec("tenseal"), reason="optional")),
+    ],
+)
 @pytest.mark.parametrize("devices", [3, 40])
-def test_helped_and_coded_sums_are_the_same_on_any_number_of_ranks(tmp_path, protocol, devices):
+def test_helped_coded_and_encrypted_sums_are_the_same_on_any_number_of_ranks(
+    tmp_path, protocol, devices
+):
     """With dropouts before each phase, on 1 to 17 ranks."""
     kind = find(protocol)
     phases = [name for name in phase_names(kind.steps) if name not in ("model", "result")]
@@ -236,8 +245,28 @@ def test_a_rank_that_crashes_ends_the_job_with_its_traceback(tmp_path):
     job = mpirun(5, "hpcfl", "bench", "faulty_protocols:Crashing", *SMALL, "--output", tmp_path)
 
     assert job.returncode != 0
-    assert "ZeroDivisionError: device 2 divides by zero" in job.stderr
+    assert "TypeError: unsupported operand" in job.stderr
     assert re.search(r"\[rank 3 on \S+\] Traceback", job.stderr)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("Dividing", "DividingDevice.send_upload"),
+        ("DividingAtTheServer", "DividingServer.receive_upload"),
+    ],
+)
+def test_what_code_of_ones_own_raises_is_said_by_one_rank(name, method, tmp_path):
+    job = mpirun(5, "hpcfl", "bench", f"faulty_protocols:{name}", *SMALL, "--output", tmp_path)
+    (path,) = tmp_path.glob("*.h5")
+    (said,) = re.findall(r"^.*Error: .*$", job.stderr, re.MULTILINE)
+
+    assert job.returncode != 0
+    assert "Error: round 1 of the protocol 'dividing" in said
+    assert f"phase upload: {method} raised ZeroDivisionError: " in said
+    assert "faulty_protocols.py:" in said
+    assert "Traceback" not in job.stderr
+    assert load(path).rounds == 1
 
 
 def test_a_device_that_refuses_costs_the_round_itself_and_is_reported(tmp_path):

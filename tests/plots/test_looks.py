@@ -4,7 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from page_runs import write_run
 
 from hpcfl.algorithms import federated
@@ -62,9 +64,37 @@ def test_no_two_protocols_or_algorithms_look_the_same():
 
     assert len({(look.colour, look.marker) for look in found.values()}) == len(set(KNOWN))
     assert len({found[name].colour for name in PROTOCOLS}) == len(PROTOCOLS)
-    assert len({found[name].marker for name in PROTOCOLS}) == len(PROTOCOLS)
     for name in PROTOCOLS:
         assert found[f"dp-fedavg-{name}"].colour == found[name].colour
+
+
+def ink(look):
+    """Return where a marker of a look puts ink, of a size to be seen, and in black alone."""
+    figure = Figure((0.3, 0.3), dpi=100)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.plot([0], [0], **look.points() | {"color": "black"}, markersize=14)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., 0] < 128
+
+
+def test_protocols_and_algorithms_are_told_apart_without_colours():
+    found = looks.of_protocols(KNOWN)
+    drawn = {name: ink(look) for name, look in found.items()}
+
+    assert drawn.keys() == set(KNOWN)
+    for one, other in itertools.combinations(drawn, 2):
+        either = drawn[one] | drawn[other]
+        differing = (drawn[one] ^ drawn[other]).sum() / either.sum()
+        assert differing > 0.1, (one, other)
+
+
+def test_a_protocol_of_ones_own_has_a_marker_that_no_other_of_the_figure_has():
+    for number in range(40):
+        names = [f"own-{number}", *PROTOCOLS, "dp-fedavg", "dp-fedavg-secagg", "rand-k"]
+        markers = [look.marker for look in looks.of_protocols(names).values()]
+        assert len(set(markers)) == len(names)
 
 
 def test_no_two_phases_of_anything_have_the_same_colour():

@@ -44,6 +44,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "sparse, active": {"protocol": "sparse", "alpha": 0.3, "security": "active", "gamma": 0.0},
     "cohort": {"protocol": "cohort", "alpha": 0.4},
     "cohort, floor": {"protocol": "cohort", "alpha": 1.0, "min_cohort": 2, "gamma": 0.0},
+    "common": {"protocol": "common", "alpha": 0.4},
     "secagg, 12 bits": {"protocol": "secagg", "bits": "12", "rotate": True},
     "sparse, 20 bits": {"protocol": "sparse", "alpha": 0.3, "bits": "20"},
     "cohort, 8 bits": {"protocol": "cohort", "alpha": 0.4, "bits": "8"},
@@ -55,6 +56,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "dp-fedavg": {"protocol": "dp-fedavg", "noise_multiplier": 1.0},
     "dp-fedavg, cohort": {"protocol": "dp-fedavg", "aggregate": "cohort", "alpha": 0.5},
 }
+# TenSEAL draws keys and errors from the operating system, whatever the seed is.
+NOT_RECORDED = {"ckks"}
 # Words in the names of what a file says of the machine and the moment, or of what the last bit
 # differs in from processor to processor; the rest must not change.
 OF_THE_RUN = (

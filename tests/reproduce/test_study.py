@@ -1,6 +1,7 @@
 """The study's figures are those of rounds that were run, and its sentences those of its figures."""
 
 import json
+import operator
 import re
 from pathlib import Path
 
@@ -169,10 +170,15 @@ def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
     told = {finding.title: finding.says for finding in findings.findings(after)}
 
     assert "With a tenth of the coordinates, SparseSecAgg sends 8.0 times less" in told
-    assert "`sparse` +3.0 [+3.0, +3.0]" in told["Rounds to an accuracy"]
+    title = "What a tenth of the coordinates costs in rounds to an accuracy"
+    assert "`sparse` +3.0 [+3.0, +3.0]" in told[title]
+    assert title not in {one.title for one in findings.findings(before)}
+    mean = (10 / 13 + 11 / 14 + 12 / 15) / 3
+    fewer = told[f"To an accuracy, SparseSecAgg sends {mean:.1f} times less than SecAgg"]
+    assert f"`sparse` {mean:.3g} [" in fewer
+    assert "`common` 1 times less" in fewer
     title = "At 10 Mbit/s, rounds on real links take 2.00 times what is modelled"
     assert "10 Mbit/s 2.00 (1.50 to 3.00)" in told[title]
-    assert "Rounds to an accuracy" not in {one.title for one in findings.findings(before)}
     assert findings.missing(before) == findings.missing(after) + 3
 
 
@@ -182,9 +188,26 @@ def test_runs_that_did_not_reach_the_accuracy_are_no_rounds_to_it():
         *(_trained("sparse", seed, 12, reached=seed != 2) for seed in range(3)),
     ]
 
-    more = findings.paired(found, "sparse", lambda one: one.found["rounds"])
+    more = findings.paired(found, "sparse", lambda one: one.found["rounds"], operator.sub)
 
     assert more == Estimate(2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(("later", "told"), [(1, True), (5, False)])
+def test_rounds_are_said_to_be_the_same_only_where_no_seeds_tell_them_apart(later, told):
+    """Whole vectors take 10 to 12 rounds, the others one less or so many more, by seed."""
+    trained = [
+        _trained(way, seed, 10 + seed + (0 if way == "secagg" else (-1, later, later)[seed]))
+        for way in training.WAYS
+        for seed in range(3)
+    ]
+    if not told:
+        trained = [one for one in trained if one.setting["seed"]]
+    rounds = Costs(_all_costs(lambda name: 1_000))
+    evidence = findings.Evidence(rounds, {"training-2nn-iid": trained}, [], [])
+
+    title = "A tenth of the coordinates costs no rounds that seeds can tell"
+    assert told == (title in {one.title for one in findings.findings(evidence)})
 
 
 def test_the_pages_hold_every_part_that_was_run_and_load_nothing(tmp_path):

@@ -13,7 +13,7 @@ from hpcfl import api
 from hpcfl.cli.report import command
 from hpcfl.results import pooling
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.reader import load
+from hpcfl.results.reader import find, load
 from hpcfl.results.resuming import joined
 
 FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds", "epsilon_proven")
@@ -72,6 +72,41 @@ def test_of_two_that_went_on_from_one_checkpoint_the_later_one_counts(tmp_path):
         (whole,) = joined(order)
         assert whole.training["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.5, 0.6, 0.7]
         assert [one["cpu"] for one in whole.launches.values()] == ["a", "c"]
+
+
+def test_parts_belong_to_the_files_of_their_own_folder(tmp_path):
+    folders = {}
+    for name, first in (("one", 0.1), ("other", 0.2)):
+        (tmp_path / name).mkdir()
+        begun = write(tmp_path / name / "a.h5", [first, 0.3, 0.4])
+        went_on = write(tmp_path / name / "b.h5", [first], 2, resume=f"{name}/a.checkpoint.npz")
+        folders[name] = [begun, went_on]
+
+    for order in (("one", "other"), ("other", "one")):
+        found = joined([*folders[order[0]], *folders[order[1]]])
+        ends = {run.path.parent.name: run.training["accuracy"][[0, -1]].tolist() for run in found}
+        assert ends == {"one": [0.1, 0.1], "other": [0.2, 0.2]}
+
+
+def test_parts_are_joined_under_the_names_that_merge_gives_them(tmp_path):
+    for name, first in (("one", 0.1), ("other", 0.2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        write(folder / "a.h5", [first, 0.3, 0.4, 0.5])
+        write(folder / "b.h5", [first, 0.6], 3, resume=f"{name}/a.checkpoint.npz")
+        write(folder / "c.h5", [first], 5, resume=f"{name}/b.checkpoint.npz")
+    write(tmp_path / "other/alone.h5", [0.7])
+    done = hpcfl("merge", tmp_path / "one", tmp_path / "other", "--output", tmp_path / "merged")
+    found = joined([load(path) for path in find(tmp_path / "merged")])
+
+    assert done.returncode == 0, done.stderr
+    assert sorted(run.training["accuracy"].tolist() for run in found) == [
+        *([first, 0.3, 0.4, first, 0.6, first] for first in (0.1, 0.2)),
+        [0.7],
+    ]
+    names = [path.name for path in find(tmp_path / "merged")]
+    assert len(names) == 7
+    assert "alone.h5" in names
 
 
 def test_files_that_name_each_other_end_as_one(tmp_path):

@@ -13,6 +13,7 @@ import re
 import sys
 import types
 from collections import deque
+from importlib.util import find_spec
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,12 +21,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import CipherContext
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from hpcfl.crypto import keys
+from hpcfl.crypto import ckks, keys
 
 CHUNK = 8
 LIMB_BITS = 31
+PARTS = 16  # that are looked for of a key that is too long to look for all of it
 # Opaque objects that hold a key which nobody can read back, but which is there.
 KEY_HOLDERS = (AESGCM, X25519PrivateKey, Ed25519PrivateKey, CipherContext)
+if find_spec("tenseal"):
+    KEY_HOLDERS += (ckks.library().enc_context.Context,)
 
 
 class Planted:
@@ -53,7 +57,25 @@ class Planted:
             for attribute, value in list(vars(module).items()):
                 if id(value) in others:
                     patch.setattr(module, attribute, others[id(value)])
+        self._plant_ckks(patch)
         return self
+
+    def _plant_ckks(self, patch):
+        """Remember parts of every key that TenSEAL draws by itself and a device shares."""
+        write = ckks.Context.written
+
+        def written(context):
+            content = write(context)
+            # What comes before says how it is compressed, as ciphertexts do.
+            for start in range(1000, len(content) - 32, len(content) // PARTS):
+                self._keep(content[start : start + 32], "of a key of CKKS, compressed")
+            numbers = context._context.secret_key().data.data()
+            for start in range(0, ckks.DEGREE, ckks.DEGREE // PARTS):
+                part = np.array([numbers[start + place] for place in range(4)], "<u8")
+                self._keep(part.tobytes(), "of a key of CKKS")
+            return content
+
+        patch.setattr(ckks.Context, "written", written)
 
     def _keep(self, secret, what):
         self.secrets.setdefault(bytes(secret), what)

@@ -9,24 +9,26 @@ Five values would be twice as likely, which takes some 10^10 elements to notice;
 rejected is tested directly, with small primes (tests/crypto/test_crypto_groups.py). Nor can one
 see that one of two masks is missing: either of them hides an upload by itself, and what both are
 for shows only when devices vanish. And the sum of many poor masks is a good one: of masks of 31
-bits, 4 are seen and 8 are not.
+bits, 4 are seen and 8 are not. Of ckks it sees that there is a mask, and that it is a new one; that
+the mask follows from a key of a size that nobody finds is the word of the standard's tables.
 """
 
 import secrets
 from itertools import product
 from types import SimpleNamespace
 
+import ciphertexts
 import numpy as np
 import pytest
 from battery import alarms, inspect, inspect_locations
-from masked_uploads import DEVICES, PROTOCOLS, make, sent_coordinates, values
+from masked_uploads import DEVICES, IN_NO_RING, PROTOCOLS, make, sent_coordinates, values
 from masked_uploads import system as system_secrets
 from player import seeded
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import prf, sparse
 from hpcfl.algorithms.aggregation.secagg import SecAgg
-from hpcfl.crypto import groups, keystream
+from hpcfl.crypto import ckks, groups, keystream
 from hpcfl.crypto.groups import GROUPS
 
 FALSE_ALARM = 1e-6
@@ -35,7 +37,7 @@ LOOKED_AT = ("fq", "ring32", "ring16", "ring12")
 MASKED = [
     (name, group)
     for name, group in product(PROTOCOLS, LOOKED_AT)
-    if group == "fq" or name != "lightsecagg"  # which codes masks in a field
+    if group == "fq" or name not in IN_NO_RING
 ]
 CONFIGURATIONS = len(MASKED) + len(SAMPLERS)
 LEVEL = FALSE_ALARM / CONFIGURATIONS
@@ -64,7 +66,8 @@ def look(name, group, source=system_secrets, devices=DEVICES):
         for vector in (np.zeros(DIM), structured(DIM))
     )
     assert first.shape == second.shape == ((devices - 1) * ROUNDS, length)
-    return inspect(first, second, arithmetic.modulus if group == "fq" else 2**32)
+    field = group == "fq" and name != "ckks"
+    return inspect(first, second, arithmetic.modulus if field else 2**32)
 
 
 # What the quick tier looks at: each kind of masks and each group once, and one sampler.
@@ -184,6 +187,32 @@ def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
         monkeypatch.setattr(SecAgg, method, without_round(getattr(SecAgg, method)))
     monkeypatch.setattr(prf, "round_context", twice(prf.round_context))
     found = alarms(look(name, "fq", twice(seeded(secrets.randbits(32))), devices=4), LEVEL)
+
+    assert {"compression, pairs of the first", "byte frequency, pairs of the second"} <= found
+    assert "byte frequency, first" not in found
+
+
+@pytest.mark.full
+def test_ciphertexts_without_a_mask_are_seen(monkeypatch):
+    """Of what is left, the message and its error, values would look uniform."""
+    pytest.importorskip("tenseal")
+    monkeypatch.setattr(ciphertexts, "masked", ciphertexts.opened)
+    found = kinds(alarms(look("ckks", "fq", devices=4), LEVEL))
+
+    assert {"byte frequency", "compression", "regression on bits"} <= found
+
+
+def test_a_mask_of_two_ciphertexts_is_seen(monkeypatch):
+    pytest.importorskip("tenseal")
+    devices, encrypt, made = 4, ckks.Context.encrypt, []
+
+    def encrypt_twice(context, vector):
+        again = len(made) // devices % 2
+        made.append(made[-devices] if again else encrypt(context, vector))
+        return made[-1]
+
+    monkeypatch.setattr(ckks.Context, "encrypt", encrypt_twice)
+    found = alarms(look("ckks", "fq", devices=devices), LEVEL)
 
     assert {"compression, pairs of the first", "byte frequency, pairs of the second"} <= found
     assert "byte frequency, first" not in found

@@ -15,6 +15,7 @@ import sys
 import traceback
 import zipfile
 from dataclasses import is_dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import h5py
@@ -22,7 +23,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from planted import KEY_HOLDERS, Planted, Search, contents, left_behind, modules
+from planted import CHUNK, KEY_HOLDERS, Planted, Search, contents, left_behind, modules
 from player import Changing
 
 from hpcfl.algorithms.aggregation import find
@@ -35,7 +36,7 @@ from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Role
 from hpcfl.comm.world import World
-from hpcfl.crypto import keys, shamir
+from hpcfl.crypto import ckks, keys, shamir
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
@@ -44,7 +45,7 @@ from hpcfl.rounds import timed as rounds
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import Results, Together
 
-DEVICES, DIM = 6, 120
+DEVICES, DIM, Q = 6, 120, 2**32 - 5
 RINGS = ("secagg", "secagg-graph", "sparse", "cohort")
 PROTOCOLS = (
     *RINGS,
@@ -55,6 +56,7 @@ PROTOCOLS = (
     "prf",
     "secagg active",
     "sparse active",
+    *(["ckks"] if find_spec("tenseal") else []),
 )
 OPTIONS = {
     "secagg-graph": {"degree": 4},
@@ -65,7 +67,10 @@ OPTIONS = {
     "secagg active": {"security": "active"},
     "sparse active": {"security": "active", "alpha": 0.5},
 }
-PHASES = ("advertise_keys", "share_keys", "share_masks", "masked_input", "unmask")
+PHASES = (
+    *("advertise_keys", "share_keys", "share_masks", "masked_input", "unmask"),
+    *("share_input", "sum_shares", "encrypted_input", "decrypt"),
+)
 # Between them these run the code of all: two topologies, three kinds of masks, both variants.
 QUICK = (
     "sparse",
@@ -74,14 +79,16 @@ QUICK = (
     "committee",
     "assisted",
     "prf",
+    "ckks",
     "secagg active",
     "dp-fedavg",
 )
 
 
-def each(*names):
+def each(*names, slow=()):
     """Return protocols to look at, those that add no code of their own for the full tier."""
-    return [pytest.param(n, marks=() if n in QUICK else pytest.mark.full) for n in names]
+    quick = {*QUICK} - {*slow}
+    return [pytest.param(n, marks=() if n in quick else pytest.mark.full) for n in names]
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +124,7 @@ def options(name, **others):
     return BenchOptions(name.partition(" ")[0], **few | OPTIONS.get(name, {}) | others)
 
 
-def played(name, transport, dropouts=None, protocol=None, prepare=None):
+def played(name, transport, dropouts=None, protocol=None, prepare=None, vectors=None):
     """Play a round with `timed.play`; return its result."""
     protocol = protocol or build(name.partition(" ")[0], options(name), DEVICES, DIM)[0]
     return rounds.play(
@@ -125,10 +132,10 @@ def played(name, transport, dropouts=None, protocol=None, prepare=None):
         transport,
         index=0,
         model=np.zeros(DIM, np.float32),
-        inputs=lambda id: np.full(DIM, 0.5),
+        inputs=lambda id: np.full(DIM, 0.5) if vectors is None else vectors[id],
         prepare=prepare,
         dropouts=dropouts or {},
-        enrolled=enrolment.enrol(type(protocol), loopback(name), first_round=0),
+        enrolled=enrolment.enrol(type(protocol), transport, first_round=0),
     )
 
 
@@ -239,9 +246,10 @@ def command(*arguments):
 @pytest.mark.parametrize("name", each(*PROTOCOLS, "dp-fedavg"))
 def test_results_and_output_of_a_run_hold_no_secret(name, planted, tmp_path):
     more = [f"--{key}={value}" for key, value in OPTIONS.get(name, {}).items()]
+    more += [] if name == "ckks" else [f"--levels={2**16}"]
     shown = command(
         *("bench", name.partition(" ")[0], "--devices", DEVICES, "--dim", DIM),
-        *("--rounds", 2, "--warmup", 0, "--levels", 2**16, *more, "--output", tmp_path),
+        *("--rounds", 2, "--warmup", 0, *more, "--output", tmp_path),
     )
     (path,) = tmp_path.glob("*.h5")
     told = [command("report", path, "--format", kind) for kind in ("json", "csv")]
@@ -291,6 +299,63 @@ def test_output_of_a_process_holds_no_secret_even_of_a_crash(method, tmp_path):
     assert ("validated     3/3" in done.stdout) == (method is None)
     assert method is None or f"RuntimeError: a mistake in {method}" in done.stderr
     assert set() == search(done.stdout, done.stderr, *everything_in(tmp_path))
+
+
+# Messages
+
+
+class Heard(Changing):
+    """Keeps every message, those of the server apart."""
+
+    def __init__(self, name):
+        super().__init__(DEVICES, helpers(name))
+        self.told, self.sent = [], []
+
+    def passed(self, message):
+        (sender,) = message[8:12].view("<u4")
+        (self.told if sender == envelope.SERVER else self.sent).append(message.tobytes())
+        return message
+
+
+def forms_of(vector, device):
+    """Return the first values of a device's vector, and of what it adds to the sum, as bytes."""
+    _, added = device.contribution(vector)
+    whole = added if added.dtype.kind == "i" else np.ldexp(added, ckks.STEP_BITS).astype("<i8")
+    forms = [*(form for one in (vector, added) for form in (one, one.astype("<f4"))), whole]
+    return [one[:16].tobytes() for one in (*forms, (whole % Q).astype("<u4"))]
+
+
+def heard(name):
+    """Play a round; return what was heard, and which devices' values are in it."""
+    # None that is small: as an integer of eight bytes it could be in any envelope.
+    generator = np.random.default_rng(5)
+    vectors = generator.uniform(0.3, 1, (DEVICES, DIM)) * generator.choice([-1, 1], DIM)
+    transport, devices = Heard(name), {}
+    played(name, transport, prepare=devices.update, vectors=vectors)
+    assert len(devices) == DEVICES
+    joined = b"".join([*transport.sent, *transport.told])
+    shown = {
+        id
+        for id, device in devices.items()
+        for form in forms_of(vectors[id], device)
+        if any(form[k : k + CHUNK] in joined for k in range(0, len(form), CHUNK))
+    }
+    return transport, shown
+
+
+def test_what_is_heard_of_a_round_without_masks_is_the_vectors():
+    assert {*range(DEVICES)} == heard("fedavg")[1]
+
+
+@pytest.mark.parametrize("name", each(*PROTOCOLS))
+def test_no_message_holds_a_secret_or_a_vector(name, planted):
+    transport, shown = heard(name)
+
+    assert set() == shown
+    assert set() == planted.search()(*transport.sent)
+    # The server tells what it has drawn itself: who is whose neighbour follows from it.
+    others = {key: what for key, what in planted.secrets.items() if what != "drawn"}
+    assert set() == Search(others)(*transport.told)
 
 
 # Errors
@@ -348,7 +413,7 @@ def told(error):
     return "".join([str(error), repr(error), repr(vars(error)), *traceback.format_exception(error)])
 
 
-@pytest.mark.parametrize("name", each(*PROTOCOLS))
+@pytest.mark.parametrize("name", each(*PROTOCOLS, slow=["ckks"]))
 def test_no_error_of_a_round_that_fails_holds_a_secret(name, planted):
     steps = kind(name).steps
     kinds, texts, ended = set(), [], []

@@ -464,7 +464,7 @@ def test_time_limits():
         ({"ntasks": -1}, "--ntasks"),
         ({"ranks": 0}, "--ranks"),
         ({"nodes": 4, "ntasks": 3}, "some would idle"),
-        ({"nodes": 2, "ntasks": 9, "ntasks_per_node": 4}, "hold 8"),
+        ({"nodes": 2, "ntasks": 9, "ntasks_per_node": 4}, "room for 8"),
         ({"ntasks_per_node": 4}, "needs --nodes"),
         ({"server_node": True}, "needs --nodes 2 or more"),
         ({"server_node": True, "nodes": 1, "ntasks": 4}, "needs --nodes 2 or more"),

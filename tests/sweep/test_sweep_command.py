@@ -179,7 +179,7 @@ def test_a_changed_plan_needs_another_folder(plan, folder):
     plan.write_text(PLAN.replace("[3, 5]", "[3, 5, 7]"))
     for option in ("--dry-run", "--freeze", "--no-shuffle"):
         sentence = refusal("sweep", plan, "--output", folder, option)
-        assert "4 cells that are not in its sweep.json, and lacks 0" in sentence
+        assert "4 cells not in its sweep.json, and lacks 0" in sentence
     assert not list(folder.glob("*.h5"))
 
 

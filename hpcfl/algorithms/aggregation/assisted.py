@@ -229,9 +229,18 @@ class Offers(Directory):
         self._offers: dict[int, bytes] = {}
 
     def receive_offer(self, number: int, payload: Payload) -> None:
-        """Keep a helper's public key."""
+        """Keep a helper's public key, which devices can use: without it none of them enrols."""
         name = f"helper {number}"
-        self._offers[number] = parse_vector(payload, "u1", keys.KEY_BYTES, PHASE, name).tobytes()
+        offer = parse_vector(payload, "u1", keys.KEY_BYTES, PHASE, name).tobytes()
+        if number in self._offers:
+            raise MessageError(PHASE, name, "it was received twice")
+        if offer in self._offers.values():
+            raise MessageError(PHASE, name, "it is another helper's public key")
+        try:
+            keys.check_public(offer)
+        except ValueError as error:
+            raise MessageError(PHASE, name, str(error)) from None
+        self._offers[number] = offer
 
     def send_offer(self) -> Payload:
         """Return the helpers' public keys, and which devices' were received."""
@@ -296,6 +305,7 @@ class Assisted(QuantisedProtocol):
     min_devices = 2
     rotates = True
     can_share = True
+    uploads_in_parts = True
     most_helpers = 64
     default_helpers = 2
     not_attacked = "no mask of a single device is ever told"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.costs import PhaseCosts, Phases, add, at
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
+from hpcfl.algorithms.aggregation.ranges import RangeSum
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels, largest_levels
@@ -27,7 +28,7 @@ from hpcfl.privacy.threat import Threat
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
-    from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
+    from hpcfl.algorithms.aggregation.ranges import Dealt
     from hpcfl.options.shared import RoundOptions
 
 # Options that every protocol has a use for, or that are checked for every one.
@@ -1000,7 +1001,8 @@ class SumServer(ModelSender):
         self._members = protocol.members
         self._population = protocol.population
         self.round_index = round_index
-        self._uploads = self._group.adder(protocol.upload_dim)
+        length = protocol.upload_dim
+        self._uploads = RangeSum(protocol, range(length), length)
         self.survivors: list[int] = []
         # Signed integers of as many bytes as an element has.
         self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
@@ -1010,16 +1012,26 @@ class SumServer(ModelSender):
         length = self._protocol.upload_dim
         self._add([sender], self._protocol.read_values(payload, length, sender))
 
+    def receive_part_masked_input(self, sender: int, part: Payload, start: int, size: int) -> None:
+        """Add some of a device's masked vector to the sum."""
+        if not start:
+            self._check_senders([sender])
+        if self._uploads.add_part(sender, part, start, size):
+            self.survivors.append(sender)
+
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
         self._add(senders, self._protocol.check_sum(total, self._protocol.upload_dim))
 
     def _add(self, senders: list[int], elements: Elements) -> None:
+        self._check_senders(senders)
+        self.survivors += senders
+        self._uploads.add(elements)
+
+    def _check_senders(self, senders: list[int]) -> None:
         for sender in senders:
             if sender in self.survivors:
                 raise MessageError("masked_input", f"device {sender}", "it was received twice")
-        self.survivors += senders
-        self._uploads.add(elements)
 
     def finish_result(self) -> None:
         """Return to signed integers: no mask is left; and to the original coordinates."""

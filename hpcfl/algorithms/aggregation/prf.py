@@ -162,6 +162,7 @@ class Prf(QuantisedProtocol):
     not_active = "it has no survivors to agree on, and no shares"
     min_devices = MIN_SELECTED
     tolerates_dropouts = False
+    uploads_in_parts = True
     steps = (
         Step("model", Pattern.BROADCAST),
         Step("masked_input", Pattern.GATHER, upload=True),

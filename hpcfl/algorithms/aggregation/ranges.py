@@ -87,9 +87,13 @@ class RangeSum:
         self._sum.add(words, place - self._values.start)
         return place + words.size == self._values.stop
 
+    def take(self) -> Elements:
+        """Return the sum as it is; it is kept no longer."""
+        return self._sum.take()
+
     def unmask(self, masks: Payload) -> Elements:
         """Return the sum without masks, the bytes of `mask_rows`; it is kept no longer."""
-        words, masks = self._sum.take(), masks.reshape(-1, KEY_BYTES + 1)
+        words, masks = self.take(), masks.reshape(-1, KEY_BYTES + 1)
         keys: Iterable[bytes] = (row[:KEY_BYTES].tobytes() for row in masks)
         signs = 2 * masks[:, KEY_BYTES].astype(np.int64) - 1
         threads = self._protocol.parameters.threads

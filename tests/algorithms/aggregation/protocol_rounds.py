@@ -273,10 +273,10 @@ class Played:
         assert ({}, {}) == (self.kept_out, self.left)
 
 
-def enrolled(name, devices, seed=5, security="active"):
-    """Return devices that enrolled together, over a transport."""
+def enrolled(name, devices, seed=5, security="active", helpers=None):
+    """Return devices that enrolled together, over a transport, and helpers behind them."""
     kind = find(name, security)
-    loopback = Loopback(devices, kind.default_helpers)
+    loopback = Loopback(devices, kind.helpers_of(helpers))
     found = enrol(kind, loopback, first_round=0, insecure_seed=seed)
     assert found is not None
     return dict(found.devices)

@@ -17,6 +17,7 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.transport import Part
 from hpcfl.crypto.groups import FQ, GROUPS, Field
 from hpcfl.errors import BelowThresholdError, MessageError
+from hpcfl.rounds.enrolment import enrol
 
 DEVICES, DIM = 5, 3001
 # A whole number of pairs of values, whatever their bits.
@@ -26,8 +27,8 @@ PART_BYTES = 840
 class InParts(Loopback):
     """A loopback that delivers uploads in parts, those of two devices in turns."""
 
-    def __init__(self, devices, change=lambda sender, message: message):
-        super().__init__(devices)
+    def __init__(self, devices, change=lambda sender, message: message, helpers=0):
+        super().__init__(devices, helpers)
         self._change = change
         self.delivered = 0
 
@@ -55,13 +56,35 @@ def pairs(ids):
 def sum_of(transport, name="secagg", group="fq", dim=DIM, dropouts=None):
     """Play a round; return the server and the round."""
     levels = GROUPS[group].half_range // (DEVICES + 1)
-    parameters = Parameters(DEVICES, dim, group=group, alpha=0.5, levels=levels)
-    protocol = find(name)(parameters)
+    kind = find(name)
+    more = {} if kind.tolerates_dropouts else {"dropout": 0.0}
+    protocol = kind(Parameters(DEVICES, dim, group=group, alpha=0.5, levels=levels, **more))
+    enrolled = enrol(type(protocol), transport, first_round=0, insecure_seed=1)
+    if enrolled is not None:
+        protocol.join(enrolled.devices, range(DEVICES), DEVICES)
     devices, server = parties(protocol, transport)
     vectors = [np.random.default_rng(id).uniform(-1, 1, dim) for id in range(DEVICES)]
     played = round_of(protocol, transport, devices, server, vectors, dropouts=dropouts)
     played.play()
     return server, played
+
+
+@pytest.mark.parametrize("name", ["assisted", "prf"])
+@pytest.mark.parametrize("group", ["fq", "ring12"])
+def test_sums_of_enrolled_devices_are_those_of_whole_uploads(name, group):
+    """And one that is received twice is refused before any of it is added."""
+    helpers, gone = find(name).default_helpers, {} if name == "prf" else {1: "masked_input"}
+    in_parts = InParts(DEVICES, helpers=helpers)
+    server, _ = sum_of(in_parts, name, group, dropouts=gone)
+    whole, _ = sum_of(Loopback(DEVICES, helpers), name, group, dropouts=gone)
+
+    size = GROUPS[group].wire_bytes(DIM)
+    assert in_parts.delivered == (DEVICES - len(gone)) * -(-size // PART_BYTES)
+    assert server.survivors == whole.survivors
+    np.testing.assert_array_equal(server.total, whole.total)
+    assert np.abs(server.total).max() > 0
+    with pytest.raises(MessageError, match="it was received twice"):
+        server.receive_part_masked_input(0, np.zeros(4, np.uint8), 0, size)
 
 
 @pytest.mark.parametrize("group", GROUPS)
