@@ -331,7 +331,8 @@ def baselines(summaries: Sequence[Summary], name: str | None = None) -> list[Sum
 
     `name` is that of a file, with or without the ending, or of a protocol. By default it is the
     first run of `BASELINE`, or else the first run, of those that are complete if any is. None where
-    there is no such run, or no other one. It is a UsageError if no run at all goes by that name, or if several that are alike do.
+    there is no such run, or no other one. It is a UsageError if no run at all goes by that name, or
+    if several that are alike do.
     """
     groups: dict[str, list[Summary]] = {}
     for summary in summaries:
