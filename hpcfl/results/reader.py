@@ -234,13 +234,16 @@ class Run:
 
     @property
     def helped(self) -> NDArray[np.bool_]:
-        """Which helpers sent or received anything in which rounds, shape (rounds, K).
+        """Which helpers were there to the end of which rounds, shape (rounds, K).
 
-        A helper that has dropped out of a round costs nothing in it, and is no part of means.
+        They moved something in the last phase in which any helper did: all enrol in the first
+        round, of which some may drop out. A helper that has is no part of means.
         """
         if self.helper_messages_up is None or self.helper_messages_down is None:
             return np.zeros((self.rounds, 0), np.bool_)
-        return (self.helper_messages_up + self.helper_messages_down).sum(axis=1) > 0
+        moved = np.greater(self.helper_messages_up + self.helper_messages_down, 0)
+        last = moved.shape[1] - 1 - np.argmax(moved.any(axis=2)[:, ::-1], axis=1)
+        return np.asarray(moved[np.arange(len(moved)), last])
 
     @property
     def helper_ranks(self) -> slice:

@@ -330,8 +330,9 @@ def baselines(summaries: Sequence[Summary], name: str | None = None) -> list[Sum
     """Return for each run the one that it is compared with, among those that are `like` it.
 
     `name` is that of a file, with or without the ending, or of a protocol. By default it is the
-    first run of `BASELINE`, or else the first run. None where there is no such run, or no other
-    one. It is a UsageError if no run at all goes by that name, or if several that are alike do.
+    first run of `BASELINE`, or else the first run, of those that are complete if any is. None where
+    there is no such run, or no other one. It is a UsageError if no run at all goes by that name, or
+    if several that are alike do.
     """
     groups: dict[str, list[Summary]] = {}
     for summary in summaries:
@@ -348,6 +349,8 @@ def baselines(summaries: Sequence[Summary], name: str | None = None) -> list[Sum
 
 def _baseline(group: Sequence[Summary], name: str | None) -> Summary | None:
     if name is None:
+        # What failed says little of what a round costs.
+        group = [s for s in group if s.status == "complete"] or [*group]
         return next((s for s in group if s.protocol == BASELINE), group[0])
     matching = [s for s in group if name in _file_names(s)]
     matching = matching or [s for s in group if s.protocol == name]

@@ -51,9 +51,17 @@ def _sentence(error: BaseException) -> str | None:
     if isinstance(error, SystemExit) and mine[-1] != frames[-1]:
         return None
     (called, _), (frame, line) = mine[0], mine[-1]
-    words = " ".join(str(error).split())[:_LONGEST]
+    words = _words(error)
     raised = type(error).__name__ + (f": {words}" if words else "")
     return f"{called.f_code.co_qualname} raised {raised} ({frame.f_code.co_filename}:{line})"
+
+
+def _words(error: BaseException) -> str:
+    """Return what an error says, in a line; "" if it fails to say it."""
+    try:
+        return " ".join(str(error).split())[:_LONGEST]
+    except Exception:  # of a user's own class
+        return ""
 
 
 def _is_own(frame: FrameType) -> bool:

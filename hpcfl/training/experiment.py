@@ -19,7 +19,7 @@ from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spen
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import UsageError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import part
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief, formats
@@ -226,11 +226,18 @@ class Training:
     ) -> Played:
         """Sum the participants' vectors; what is not yet in `work` is made on the way."""
         algorithm, options = self._algorithm, self._options
+        kind = delivering(find(options.aggregate, options.security))
         if not participants:
-            kind = delivering(find(options.aggregate, options.security))
             record = RoundRecord.empty(len(kind.phases()), 0, transport.placement.helpers)
             record.validated = True
             return Played(record, Aggregate(np.zeros(self._state.size), 1.0, 0.0), 0.0)
+        if len(participants) < kind.min_devices:
+            selected = formats.counted(len(participants), "device")
+            raise HpcflError(
+                f"round {index} cannot be played: {selected} is selected for it, and {kind.name} "
+                f"needs at least {kind.min_devices}; with a larger --per-round chance does that "
+                "less often"
+            )
         protocol, schedule = build(
             options.aggregate,
             options,

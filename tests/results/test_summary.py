@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -159,6 +160,12 @@ def test_the_baseline_goes_by_its_file_or_by_its_protocol_if_that_is_unique(thre
         baselines(three, "secagg")
     with pytest.raises(UsageError, match=r"choose one of sparse, secagg, first\.h5"):
         baselines(three, "fedavg")
+
+
+def test_a_failed_run_is_no_baseline_unless_there_is_no_other(three):
+    failed = [replace(one, status="failed") for one in three]
+    assert baselines([failed[1], three[0]]) == [three[0]] * 2
+    assert baselines([failed[0], failed[1]]) == [failed[1]] * 2
 
 
 @pytest.mark.parametrize(

@@ -374,7 +374,8 @@ def test_a_resumed_run_enrols_anew_and_goes_on_to_the_same_model(tmp_path):
 
 
 def test_a_round_for_which_chance_selects_one_device_is_refused(tmp_path):
-    with pytest.raises(HpcflError, match="prf needs at least 2 devices, but there are 1"):
+    words = r"round \d+ cannot be played: 1 device is selected for it, and prf needs at least 2"
+    with pytest.raises(HpcflError, match=words):
         train(tmp_path, "prf", 9, per_round=3, sampling="poisson", rounds=200)
     (path,) = tmp_path.glob("*.h5")
 

@@ -291,8 +291,8 @@ class AggregationProtocol(ABC):
 
     def _not_dealt_out(self) -> UsageError:
         return UsageError(
-            f"{self.name} cannot use --server-ranks: its uploads do not hold the same number of "
-            "values from every device, or its server takes them only whole"
+            f"{self.name} cannot use --server-ranks: nothing says how its server's work is dealt "
+            "out to several ranks; leave it out, or use secagg, secagg-graph or common"
         )
 
     @property

@@ -449,6 +449,17 @@ def test_other_helpers_drop_out_in_every_round_and_are_no_part_of_means(tmp_path
     assert (16 + 16 + 160, pytest.approx(cpu)) == tradeoff.figures(run)["helper"]
 
 
+def test_helpers_that_enrolled_and_dropped_out_of_the_first_round_are_no_part_of_means(tmp_path):
+    options = {"devices": 8, "dim": 200, "rounds": 1, "warmup": 0, "helpers": 3}
+    run = hpcfl.bench("assisted", **options, helper_dropout=2, output=tmp_path / "run.h5")
+
+    assert [1] == run.helped.sum(axis=1).tolist()
+    sent = {phase.name: phase.helper_bytes_up_mean for phase in run.summary().phases}
+    expected = {"advertise_keys": 48, "model": 0, "masked_input": 16, "unmask": 816, "result": 0}
+    assert expected == sent
+    assert 48 + 16 + 816 == run.summary().total.helper_bytes_up_mean
+
+
 def test_a_protocol_without_helpers_refuses_them():
     with pytest.raises(UsageError, match="--helpers is 2, and secagg has none: leave it out"):
         hpcfl.bench("secagg", devices=4, dim=5, helpers=2, rounds=1, output="never.h5")
