@@ -1,7 +1,7 @@
 """What memory a round takes, and whether it is there: known before devices agree on keys.
 
-Counted are arrays as long as a vector, and the rows that devices exchange. Smaller things, and what
-allocators keep, are left out.
+Counted are arrays as long as a vector, the rows that devices exchange, and what the allocator keeps
+of uploads that were freed. Smaller things are left out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hpcfl.comm.transport import WINDOW_BYTES
 from hpcfl.errors import UsageError
 from hpcfl.rounds.inputs import SyntheticUpdates
 from hpcfl.system import room
+from hpcfl.system.allocator import LARGEST_KEPT
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
@@ -72,7 +73,8 @@ def predict_memory(protocol: AggregationProtocol, ranks: int) -> Memory:
         received = vector  # the model, until the last device has made its upload
         upload_phase = received + max(upload, working)
         most = server + vectors + max(upload_phase, float(protocol.checking_bytes))
-        return Memory(START_BYTES + max(most, rows), None, 1)
+        sent = protocol.inclusion * vector
+        return Memory(START_BYTES + max(most + _kept(sent, most), rows), None, 1)
     long = upload > WINDOW_BYTES
     whole = long and not protocol.uploads_in_parts
     windows = 2 * upload if whole else min(2.0 * WINDOW_BYTES, upload * devices)
@@ -81,6 +83,11 @@ def predict_memory(protocol: AggregationProtocol, ranks: int) -> Memory:
     return Memory(
         START_BYTES + server + max(vector, windows), START_BYTES + max(devices_rank, rows), ranks
     )
+
+
+def _kept(sent: float, most: float) -> float:
+    """Return what stays with a process of uploads of this size, which holds so much at its peak."""
+    return min(float(LARGEST_KEPT), most) if sent <= LARGEST_KEPT else 0.0
 
 
 def check_devices(counts: Sequence[int], hosts: int) -> None:
