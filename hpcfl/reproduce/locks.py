@@ -272,11 +272,11 @@ def _changes(
         if algorithm in ABLATIONS and partition == "shards"
     }
     words = {
-        "ahead of uniform": [f"{name} ({one})" for name, one in gains.items() if one.low > 0],
+        "ahead of uniform": [f"{name}: {one}" for name, one in gains.items() if one.low > 0],
         "level with it": [
-            f"{name} ({one})" for name, one in gains.items() if one.low <= 0 <= one.high
+            f"{name}: {one}" for name, one in gains.items() if one.low <= 0 <= one.high
         ],
-        "behind it as well": [f"{name} ({one})" for name, one in gains.items() if one.high < 0],
+        "behind it as well": [f"{name}: {one}" for name, one in gains.items() if one.high < 0],
     }
     told = [f"{word}: {', '.join(names)}" for word, names in words.items() if names]
     return [f"with one thing changed, {'; '.join(told)}"] if told else []

@@ -9,7 +9,7 @@ scale: a value that is not finite, or differences that are all the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,15 @@ class Difference:
     low: float
     high: float
     p_value: float
+
+    def words(self, form: Callable[[float], str]) -> str:
+        """Return the mean, and its interval if it is known, each as `form` writes it."""
+        if math.isnan(self.low):
+            return form(self.mean)
+        return f"{form(self.mean)} ({form(self.low)} to {form(self.high)})"
+
+    def __str__(self) -> str:
+        return self.words("{:+.3g}".format)
 
 
 def paired(first: Sequence[float | None], second: Sequence[float | None]) -> Difference:

@@ -60,11 +60,9 @@ class Contrast:
 
     def told(self, difference: Difference) -> str:
         """Return a difference, and its interval if it is known, in words."""
-        form = (lambda x: f"{math.exp(x):.3g}") if self.ratio else (lambda x: f"{x:+.3g}")
-        words = ("a ratio of " if self.ratio else "") + form(difference.mean)
-        if math.isnan(difference.low):
-            return words
-        return f"{words} ({form(difference.low)} to {form(difference.high)})"
+        if self.ratio:
+            return f"a ratio of {difference.words(lambda x: f'{math.exp(x):.3g}')}"
+        return str(difference)
 
 
 @dataclass(frozen=True)

@@ -218,3 +218,8 @@ def test_lines_by_formula_keep_their_verdict():
     line = Line("T*", "5", "5", MATCHES)
 
     assert judge([line, claim(HIGH, LOW)])[0] is line
+
+
+def test_a_difference_is_told_in_words_with_its_interval_where_it_has_one():
+    assert str(statistics.Difference(-0.0868, -0.127, -0.046, 0.01)) == "-0.0868 (-0.127 to -0.046)"
+    assert str(statistics.Difference(0.5, math.nan, math.nan, 0.06)) == "+0.5"
