@@ -259,7 +259,7 @@ class Offers(Directory):
 
 @dataclass(frozen=True)
 class OneHelperKeepsApart(Promise):
-    """What holds while one helper does not pool what it knows with the server."""
+    """What holds while enough helpers do not pool what they know with the server."""
 
     helpers: int
     dropping: int  # of them, so many may drop out of a round
@@ -472,7 +472,7 @@ class AssistedDevice(QuantisedDevice):
         return self._protocol.sent_in(self._round)
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
-        """Return the quantised vector plus the masks of all helpers."""
+        """Return the quantised vector plus the masks of the helpers that are there."""
         check_finite(self.id, vector)
         mask_keys = self._member.mask_keys(self._round, self._helpers)
         group = self._parameters.arithmetic
