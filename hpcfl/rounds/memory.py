@@ -1,7 +1,7 @@
 """What memory a round takes, and whether it is there: known before devices agree on keys.
 
-Counted are arrays as long as a vector, the rows that devices exchange, and, where all parties are in
-one process, what the allocator keeps of uploads that were freed. Smaller things are left out.
+Counted are arrays as long as a vector, the rows that devices exchange, and, where all parties are
+in one process, what the allocator keeps of uploads that were freed. Smaller things are left out.
 """
 
 from __future__ import annotations
