@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,10 @@ from hpcfl.privacy.population import Population
 from hpcfl.privacy.ring import log2
 from hpcfl.privacy.threat import Threat
 
+Value = TypeVar("Value", bound=np.generic)
+# Places that are dealt at once, in the cache.
+DEALT_AT_ONCE = 1 << 13
+
 
 @dataclass(frozen=True)
 class Segments:
@@ -75,8 +79,25 @@ class Segments:
 
     def dealt(self, start: int, count: int) -> NDArray[np.int64]:
         """Return the coordinates that lie at `count` places from `start` on, in their order."""
-        places = np.arange(start, start + count, dtype=np.uint64) % np.uint64(self.dim)
-        return (places * np.uint64(golden_step(self.dim)) % np.uint64(self.dim)).astype(np.int64)
+        step, dim = golden_step(self.dim), np.uint64(self.dim)
+        # Multiples of the step, block by block: those of the first one, and where a block begins.
+        multiples = first_multiples(self.dim, min(self.dim, DEALT_AT_ONCE))
+        found = np.empty(count, np.uint64)
+        for first in range(0, count, DEALT_AT_ONCE):
+            block = found[first : first + DEALT_AT_ONCE]
+            begin = np.uint64((start + first) * step % self.dim)
+            np.add(multiples[: block.size], begin, out=block)
+            # Below 2 d: less d it is below d, or wraps around and is large.
+            np.minimum(block, block - dim, out=block)
+        return found.view(np.int64)
+
+    def in_coordinates(self, by_place: NDArray[Value]) -> NDArray[Value]:
+        """Return a value for each coordinate from one for each place, shape (d,)."""
+        found = np.empty_like(by_place)
+        for first in range(0, self.dim, DEALT_AT_ONCE):
+            values = by_place[first : first + DEALT_AT_ONCE]
+            found[self.dealt(first, values.size)] = values
+        return found
 
     def bound(self, segment: int) -> int:
         """Return where a segment begins; segment n + s is s, and begins d places later."""
@@ -128,6 +149,14 @@ def golden_step(dim: int) -> int:
             if step > 0 and math.gcd(step, dim) == 1:
                 return step
     raise AssertionError("unreachable: 1 has no divisor in common with any number")
+
+
+@lru_cache(maxsize=8)
+def first_multiples(dim: int, count: int) -> NDArray[np.uint64]:
+    """Return the first multiples of the golden step modulo `dim`, 0 among them."""
+    found = np.arange(count, dtype=np.uint64) * np.uint64(golden_step(dim)) % np.uint64(dim)
+    found.setflags(write=False)
+    return found
 
 
 def linking_degree(size: int, devices: int) -> int:
@@ -281,10 +310,7 @@ class CohortServer(SecAggServer):
         places = np.arange(1 - segments.size, ring) % ring
         weight = _windows((each * self._survived)[self._links.order[places]], segments.size)
         bounds = [segments.bound(segment) for segment in range(ring + 1)]
-        by_place = np.repeat(weight, np.diff(bounds))
-        found = np.empty_like(by_place)
-        found[segments.dealt(0, segments.dim)] = by_place
-        return found
+        return segments.in_coordinates(np.repeat(weight, np.diff(bounds)))
 
     def survivors_of_cohorts(self) -> NDArray[np.int64]:
         """Return how many survivors each segment's cohort has, shape (N,)."""
@@ -337,9 +363,7 @@ class CohortServer(SecAggServer):
             missing = self._protocol.pair_masks(self.round_index, (id, position), others)
             self._add_run(position, missing, 1)
         by_place, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
-        found = np.empty_like(by_place)
-        found[segments.dealt(0, by_place.size)] = by_place
-        return found
+        return segments.in_coordinates(by_place)
 
 
 def _places(seen: Seen) -> NDArray[np.int64]:
@@ -514,9 +538,9 @@ class Cohort(SecAgg):
         # Who survived around a device.
         unmask.down += math.ceil((2 * size - 1) / 8)
         upload.sends(group.bits / 8 * run, survivors)
-        # A place of the run turned into a coordinate takes as long as one of the two conversions.
+        # A place of the run turned into a coordinate takes a third of one of the two conversions.
         masking = (pairs, {"derivation": 1}, own)
-        for work in (*masking, sent(run), converted(run, 3), at("scattered", run, dim)):
+        for work in (*masking, sent(run), converted(run, 2.3), at("scattered", run, dim)):
             add(upload.device, work)
         add(upload.device, packed(group, run))
         add(upload.server, received(group, survivors, run))
@@ -528,8 +552,9 @@ class Cohort(SecAgg):
         add(unmask.server, summed(group, run, crowd.devices))
         # To look whether a neighbour shares the cohort takes as long as to settle an answer.
         add(unmask.server, {"settled": crowd.dropped * crowd.neighbours_among(survivors)})
-        # Every coordinate to its place, and reduced.
-        add(unmask.server, converted(dim, 2) | at("scattered", dim / 2, dim))
+        # The sum is reduced, in half of a conversion, and goes from places to coordinates, which
+        # lie evenly: the caches help.
+        add(unmask.server, converted(dim, 0.8) | at("scattered", dim / 3, dim))
 
     def strip(
         self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known
