@@ -49,31 +49,28 @@ def label(senders: Iterable[int], rows: Iterable[Rows], width: int, devices: int
     In batches, ndarrays of uint8, shape (k, LABEL_BYTES + width). Rows that are not `width` bytes
     long, or are addressed to nobody or to their sender, are left out.
     """
-    batches, waiting, size = [], [np.empty((0, LABEL_BYTES + width), np.uint8)], 0
+    size = LABEL_BYTES + width
+    rows_of_batch = max(1, BATCH_BYTES // size)
+    batches, batch, filled = [], pages(rows_of_batch, size), 0
     for sender, block in zip(senders, rows, strict=True):
-        waiting.append(_labelled(sender, block, width, devices))
-        size += waiting[-1].size
-        if size > BATCH_BYTES:
-            batches.append(_together(waiting))
-            waiting, size = waiting[:1], 0
-    return [*batches, _together(waiting)]
+        found = _deliverable(sender, block, width, devices)
+        if filled + len(found) > len(batch):
+            batches.append(batch[:filled])
+            batch, filled = pages(max(rows_of_batch, len(found)), size), 0
+        labelled = batch[filled : filled + len(found)]
+        labelled[:, :LABEL_BYTES] = np.array([sender], "<u4").view(np.uint8)
+        labelled[:, LABEL_BYTES:] = found
+        filled += len(found)
+    return [*batches, batch[:filled]]
 
 
-def _together(blocks: list[Rows]) -> Rows:
-    whole = pages(sum(map(len, blocks)), blocks[0].shape[1])
-    return np.concatenate(blocks, out=whole)
-
-
-def _labelled(sender: int, block: Rows, width: int, devices: int) -> Rows:
-    """Return those of a sender's rows that can be delivered, behind its id."""
+def _deliverable(sender: int, block: Rows, width: int, devices: int) -> Rows:
+    """Return those of a sender's rows that can be delivered."""
     if block.ndim != 2 or block.shape[1] != width:
-        return np.empty((0, LABEL_BYTES + width), np.uint8)
+        return np.empty((0, width), np.uint8)
     receivers = _addressees(block)
     deliverable = (receivers < devices) & (receivers != sender)
-    labelled = np.empty((np.count_nonzero(deliverable), LABEL_BYTES + width), np.uint8)
-    labelled[:, :LABEL_BYTES] = np.array([sender], "<u4").view(np.uint8)
-    labelled[:, LABEL_BYTES:] = block if deliverable.all() else block[deliverable]
-    return labelled
+    return block if deliverable.all() else block[deliverable]
 
 
 def by_window(batches: list[Rows], windows: Sequence[range], homes: Ids) -> list[Rows]:
@@ -82,24 +79,34 @@ def by_window(batches: list[Rows], windows: Sequence[range], homes: Ids) -> list
     `homes` has each device's rank, shape (N,). The list is emptied on the way: all rows of a round
     take much memory, and are there once.
     """
+    ids = np.arange(homes.size)
     stops = [window.stop for window in windows]
-    number = np.searchsorted(stops, np.arange(homes.size), side="right")  # of each id's window
-    counts = np.zeros(len(windows), np.int64)
+    number = np.searchsorted(stops, ids, side="right")  # of each id's window
+    counts = np.zeros(homes.size, np.int64)
     for batch in batches:
-        counts += np.bincount(number[receivers_of(batch)], minlength=len(windows))
-    ordered = [pages(count, batches[0].shape[1]) for count in counts.tolist()]
-    filled = [0] * len(windows)
+        counts += np.bincount(receivers_of(batch), minlength=homes.size)
+    # Where in its window the next row to each id goes.
+    ranked = np.lexsort((ids, homes, number))
+    turn = np.empty_like(ids)
+    turn[ranked] = ids
+    ends = np.cumsum(counts[ranked])
+    bounds = np.searchsorted(number[ranked], range(len(windows) + 1))
+    begins = np.concatenate([[0], ends])[bounds]
+    place = np.empty_like(ids)
+    place[ranked] = ends - counts[ranked] - begins[number[ranked]]
+    ordered = [pages(count, batches[0].shape[1]) for count in np.diff(begins).tolist()]
     while batches:
         batch = batches.pop(0)
-        there = number[receivers_of(batch)]
-        order = np.argsort(there, kind="stable")
-        bounds = np.searchsorted(there, range(len(windows) + 1), sorter=order).tolist()
-        for k, (start, stop) in enumerate(pairwise(bounds)):
-            ordered[k][filled[k] : filled[k] + stop - start] = batch[order[start:stop]]
-            filled[k] += stop - start
-    for window in ordered:
-        receivers = receivers_of(window)
-        window[:] = window[np.lexsort((receivers, homes[receivers]))]
+        receivers = receivers_of(batch)
+        order = np.argsort(turn[receivers], kind="stable")
+        receivers = receivers[order]
+        # Behind the rows to the same id that come before it in the batch.
+        earlier = np.arange(order.size) - np.searchsorted(turn[receivers], turn[receivers])
+        places = place[receivers] + earlier
+        place += np.bincount(receivers, minlength=homes.size)
+        bounds = np.searchsorted(number[receivers], range(len(windows) + 1))
+        for window, (start, stop) in zip(ordered, pairwise(bounds.tolist()), strict=True):
+            window[places[start:stop]] = batch[order[start:stop]]
     return ordered
 
 
