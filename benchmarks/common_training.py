@@ -6,12 +6,13 @@ python benchmarks/common_training.py --data-dir data --output results/bits --stu
 python benchmarks/common_training.py --output results/common --known rounds.csv ...
 
 Studies: `common` (whole vectors, cohorts, common coordinates, the latter also with error feedback,
-for two partitions, two numbers of devices and two fractions alpha), `cnn` (the same with a
-convolutional model), and `bits` (`secagg` with few bits). Runs are made in the order in which they
-are listed; several of these scripts may share a folder, and one that was stopped goes on. A run
-ends at the accuracy, or after --rounds. What runs came to is added to the file --known (cell, seed,
-rounds), and what is in it is not run again: a study of days can be made a few hours at a time, on
-several machines. Compared are runs of the same seed: they have the same
+for two partitions and two numbers of devices, alpha = 0.1), `cnn` (the same with a convolutional
+model), `few` (alpha = 0.01, also `sparse`, with several learning rates of the server), and `bits`
+(`secagg` with few bits). Runs are made in the order in which they are listed; several of these
+scripts may share a folder, and one that was stopped goes on. A run ends at the accuracy, or after
+--rounds. What runs came to is added to the file --known (cell, seed, rounds to the accuracy, most
+rounds, highest accuracy), and what is in it is not run again: a study of days can be made a few
+hours at a time, on several machines. Compared are runs of the same seed: they have the same
 partition, first model and dropouts.
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,22 +49,41 @@ class Cell:
         return folder / f"{self.name}-{seed}.h5"
 
 
-def common_cells(model: str) -> Iterator[Cell]:
-    """Yield whole vectors, cohorts and common coordinates."""
+def federations(model: str, *ways: tuple[str, tuple[str, ...]]) -> Iterator[Cell]:
+    """Yield ways to aggregate, and whole vectors, for both partitions and numbers of devices."""
+    whole = ("whole", ("--aggregate", "fedavg"))
     for devices, partition in itertools.product((25, 100), ("iid", "shards")):
         where = f"{model}-{partition}-{devices}"
         options = ("--model", model, "--partition", partition, "--devices", str(devices))
-
-        ways: dict[str, tuple[str, ...]] = {"whole": ("--aggregate", "fedavg")}
-        for alpha in ("0.1", "0.01"):
-            common = ("--aggregate", "common", "--alpha", alpha)
-            ways[f"common-{alpha}"] = common
-            # A cohort has alpha N devices: one of fewer than two hides nobody, and is refused.
-            if float(alpha) * devices >= 2:
-                ways[f"cohort-{alpha}"] = ("--aggregate", "cohort", "--alpha", alpha)
-            ways[f"common-{alpha}-feedback"] = (*common, "--error-feedback")
-        for name, way in ways.items():
+        for name, way in (whole, *ways):
             yield Cell(f"{where}-{name}", (*options, *way), f"{where}-whole")
+
+
+def sending(protocol: str, alpha: float) -> tuple[str, ...]:
+    """Return the options of a protocol whose devices send a part of the coordinates."""
+    return "--aggregate", protocol, "--alpha", str(alpha)
+
+
+def common_cells(model: str) -> Iterator[Cell]:
+    """Yield whole vectors, cohorts and common coordinates."""
+    common = sending("common", 0.1)
+    return federations(
+        model,
+        ("common-0.1", common),
+        ("cohort-0.1", sending("cohort", 0.1)),
+        ("common-0.1-feedback", (*common, "--error-feedback")),
+    )
+
+
+def few_cells() -> Iterator[Cell]:
+    """Yield whole vectors and hundredths of the coordinates, of which cohorts hide nobody."""
+    ways = []
+    for protocol, rate in itertools.product(("common", "sparse"), (1, 0.3, 0.1)):
+        told = "" if rate == 1 else f"-rate-{rate}"
+        way = (*sending(protocol, 0.01), "--server-learning-rate", str(rate))
+        ways.append((f"{protocol}-0.01{told}", way))
+    feedback = (*sending("common", 0.01), "--error-feedback")
+    return federations("2nn", *ways, ("common-0.01-feedback", feedback))
 
 
 def bits_cells() -> Iterator[Cell]:
@@ -96,28 +117,45 @@ def train(cell: Cell, seed: int, folder: Path, data: str, accuracy: float, round
         claim.unlink()
 
 
-def read_known(path: Path | None) -> dict[tuple[str, int], float]:
-    """Return the rounds that runs needed, by cell and seed, as a file has them."""
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    rounds: float  # to the accuracy, infinity if it did not get there
+    most_rounds: int
+    best: float  # highest accuracy
+
+
+def read_known(path: Path | None) -> dict[tuple[str, int], Outcome]:
+    """Return what runs came to, by cell and seed, as a file has them."""
     if path is None or not path.exists():
         return {}
     with path.open(newline="") as file:
-        return {(row["cell"], int(row["seed"])): float(row["rounds"]) for row in DictReader(file)}
+        return {
+            (row["cell"], int(row["seed"])): Outcome(
+                float(row["rounds"]), int(row["most_rounds"]), float(row["best"])
+            )
+            for row in DictReader(file)
+        }
 
 
-def add_known(path: Path, cell: Cell, seed: int, rounds: float) -> None:
+def add_known(path: Path, cell: Cell, seed: int, found: Outcome) -> None:
     """Add what a run came to."""
     new = not path.exists()
     with path.open("a", newline="") as file:
         table = writer(file, lineterminator="\n")
         if new:
-            table.writerow(["cell", "seed", "rounds"])
-        table.writerow([cell.name, seed, f"{rounds:g}"])
+            table.writerow(["cell", "seed", "rounds", "most_rounds", "best"])
+        table.writerow([cell.name, seed, f"{found.rounds:g}", found.most_rounds, found.best])
 
 
-def rounds_needed(path: Path, accuracy: float) -> float:
-    """Return the rounds that a run needed, infinity if it did not reach the accuracy."""
-    reached = np.flatnonzero(load(path).training["accuracy"] >= accuracy)
-    return float(reached[0] + 1) if reached.size else np.inf
+def outcome(path: Path, accuracy: float) -> Outcome:
+    """Return what a run came to."""
+    run = load(path)
+    accuracies = run.training["accuracy"]
+    reached = np.flatnonzero(accuracies >= accuracy)
+    rounds = float(reached[0] + 1) if reached.size else np.inf
+    return Outcome(rounds, int(run.config["rounds"]), float(np.nanmax(accuracies)))
 
 
 def interval(samples: np.ndarray) -> str:
@@ -129,57 +167,74 @@ def interval(samples: np.ndarray) -> str:
     return f"{mean:7.1f} +- {margin:4.1f}"
 
 
-def show(cells: list[Cell], found: dict[tuple[str, int], float], accuracy: float) -> None:
-    """Print a row for each cell with a run; `found` has the rounds of each run."""
-    needed = {
+def show(cells: list[Cell], found: dict[tuple[str, int], Outcome], accuracy: float) -> None:
+    """Print a row for each cell with a run."""
+    runs = {
         cell.name: {seed: found[cell.name, seed] for seed in SEEDS if (cell.name, seed) in found}
         for cell in cells
     }
-    title = f"rounds to {accuracy:g}"
-    print(f"{title:<32} seeds  reached  rounds (95 %)    more than whole or 32 bits")
+    print(
+        f"{f'rounds to {accuracy:g}':<32} seeds  reached  rounds (95 %)    "
+        "more than whole or 32 bits  highest accuracy of those that did not reach it"
+    )
     for cell in cells:
-        runs = needed[cell.name]
-        if not runs:
+        ended = {seed: one for seed, one in runs[cell.name].items() if np.isfinite(one.rounds)}
+        short = [one for one in runs[cell.name].values() if not np.isfinite(one.rounds)]
+        if not ended and not short:
             continue
-        rounds = np.array(list(runs.values()))
-        ended = np.isfinite(rounds)
-        base = needed.get(cell.against, {})
-        more = [rounds - base[seed] for seed, rounds in runs.items() if seed in base]
-        paired = np.array([one for one in more if np.isfinite(one)])
-        told = interval(rounds[ended]) if ended.any() else "      -"
-        differ = interval(paired) if paired.size and cell.name != cell.against else ""
-        print(f"{cell.name:<32} {rounds.size:5}  {ended.sum():7}  {told:<16} {differ}")
+        told, differ, best = "      -", "", ""
+        if ended:
+            told = interval(np.array([one.rounds for one in ended.values()]))
+        base = runs.get(cell.against, {})
+        more = [one.rounds - base[seed].rounds for seed, one in ended.items() if seed in base]
+        if more and cell.name != cell.against:
+            differ = interval(np.array(more))
+        if short:
+            highest = [one.best for one in short]
+            limit = max(one.most_rounds for one in short)
+            best = f"{min(highest):.3f} to {max(highest):.3f} in {limit} rounds"
+        print(
+            f"{cell.name:<32} {len(ended) + len(short):5}  {len(ended):7}  {told:<16} "
+            f"{differ:<26}  {best}"
+        )
+
+
+STUDIES = {
+    "common": lambda: common_cells("2nn"),
+    "cnn": lambda: common_cells("mnist-cnn"),
+    "few": few_cells,
+    "bits": bits_cells,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--study", choices=("common", "cnn", "bits"), default="common")
+    parser.add_argument("--study", choices=STUDIES, default="common")
     parser.add_argument("--data-dir", default=os.environ.get("HPCFL_DATA", "data"))
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--only", default="", help="part of the names of the runs to make")
+    parser.add_argument("--only", default="", help="expression for the names of the runs to make")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="so many of each, at most")
     parser.add_argument("--accuracy", type=float, help="to reach; 0.97, 0.99 for cnn")
     parser.add_argument("--rounds", type=int, default=200, help="most rounds of a run")
     parser.add_argument("--known", type=Path, help="file of what runs came to, to be added to")
     parser.add_argument("--table", action="store_true", help="only show what there is")
     given = parser.parse_args()
     accuracy = given.accuracy or (0.99 if given.study == "cnn" else 0.97)
-    models = {"common": "2nn", "cnn": "mnist-cnn"}
-    cells = list(bits_cells() if given.study == "bits" else common_cells(models[given.study]))
+    cells = list(STUDIES[given.study]())
     given.output.mkdir(parents=True, exist_ok=True)
+    found = {}
     for seed, cell in itertools.product(SEEDS, cells):
         path = cell.path(given.output, seed)
-        known = (cell.name, seed) in read_known(given.known)
-        if not (given.table or known or path.exists()) and given.only in cell.name:
+        known = read_known(given.known)
+        wanted = seed < given.seeds and re.search(given.only, cell.name)
+        if wanted and not (given.table or (cell.name, seed) in known or path.exists()):
             train(cell, seed, given.output, given.data_dir, accuracy, given.rounds)
-        if given.known is not None and path.exists() and not known:
-            add_known(given.known, cell, seed, rounds_needed(path, accuracy))
-    found = {
-        (cell.name, seed): rounds_needed(cell.path(given.output, seed), accuracy)
-        for cell, seed in itertools.product(cells, SEEDS)
-        if cell.path(given.output, seed).exists()
-    }
+        if path.exists():
+            found[cell.name, seed] = outcome(path, accuracy)
+            if given.known is not None and (cell.name, seed) not in known:
+                add_known(given.known, cell, seed, found[cell.name, seed])
     show(cells, read_known(given.known) | found, accuracy)
 
 

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from hpcfl.errors import HpcflError, explained
+from hpcfl.errors import HpcflError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import options_of
+from hpcfl.system.blame import explained
 
 # Flags of the command line that change only what rank 0 prints.
 _PRINTED = ("--json", "--footer", "--no-footer")
@@ -61,11 +62,12 @@ def main(found: dict[str, Any]) -> NoReturn:
         world.fail(str(error), error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         known = explained(error)
         if known is not None:
             world.fail(str(known), known.exit_status)
-        world.crash()
+        if not isinstance(error, SystemExit):
+            world.crash()
         raise
     world.leave()
 

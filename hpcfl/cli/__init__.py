@@ -11,8 +11,9 @@ from contextlib import contextmanager
 import click
 
 from hpcfl.cli.options import Group, option
-from hpcfl.errors import HpcflError, explained
+from hpcfl.errors import HpcflError
 from hpcfl.system import launch
+from hpcfl.system.blame import explained
 
 COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",
@@ -115,11 +116,11 @@ def main() -> None:
         _fail(str(error), error.exit_status)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         known = explained(error)
         if known is not None:
             _fail(str(known), known.exit_status)
-        if "hpcfl.comm.world" in sys.modules:
+        if "hpcfl.comm.world" in sys.modules and not isinstance(error, SystemExit):
             sys.modules["hpcfl.comm.world"].crash()
         raise
     sys.exit(status if isinstance(status, int) else 0)

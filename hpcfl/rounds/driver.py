@@ -28,10 +28,10 @@ from hpcfl.errors import (
     RefusedError,
     UsageError,
 )
-from hpcfl.rounds.blame import blamed
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.ranktimes import Stretch
+from hpcfl.system.blame import blamed
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum

@@ -20,7 +20,6 @@ from hpcfl.report import brief
 from hpcfl.report.formats import counted
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds import parties
-from hpcfl.rounds.blame import blamed
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Inputs, Prepare, Round
 from hpcfl.rounds.enrolment import Enrolled
@@ -28,6 +27,7 @@ from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
 from hpcfl.rounds.validation import as_expected, quantisation
+from hpcfl.system.blame import blamed
 
 # Stands for a device's number in what the server's secrets come from.
 SERVER = -2

@@ -423,6 +423,27 @@ class Unready(Plain):
         return 1 // 0
 
 
+class Unbuilt(Plain):
+    name = "unbuilt"
+
+    def __init__(self, parameters):
+        super().__init__(parameters)
+        raise_as_told("__init__")
+
+    def settings(self):
+        raise_as_told("settings")
+        return super().settings()
+
+    def count(self, phases):
+        raise_as_told("count")
+        super().count(phases)
+
+
+def raise_as_told(place):
+    if place in os.environ.get("FAILING", ""):
+        raise SystemExit(0) if "ends" in os.environ["FAILING"] else KeyError("a size")
+
+
 class PlainestDevice(PlainDevice):
     unquantised = property()  # a protocol can do without
 
@@ -597,6 +618,40 @@ def test_what_it_raises_before_the_first_round_is_a_sentence_too(folder):
 
     assert done.returncode == 1
     assert "before the first round of the protocol 'unready': Unready.device raised" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(folder.rglob("*.h5"))
+
+
+@pytest.mark.parametrize("ends", ["", "ends"])
+@pytest.mark.parametrize("place", ["__init__", "settings", "count"])
+@pytest.mark.parametrize("command", ["bench", "predict", "sweep"])
+def test_what_it_raises_outside_of_rounds_is_a_sentence_too(
+    command, place, ends, folder, monkeypatch
+):
+    Calibration({one: [1e-8] for one in (*OPERATIONS, *OVERHEADS)}).save(folder / "c.json")
+    plan = '[fixed]\ndevices = 6\ndim = 40\n[grid]\nprotocol = ["own:Unbuilt"]\n'
+    (folder / "plan.toml").write_text(plan)
+    typed = {
+        "bench": ("bench", "own:Unbuilt", *SMALL, "--output", "run.h5"),
+        "predict": (
+            *("predict", "own:Unbuilt", "--devices", 6, "--dim", 40),
+            *("--calibration", "c.json"),
+        ),
+        "sweep": ("sweep", "plan.toml", "--dry-run"),
+    }
+    monkeypatch.setenv("FAILING", f"{place} {ends}")
+    done = hpcfl(*typed[command])
+    called = {
+        "bench": ("__init__", "settings"),
+        "predict": ("__init__", "settings", "count"),
+        "sweep": ("__init__", "settings"),
+    }
+    if place not in called[command]:
+        assert done.returncode == 0, done.stderr
+        return
+    raised = "SystemExit: 0" if ends else "KeyError: 'a size'"
+    assert f"Unbuilt.{place} raised {raised} ({folder}/own.py:" in done.stderr
+    assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert not list(folder.rglob("*.h5"))
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from hpcfl import errors
 from hpcfl.errors import HpcflError, OwnCodeError
 from hpcfl.system import plugins
 
@@ -32,17 +33,28 @@ def blamed(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except (HpcflError, MemoryError):
+    except HpcflError:
         raise
     except (Exception, SystemExit) as error:
-        said = _sentence(error)
+        said = _raised_by_own(error)
         if said is None:
             raise
         raise OwnCodeError(f"{where}: {said}") from error
 
 
-def _sentence(error: BaseException) -> str | None:
-    """Return what a user's code raised; None if it was not a user's code that did."""
+def explained(error: BaseException) -> HpcflError | None:
+    """Return in a sentence what a user's code raised outside of rounds, or a machine refuses.
+
+    None for a mistake of the program.
+    """
+    said = _raised_by_own(error) if plugins.LOADED else None
+    return errors.explained(error) if said is None else OwnCodeError(said)
+
+
+def _raised_by_own(error: BaseException) -> str | None:
+    """Return in a sentence what a user's code raised; None if it was not a user's code that did."""
+    if isinstance(error, MemoryError):
+        return None
     frames = [*traceback.walk_tb(error.__traceback__)]
     mine = [(frame, line) for frame, line in frames if _is_own(frame)]
     if not mine:
