@@ -27,6 +27,7 @@ from hpcfl.plots.style import (
 )
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population, count_of
+from hpcfl.results.columns import TOLD_APART
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _number(run: Run, name: str, default: float) -> float:
 def draw(runs: Sequence[Run], frame: Frame = PLAIN, protocol: str | None = None) -> Figure:
     """Return a point for each run: bytes a survivor sent, and what is exposed alone of them."""
     figure, (axes,) = new_figure(frame, height=2.8)
-    labels = naming.labels(runs, ("dim", *naming.TOLD_APART), called=frame.called)
+    labels = naming.labels(runs, ("dim", *TOLD_APART), called=frame.called)
     looked = looks.of_lines(zip(map(naming.named, runs), labels, strict=True))
     sent = [_sent(run) for run in runs]
     unit, unit_name = unit_of(sent, BYTES)
@@ -97,7 +98,7 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, protocol: str | None = None)
     )
     axes.grid(alpha=0.3)
     readable_ticks(axes)
-    usual = naming.usual(runs, ("dim", *naming.TOLD_APART))
+    usual = naming.usual(runs, ("dim", *TOLD_APART))
     set_title(figure, frame, "; ".join(("a third of the devices colluding", *usual)))
     legend_below(figure, frame, axes, sample=1.5)
     return figure

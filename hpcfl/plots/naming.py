@@ -6,22 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hpcfl.options.definition import names
-from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import LinkOptions, ProtocolOptions
-from hpcfl.options.training import LocalOptions, TrainOptions
+from hpcfl.options.shared import LinkOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 
 # What is trained: in the title if it is the same for all runs.
 TASK = ("dataset", "partition", "model")
-# Options by which runs are told apart, beyond protocol, number of devices and task.
-TOLD_APART = tuple(
-    dict.fromkeys(
-        name
-        for group in (ProtocolOptions, PrivacyOptions, LocalOptions, TrainOptions)
-        for name in names(group, label=True)
-    )
-)
 LINK = tuple(names(LinkOptions))
 
 

@@ -26,6 +26,7 @@ from hpcfl.plots.style import (
     wrap,
     wrapped,
 )
+from hpcfl.results.columns import TOLD_APART
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import median_interval
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 # More bars do not fit a page.
 MOST_BARS = 40
-_TOLD_APART = ("dim", *naming.TASK, *naming.TOLD_APART)
+_NAMED_BY = ("dim", *naming.TASK, *TOLD_APART)
 
 lacking = lacking_rounds
 
@@ -58,7 +59,7 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
             "or choose some with --where"
         )
     runs = naming.in_order(runs)
-    labels = naming.labels(runs, _TOLD_APART, called=frame.called)
+    labels = naming.labels(runs, _NAMED_BY, called=frame.called)
     looked = looks.of_phases(name for run in runs for name in run.phases)
     parties = ["member"] * any(run.in_committee is not None for run in runs)
     parties += ["helper"] * any(run.helpers for run in runs)
@@ -89,7 +90,7 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
     if max(int(run.measured.sum()) for run in runs) == 1:
         words = "whole round"
     axes[0].plot([], [], **_DOT, linestyle="none", label=words)
-    set_title(figure, frame, "; ".join(naming.usual(runs, _TOLD_APART)))
+    set_title(figure, frame, "; ".join(naming.usual(runs, _NAMED_BY)))
     legend_below(figure, frame, axes[0], sample=1.8)
     return figure
 

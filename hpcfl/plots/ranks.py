@@ -25,6 +25,7 @@ from hpcfl.plots.style import (
     unit_of,
     wrap,
 )
+from hpcfl.results.columns import TOLD_APART
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 # More boxes are too thin to be read.
 MOST_BOXES = 128
-_TOLD_APART = ("dim", *naming.TASK, *naming.TOLD_APART)
+_NAMED_BY = ("dim", *naming.TASK, *TOLD_APART)
 
 lacking = lacking_rounds
 
@@ -54,7 +55,7 @@ def draw(
     nothing is left out.
     """
     runs = naming.in_order(runs)
-    labels = naming.labels(runs, _TOLD_APART, called=frame.called)
+    labels = naming.labels(runs, _NAMED_BY, called=frame.called)
     if spread == "box" and len(runs) == 1:
         return _draw_one(runs[0], labels[0], frame, clock, log_x)
     if spread == "box":
@@ -89,7 +90,7 @@ def draw(
         letters = letters_in(0.4 * figure.get_figwidth())
         axes[0].set_yticks(range(len(runs)), [wrap(label, letters) for label in labels])
         axes[0].set_ylim(len(runs) - 0.4, -0.6)
-    set_title(figure, frame, "; ".join(naming.usual(runs, _TOLD_APART)))
+    set_title(figure, frame, "; ".join(naming.usual(runs, _NAMED_BY)))
     return figure
 
 

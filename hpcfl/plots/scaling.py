@@ -32,6 +32,7 @@ from hpcfl.plots.style import (
     wrapped,
 )
 from hpcfl.results import scaling
+from hpcfl.results.columns import TOLD_APART
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.scaling import Study
@@ -246,7 +247,7 @@ def _told_apart(runs: Sequence[Run]) -> list[str]:
         if not any(naming.differing(place, [name]) for place in places.values())
     }
     # Repeats of a configuration differ in their seed at most.
-    options = [name for name in naming.TOLD_APART if name not in fixed | {"seed"}]
+    options = [name for name in TOLD_APART if name not in fixed | {"seed"}]
     return naming.differing(runs, options)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hpcfl.plots import naming
 from hpcfl.plots.style import Frame
 from hpcfl.results import pooling
+from hpcfl.results.columns import TOLD_APART
 from hpcfl.results.reader import Run
 from hpcfl.results.resuming import without_beginning
 
@@ -43,7 +44,7 @@ def series(
         key = [pooling.configuration(run), without_beginning(run)] if frame.pool else number
         groups.setdefault(json.dumps(key, sort_keys=True), []).append(run)
     several = any(len(group) > 1 for group in groups.values())
-    told_apart = [name for name in naming.TOLD_APART if not (several and name == "seed")]
+    told_apart = [name for name in TOLD_APART if not (several and name == "seed")]
     firsts = [group[0] for group in groups.values()]
     remarks = [_remark(group, against) for group in groups.values()]
     labels = naming.labels(firsts, (*naming.TASK, *told_apart, *options), remarks, frame.called)

@@ -20,6 +20,7 @@ from hpcfl.plots.style import (
     set_title,
     unit_of,
 )
+from hpcfl.results.columns import TOLD_APART
 from hpcfl.results.ranktimes import RankTimes, rank_times
 from hpcfl.results.reader import Run
 
@@ -89,7 +90,7 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, round: int | None = None) ->
     step = math.ceil(8 / room)
     places = range(0, times.ranks, step)
     axes.set_yticks(places, [run.rank_name(rank) for rank in places])
-    (name,) = naming.labels([run], ("dim", *naming.TASK, *naming.TOLD_APART), called=frame.called)
+    (name,) = naming.labels([run], ("dim", *naming.TASK, *TOLD_APART), called=frame.called)
     set_title(figure, frame, f"{name}: round {index}{_doubt(times, index)}")
     legend_below(figure, frame, axes)
     return figure

@@ -22,6 +22,7 @@ from hpcfl.plots.style import (
     set_title,
     unit_of,
 )
+from hpcfl.results.columns import TOLD_APART
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -112,14 +113,14 @@ def _name(run: Run, runs: Sequence[Run], frame: Frame) -> str:
     alike = [one for one in of_place if naming.named(one) == naming.named(run)]
     if len(alike) == 1:
         return naming.shown(run, frame.called)
-    told = naming.unusual(runs, naming.differing(alike, naming.TOLD_APART))
+    told = naming.unusual(runs, naming.differing(alike, TOLD_APART))
     names = [
         ", ".join([naming.shown(run, frame.called), *settings])
         for one, settings in zip(runs, told, strict=True)
         if one in alike
     ]
     if len(set(names)) < len(names):
-        names = naming.labels(alike, naming.TOLD_APART, called=frame.called)
+        names = naming.labels(alike, TOLD_APART, called=frame.called)
     return names[alike.index(run)]
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcfl.errors import UsageError, nearest, no_such
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import options_of
-from hpcfl.options.training import TrainOptions
+from hpcfl.options.definition import names, options_of
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import ProtocolOptions
+from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.report import formats
 from hpcfl.report.table import Column, label, seconds, size
 
@@ -327,6 +329,16 @@ _ALL = (
 # By the names that --columns takes, which are those of CSV and JSON.
 COLUMNS = {choice.column.name: choice for choice in _ALL}
 _OPTIONS = {**options_of(BenchOptions), **options_of(TrainOptions)}
+# Options by which runs are told apart, beyond protocol, number of devices and task.
+TOLD_APART = tuple(
+    dict.fromkeys(
+        name
+        for group in (ProtocolOptions, PrivacyOptions, LocalOptions, TrainOptions)
+        for name in names(group, label=True)
+    )
+)
+# Columns that have an option under another name.
+_AS = {"dropout": "theta", "group": "bits"}
 # Options that every table of runs for programs has.
 OPTIONS = ("seed", "dropout", "dataset", "partition", "model", "rounds")
 # Where files are, which is not what was measured.
@@ -366,6 +378,27 @@ def of_runs(summaries: Sequence[Summary]) -> list[Choice]:
         *(choice for choice in COLUMNS.values() if choice.alone),
         *(_named(name) for name in rest if name in OPTIONS or differ(name)),
     ]
+
+
+def telling_apart(rows: Sequence[Row]) -> list[Choice]:
+    """Return columns for the options in which runs of one protocol differ, none that is shown."""
+    return [
+        choice
+        for name in TOLD_APART
+        if not ((choice := _named(_AS.get(name, name))).column.name in COLUMNS and choice.shown)
+        and _differ(rows, choice, name)
+    ]
+
+
+def _differ(rows: Sequence[Row], choice: Choice, name: str) -> bool:
+    """Return whether runs of one protocol, of the same precision for levels, have two values."""
+    values: dict[tuple[str, ...], set[str]] = {}
+    for row in rows:
+        one = row.summary
+        # How many levels there are follows from the group, unless it was asked for.
+        kind = (one.variant, str(one.algorithm), str(name == "levels" and one.config.get("group")))
+        values.setdefault(kind, set()).add(repr(choice.value(row)))
+    return any(len(found) > 1 for found in values.values())
 
 
 def _named(name: str) -> Choice:

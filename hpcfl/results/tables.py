@@ -16,7 +16,7 @@ from hpcfl.report import formats, jsontext, table
 from hpcfl.report.formats import counted, seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph, size
 from hpcfl.results import repeating
-from hpcfl.results.columns import COLUMNS, Choice, Row, choose
+from hpcfl.results.columns import COLUMNS, Choice, Row, choose, telling_apart
 from hpcfl.results.reached import OverLaunches
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import PLACEMENT, Metric
@@ -219,6 +219,10 @@ def comparison(
     )
 
 
+# What a run is, before what it costs.
+_TOLD = ("row", "protocol", "algorithm", "devices", "dim", "alpha", "theta")
+
+
 def _chosen(rows: Sequence[Row]) -> tuple[list[Choice], list[str]]:
     """Return the columns that have something to tell, and in words what all rows have in common."""
     chosen, same = [], []
@@ -233,7 +237,8 @@ def _chosen(rows: Sequence[Row]) -> tuple[list[Choice], list[str]]:
             same += [f"{choice.column.title} = {told}"] if choice.column.name != "link" else []
         else:
             chosen.append(choice)
-    return chosen, same
+    first = max(i for i, choice in enumerate(chosen) if choice.column.name in _TOLD) + 1
+    return [*chosen[:first], *telling_apart(rows), *chosen[first:]], same
 
 
 def _keys(chosen: Sequence[Choice]) -> int:

@@ -183,6 +183,35 @@ def test_where_leaves_out_the_others(pair):
         assert sentence in str(refused)
 
 
+@pytest.mark.parametrize(
+    ("option", "values", "titles"),
+    [
+        ("degree", (8, 12), ["degree"]),
+        ("helper_dropout", (None, 1), ["helper dropout"]),
+        ("threads", (1, 2), ["threads"]),
+        ("seed", (0, 1), ["seed"]),
+        ("gamma", (0.1, 0.2), ["gamma"]),
+        ("group", ("ring16", "ring20"), ["bits"]),
+        ("levels", (1000, 2000), ["levels"]),
+        # These have columns of their own.
+        ("alpha", (0.1, 0.2), []),
+        ("dropout", (0.1, 0.2), []),
+        # Files are told apart by what was measured, not by where they are.
+        ("output", ("a", "b"), []),
+    ],
+)
+def test_rows_are_told_apart_by_every_option_in_which_runs_of_a_protocol_differ(
+    make_run, option, values, titles
+):
+    paths = [
+        make_run(f"{k}.h5", [simple_record()], **{option: value}) for k, value in enumerate(values)
+    ]
+    headings = report(*paths).stdout.partition("-  -")[0].split()
+    known = ("degree", "helper dropout", "threads", "seed", "gamma", "bits", "levels")
+
+    assert [one for one in known if {*one.split()} <= {*headings}] == titles
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 @pytest.mark.parametrize("count", [1, 3, 12])
 def test_output_is_no_wider_than_the_terminal(make_run, monkeypatch, width, count):
