@@ -79,35 +79,35 @@ def by_window(batches: list[Rows], windows: Sequence[range], homes: Ids) -> list
     `homes` has each device's rank, shape (N,). The list is emptied on the way: all rows of a round
     take much memory, and are there once.
     """
-    ids = np.arange(homes.size)
     stops = [window.stop for window in windows]
-    number = np.searchsorted(stops, ids, side="right")  # of each id's window
-    counts = np.zeros(homes.size, np.int64)
+    number = np.searchsorted(stops, np.arange(homes.size), side="right")  # of each id's window
+    counts = np.zeros(len(windows), np.int64)
     for batch in batches:
-        counts += np.bincount(receivers_of(batch), minlength=homes.size)
-    # Where in its window the next row to each id goes.
-    ranked = np.lexsort((ids, homes, number))
-    turn = np.empty_like(ids)
-    turn[ranked] = ids
-    ends = np.cumsum(counts[ranked])
-    bounds = np.searchsorted(number[ranked], range(len(windows) + 1))
-    begins = np.concatenate([[0], ends])[bounds]
-    place = np.empty_like(ids)
-    place[ranked] = ends - counts[ranked] - begins[number[ranked]]
-    ordered = [pages(count, batches[0].shape[1]) for count in np.diff(begins).tolist()]
+        counts += np.bincount(number[receivers_of(batch)], minlength=len(windows))
+    ordered = [pages(count, batches[0].shape[1]) for count in counts.tolist()]
+    filled = [0] * len(windows)
+    # One behind the other at first, though not in their places yet: a window takes memory only as
+    # far as it is filled, while batches are given back.
     while batches:
         batch = batches.pop(0)
-        receivers = receivers_of(batch)
-        order = np.argsort(turn[receivers], kind="stable")
-        receivers = receivers[order]
-        # Behind the rows to the same id that come before it in the batch.
-        earlier = np.arange(order.size) - np.searchsorted(turn[receivers], turn[receivers])
-        places = place[receivers] + earlier
-        place += np.bincount(receivers, minlength=homes.size)
-        bounds = np.searchsorted(number[receivers], range(len(windows) + 1))
-        for window, (start, stop) in zip(ordered, pairwise(bounds.tolist()), strict=True):
-            window[places[start:stop]] = batch[order[start:stop]]
+        there = number[receivers_of(batch)]
+        order = np.argsort(there, kind="stable")
+        bounds = np.searchsorted(there, range(len(windows) + 1), sorter=order).tolist()
+        for k, (start, stop) in enumerate(pairwise(bounds)):
+            end = filled[k] + stop - start
+            _take(batch, order[start:stop], ordered[k][filled[k] : end])
+            filled[k] = end
+    for k, window in enumerate(ordered):
+        receivers = receivers_of(window)
+        ordered[k] = pages(*window.shape)
+        _take(window, np.lexsort((receivers, homes[receivers])), ordered[k])
     return ordered
+
+
+def _take(rows: Rows, order: Ids, found: Rows) -> None:
+    """Write some of the rows, in some order, to memory for them."""
+    # With a mode for numbers that are out of range, there being none, numpy needs no copy between.
+    np.take(rows, order, axis=0, out=found, mode="clip")
 
 
 def _addressees(block: Rows) -> Ids:

@@ -17,7 +17,7 @@ from hpcfl.costmodel.overheads import OVERHEADS, PLAINEST, overheads
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import files, outputs
 
-FORMAT = "hpcfl-calibration/5"
+FORMAT = "hpcfl-calibration/6"
 # What a rank sends or receives at once beyond this does not fit the cache.
 CACHED_BYTES = 1 << 22
 

@@ -204,6 +204,10 @@ def _measured(
     around = calibration.seconds(phase.around)
     if ranks == 1:
         by_devices = working * device + phase.members * member
+        if phase.routed and "route" in calibration.links:
+            # That there is a route is a part of the overhead.
+            route = calibration.links["route"]
+            around += route.seconds(phase.routed * working) - route.alpha_seconds
         return by_devices + protocol.helpers_in_round * helper + server + around
     if network is None and calibration.ranks != ranks:
         return None

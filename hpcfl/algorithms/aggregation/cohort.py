@@ -428,8 +428,8 @@ class Cohort(SecAgg):
 
     @property
     def sum_bytes(self) -> int:
-        # The sum itself is the least of it: by coordinate there is also who was in it.
-        return 28 * self.parameters.dim
+        # Of eight bytes, and some of its elements, which are taken out of it.
+        return 10 * self.parameters.dim
 
     def most_in_sum(self, devices: int) -> tuple[int, float]:
         size = cohort_size(devices, self.parameters.alpha)
