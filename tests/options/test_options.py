@@ -29,9 +29,8 @@ from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
-from hpcfl.plots import naming
 from hpcfl.privacy.accounting import locks
-from hpcfl.results import pooling
+from hpcfl.results import columns, pooling
 from hpcfl.sweeping.commands import COMMANDS
 from hpcfl.training import checkpoint
 
@@ -243,7 +242,7 @@ def test_what_an_option_is_for_is_said_by_its_field():
     ):
         of_plans = {about.name for about in COMMANDS[command].keys.values()}
         assert {*options_of(COMMANDS[command].group)} - of_plans == without
-    assert set(naming.TOLD_APART) == {
+    assert set(columns.TOLD_APART) == {
         *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
         *("security", "group", "levels", "clip", "rotate", "model_update", "threads", "helpers"),
         *("helper_dropout", "committee", "shared"),
