@@ -26,8 +26,13 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         if self.low == self.high:
-            return f"{self.value:.3g}"
-        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+            return _digits(self.value)
+        return f"{_digits(self.value)} [{_digits(self.low)}, {_digits(self.high)}]"
+
+
+def _digits(value: float) -> str:
+    """Return a number with three digits, or all of those before the point."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 class Costs:
