@@ -282,3 +282,13 @@ def test_what_a_device_sends_is_spread_evenly_over_the_vector(dim):
         gaps = np.diff(where, append=where[0] + dim)
         # Evenly spread, all would be 25 / 3; drawn at random, the longest about 70.
         assert gaps.max() <= 2.7 * 25 / 3
+
+
+@pytest.mark.parametrize("dim", [1, 2, 8191, 8192, 8193, 20_000])
+def test_places_are_dealt_alike_within_a_block_and_beyond_it(dim):
+    step = golden_step(dim)
+    for start in (0, 1, dim - 1, dim, 2 * dim - 1):
+        wanted = [place * step % dim for place in range(start, start + dim)]
+        assert Segments(dim, 1, 1).dealt(start, dim).tolist() == wanted
+    by_place = np.arange(dim)
+    assert Segments(dim, 1, 1).in_coordinates(by_place)[wanted[:1]] == (2 * dim - 1) % dim
