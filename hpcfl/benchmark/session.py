@@ -200,7 +200,7 @@ def _run_one(
             place = transport.placement
             free = hosts.memory(place)
             memory.check(experiment.protocol, free, world.tolerant)
-            memory.check_vectors(experiment.protocol, free, place.ranks)
+            memory.check_vectors(experiment.protocol, free, place.ranks, place.servers)
             writer = _writer(world, experiment, output, command, hosts, place, earlier)
         except HpcflError as problem:
             error = problem
@@ -218,7 +218,7 @@ def _run_one(
         return f"{left()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
 
     left_over = experiment.options.warmup + experiment.options.rounds - writer.written
-    observer.begins(experiment.protocol, max(0, left_over), transport.placement.ranks)
+    observer.begins(experiment.protocol, max(0, left_over), transport.placement)
     try:
         with writer, interruption.writing(writer.mark_interrupted, given_up, left):
             reason = experiment.run(transport, Together(_Writing(writer), observer), earlier)

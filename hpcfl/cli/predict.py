@@ -29,6 +29,7 @@ def command(as_json: bool, **typed: Any) -> None:
       hpcfl predict secagg --model cifar-cnn
       hpcfl predict secagg-graph --devices 1000000 --dim 1000000
       mpirun -n 3 hpcfl calibrate ; hpcfl predict sparse --ranks 3
+      hpcfl predict secagg --ranks 1032 --server-ranks 8 --network-gbps 100
       hpcfl predict secagg-graph --devices 4096 --ranks 1025 --network-gbps 100
     """
     from hpcfl.algorithms.aggregation import find
@@ -68,7 +69,7 @@ def command(as_json: bool, **typed: Any) -> None:
         check_degree(asked, count)
         for length in lengths:
             built, _ = build(asked.protocol, asked, count, length)
-            found.append(predict(built, known, link, asked.ranks, network))
+            found.append(predict(built, known, link, asked.ranks, network, asked.server_ranks))
 
     def text() -> str:
         if len(found) == 1:

@@ -17,6 +17,7 @@ from hpcfl.system import launch
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
+    from hpcfl.comm.placement import Placement
     from hpcfl.training.experiment import RoundResult
 
 
@@ -33,12 +34,12 @@ class Spoken(RoundObserver):
     def refused(self, index: int, error: HpcflError) -> None:
         click.echo(f"round {index}: {error}", err=True)
 
-    def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
+    def begins(self, protocol: AggregationProtocol, rounds: int, place: Placement) -> None:
         if launch.terminal_for_progress() is None:
             return
         from hpcfl.costmodel.elapsed import seconds_of_round
 
-        seconds = seconds_of_round(protocol, ranks)
+        seconds = seconds_of_round(protocol, place.ranks, place.servers)
         if seconds is not None:
             _tell(formats.counted(rounds, "round"), rounds * seconds, "this host's calibration")
 
@@ -56,7 +57,7 @@ class SpokenOfTraining(Spoken):
         super().__init__()
         self._untold, self._began = 0, 0.0
 
-    def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
+    def begins(self, protocol: AggregationProtocol, rounds: int, place: Placement) -> None:
         if launch.terminal_for_progress() is not None:
             self._untold, self._began = rounds, time.monotonic()
 

@@ -49,7 +49,8 @@ def _continued(
         weak = line.mode == "weak"
         devices = round(per_rank * (ranks - beside)) if weak else first.devices
         protocol = Experiment.prepare(replace(options, devices=(devices,)), devices).protocol
-        seconds = predict(protocol, calibration, ranks=ranks, network=network).measured_seconds
+        predicted = predict(protocol, calibration, None, ranks, network, run.server_ranks)
+        seconds = predicted.measured_seconds
         assert seconds is not None  # with a network it is always known
         found.append(Point(x, ranks, devices, first.dim, seconds))
     return replace(line, modelled=compared(found))
@@ -63,8 +64,8 @@ def _options(line: Line) -> BenchOptions:
         raise UsageError(f"{what}{run.path} does not record what was asked for")
     if run.asked["protocol"] == DP_FEDAVG:
         raise UsageError(f"{what}the model is of protocols alone, without noise")
-    if run.server_ranks > 1 or run.config.get("threads", 1) != 1:
-        raise UsageError(f"{what}the model is of one rank of the server, and one thread a rank")
+    if run.config.get("threads", 1) != 1:
+        raise UsageError(f"{what}the model is of one thread a rank")
     # What was summed makes no difference, how long it was does.
     known = {name: value for name, value in run.asked.items() if name not in ("updates", "model")}
     options = make(BenchOptions, known | {"dim": run.dim, "devices": [run.devices]})

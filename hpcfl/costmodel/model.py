@@ -15,12 +15,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.aggregation.costs import OPERATIONS, PhaseCosts, add
+from hpcfl.algorithms.aggregation.costs import ON_VALUES, OPERATIONS, PhaseCosts, add
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.network import Network
 from hpcfl.costmodel.overheads import overhead, overhead_of
 from hpcfl.errors import UsageError
 from hpcfl.options.shared import RoundOptions
+from hpcfl.report.formats import counted
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.memory import Memory, predict_memory
 from hpcfl.system.environment import memory_bytes
@@ -75,6 +76,7 @@ class Prediction:
     devices: int
     dim: int
     ranks: int
+    servers: int  # of the ranks
     phases: tuple[PhasePrediction, ...]
     shares: dict[str, float]  # of each kind of work, and of the links, in the modelled seconds
     server_peak_bytes: float  # memory of the server's rank; in one process that of all
@@ -105,21 +107,18 @@ def predict(
     link: LinkModel | None = None,
     ranks: int = 1,
     network: Network | None = None,
+    servers: int = 1,
 ) -> Prediction:
     """Return what a round takes, and what it would take here with so many ranks (1: one process).
 
-    With a network, the latter is on a cluster that has it, and as many cores as ranks. A UsageError
-    says that the protocol does not declare it for its parameters.
+    The first `servers` of them are the server's. With a network, it is on a cluster that has it,
+    and as many cores as ranks. A UsageError says that the protocol does not declare it for its
+    parameters.
     """
-    if ranks < 1:
-        raise UsageError(f"--ranks is {ranks}; it must be at least 1")
-    if 1 < ranks < protocol.helpers + 2:
-        raise UsageError(
-            f"--ranks is {ranks}; {protocol.name} needs ranks for a server, {protocol.helpers} "
-            "helpers and devices, or one alone"
-        )
+    _check_ranks(protocol, ranks, servers)
     link = link or LinkModel()
     played, upload = protocol.costs(), protocol.upload_phase()
+    by_all_servers = {upload, *(step.phase for step in protocol.steps if step.by_all_ranks)}
     devices = protocol.parameters.devices
     spent = dict.fromkeys((*OPERATIONS.values(), "links"), 0.0)
     phases = []
@@ -138,6 +137,10 @@ def predict(
         server = calibration.seconds(phase.server)
         helper = calibration.seconds(phase.helper)
         member = calibration.seconds(phase.member)
+        shared = 0.0
+        if phase.name in by_all_servers:
+            on_values = {name: n for name, n in phase.server.items() if name in ON_VALUES}
+            shared = calibration.seconds(on_values) * (1 - 1 / servers)
         # Members are the slowest devices, as they do and move more than the others.
         up, down = phase.up + phase.member_up, phase.down + phase.member_down
         transfer = 8e-6 * (up / link.uplink_mbps + down / link.downlink_mbps)
@@ -161,18 +164,24 @@ def predict(
                 helper,
                 device + member + transfer + helper + server,
                 _measured(
-                    *(phase, protocol, (device, member, helper, server)),
-                    *(calibration, ranks, network),
+                    phase,
+                    protocol,
+                    (device, member, helper, server - shared),
+                    calibration,
+                    ranks,
+                    network,
+                    servers,
                 ),
             )
         )
     whole = sum(spent.values())
-    memory = predict_memory(protocol, ranks)
+    memory = predict_memory(protocol, ranks, servers)
     return Prediction(
         protocol.name,
         devices,
         protocol.parameters.dim,
         ranks,
+        servers,
         tuple(phases),
         {name: seconds / whole for name, seconds in spent.items()},
         memory.server,
@@ -186,6 +195,23 @@ def predict(
     )
 
 
+def _check_ranks(protocol: AggregationProtocol, ranks: int, servers: int) -> None:
+    """Refuse numbers of ranks with which the protocol cannot be played, by UsageError."""
+    if ranks < 1:
+        raise UsageError(f"--ranks is {ranks}; it must be at least 1")
+    if servers > 1:
+        protocol.dealt_out(servers)
+    elif ranks == 1:
+        return
+    least = servers + protocol.helpers + 1
+    if ranks < least:
+        helpers = f"{counted(protocol.helpers, 'helper')}, " * (protocol.helpers > 0)
+        raise UsageError(
+            f"--ranks is {ranks}; {protocol.name} needs at least {least}: {servers} of the server, "
+            f"{helpers}1 of devices{', or one process for all' * (servers == 1)}"
+        )
+
+
 def _measured(
     phase: PhaseCosts,
     protocol: AggregationProtocol,
@@ -193,11 +219,12 @@ def _measured(
     calibration: Calibration,
     ranks: int,
     network: Network | None,
+    servers: int,
 ) -> float | None:
     """Return the elapsed seconds of a phase on this machine, or on a cluster with a network.
 
     `cpu_seconds` are those of a device, what a member of the committee adds to them, those of a
-    helper and of the server.
+    helper and of the rank of the server that has most to do.
     """
     device, member, helper, server = cpu_seconds
     devices, working = protocol.parameters.devices, max(phase.senders, phase.receivers)
@@ -211,14 +238,17 @@ def _measured(
         return by_devices + protocol.helpers_in_round * helper + server + around
     if network is None and calibration.ranks != ranks:
         return None
-    workers = ranks - 1 - protocol.helpers
+    workers = ranks - servers - protocol.helpers
     most = math.ceil(devices / workers)
     on_a_rank = most * working / devices
     by_devices = on_a_rank * device + most * phase.members / devices * member
     if network is not None:
         # Every rank has a core of its own.
         seconds = by_devices + helper + server + around
+        # Each rank of the server has a link of its own, for its range of every upload.
+        links = servers if phase.name == protocol.upload_phase() else 1
         for name, size in _moved(phase, on_a_rank):
+            size /= links if name == "gather" else 1
             seconds += network.seconds(name, size, ranks, min(workers, devices))
         return seconds
     seconds = by_devices * calibration.devices_slowdown

@@ -66,6 +66,8 @@ def side_by_side(found: Sequence[Prediction], link: LinkModel, calibration: Cali
 
 def _about(found: Prediction, link: LinkModel, calibration: Calibration) -> list[str]:
     where = "one process" if found.ranks == 1 else f"{found.ranks} ranks"
+    if found.servers > 1:
+        where += f", {found.servers} of them the server's"
     machine = (
         f"the calibrated machine ({calibration.about.get('cpu_model', '?')}, "
         f"{calibration.about.get('measured', '?')})"
@@ -73,8 +75,8 @@ def _about(found: Prediction, link: LinkModel, calibration: Calibration) -> list
     place = f"here: {where} on {machine}"
     if found.network is not None:
         place = (
-            f"here: not this machine but a modelled cluster, {where}, each on a core like those of "
-            f"{machine}, {found.network}"
+            f"here: not this machine but a modelled cluster, {where}, each rank on a core like "
+            f"those of {machine}, {found.network}"
         )
     return [
         f"modelled: devices of their own, {link}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcfl.options.bench import DEFAULT_DIM
+from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
 from hpcfl.options.definition import Section, again, option
 from hpcfl.options.shared import CommonOptions, LengthOptions, LinkOptions, RoundOptions
 
@@ -33,6 +33,13 @@ class PredictOptions(RoundOptions, LinkOptions):
         "ranks",
         1,
         help="Ranks of a run on this machine; 1: one process.",
+        at_least=1,
+    )
+    server_ranks: int = again(
+        BenchOptions,
+        "server_ranks",
+        1,
+        help="Ranks of the server among them (secagg, secagg-graph, common).",
         at_least=1,
     )
     network_gbps: float | None = option(

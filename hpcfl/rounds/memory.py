@@ -57,11 +57,14 @@ class Memory:
         return self.server + (self.ranks - 1) * (self.device or 0.0)
 
 
-def predict_memory(protocol: AggregationProtocol, ranks: int) -> Memory:
-    """Return what so many ranks hold in `hpcfl bench`, with synthetic vectors; 1: one process."""
+def predict_memory(protocol: AggregationProtocol, ranks: int, servers: int = 1) -> Memory:
+    """Return what so many ranks hold in `hpcfl bench`, with synthetic vectors; 1: one process.
+
+    Of several ranks of a server it is the first's, which puts the sum together.
+    """
     parameters = protocol.parameters
     devices, vector = parameters.devices, 4.0 * parameters.dim
-    held = devices if ranks == 1 else -(-devices // (ranks - 1 - protocol.helpers))
+    held = devices if ranks == 1 else -(-devices // (ranks - servers - protocol.helpers))
     upload = float(protocol.largest_message)
     independent = SyntheticUpdates(parameters.dim, 0, devices).independent
     vectors = vector * (held if independent else 1)
@@ -100,12 +103,14 @@ def check_devices(counts: Sequence[int], hosts: int) -> None:
     room.check_memory(what, DEVICE_BYTES * most / hosts, "give fewer --devices")
 
 
-def check_vectors(protocol: AggregationProtocol, hosts: list[HostMemory], ranks: int) -> None:
+def check_vectors(
+    protocol: AggregationProtocol, hosts: list[HostMemory], ranks: int, servers: int = 1
+) -> None:
     """Refuse a round that does not fit into the memory of all hosts together, by UsageError."""
     known = [host.available_bytes for host in hosts if host.available_bytes is not None]
     parameters = protocol.parameters
     # What an interpreter takes is taken already.
-    needed = predict_memory(protocol, ranks).together - ranks * START_BYTES
+    needed = predict_memory(protocol, ranks, servers).together - ranks * START_BYTES
     needed += DEVICE_BYTES * parameters.devices
     if len(known) == len(hosts) and needed > sum(known):
         raise UsageError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hpcfl.comm.phases import Payload
+from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
@@ -78,8 +79,8 @@ class RoundObserver:
     def refused(self, index: int, error: HpcflError) -> None:
         """Learn of a device that took no further part in a round, and why."""
 
-    def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
-        """Learn, at the server, how many rounds of what are about to be played, on how many ranks.
+    def begins(self, protocol: AggregationProtocol, rounds: int, place: Placement) -> None:
+        """Learn, at the server, how many rounds of what are about to be played, and on which ranks.
 
         At least so many: of a benchmark.
         """
@@ -124,9 +125,9 @@ class Together(RoundObserver):
         for observer in self._observers:
             observer.refused(index, error)
 
-    def begins(self, protocol: AggregationProtocol, rounds: int, ranks: int) -> None:
+    def begins(self, protocol: AggregationProtocol, rounds: int, place: Placement) -> None:
         for observer in self._observers:
-            observer.begins(protocol, rounds, ranks)
+            observer.begins(protocol, rounds, place)
 
     def warned(self, sentence: str) -> None:
         for observer in self._observers:

@@ -265,7 +265,7 @@ def _run(
     ):
         begun(writer.path)
         keeping.begin()
-        observer.begins(protocol, training.rounds_left, transport.placement.ranks)
+        observer.begins(protocol, training.rounds_left, transport.placement)
         reason = training.run(transport, Together(keeping, watching))
         keeping.end(reason, hosts.counters(transport))
     notes = _notes(algorithm)

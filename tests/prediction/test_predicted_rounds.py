@@ -24,6 +24,7 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import kernels, overheads
 from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, PatternCost, default_path, load
 from hpcfl.costmodel.model import predict
+from hpcfl.costmodel.network import Network
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.crypto import keys
 from hpcfl.crypto.groups import FQ, GROUPS, STREAMS_AT_ONCE
@@ -390,6 +391,40 @@ def test_ranks_share_the_devices_and_slow_each_other_down():
     # Five devices a rank, four coordinates each, twice, and the server's four; model 1, keys 2,
     # shares 1, the challenge and its answers 2, upload 1, unmask 2.
     assert found.measured_seconds == pytest.approx(1.5 * 5 * 4 * 2 + 4 + 0.5 * 9)
+
+
+@pytest.mark.parametrize("network", [None, Network()])
+def test_ranks_of_a_server_share_the_work_on_values(network):
+    """Five uploads and the masks taken off the sum, but neither its decoding nor shares."""
+    free = dict.fromkeys(("broadcast", "gather", "route"), PatternCost(0.0, 0.0, 0.0))
+    experiment = built("secagg", 6, 10**5, dropout=0.2)
+
+    def seconds(servers, **known):
+        calibration = Calibration(costs(**known), servers + 1, free)
+        found = predict(experiment.protocol, calibration, None, servers + 1, network, servers)
+        return found.measured_seconds
+
+    shared = [seconds(servers, summed=1.0, summed_far=1.0) for servers in (1, 2, 4)]
+    by_server = sum(
+        phase.server.get(name, 0.0)
+        for phase in expected(experiment)
+        for name in ("summed", "summed_far")
+    )
+    assert shared[0] - shared[1] == pytest.approx(by_server / 2)
+    assert shared[0] - shared[2] == pytest.approx(by_server * 3 / 4)
+    for name in ("converted", "share_product", "settled", "agreement"):
+        one, two = (seconds(servers, **{name: 1.0}) for servers in (1, 2))
+        assert one == pytest.approx(two, rel=1e-4)
+
+
+def test_ranks_of_a_server_must_be_there_and_have_something_to_share():
+    secagg = built("secagg", 6, 10**5, dropout=0.0).protocol
+    with pytest.raises(UsageError, match="needs at least 3: 2 of the server, 1 of devices"):
+        predict(secagg, Calibration(costs()), ranks=2, servers=2)
+    with pytest.raises(UsageError, match="needs at least 4: 1 of the server, 2 helpers, 1 of dev"):
+        predict(built("assisted", 6, 9, dropout=0.0).protocol, Calibration(costs()), ranks=3)
+    with pytest.raises(UsageError, match="sparse cannot use --server-ranks"):
+        predict(built("sparse", 6, 10**5).protocol, Calibration(costs()), ranks=9, servers=2)
 
 
 def test_messages_take_their_bytes_and_the_server_is_slowed_down_too():

@@ -106,6 +106,16 @@ def test_a_weak_line_goes_on_with_more_devices(tmp_path):
     assert [(p.x, p.devices) for p in line.modelled] == [(1, 8), (2, 16), (100, 800)]
 
 
+def test_a_line_of_several_ranks_of_the_server_goes_on_with_as_many(tmp_path):
+    runs = [scaled(tmp_path, n, 1.0, dim=50_000, server_ranks=2) for n in (3, 4)]
+    (line,) = continued(study(runs, "ranks"), costing(summed=1e-6), NETWORK, [6]).lines
+
+    assert [(p.x, p.ranks) for p in line.modelled] == [(1, 3), (2, 4), (6, 8)]
+    known = costing(summed=1e-6)
+    found = predict(protocol("secagg", 16, 50_000), known, None, 8, NETWORK, servers=2)
+    assert line.modelled[2].seconds == found.measured_seconds
+
+
 def test_nodes_go_on_with_as_many_ranks_each(tmp_path):
     runs = [scaled(tmp_path, 4 * k, 1.0, hosts=[4] * k) for k in (1, 2)]
     (line,) = continued(study(runs, "nodes"), FREE, NETWORK, [8]).lines

@@ -65,6 +65,13 @@ OPERATIONS = {
     "sealed_byte_far": "coding",  # the same where the rows do not fit the cache
     "noise": "noise",  # a device's noise drawn for an integer
 }
+# Those on the values of uploads, which the ranks of a server share.
+ON_VALUES = frozenset(
+    (
+        *("mask_word", "masked", "mask_byte", "packed"),
+        *("summed", "summed_far", "summed_byte", "summed_byte_far"),
+    )
+)
 # Coordinates, eight bytes each, that fit the cache.
 CACHED = 1 << 17
 
