@@ -84,8 +84,8 @@ class Run(reader.Run):
         Parameters
         ----------
         **link
-            ``uplink_mbps``, ``downlink_mbps``, ``latency_ms`` for the modelled seconds; by default
-            those of the run.
+            ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps``, ``latency_ms`` for the modelled
+            seconds; by default those of the run.
         """
         return summarise(self, self.link(**link))
 
@@ -169,7 +169,8 @@ class Runs(tuple[Run, ...]):
         target : float, optional
             Accuracy that training is to reach; by default the runs' own.
         **link
-            ``uplink_mbps``, ``downlink_mbps``, ``latency_ms`` for the modelled seconds.
+            ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps``, ``latency_ms`` for the modelled
+            seconds.
 
         Raises
         ------

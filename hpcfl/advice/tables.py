@@ -30,11 +30,11 @@ _COLUMNS = (
 def table(advice: Advice, calibration: Calibration) -> Table:
     """Return the protocols that qualify, best first, and in notes why the others do not."""
     asked = advice.asked
-    rows = [_row(choice, asked) for choice in advice.choices]
+    rows = [_row(choice) for choice in advice.choices]
     return Table(_COLUMNS, rows, _title(asked), [*_notes(advice, calibration)])
 
 
-def _row(choice: Choice, asked: AdviseOptions) -> list[object]:
+def _row(choice: Choice) -> list[object]:
     found = choice.prediction
     return [
         choice.protocol,

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEADER = np.dtype([("coding", "u1"), ("rice", "u1"), ("reserved", "<u2"), ("count", "<u4")])
-CODINGS = ("auto", "bitmap", "gaps")
 BITMAP, GAPS = 0, 1
 MAX_RICE = 31
 
@@ -73,7 +72,7 @@ def decode(message: Bytes, dim: int) -> tuple[Positions, int]:
 def expected_bytes(share: float, dim: int, coding: str) -> float:
     """Return how many bytes i.i.d. positions, each of the probability `share`, take without header.
 
-    That is the mean, of `dim` positions that there are in one of `CODINGS`.
+    That is the mean, of `dim` positions that there are in a coding, "auto" for the shorter one.
     """
     bitmap = math.ceil(dim / 8)
     # E[floor(gap / 2^k)] of a geometric gap from 0: r / (1 - r), r = (1 - p)^(2^k).

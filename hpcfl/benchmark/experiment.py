@@ -230,7 +230,7 @@ class Experiment:
         if reason == "interrupted":
             return reason
         if options.save_aggregate is not None:
-            transport.raise_everywhere(self._save_aggregate(transport, last))
+            transport.raise_everywhere(self._save_aggregate(last))
         if recorder is not None:
             transport.raise_everywhere(self._save_transcript(recorder))
         return reason
@@ -242,9 +242,7 @@ class Experiment:
                 "--keep-transcript write is not kept: leave them out, or begin anew"
             )
 
-    def _save_aggregate(
-        self, transport: Transport, aggregate: Aggregate | None
-    ) -> HpcflError | None:
+    def _save_aggregate(self, aggregate: Aggregate | None) -> HpcflError | None:
         """Write, at the server, the last round's sum; return what speaks against it."""
         path = self.options.save_aggregate
         if path is None or aggregate is None:

@@ -33,7 +33,12 @@ SUMMED = (
 )
 
 
-EXTRAPOLATED = "extrapolated: the model was checked for up to 100 devices and 2,000,000 parameters"
+# The largest rounds of benchmarks/prediction.py.
+CHECKED_DEVICES, CHECKED_DIM = 100, 2_000_000
+EXTRAPOLATED = (
+    f"extrapolated: the model was checked for up to {CHECKED_DEVICES} devices and "
+    f"{CHECKED_DIM:,} parameters"
+)
 
 
 def check_modelled(options: RoundOptions) -> None:
@@ -49,7 +54,7 @@ def check_modelled(options: RoundOptions) -> None:
 
 def beyond_checked(devices: int, dim: int) -> bool:
     """Return whether a round is so much larger than those that the model was checked with."""
-    return devices > 1_000 or dim > 2_000_000
+    return devices > CHECKED_DEVICES or dim > CHECKED_DIM
 
 
 @dataclass(frozen=True)
@@ -143,11 +148,9 @@ def predict(
             shared = calibration.seconds(on_values) * (1 - 1 / servers)
         # Members are the slowest devices, as they do and move more than the others.
         up, down = phase.up + phase.member_up, phase.down + phase.member_down
-        transfer = 8e-6 * (up / link.uplink_mbps + down / link.downlink_mbps)
-        directions = (up > 0) + (down > 0)
-        directions += (phase.helper_up > 0) + (phase.helper_down > 0)
-        transfer += 8e-6 * (phase.helper_up + phase.helper_down) / link.helper_mbps
-        transfer += 1e-3 * link.latency_ms * directions
+        transfer = link.transfer_seconds(up, down) + link.latency_seconds(up, down)
+        transfer += link.helper_transfer_seconds(phase.helper_up, phase.helper_down)
+        transfer += link.latency_seconds(phase.helper_up, phase.helper_down)
         for work in (phase.device, phase.member, phase.server, phase.helper):
             for name, count in work.items():
                 # Python's own work goes with the vectors'.

@@ -456,4 +456,3 @@ def _blocks(length: int, width: int) -> Iterator[tuple[int, int]]:
 
 FQ = Field()
 GROUPS: dict[str, Group] = {group.name: group for group in (FQ, *map(Ring, range(8, 33, 4)))}
-RING32 = GROUPS["ring32"]

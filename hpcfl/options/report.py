@@ -18,6 +18,7 @@ class LinkAsked(OptionGroup):
 
     uplink_mbps: float | None = again(LinkOptions, "uplink_mbps", None, **_OWN)
     downlink_mbps: float | None = again(LinkOptions, "downlink_mbps", None, **_OWN)
+    helper_mbps: float | None = again(LinkOptions, "helper_mbps", None, **_OWN)
     latency_ms: float | None = again(LinkOptions, "latency_ms", None, **_OWN)
 
 

@@ -150,6 +150,6 @@ def draw_over_alpha(
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         readable_ticks(axes)
-    set_title(figure, Frame(), f"{protocol.name}, N = {devices}, {colluding} colluding")
-    legend_below(figure, Frame(), left)
+    set_title(figure, frame, f"{protocol.name}, N = {devices}, {colluding} colluding")
+    legend_below(figure, frame, left)
     return figure

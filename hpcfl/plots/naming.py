@@ -128,6 +128,8 @@ def settings(run: Run, names: Sequence[str]) -> list[str]:
 def rates(link: LinkModel) -> str:
     """Return a link in few words."""
     rate = f"{link.uplink_mbps:g}/{link.downlink_mbps:g}"
+    if link.helper_mbps != LinkModel.helper_mbps:
+        rate += f"/{link.helper_mbps:g}"
     return f"{rate}\N{NO-BREAK SPACE}Mbit/s, {link.latency_ms:g}\N{NO-BREAK SPACE}ms"
 
 

@@ -52,6 +52,6 @@ def draw(
     axes.set_ylabel("bound U(T, b)")
     axes.grid(alpha=0.3)
     readable_ticks(axes)
-    set_title(figure, Frame(), title)
-    legend_below(figure, Frame(), axes)
+    set_title(figure, frame, title)
+    legend_below(figure, frame, axes)
     return figure

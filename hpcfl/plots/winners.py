@@ -62,8 +62,8 @@ def draw(
     axes.set_xlim(across[0], across[-1])
     axes.set_ylim(up[0], up[-1])
     readable_ticks(axes)
-    set_title(figure, Frame(), _title(asked))
-    legend_below(figure, Frame(), axes, sample=1.5)
+    set_title(figure, frame, _title(asked))
+    legend_below(figure, frame, axes, sample=1.5)
     return figure
 
 

@@ -78,7 +78,7 @@ def _summary(name: str, of: str = "") -> Callable[[Row], Any]:
 def _bits(group: Any) -> int | None:
     from hpcfl.crypto.groups import GROUPS
 
-    return (GROUPS[group].modulus - 1).bit_length() if group in GROUPS else None
+    return GROUPS[group].bits if group in GROUPS else None
 
 
 _ALL = (

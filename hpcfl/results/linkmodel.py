@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.options.shared import LinkOptions
+
+Moved = TypeVar("Moved", float, NDArray[Any])  # bytes or messages, and the seconds they take
 
 _MODELLED = ("bytes_up", "bytes_down", "messages_up", "messages_down", "cpu_seconds")
 
@@ -24,9 +26,12 @@ class LinkModel(LinkOptions):
     """
 
     def __str__(self) -> str:
+        helpers = ""
+        if self.helper_mbps != LinkModel.helper_mbps:
+            helpers = f", helpers {self.helper_mbps:g} Mbit/s"
         return (
             f"{self.uplink_mbps:g} Mbit/s up, {self.downlink_mbps:g} Mbit/s down, "
-            f"{self.latency_ms:g} ms latency"
+            f"{self.latency_ms:g} ms latency{helpers}"
         )
 
     def seconds_of(self, spent: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -57,8 +62,8 @@ class LinkModel(LinkOptions):
         other, and the server has then done its own work. Modelled seconds never share a column or a
         name with measured ones.
         """
-        transfer = 8e-6 * bytes_up / self.uplink_mbps + 8e-6 * bytes_down / self.downlink_mbps
-        waiting = self._latency_seconds(messages_up, messages_down)
+        transfer = self.transfer_seconds(bytes_up, bytes_down)
+        waiting = self.latency_seconds(messages_up, messages_down)
         return (cpu_seconds[..., :-1] + transfer + waiting).max(axis=-1) + cpu_seconds[..., -1]
 
     def helper_seconds(
@@ -73,12 +78,18 @@ class LinkModel(LinkOptions):
 
         The same of helpers, each of shape (..., P, K), whose link is as wide in both directions.
         """
-        transfer = 8e-6 * (bytes_up + bytes_down) / self.helper_mbps
-        waiting = self._latency_seconds(messages_up, messages_down)
+        transfer = self.helper_transfer_seconds(bytes_up, bytes_down)
+        waiting = self.latency_seconds(messages_up, messages_down)
         return (cpu_seconds + transfer + waiting).max(axis=-1)
 
-    def _latency_seconds(
-        self, messages_up: NDArray[np.uint64], messages_down: NDArray[np.uint64]
-    ) -> NDArray[np.float64]:
-        directions = (np.asarray(messages_up) > 0).astype(int) + (np.asarray(messages_down) > 0)
-        return 1e-3 * self.latency_ms * directions
+    def transfer_seconds(self, bytes_up: Moved, bytes_down: Moved) -> Moved:
+        """Return how long a device's bytes are on their way, without latency."""
+        return 8e-6 * bytes_up / self.uplink_mbps + 8e-6 * bytes_down / self.downlink_mbps
+
+    def helper_transfer_seconds(self, bytes_up: Moved, bytes_down: Moved) -> Moved:
+        """Return the same of a helper's."""
+        return 8e-6 * (bytes_up + bytes_down) / self.helper_mbps
+
+    def latency_seconds(self, up: Moved, down: Moved) -> Moved:
+        """Return the latency of a phase: of either direction, messages or bytes, if not 0."""
+        return 1e-3 * self.latency_ms * (1 * (up > 0) + 1 * (down > 0))

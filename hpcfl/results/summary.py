@@ -64,11 +64,6 @@ class PhaseSummary:
     helper_bytes_down_mean: float | None = None
     helper_cpu_seconds: Percentiles | None = None
 
-    @property
-    def bytes_up(self) -> float | None:
-        """Mean bytes a device sent up: `bytes_up_mean` by a shorter name."""
-        return self.bytes_up_mean
-
 
 @dataclass(frozen=True, repr=False)
 class Summary:

@@ -9,8 +9,6 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation.base import DROPOUTS, HELPER_DROPOUTS
 
-MODELS = ("exact", "bernoulli")
-
 
 @dataclass(frozen=True)
 class DropoutSchedule:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
-from hpcfl.crypto.groups import FQ, GROUPS, RING32, Field
+from hpcfl.crypto.groups import FQ, GROUPS, Field
 from hpcfl.errors import UsageError
 
 LEVEL = 1e-8
@@ -183,7 +183,7 @@ def test_the_bound_has_the_documented_values(devices):
 
 def test_the_bound_is_exact_where_it_is_an_integer():
     assert FQ.half_range - 7 == largest_levels(FQ, 7, 1.0, 1.0)
-    assert (RING32.half_range - 7) * 2 == largest_levels(RING32, 7, 0.5, 1.0)
+    assert (GROUPS["ring32"].half_range - 7) * 2 == largest_levels(GROUPS["ring32"], 7, 0.5, 1.0)
     for clip in (1e-300, 5e-324):
         assert 2**62 == largest_levels(FQ, 30, clip, 1.0)
     small = Field(127, "small")

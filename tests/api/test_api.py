@@ -77,7 +77,7 @@ def test_a_run_is_measured_without_a_word(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
     assert (run.rounds, run.devices, run.dim, run.status) == (4, 6, 200, "complete")
     assert run.config["note"] == "[1, 2]"
-    assert run.summary().total.bytes_up == pytest.approx(
+    assert run.summary().total.bytes_up_mean == pytest.approx(
         run.bytes_up[1:].sum(axis=1)[run.survived[1:]].mean()
     )
     # The command that does the same.

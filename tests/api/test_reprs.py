@@ -133,6 +133,7 @@ def test_what_progress_is_told_is_brief(tmp_path):
         progress=lambda index, played: told.append(played),
     )
 
+    assert len(told) == 3
     for played in told:
         assert_brief(repr(played), lines=1)
         assert_brief(repr(played.record), lines=1)
@@ -157,6 +158,7 @@ def test_training_is_brief(tmp_path):
 
     assert_brief(repr(trained), lines=1)
     assert "650 parameters" in repr(trained) or "parameters, 2 rounds, accuracy" in repr(trained)
+    assert len(seen) == 2
     for result in seen:
         assert_brief(repr(result), lines=1)
         assert repr(result).startswith("<RoundResult: accuracy 0.")

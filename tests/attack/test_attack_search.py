@@ -7,7 +7,7 @@ import pytest
 
 from hpcfl.attack import search as module
 from hpcfl.attack.search import search
-from hpcfl.crypto.groups import FQ, RING32
+from hpcfl.crypto.groups import FQ, GROUPS
 
 
 def entries(group, counts, bound, seed=0):
@@ -53,7 +53,7 @@ def sets(trial):
     return {tuple(sorted(one)) for one in trial.sets.tolist()}
 
 
-@pytest.mark.parametrize("group", [FQ, RING32], ids=lambda group: group.name)
+@pytest.mark.parametrize("group", [FQ, GROUPS["ring32"]], ids=lambda group: group.name)
 @pytest.mark.parametrize("seed", range(3))
 def test_components_are_found_as_by_hand(group, seed, monkeypatch):
     counts = [1, 7, 3, 0, 4, 5, 2, 6, 9] * 5

@@ -18,7 +18,6 @@ from hpcfl.crypto.groups import (
     FQ,
     GROUPS,
     PACKED_PAIRS,
-    RING32,
     STREAMS_AT_ONCE,
     Field,
 )
@@ -218,7 +217,7 @@ def test_the_largest_masks_add_up_exactly_in_more_than_a_full_batch(group, sign,
 
 
 @pytest.mark.parametrize("signs", [[1], [1, 1, 1]])
-@pytest.mark.parametrize("group", [FQ, RING32], ids=lambda group: group.name)
+@pytest.mark.parametrize("group", [FQ, GROUPS["ring32"]], ids=lambda group: group.name)
 def test_every_mask_needs_its_sign(group, signs):
     with pytest.raises(ValueError, match="zip"):
         group.add_masks(np.zeros(2, np.uint32), fixed_keys(2), signs)
@@ -246,7 +245,7 @@ def test_a_word_is_rejected_from_the_modulus_on(field, fake_streams):
 
 
 @pytest.mark.parametrize("word", [Q - 1, Q, Q + 1, 2**32 - 1])
-@pytest.mark.parametrize("group", [FQ, RING32], ids=lambda group: group.name)
+@pytest.mark.parametrize("group", [FQ, GROUPS["ring32"]], ids=lambda group: group.name)
 def test_a_border_word_is_judged_without_larger_ones_around_it(group, word, fake_streams):
     """By the field alone: the ring takes every word."""
     fake_streams({0: [word, 0, 0, 0], 1: [7, 0, 0, 0]})

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hpcfl.algorithms.locations import CODINGS
+from hpcfl.algorithms.federated import participation
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark import session
 from hpcfl.benchmark.experiment import asked
@@ -22,6 +22,7 @@ from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import UsageError
+from hpcfl.learning import datasets
 from hpcfl.learning.private import SHUFFLES
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import OptionGroup, make, option, options_of, part
@@ -29,7 +30,8 @@ from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
-from hpcfl.privacy.accounting import locks
+from hpcfl.privacy import population
+from hpcfl.privacy.accounting import dp_fedavg, fedsgd_dpc, locks
 from hpcfl.results import columns, pooling
 from hpcfl.sweeping.commands import COMMANDS
 from hpcfl.training import checkpoint
@@ -110,6 +112,7 @@ RANGES: dict[type[OptionGroup], dict[str, tuple[list[Any], list[Any]]]] = {
         "devices": ([(1,)], [(0,)]),
         "dim": ([(1,), (WHOLE_DIM,)], [(0,), (WHOLE_DIM + 1,)]),
         "ranks": ([1], [0]),
+        "server_ranks": ([1], [0]),
         "network_gbps": ([0.001], [0.0, INF]),
         "network_us": ([0.0], [-1.0, INF]),
     },
@@ -158,9 +161,13 @@ def test_choices_are_those_that_there_are():
     widths = [str(group.bits) for group in GROUPS.values() if group.name != "fq"]
     assert known["bits"].choices == ("auto", *widths)
     assert known["sampler"].choices == tuple(SAMPLERS)
-    assert known["locations"].choices == CODINGS
     assert set(known["shuffle"].choices) == set(SHUFFLES)
     assert known["variant"].choices == locks.VARIANTS
+    assert known["sampling"].choices == participation.MODES
+    assert set(known["dataset"].choices) == set(datasets.NAMES)
+    assert set(known["mechanism"].choices) == set(fedsgd_dpc.MECHANISMS)
+    assert set(known["noise"].choices) == set(dp_fedavg.NOISES)
+    assert set(known["dropout_model"].choices) < set(population.MODELS)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from scaled_runs import scaled
 import hpcfl as api
 from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
-from hpcfl.plots import KINDS, chosen, exposure, panels, queries, style
+from hpcfl.options.advise import AdviseOptions
+from hpcfl.plots import KINDS, chosen, exposure, framed, panels, queries, style, winners
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 
@@ -179,6 +180,16 @@ def test_fonts_are_embedded_as_truetype_and_sizes_are_those_asked_for(runs, tmp_
     exact = chosen("scaling", {"size": "6x4.5"}).draw(runs("scaling", 12))
     assert list(exact.get_size_inches()) == [6, 4.5]
     assert chosen("scaling", {}).draw(runs("scaling", 12)).get_figwidth() == 7
+
+
+def test_figures_of_formulas_have_the_size_that_is_asked_for():
+    frame = framed("6x4")
+    bounds = queries.draw(np.geomspace(1, 9, 5), [1], np.ones((1, 5)), [None], "title", 2, frame)
+    shares = exposure.draw_over_alpha(find("cohort"), 30, 10, [0.0], frame)
+    best = winners.draw([["sparse"] * 2] * 2, [10, 100], [5, 50], AdviseOptions(devices=9), frame)
+
+    for figure in (bounds, shares, best):
+        assert list(figure.get_size_inches()) == [6, 4]
 
 
 @pytest.mark.parametrize("kind", KINDS)

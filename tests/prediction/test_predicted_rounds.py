@@ -23,7 +23,7 @@ from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import kernels, overheads
 from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, PatternCost, default_path, load
-from hpcfl.costmodel.model import predict
+from hpcfl.costmodel.model import EXTRAPOLATED, predict
 from hpcfl.costmodel.network import Network
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.crypto import keys
@@ -500,6 +500,16 @@ def test_a_million_devices_with_a_billion_parameters_are_predicted(protocol, opt
     assert found.total("bytes_down") > 4e9
     assert math.isfinite(found.total("modelled_seconds"))
     assert any(note.startswith("extrapolated") for note in found.notes)
+
+
+@pytest.mark.parametrize(("devices", "dim"), [(101, 10), (10, 2_000_001)])
+def test_what_is_larger_than_what_the_model_was_checked_with_is_said(devices, dim):
+    def notes(devices, dim):
+        protocol, _ = build("fedavg", BenchOptions("fedavg"), devices, dim)
+        return predict(protocol, Calibration(costs())).notes
+
+    assert EXTRAPOLATED in notes(devices, dim)
+    assert EXTRAPOLATED not in notes(100, 2_000_000)
 
 
 def test_what_cannot_be_run_is_said():

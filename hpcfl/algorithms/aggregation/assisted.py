@@ -75,7 +75,7 @@ from hpcfl.algorithms.aggregation.messages import (
     parse_vector,
     to_flags,
 )
-from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
@@ -141,11 +141,7 @@ class AssistedMember(EnrolledDevice):
         # With one helper behind two names, it alone would know both masks.
         if len({*public}) != self._helpers:
             raise from_server(PHASE, "two helpers have the same public key")
-        for key in public:
-            try:
-                keys.check_public(key)
-            except ValueError as error:
-                raise from_server(PHASE, str(error)) from None
+        check_public_keys(b"".join(public), "the server")
         agreed = keys.agree(self._pair.private, public)
         self._keep(
             [
@@ -193,7 +189,7 @@ class HelpingMember:
         listed = {id: raw[size * id : size * (id + 1)] for id in range(self.devices)}
         listed = {id: key for id, key in listed.items() if any(key)}
         for id, key in listed.items():
-            check_public_keys(key, id)
+            check_public_keys(key, f"device {id}")
         agreed = keys.agree(self._pair.private, [*listed.values()])
         self._secrets = {
             id: keys.derive(secret, pair_context(id, self.number), SECRET_BYTES)
@@ -236,10 +232,7 @@ class Offers(Directory):
             raise MessageError(PHASE, name, "it was received twice")
         if offer in self._offers.values():
             raise MessageError(PHASE, name, "it is another helper's public key")
-        try:
-            keys.check_public(offer)
-        except ValueError as error:
-            raise MessageError(PHASE, name, str(error)) from None
+        check_public_keys(offer, name)
         self._offers[number] = offer
 
     def send_offer(self) -> Payload:
@@ -254,16 +247,15 @@ class Offers(Directory):
         return np.concatenate([np.frombuffer(offered, np.uint8), received])
 
     def _check(self, sent: bytes, sender: int) -> None:
-        check_public_keys(sent, sender)
+        check_public_keys(sent, f"device {sender}")
 
 
 @dataclass(frozen=True)
-class OneHelperKeepsApart(Promise):
+class OneHelperKeepsApart(LargeSum):
     """What holds while enough helpers do not pool what they know with the server."""
 
     helpers: int
     dropping: int  # of them, so many may drop out of a round
-    threshold: int
 
     @property
     def claim(self) -> str:
@@ -280,15 +272,6 @@ class OneHelperKeepsApart(Promise):
             "devices' vectors, with devices that collude that of the others. A helper answers for "
             "no fewer, once a round"
         )
-
-    @property
-    def worst(self) -> float:
-        return 0.0
-
-    def broken(self, outcome: Outcome) -> str | None:
-        if outcome.survivors >= self.threshold:
-            return None
-        return f"a sum of {outcome.survivors} devices is not one of {self.threshold}"
 
 
 # Where a round can do without some helpers, these come before the upload, and are of its phase.
@@ -372,7 +355,7 @@ class Assisted(QuantisedProtocol):
 
     def promises(self) -> list[Promise]:
         parameters = self.parameters
-        apart = OneHelperKeepsApart(self.helpers, parameters.helper_dropout, parameters.threshold)
+        apart = OneHelperKeepsApart(parameters.threshold, self.helpers, parameters.helper_dropout)
         return [apart, *super().promises()]
 
     @property

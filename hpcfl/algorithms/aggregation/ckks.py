@@ -58,7 +58,7 @@ from hpcfl.algorithms.aggregation.messages import (
     parse_vector,
     to_flags,
 )
-from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
 from hpcfl.crypto import ckks, keys
@@ -131,7 +131,7 @@ class KeyHolder(EnrolledDevice):
         if self._public.get(self.id) != self._pair.public:
             raise RefusedError(f"device {self.id} is told that its public key was not received")
         for id, key in self._public.items():
-            check_public_keys(key, id)
+            check_public_keys(key, f"device {id}")
         self._maker = min(self._public)
         self.in_committee = self.id == self._maker
 
@@ -183,7 +183,7 @@ class KeyRelay(Directory):
         self._sealed: Payload | None = None
 
     def _check(self, sent: bytes, sender: int) -> None:
-        check_public_keys(sent, sender)
+        check_public_keys(sent, f"device {sender}")
 
     def receive_shared_key(self, sender: int, payload: Payload) -> None:
         """Keep the sealed key."""
@@ -204,10 +204,8 @@ class KeyRelay(Directory):
 
 
 @dataclass(frozen=True)
-class KeyKept(Promise):
+class KeyKept(LargeSum):
     """What holds while no device gives the server the key."""
-
-    threshold: int
 
     @property
     def claim(self) -> str:
@@ -216,15 +214,6 @@ class KeyKept(Promise):
             f"sum of at least {self.threshold} devices' vectors, which two of them tell it; one "
             "device that colludes opens every vector"
         )
-
-    @property
-    def worst(self) -> float:
-        return 0.0
-
-    def broken(self, outcome: Outcome) -> str | None:
-        if outcome.survivors >= self.threshold:
-            return None
-        return f"a sum of {outcome.survivors} devices is not one of {self.threshold}"
 
 
 class Ckks(AggregationProtocol):

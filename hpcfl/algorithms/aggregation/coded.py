@@ -170,7 +170,7 @@ class CodedDevice(QuantisedDevice):
                 "advertise_keys", "the server", "this device's own key is not as it sent it"
             )
         for id, key in public.items():
-            check_public_keys(key, id)
+            check_public_keys(key, f"device {id}")
         secrets = keys.agree(self._pair.private, [*public.values()])
         self._transport_keys = {
             id: keys.derive(secret, self._protocol.pair_context(self._round, self.id, id))
@@ -277,7 +277,7 @@ class CodedServer(ModelSender):
         public = parse_vector(payload, "u1", keys.KEY_BYTES, phase, name).tobytes()
         if sender in self._public:
             raise MessageError(phase, name, "it was received twice")
-        check_public_keys(public, sender)
+        check_public_keys(public, f"device {sender}")
         self._public[sender] = public
 
     def finish_advertise_keys(self) -> None:

@@ -44,7 +44,6 @@ out. Of l + T + 2 sums or more, one wrong one is found, of l + T + 1 it ends the
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +68,7 @@ from hpcfl.algorithms.aggregation.costs import (
     summed,
 )
 from hpcfl.algorithms.aggregation.messages import from_server, parse_vector
-from hpcfl.algorithms.aggregation.promises import Outcome, Promise
+from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Ids, Pattern, Payload, Role, Rows, Step
 from hpcfl.crypto import keys
@@ -88,36 +87,21 @@ MOST_EXPANDED = 2
 
 
 @dataclass(frozen=True)
-class FewMembersCollude(Promise):
+class FewMembersCollude(FewCollude):
     """A vector is hidden from those who hold few of its shares."""
 
     code: Code
-    threshold: int
-    exceeded: float  # probability that more than T members collude
 
     @property
     def claim(self) -> str:
         private = self.code.private
         shares = f"{private} shares say" if private > 1 else "one share says"
-        found = (
+        return (
             f"the server learns the sum of at least {self.threshold} devices' vectors, with "
             "devices that collude that of the others, as long as no more than "
             f"{private} of {self.code.devices} members do: {shares} nothing about a vector"
+            f"{self.but}"
         )
-        if not self.exceeded:
-            return found
-        return (
-            f"{found}. More collude with a probability of at most 2^{math.log2(self.exceeded):.1f}"
-        )
-
-    @property
-    def worst(self) -> float:
-        return self.exceeded
-
-    def broken(self, outcome: Outcome) -> str | None:
-        if outcome.survivors >= self.threshold:
-            return None
-        return f"a sum of {outcome.survivors} devices is not one of {self.threshold}"
 
 
 def choose_code(plan: Parameters, threat: Threat, members: int) -> Code | None:
@@ -201,7 +185,7 @@ class Committee(CodedProtocol):
 
     def promises(self) -> list[Promise]:
         plan = self.parameters
-        promise = FewMembersCollude(self.code, plan.threshold, self.more_members_collude)
+        promise = FewMembersCollude(plan.threshold, self.more_members_collude, self.code)
         return [promise, *super().promises()]
 
     @property

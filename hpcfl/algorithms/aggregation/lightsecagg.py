@@ -43,7 +43,6 @@ by sending other vectors.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +67,7 @@ from hpcfl.algorithms.aggregation.costs import (
     summed,
 )
 from hpcfl.algorithms.aggregation.messages import parse_vector
-from hpcfl.algorithms.aggregation.promises import Outcome, Promise
+from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
@@ -79,11 +78,10 @@ from hpcfl.options.shared import RoundOptions
 
 
 @dataclass(frozen=True)
-class Coded(Promise):
+class Coded(FewCollude):
     """A mask is hidden from those who hold few of its pieces."""
 
     code: Code
-    exceeded: float  # probability that more than T devices collude
 
     @property
     def claim(self) -> str:
@@ -91,24 +89,10 @@ class Coded(Promise):
         several = private > 1
         collude = f"{private} devices that collude" if several else "one device that colludes"
         pieces = f"{private} pieces say" if several else "one piece says"
-        found = (
-            f"the server learns the sum of at least {self.code.needed} devices' vectors, with "
-            f"{collude} that of the others: {pieces} nothing about a mask"
-        )
-        if not self.exceeded:
-            return found
         return (
-            f"{found}. More collude with a probability of at most 2^{math.log2(self.exceeded):.1f}"
+            f"the server learns the sum of at least {self.threshold} devices' vectors, with "
+            f"{collude} that of the others: {pieces} nothing about a mask{self.but}"
         )
-
-    @property
-    def worst(self) -> float:
-        return self.exceeded
-
-    def broken(self, outcome: Outcome) -> str | None:
-        if outcome.survivors >= self.code.needed:
-            return None
-        return f"a sum of {outcome.survivors} devices is not one of {self.code.needed}"
 
 
 class LightSecAgg(CodedProtocol):
@@ -158,7 +142,7 @@ class LightSecAgg(CodedProtocol):
         return {"degree": devices - 1, "threshold": self.code.needed}
 
     def promises(self) -> list[Promise]:
-        return [Coded(self.code, self.more_colluding), *super().promises()]
+        return [Coded(self.code.needed, self.more_colluding, self.code), *super().promises()]
 
     @property
     def sum_bytes(self) -> int:

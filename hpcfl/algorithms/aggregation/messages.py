@@ -34,13 +34,13 @@ def from_server(phase: str, reason: str) -> MessageError:
     return MessageError(phase, "the server", reason)
 
 
-def check_public_keys(advertised: bytes, id: int) -> None:
-    """Refuse public keys of a device, end to end, with which nothing can be agreed."""
+def check_public_keys(advertised: bytes, sender: str) -> None:
+    """Refuse public keys, end to end, with which nothing can be agreed."""
     try:
         for start in range(0, len(advertised), keys.KEY_BYTES):
             keys.check_public(advertised[start : start + keys.KEY_BYTES])
     except ValueError as error:
-        raise MessageError("advertise_keys", f"device {id}", str(error)) from None
+        raise MessageError("advertise_keys", sender, str(error)) from None
 
 
 def to_flags(ids: Iterable[int], devices: int) -> NDArray[np.bool_]:

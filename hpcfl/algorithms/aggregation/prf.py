@@ -85,7 +85,7 @@ class Member(EnrolledDevice):
         if len({*listed}) != self.devices:
             raise from_server(PHASE, "a public key is listed twice")
         for id, public in enumerate(listed):
-            check_public_keys(public, id)
+            check_public_keys(public, f"device {id}")
         peers = [id for id in range(self.devices) if id != self.id]
         try:
             shared = keys.agree(self._pair.private, [listed[id] for id in peers])
@@ -139,7 +139,7 @@ class KeyDirectory(Directory):
     """The server's side of the enrolment, which takes every device's key, and no key twice."""
 
     def _check(self, sent: bytes, sender: int) -> None:
-        check_public_keys(sent, sender)
+        check_public_keys(sent, f"device {sender}")
         # Devices would refuse a list with a key twice, all of them.
         if sent in self._sent.values():
             raise MessageError(PHASE, f"device {sender}", "its public key is taken already")

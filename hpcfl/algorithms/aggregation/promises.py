@@ -9,6 +9,7 @@ ends, with a sentence, before anything is revealed.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -53,6 +54,40 @@ class Promise(ABC):
     def broken(self, outcome: Outcome) -> str | None:
         """Return in a clause why the promise does not hold after all; None if it does."""
         return None
+
+
+@dataclass(frozen=True)
+class LargeSum(Promise):
+    """The server learns no sum of fewer devices' vectors than the threshold."""
+
+    threshold: int
+
+    @property
+    def worst(self) -> float:
+        return 0.0
+
+    def broken(self, outcome: Outcome) -> str | None:
+        if outcome.survivors >= self.threshold:
+            return None
+        return f"a sum of {outcome.survivors} devices is not one of {self.threshold}"
+
+
+@dataclass(frozen=True)
+class FewCollude(LargeSum):
+    """The same, unless more collude than are reckoned with."""
+
+    exceeded: float  # probability that more do
+
+    @property
+    def worst(self) -> float:
+        return self.exceeded
+
+    @property
+    def but(self) -> str:
+        """The end of the claim, which says so."""
+        if not self.exceeded:
+            return ""
+        return f". More collude with a probability of at most 2^{math.log2(self.exceeded):.1f}"
 
 
 @dataclass(frozen=True)

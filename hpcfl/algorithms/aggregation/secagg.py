@@ -439,7 +439,7 @@ class SecAggServer(ModelSender):
         advertised = parse_vector(payload, "u1", ADVERTISED_BYTES, phase, name).tobytes()
         if sender in self._public:
             raise MessageError(phase, name, "it was received twice")
-        check_public_keys(advertised, sender)
+        check_public_keys(advertised, f"device {sender}")
         self._public[sender] = advertised
 
     def finish_advertise_keys(self) -> None:

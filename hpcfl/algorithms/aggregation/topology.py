@@ -103,7 +103,7 @@ class Neighbourhood:
         what a third one agrees on with the two differs: ids go into what is derived from a secret.
         """
         for k, id in enumerate(self.holders):
-            check_public_keys(self.advertised_by(k), id)
+            check_public_keys(self.advertised_by(k), f"device {id}")
 
 
 @dataclass(frozen=True)

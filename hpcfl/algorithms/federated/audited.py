@@ -9,6 +9,7 @@ from typing import Any
 from hpcfl.algorithms import federated
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import (
+    LARGEST,
     OptionGroup,
     Section,
     again,
@@ -22,17 +23,10 @@ from hpcfl.options.shared import CommonOptions, ProtocolOptions, SeedOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 
-# Settings that an algorithm has only if it declares them.
-_DECLARED = (
-    *("samples", "batch_size", "steps", "shuffle", "aggregate", "secret_order", "mechanism"),
-    *("first_stage", "sigma_norms", "variant", "dropout", "noise", "absent", "ranks"),
-)
-
 # An instance is played thousands of times, one device after the other.
 _SMALL = {"at_most": 10_000, "why": "as an audit plays it on each of two datasets, --runs times"}
 # Multiples of the clipping norm that noise can be: beyond, accounts overflow.
 _NOISE = {"at_least": 1e-9, "at_most": 1e9, "why": "in clipping norms"}
-MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +36,7 @@ class AuditOptions(OptionGroup):
     runs: int = option(
         5000, "Runs on each dataset.", at_least=20, unit="runs", section=Section.SIZE
     )
-    seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=MOST_SEED)
+    seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=LARGEST)
     confidence: float = option(
         0.99,
         "Confidence of each lower bound.",
@@ -218,9 +212,10 @@ class Instance(OptionGroup):
     def refuse_unused(self, given: Iterable[str]) -> None:
         """Refuse what is given and the algorithm has not, whatever its value is."""
         for name in given:
-            if name in _DECLARED and name not in self.audited.settings:
+            having = _having(name)
+            if having and name not in self.audited.settings:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} is for {', '.join(_having(name))}, not for "
+                    f"--{name.replace('_', '-')} is for {', '.join(having)}, not for "
                     f"{self.algorithm}: leave it out"
                 )
 

@@ -13,7 +13,9 @@ from hpcfl.system.doctor.check import OK, PROBLEM, WARNING, Check, numbers
 
 MINIMUM_PYTHON = (3, 11, 4)
 # Used when the package's own metadata is not there to be asked.
-REQUIRED_PACKAGES = ("click", "cryptography", "h5py", "mpi4py", "numpy", "tabulate")
+REQUIRED_PACKAGES = (
+    *("click", "cryptography", "h5py", "mpi4py", "numpy", "tabulate", "threadpoolctl"),
+)
 
 
 def check_python() -> Check:
