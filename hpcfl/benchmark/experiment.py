@@ -153,8 +153,19 @@ class Experiment:
         if self.algorithm is not None:
             config |= asdict(self.algorithm.privacy) | self.algorithm.settings()
             config["promises"] = [*config["promises"], *self.algorithm.promises()]
+            if self.algorithm.repeated:
+                config["rounds_repeated"] = self.algorithm.repeated
         config["scaled_by"] = 1 / self.protocol.divisor
         return config
+
+    def go_on_from(self, earlier: Run) -> None:
+        """Let the account of noise count a round that the earlier launch may have played in vain.
+
+        Its sum may have been there when the launch died, before the file had the round.
+        """
+        if self.algorithm is not None:
+            before = earlier.config.get("rounds_repeated", 0)
+            self.algorithm.repeated = int(str(before)) + 1
 
     def run(
         self,
@@ -294,6 +305,12 @@ def _add_noise(
 ) -> DPFedAvg:
     """Let the devices of a protocol add the noise of `dp-fedavg`; all are in every round."""
     algorithm = _dp_fedavg(protocol, options, privacy)
+    weights = protocol.parameters.weights
+    if weights is not None and np.ptp(weights) > 0:
+        raise UsageError(
+            f"{options.updates} has unequal weights, and {DP_FEDAVG} hides users who count alike: "
+            "leave the weights out"
+        )
     assert isinstance(protocol, QuantisedProtocol)
     protocol.add_noise(_noise_of(algorithm, protocol))
     return algorithm

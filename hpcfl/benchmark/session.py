@@ -34,6 +34,8 @@ LOOPBACK_DEVICES = 100
 # What may differ between the launch that ended early and the one that goes on. The file says for
 # which link its seconds are modelled.
 _FREE = {*names(BenchOptions, resumable=True)} - {*names(LinkOptions)}
+# What the file says anew when a run goes on.
+REPLACED = ("promises", "rounds_repeated")
 
 
 def asked(world: World, given: Mapping[str, Any]) -> BenchOptions:
@@ -197,6 +199,7 @@ def _run_one(
         try:
             if resume is not None:
                 earlier = _earlier(resume, experiment)
+                experiment.go_on_from(earlier)
             place = transport.placement
             free = hosts.memory(place)
             memory.check(experiment.protocol, free, world.tolerant)
@@ -262,7 +265,9 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
     unsaid = {name: known[name].default for name in names(BenchOptions, recorded="if given")}
     wanted = stored({**unsaid, **experiment.config(), "protocol": experiment.name})
     found = {**stored(unsaid), **run.config, "protocol": run.protocol}
-    other = [name for name in wanted if name not in _FREE and found.get(name) != wanted[name]]
+    # What noise costs counts the launches before.
+    free = {*_FREE, *REPLACED} if experiment.algorithm is not None else _FREE
+    other = [name for name in wanted if name not in free and found.get(name) != wanted[name]]
     if other:
         name = other[0]
         before, now = (words(values.get(name), nothing="none") for values in (found, wanted))
@@ -303,6 +308,7 @@ def _writer(
         return ResultsWriter.resume(
             earlier.path,
             command=shlex.join(command),
+            config={k: v for k, v in experiment.config().items() if k in REPLACED},
             environment=captured,
             rounds=experiment.options.planned_rounds,
             at_end=at_end,

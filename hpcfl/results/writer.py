@@ -147,16 +147,18 @@ class ResultsWriter:
         command: str,
         environment: Mapping[str, Any],
         rounds: int,
+        config: Mapping[str, Any] | None = None,
         at_end: Mapping[str, Any] | None = None,
         failures: bool = False,
         ranks: int = 0,
     ) -> ResultsWriter:
         """Open the file of a run that did not come to its end, to go on behind its finished rounds.
 
-        What the file says of run and machine stays. The launch that goes on is described in a group
-        of its own, ``/resumed/1`` and so on; `rounds` counts those that are finished too. The file
-        is replaced as a whole, and must be of a run without training figures. It is a UsageError if
-        it cannot be opened or replaced, or another process is writing it.
+        What the file says of run and machine stays, but for the values of `config`. The launch that
+        goes on is described in a group of its own, ``/resumed/1`` and so on; `rounds` counts those
+        that are finished too. The file is replaced as a whole, and must be of a run without
+        training figures. It is a UsageError if it cannot be opened or replaced, or another process
+        is writing it.
         """
         self = cls.__new__(cls)
         # The file itself, where the path is a link to it: its folder is where it is replaced.
@@ -196,6 +198,7 @@ class ResultsWriter:
                 for name in (schema.CONFIG, schema.ENVIRONMENT, schema.PHASES, schema.RESUMED):
                     if name in old:
                         old.copy(name, file)
+                _fill_attributes(file[schema.CONFIG], config or {})
                 _copy_attributes(old, file, without=(schema.STATUS, schema.FINISHED))
                 for name in schema.OF_THE_RUN & self._at_end.keys():
                     file[schema.ENVIRONMENT].attrs[name] = _fixed("")

@@ -37,21 +37,28 @@ def as_expected(
 
     Every rank calls this for its survivors; `total` counts at the server alone, shape (d,).
     Contributions to a group are integers, whose sum is exact. It takes words as narrow as the
-    group's elements where noise does not make integers as large as it likes: what the largest of
-    each device add up to must be within the group's range, so that no sum has left it. Without a
-    group they are real numbers: the sums of n of them, x, in two orders differ by at most
-    2 n u sum(abs(x)), u the unit roundoff.
+    group's elements where noise does not make integers as large as it likes, and what the largest
+    of each device add up to is within the group's range, so that no sum has left it. They may add
+    up to more where not all devices send the same coordinates: then the sums are formed once more,
+    in 64 bits. Without a group they are real numbers: the sums of n of them, x, in two orders
+    differ by at most 2 n u sum(abs(x)), u the unit roundoff.
     """
     dim, group = protocol.parameters.dim, protocol.summed_in
+    survivors = list(survivors)
     if group is None:
         return _near(transport, survivors, inputs, total, dim)
-    narrow = isinstance(protocol, QuantisedProtocol) and protocol.noise is None
-    expected = np.zeros(dim, f"<i{group.dtype.itemsize}" if narrow else np.int64)
-    largest = sum(_add(expected, device, inputs) for device in survivors)
-    together = transport.sum_to_server(np.array([min(largest, group.modulus)]))
-    right = True
-    if together is not None:
-        right = total.shape == (dim,) and (not narrow or int(together[0]) <= group.half_range)
+    expected = np.zeros(0)
+    within = 0
+    if isinstance(protocol, QuantisedProtocol) and protocol.noise is None:
+        expected = np.zeros(dim, f"<i{group.dtype.itemsize}")
+        largest = sum(_add(expected, device, inputs) for device in survivors)
+        together = transport.sum_to_server(np.array([min(largest, group.modulus)]))
+        within = transport.tell(int(together is not None and together[0] <= group.half_range))
+    if not within:
+        expected = np.zeros(dim, np.int64)
+        for device in survivors:
+            _add(expected, device, inputs)
+    right = not transport.has_server or total.shape == (dim,)
     for start in range(0, dim, PART):
         part = slice(start, start + PART)
         summed = transport.sum_to_server(expected[part])

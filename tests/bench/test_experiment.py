@@ -1,3 +1,4 @@
+import h5py
 import numpy as np
 import pytest
 
@@ -211,6 +212,27 @@ def test_a_vector_that_is_not_finite_ends_a_round_without_dropouts(tmp_path):
     np.save(tmp_path / "u.npy", np.array([[1.0], [np.nan], [1.0]]))
     with pytest.raises(BelowThresholdError, match="device 1 refuses to upload its vector"):
         run("prf", 3, dim=None, updates=tmp_path / "u.npy", dropout=0.0)
+
+
+def test_sums_of_a_cohort_are_right_where_those_of_all_devices_would_not_fit(tmp_path):
+    """Six devices are in a coordinate's sum; all twenty together would leave the group's range."""
+    np.save(tmp_path / "u.npy", np.ones((20, 60), np.float32))
+    options = {"dim": None, "updates": tmp_path / "u.npy", "dropout": 0.0, "gamma": 0.0}
+    records = run("cohort", 20, alpha=0.3, bits="16", **options)
+
+    assert all(record.validated for record in records)
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 1, 1], [1, 1000, 1, 1]])
+def test_noise_is_refused_where_users_do_not_count_alike(tmp_path, weights):
+    with h5py.File(tmp_path / "u.h5", "w") as file:
+        file["updates"], file["weights"] = np.ones((4, 50)), weights
+    options = {"dim": None, "updates": tmp_path / "u.h5", "noise_multiplier": 5.0, "dropout": 0.0}
+    if max(weights) == 1:
+        assert all(record.validated for record in run("dp-fedavg", 4, **options))
+    else:
+        with pytest.raises(UsageError, match="unequal weights"):
+            run("dp-fedavg", 4, **options)
 
 
 @pytest.mark.parametrize("devices", [2, 3, 6])

@@ -149,6 +149,23 @@ def test_a_run_can_be_resumed_more_than_once(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_sums_that_a_dead_launch_may_have_revealed_are_counted(tmp_path):
+    """A sum was there, with its noise, though the file does not have its round."""
+    path = tmp_path / "run.h5"
+    options = {"dropout": 0.0, "noise_multiplier": 3.0}
+    claims = [bench(tmp_path / "whole.h5", "dp-fedavg", **options).config["promises"][-1]]
+    for after in (1, 2, None):
+        with suppress(AgreedError):
+            bench(path, "dp-fedavg", after=after, resume=path.exists(), **options)
+        claims.append(load(path).config["promises"][-1])
+    run = load(path)
+
+    assert [claim.split()[0] for claim in claims] == ["5", "5", "6", "7"]
+    assert (run.status, run.rounds, run.config["rounds_repeated"]) == ("complete", 5, 2)
+    longer = bench(tmp_path / "longer.h5", "dp-fedavg", **options, rounds=6)
+    assert longer.config["promises"][-1] == claims[-1]
+
+
 def test_leftovers_of_a_killed_resumption_are_no_hindrance(tmp_path):
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
