@@ -19,6 +19,7 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make, stated
 from hpcfl.options.shared import check_length
+from hpcfl.report.formats import share
 from hpcfl.rounds import usage
 from hpcfl.rounds.build import build, check_degree, model_updates, with_group, without_dropouts
 from hpcfl.rounds.dropouts import DropoutSchedule
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from hpcfl.results.reader import Run
 
 
+# Devices of a rank whose vectors are looked at for what is clipped.
+FEW = 8
 # Options without effect where devices send all coordinates.
 OF_SPARSE = ("alpha", "sampler", "locations")
 
@@ -208,6 +211,8 @@ class Experiment:
             nonlocal last
             last = None  # which would take memory beside this round's
             self.updates.prepare(index, transport.local_devices)
+            if index == first:
+                self._warn_of_clipping(transport, index, watching)
             played = play(
                 self.protocol,
                 transport,
@@ -245,6 +250,28 @@ class Experiment:
         if recorder is not None:
             transport.raise_everywhere(self._save_transcript(recorder))
         return reason
+
+    def _warn_of_clipping(self, transport: Transport, index: int, observer: RoundObserver) -> None:
+        """Say, at the server, that values are clipped: the sum is right, but not theirs.
+
+        Of some devices on each rank, as the check of a round is of what was sent. Every rank calls
+        this. Rotated vectors, and those clipped to a norm, are left out.
+        """
+        rounded = isinstance(self.protocol, QuantisedProtocol)
+        if not rounded or self.options.rotate or self.algorithm is not None:
+            return
+        clip, counts = self.options.clip, np.zeros(2, np.int64)
+        for id in list(transport.local_devices)[:FEW]:
+            vector = self.updates.vector(index, id)
+            for start in range(0, vector.size, BLOCK):
+                part = np.abs(vector[start : start + BLOCK])
+                counts += np.array([np.count_nonzero(part > clip), part.size])
+        summed = transport.sum_to_server(counts)
+        if summed is not None and summed[0]:
+            observer.warned(
+                f"{share(summed[0] / summed[1])} of the values are beyond --clip {clip:g} and are "
+                "cut to it: the sum is of what is left"
+            )
 
     def _refuse_to_save(self) -> None:
         if self.options.save_aggregate is not None or self.options.keep_transcript is not None:

@@ -223,6 +223,23 @@ def test_sums_of_a_cohort_are_right_where_those_of_all_devices_would_not_fit(tmp
     assert all(record.validated for record in records)
 
 
+@pytest.mark.parametrize(("clip", "told"), [(2.0, []), (0.75, ["50.00% of the values are beyond"])])
+def test_that_values_are_clipped_is_said_before_the_first_round(tmp_path, clip, told):
+    np.save(tmp_path / "u.npy", np.tile(np.array([-1.0, 0.5], np.float32), (3, 40)))
+    said = []
+
+    class Watching(RoundObserver):
+        def warned(self, sentence):
+            said.append(sentence)
+
+    options = BenchOptions(
+        *("secagg",), dim=None, updates=tmp_path / "u.npy", clip=clip, rounds=2, dropout=0.0
+    )
+    Experiment.prepare(options, 3).run(Loopback(3), Watching())
+    assert len(said) == len(told)
+    assert all(sentence.startswith(start) for sentence, start in zip(said, told, strict=True))
+
+
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1], [1, 1000, 1, 1]])
 def test_noise_is_refused_where_users_do_not_count_alike(tmp_path, weights):
     with h5py.File(tmp_path / "u.h5", "w") as file:

@@ -34,6 +34,7 @@ from hpcfl.algorithms.aggregation.costs import (
     sent,
 )
 from hpcfl.algorithms.aggregation.curious import Seen
+from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.secagg import Known, SecAgg, SecAggDevice, SecAggServer, pair_sign
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
@@ -135,6 +136,13 @@ class SparseSecAgg(SecAgg):
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
         self._sampler = SAMPLERS[parameters.sampler](parameters.pair_probability)
+
+    def promises(self) -> list[Promise]:
+        alone = (
+            "the sum at a coordinate is of those devices alone that selected it: where that is one "
+            "device, the server learns its value ('hpcfl privacy exposure sparse' says how often)"
+        )
+        return [*super().promises(), Certain(alone)]
 
     @property
     def inclusion(self) -> float:
