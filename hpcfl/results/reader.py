@@ -277,6 +277,17 @@ class Run:
         return np.divide(sent, count, out=np.full(len(sent), np.nan), where=count > 0)
 
 
+def _opened(path: Path) -> h5py.File:
+    try:
+        # Without a lock: the writer holds one, and what it does is safe to look at.
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        # A user's own h5py.File of it in this process: it must then be opened in the same way.
+        if "locking flag" not in str(error):
+            raise
+        return h5py.File(path, "r")
+
+
 # Bytes that an attribute of the oldest file format holds.
 _LARGEST_ATTRIBUTE = 1 << 16
 _TEXT = h5py.h5t.py_create(h5py.string_dtype())
@@ -294,8 +305,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     files.require(path)
     try:
         heaps.check(path)
-        # Without a lock: the writer holds one, and what it does is safe to look at.
-        file = h5py.File(path, "r", locking=False)
+        file = _opened(path)
     except PermissionError as error:
         raise HpcflError(f"{path} may not be read: permission denied") from error
     except (OSError, ValueError) as error:
