@@ -670,7 +670,10 @@ class QuantisedProtocol(AggregationProtocol):
         UsageError if masks may fail with certainty, so that nothing can be counted on.
         """
         masks = [one for one in self.promises() if not isinstance(one, NoiseInSum)]
-        fewer = self.more_colluding if self.honest_in_sum() > 1 else 0.0
+        # An account counts on who was there, which may be more than was planned for: so it is not
+        # the plan that says whether anybody's noise but one's own is relied on.
+        alone = self.honest_among(self.parameters.devices) == 1
+        fewer = 0.0 if alone else self.more_colluding
         failure = fewer + sum(one.worst for one in masks)
         if failure >= 1:
             raise UsageError(
@@ -903,7 +906,9 @@ class NoiseInSum(Promise):
 
     @property
     def worst(self) -> float:
-        return self.exceeded if self.honest > 1 else 0.0
+        # Also where one's own noise is all that was planned for: if more are there, an account
+        # takes all of them for honest but so many.
+        return self.exceeded
 
     def broken(self, outcome: Outcome) -> str | None:
         summed = int(outcome.cohorts.min(initial=outcome.survivors))

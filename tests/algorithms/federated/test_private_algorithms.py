@@ -17,6 +17,7 @@ from scipy import stats
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate
+from hpcfl.algorithms.aggregation.promises import Outcome
 from hpcfl.algorithms.federated import find_private
 from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
@@ -328,6 +329,41 @@ def hypergeometric_tail(total, marked, drawn, below):
     hits = range(min(below, marked + 1))
     ways = sum(math.comb(marked, k) * math.comb(total - marked, drawn - k) for k in hits)
     return Fraction(ways, math.comb(total, drawn))
+
+
+@pytest.mark.parametrize(("security_bits", "credited"), [(4, 4), (40, 3)])
+@pytest.mark.parametrize(
+    ("name", "privacy"),
+    [("dp-fedavg", {"noise": "distributed", "noise_multiplier": 1.0}), ("cdp", {"sigma": 0.5})],
+)
+def test_an_account_that_counts_on_more_than_was_planned_pays_for_who_may_collude(
+    name, privacy, security_bits, credited
+):
+    """The plan leaves one honest survivor of four devices; more are there, and are counted.
+
+    One of the 100 colludes: it is one of a round's four with probability 0.04, which is not
+    reckoned with where 2^-4 is let pass.
+    """
+    plan = {"gamma": 0.01, "dropout": 0.1, "dropout_model": "bernoulli"}
+    where = federation(
+        "secagg", devices=100, per_round=4, security_bits=security_bits, **plan, mode="balanced"
+    )
+    protocol, chance = where.protocol, Fraction(4, 100) if credited == 4 else 0
+    assert 1 == protocol.honest_in_sum()
+    assert credited == protocol.honest_among(4)
+
+    one = algorithm(name, where, **privacy)
+    for _ in range(3):
+        one.observe(4)
+    assert one.account_settings(3, one.sigma, [4] * 3)["failure"] == pytest.approx(float(chance))
+    # Where more is charged than delta has, only what a device does by itself is left: nothing of
+    # integers, and the account without sums of noisy steps.
+    alone = one.proven(3, one.sigma, [1] * 3)
+    assert one.spent(3).proven == alone if chance else one.spent(3).proven < alone
+    protocol.add_noise(one.integer_noise(protocol, 0))
+    failure = protocol.promise_failure(Outcome(4, 4))
+    assert failure >= chance
+    assert bool(failure) == bool(chance)
 
 
 def test_if_devices_drop_out_by_chance_the_most_that_do_are_reckoned_with():
