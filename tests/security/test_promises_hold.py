@@ -38,6 +38,7 @@ from promise_campaign import (
     with_noise,
 )
 
+from hpcfl.algorithms.federated.draws import fewest_survivors
 from hpcfl.errors import UsageError
 
 # Both topologies and both variants; those that add no code of their own in the full tier.
@@ -276,6 +277,17 @@ def test_masks_that_fail_for_sure_are_nothing_that_an_account_can_rely_on():
     protocol = make("secagg-graph", 20, degree=4, dropout=0.3, gamma=0.1)
     with pytest.raises(UsageError, match="raise --degree, or leave it out"):
         protocol.hidden_failure()
+
+
+@pytest.mark.parametrize("case", ["secagg", "secagg-graph", "lightsecagg", "committee"])
+def test_the_fewest_survivors_of_a_round_are_those_with_which_it_ends(case):
+    """What secret samples are checked for beforehand is what happens: one less ends the round."""
+    protocol = make(case, 20, dropout=0.2, gamma=0.1)
+    least = fewest_survivors(protocol)
+    for count, ends in ((least, True), (least - 1, False)):
+        gone = dict.fromkeys(range(20 - count), protocol.upload_phase())
+        outcome = play(protocol, Plan(seed=1), dropouts=gone)
+        assert ends == (outcome.error is None), outcome.error
 
 
 @pytest.mark.parametrize("case", ["secagg", "sparse"])

@@ -226,6 +226,18 @@ def test_steps_that_may_expand_are_not_taken_for_convex(tmp_path, options, what)
         assert train(tmp_path, "cdp", sigma=1.0, convex=True, steps=1, rounds=1).results
 
 
+@pytest.mark.parametrize("name", ["lightsecagg", "committee", "secagg"])
+def test_a_secret_sample_that_may_end_a_run_is_refused_alike_whatever_is_drawn(tmp_path, name):
+    options = {"devices": 20, "per_round": 6, "sampling": "poisson", "dropout": 0.0, "gamma": 0.1}
+    sentences = set()
+    for seed in (1, 2):
+        with pytest.raises(UsageError, match="must stay secret") as found:
+            train(tmp_path, "dp-fedavg", aggregate=name, noise_multiplier=1.0, seed=seed, **options)
+        sentences.add(str(found.value))
+    assert 1 == len(sentences)
+    assert [] == [*tmp_path.iterdir()]
+
+
 def test_what_the_account_counts_on_is_told_and_recorded(tmp_path):
     trained = train(
         tmp_path, "dp-fedavg", sampling="poisson", noise_multiplier=1.0, dropout=0.25, rounds=1

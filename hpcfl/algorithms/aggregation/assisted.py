@@ -353,6 +353,10 @@ class Assisted(QuantisedProtocol):
     def settings(self) -> dict[str, Any]:
         return {"helpers": self.helpers}
 
+    @property
+    def needed_in_sum(self) -> int:
+        return self.parameters.threshold
+
     def promises(self) -> list[Promise]:
         parameters = self.parameters
         apart = OneHelperKeepsApart(parameters.threshold, self.helpers, parameters.helper_dropout)

@@ -340,6 +340,11 @@ class AggregationProtocol(ABC):
         return 0
 
     @property
+    def needed_in_sum(self) -> int:
+        """Fewest devices in a sum with which a round ends."""
+        return 1 if self.tolerates_dropouts else self.parameters.devices
+
+    @property
     def rows_of_device(self) -> int:
         """Most rows that a device sends in an exchange of them."""
         return int(self.settings().get("degree", self.parameters.devices - 1))

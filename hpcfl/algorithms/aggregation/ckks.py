@@ -266,6 +266,10 @@ class Ckks(AggregationProtocol):
             raise UsageError(f"{cls.name} has no masking graph: leave the degree out")
         return UnderOneKey(devices)
 
+    @property
+    def needed_in_sum(self) -> int:
+        return self.parameters.threshold
+
     def promises(self) -> list[Promise]:
         return [KeyKept(self.parameters.threshold)]
 

@@ -107,7 +107,7 @@ class CodedProtocol(QuantisedProtocol):
 
     @property
     def needed_in_sum(self) -> int:
-        """Fewest devices in a sum that holders add pieces up for."""
+        # Holders add pieces up for no fewer.
         return self.parameters.threshold
 
     @classmethod

@@ -778,6 +778,10 @@ class SecAgg(QuantisedProtocol):
     def settings(self) -> dict[str, Any]:
         return {"degree": self.topology.degree, "threshold": self.topology.threshold}
 
+    @property
+    def needed_in_sum(self) -> int:
+        return self.parameters.threshold
+
     def promises(self) -> list[Promise]:
         return [self.topology.promise(self.parameters), *super().promises()]
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
+from hpcfl.algorithms.federated.draws import early_end
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise, clip_l2
 from hpcfl.errors import UsageError
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 # How fast the norm adapts, as Andrew et al. have it.
 ADAPTATION_RATE = 0.2
-
-ANOTHER_DRAW = "give a larger --per-round, another --seed, or --sampling exact"
 
 
 def _by_chance(federation: Federation) -> bool:
@@ -107,7 +106,7 @@ class DPFedAvg(PrivateAlgorithm):
                 "--sampling exact, or another --aggregate"
             )
         if not distributed and by_chance:
-            cls._check_draws(federation, range(federation.rounds), ANOTHER_DRAW)
+            cls._check_draws(federation, privacy)
         if distributed and participation.mode == "poisson":
             raise UsageError(
                 "distributed noise is accounted for a known number of devices: give "
@@ -115,23 +114,25 @@ class DPFedAvg(PrivateAlgorithm):
             )
 
     @staticmethod
-    def _check_draws(federation: Federation, plays: range, advice: str) -> None:
-        """Refuse rounds that could not be summed: to end there would tell how many took part."""
-        least, draw = federation.protocol.min_devices, federation.participation.draw
-        for play in plays if least > 1 else ():
-            count = len(draw(play))
-            if 0 < count < least:
-                raise UsageError(
-                    f"for round {play - plays.start} of those to come chance draws {count} of the "
-                    f"devices, and {federation.protocol.name} needs {least}: {advice}"
-                )
-
-    def resume(self, survivors: Sequence[int], repeated: int) -> None:
-        super().resume(survivors, repeated)
-        federation = self.federation
-        if repeated and self.privacy.noise == "central" and _by_chance(federation):
-            plays = range(len(survivors) + repeated, federation.rounds + repeated)
-            self._check_draws(federation, plays, "begin anew with a larger --per-round")
+    def _check_draws(federation: Federation, privacy: PrivacyOptions) -> None:
+        """Refuse rounds that may end early: that tells how many took part, which is a secret."""
+        protocol, participation = federation.protocol, federation.participation
+        rate = participation.per_round / federation.devices
+        levels = privacy.levels if isinstance(privacy, TrainOptions) else None
+        found = early_end(protocol, federation.devices, rate, levels)
+        if found.chance <= 2.0**-protocol.parameters.security_bits:
+            return
+        advice = ["a larger --per-round", "--sampling exact"]
+        if found.dropouts:
+            advice.append("--dropout-model exact")
+        if protocol.needed_in_sum > 1:
+            advice.append("--aggregate fedavg")
+        raise UsageError(
+            "a run that ends in a round with few devices tells that they were few, and who of all "
+            f"takes part must stay secret: {protocol.name} ends a round early with a probability "
+            f"of {found.chance:.2g}, above 2^-{protocol.parameters.security_bits}, most likely one "
+            f"of {counted(found.devices, 'device')} ({found.reason}); give {', '.join(advice)}"
+        )
 
     @property
     def first_state(self) -> Vector:
@@ -215,8 +216,17 @@ class DPFedAvg(PrivateAlgorithm):
             "exact_dropouts": self.exact_dropouts,
         }
         if self.privacy.noise == "distributed":
-            settings |= self._integer_settings(rounds, survivors)
-        return settings
+            return settings | self._integer_settings(rounds, survivors)
+        return settings | {"failure": self._early_end}
+
+    @property
+    def _early_end(self) -> float:
+        """How likely it is, at most, that a round of a secret sample ends early; see `check`."""
+        protocol = self.federation.protocol
+        parameters = protocol.parameters
+        by_chance = parameters.dropout > 0 and parameters.dropout_model == "bernoulli"
+        ends = by_chance or protocol.min_devices > 1 or protocol.needed_in_sum > 1
+        return 2.0**-parameters.security_bits if ends and _by_chance(self.federation) else 0.0
 
     def _integer_settings(self, rounds: int, survivors: Sequence[int]) -> dict[str, Any]:
         """Return what the account of distributed noise takes besides.
