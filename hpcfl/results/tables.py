@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcfl.report import formats, jsontext, table
 from hpcfl.report.formats import counted, seconds
@@ -401,13 +402,22 @@ def promises(run: Run) -> list[str]:
     if found is not None and np.isfinite(found).any():
         worst = float(np.nanmax(found))
         chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
-        rounds = (
-            f"in each of {formats.counted(len(found), 'round')}"
-            if len(found) > 1
-            else "in the only round"
-        )
-        sentences.append(f"checked {rounds} against the devices that were present: it held{chance}")
+        where = f"{_checked(run, np.isfinite(found))} against the devices that were present"
+        sentences.append(f"checked {where}: it held{chance}")
     return sentences
+
+
+def _checked(run: Run, checked: NDArray[np.bool_]) -> str:
+    """Return in which rounds promises were checked, and of how many devices if that differs."""
+    count = int(checked.sum())
+    rounds = f"in each of {count} rounds" if count > 1 else "in the only round"
+    if count < len(checked):
+        rounds += f" that had devices, of {len(checked)},"
+    devices = run.training.get(Metric.PARTICIPANTS)
+    if devices is None or devices[checked].min() == devices[checked].max():
+        return rounds
+    smallest, largest = int(devices[checked].min()), int(devices[checked].max())
+    return f"{rounds.rstrip(',')}, each as it is for its own {smallest} to {largest} devices,"
 
 
 def warnings_of(summary: Summary) -> list[str]:

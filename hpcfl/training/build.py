@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FederatedAveraging, Federation
 from hpcfl.algorithms.federated.levels import largest_levels
 from hpcfl.algorithms.federated.participation import Participation
@@ -24,6 +24,7 @@ from hpcfl.options.definition import options_of, recorded
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEFAULT_LEVELS
 from hpcfl.options.training import TrainOptions
+from hpcfl.report.formats import counted
 from hpcfl.rounds.build import build, check_degree, with_group
 
 # What only a benchmark has: files of training runs hold it without a value.
@@ -72,6 +73,27 @@ def check_algorithm(options: TrainOptions, devices: int, dim: int) -> None:
     check_degree(options, options.per_round or devices)
     federation = make_federation(options, np.ones(devices, np.int64), dim)
     kind.check(federation, options)
+
+
+def claims(protocol: AggregationProtocol, algorithm: FederatedAlgorithm) -> list[str]:
+    """Return what a run promises, in sentences that are true of every round.
+
+    The protocol is that of the expected number of devices. Where chance says how many a round has,
+    each is played with the thresholds of its own number, and checked against those: so what is said
+    of another number is said to be of that.
+    """
+    found = [promise.claim for promise in protocol.promises()]
+    participation = algorithm.federation.participation
+    drawn = participation.mode == "poisson" and participation.per_round < participation.devices
+    if found and (drawn or algorithm.first_stage is not None):
+        expected = counted(protocol.parameters.devices, "device")
+        found = [f"of a round of {expected}, as many as are expected: {claim}" for claim in found]
+        found.append(
+            "chance says how many devices a round has, and each promises this with the numbers "
+            "that follow from its own: the sum of a smaller round may be one of fewer devices' "
+            "vectors, and fewer of it may collude"
+        )
+    return [*found, *algorithm.promises()]
 
 
 def make_algorithm(options: TrainOptions, federation: Federation) -> FederatedAlgorithm:

@@ -37,6 +37,7 @@ from hpcfl.system.launch import again
 from hpcfl.training import checkpoint, clients, defaults
 from hpcfl.training.build import (
     check_algorithm,
+    claims,
     make_algorithm,
     make_config,
     make_federation,
@@ -228,8 +229,7 @@ def _run(
                     config["rounds_repeated"] = state.repeated
                 else:
                     training.restore(state)
-            claims = [promise.claim for promise in protocol.promises()]
-            config["promises"] = [*claims, *algorithm.promises()]
+            config["promises"] = claims(protocol, algorithm)
             if options.max_seconds is None and options.target_accuracy is None:
                 phases = len(algorithm.phases(protocol))
                 check_room(path, predicted_bytes(phases, count, options.rounds, helpers=helpers))

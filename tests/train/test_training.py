@@ -9,6 +9,7 @@ from scipy import stats
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.learning import datasets
 from hpcfl.results import load
+from hpcfl.results.tables import promises
 from hpcfl.rounds import build
 from hpcfl.training import build as training
 from hpcfl.training import checkpoint, experiment, session
@@ -371,6 +372,40 @@ def test_a_resumed_run_enrols_anew_and_goes_on_to_the_same_model(tmp_path):
     # The first round of the new run, which is round 2.
     assert (run.bytes_up[0, 0] > 0).all()
     assert run.bytes_up[1:, 0].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("assisted", {"per_round": 6, "seed": 1, "rounds": 15}),
+        ("secagg", {"per_round": 8, "seed": 3, "rounds": 12, "gamma": 0.2}),
+    ],
+)
+def test_what_is_promised_is_true_of_every_round_whatever_their_numbers(tmp_path, name, options):
+    """A smaller round is one with a smaller threshold, so no number is claimed of all."""
+    drawn = load(train(tmp_path, name, 20, sampling="poisson", **options).path)
+    counts = drawn.training["participants"].astype(int)
+    expected = options["per_round"]
+    # Some sums are of fewer than the threshold of the number that is expected.
+    assert counts.min() // 2 + 1 < expected // 2 + 1
+    *claims, each = drawn.config["promises"]
+    assert claims
+    assert all(claim.startswith(f"of a round of {expected} devices,") for claim in claims)
+    assert "with the numbers that follow from its own" in each
+    checked = promises(drawn)[-1]
+    assert f"of {len(counts)} rounds" in checked.replace("each of", "of")
+    assert f"for its own {counts.min()} to {counts.max()} devices," in checked
+
+    fixed = load(train(tmp_path, name, 20, sampling="exact", **options).path)
+    assert [claim.split(": ", 1)[1] for claim in claims] == fixed.config["promises"]
+    assert "its own" not in promises(fixed)[-1]
+
+
+def test_rounds_without_devices_are_not_among_those_that_were_checked(tmp_path):
+    options = {"per_round": 2, "sampling": "poisson", "seed": 5, "rounds": 2}
+    run = load(train(tmp_path, "assisted", **options).path)
+    assert 0 in run.training["participants"]
+    assert promises(run)[-1].startswith("checked in the only round that had devices, of 2,")
 
 
 def test_a_round_for_which_chance_selects_one_device_is_refused(tmp_path):
