@@ -4,7 +4,8 @@ Two times are predicted. *Modelled* is that of a round on devices and links of t
 :mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until its slowest
 device has computed and sent, and the server has then done its work. *Measured* is what this machine
 would show: all devices' work shared out over the ranks, one after the other within a rank, then the
-messages, then the server's work.
+messages, then the server's work. So is what is around the work: there for each device, it is shared
+out with the devices, but for what the server's rank does of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import ON_VALUES, OPERATIONS, PhaseCosts, add
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.network import Network
-from hpcfl.costmodel.overheads import overhead, overhead_of
+from hpcfl.costmodel.overheads import (
+    AROUND_AT_SERVER,
+    once_in_a_round,
+    overhead,
+    overhead_of,
+)
 from hpcfl.errors import UsageError
 from hpcfl.options.shared import RoundOptions
 from hpcfl.report.formats import counted
@@ -245,6 +251,12 @@ def _measured(
     most = math.ceil(devices / workers)
     on_a_rank = most * working / devices
     by_devices = on_a_rank * device + most * phase.members / devices * member
+    # What is there once is a rank's as much as one process's. The rest is the devices'; where a
+    # line through few and many devices gives less than nothing for none, all of it is.
+    once = min(around, calibration.seconds(once_in_a_round(phase.around)))
+    each = around - once
+    by_devices += (1 - AROUND_AT_SERVER) * each * most / devices
+    around = once + AROUND_AT_SERVER * each
     if network is not None:
         # Every rank has a core of its own.
         seconds = by_devices + helper + server + around

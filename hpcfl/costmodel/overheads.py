@@ -31,6 +31,10 @@ PASSES = 3
 PLAINEST = "fedavg"
 # Whose work it is; "around" is nobody's.
 PARTIES = ("device", "member", "server", "helper", "around")
+# Of what is around the devices' work, what the server's rank does among several: it notes and looks
+# at each of their messages, while their own ranks make, address and deliver them. Measured with 10
+# to 160 devices: 15 % (secagg) to 24 % (fedavg).
+AROUND_AT_SERVER = 0.2
 
 
 def _once(party: str, protocol: str) -> str:
@@ -44,6 +48,12 @@ def _each(party: str, protocol: str) -> str:
 def overhead(party: str, protocol: str, devices: int) -> Operations:
     """Return what a party's overhead is made of in a round of so many devices."""
     return {_once(party, protocol): 1, _each(party, protocol): devices}
+
+
+def once_in_a_round(operations: Operations) -> Operations:
+    """Return operations without the overheads that are there for each device."""
+    each = {_each(party, protocol) for party in PARTIES for protocol in PROTOCOLS}
+    return {name: count for name, count in operations.items() if name not in each}
 
 
 def overheads(protocol: str) -> set[str]:

@@ -25,7 +25,7 @@ from hpcfl.costmodel import kernels, overheads
 from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, PatternCost, default_path, load
 from hpcfl.costmodel.model import EXTRAPOLATED, predict
 from hpcfl.costmodel.network import Network
-from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.costmodel.overheads import AROUND_AT_SERVER, OVERHEADS
 from hpcfl.crypto import keys
 from hpcfl.crypto.groups import FQ, GROUPS, STREAMS_AT_ONCE
 from hpcfl.errors import HpcflError, UsageError
@@ -391,6 +391,37 @@ def test_ranks_share_the_devices_and_slow_each_other_down():
     # Five devices a rank, four coordinates each, twice, and the server's four; model 1, keys 2,
     # shares 1, the challenge and its answers 2, upload 1, unmask 2.
     assert found.measured_seconds == pytest.approx(1.5 * 5 * 4 * 2 + 4 + 0.5 * 9)
+
+
+@pytest.mark.parametrize("network", [None, Network()])
+def test_what_is_around_each_device_is_shared_out_over_the_ranks_that_hold_them(network):
+    """But for the server's part; what comes once in a round, every rank does at the same time."""
+    free = dict.fromkeys(("broadcast", "gather", "route"), PatternCost(0.0, 0.0, 0.0))
+    slow = (1.0, 1.0) if network else (3.0, 2.0)
+    protocol = built("secagg", 12, 100).protocol
+
+    def seconds(ranks, **known):
+        calibration = Calibration(costs(**known), ranks, free, *slow)
+        idle = Calibration(costs(), ranks, free, *slow)
+        found, nothing = (
+            predict(protocol, c, ranks=ranks, network=network).measured_seconds
+            for c in (calibration, idle)
+        )
+        return found - nothing
+
+    of_devices, of_server = slow[0] * (1 - AROUND_AT_SERVER), slow[1] * AROUND_AT_SERVER
+    for ranks, most in ((3, 6), (5, 3), (13, 1), (20, 1)):
+        assert seconds(ranks, around_secagg_each=1.0) == pytest.approx(
+            of_devices * most + of_server * 12
+        )
+        assert seconds(ranks, around_secagg=1.0) == pytest.approx(slow[1])
+        # Of 12 s less 6 s, as a line through few and many devices may say, 6 s are shared out.
+        assert seconds(ranks, around_secagg_each=1.0, around_secagg=-6.0) == pytest.approx(
+            (of_devices * most + of_server * 12) / 2
+        )
+    # One process does all of it.
+    alone = predict(protocol, Calibration(costs(around_secagg_each=1.0))).measured_seconds
+    assert alone == pytest.approx(12)
 
 
 @pytest.mark.parametrize("network", [None, Network()])
