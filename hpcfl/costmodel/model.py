@@ -131,6 +131,8 @@ def predict(
     played, upload = protocol.costs(), protocol.upload_phase()
     by_all_servers = {upload, *(step.phase for step in protocol.steps if step.by_all_ranks)}
     devices = protocol.parameters.devices
+    # They are devices in all phases, also in those in which they do nothing besides.
+    has_members = any(phase.members for phase in played)
     spent = dict.fromkeys((*OPERATIONS.values(), "links"), 0.0)
     phases = []
     for phase in played:
@@ -169,7 +171,7 @@ def predict(
                 phase.down,
                 device,
                 server,
-                device + member if phase.members else 0.0,
+                device + member if has_members else 0.0,
                 helper,
                 device + member + transfer + helper + server,
                 _measured(

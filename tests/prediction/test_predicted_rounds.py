@@ -25,7 +25,7 @@ from hpcfl.costmodel import kernels, overheads
 from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, PatternCost, default_path, load
 from hpcfl.costmodel.model import EXTRAPOLATED, predict
 from hpcfl.costmodel.network import Network
-from hpcfl.costmodel.overheads import AROUND_AT_SERVER, OVERHEADS
+from hpcfl.costmodel.overheads import AROUND_AT_SERVER, OVERHEADS, overhead
 from hpcfl.crypto import keys
 from hpcfl.crypto.groups import FQ, GROUPS, STREAMS_AT_ONCE
 from hpcfl.errors import HpcflError, UsageError
@@ -602,6 +602,49 @@ def test_what_members_and_helpers_take_beyond_operations_grows_with_the_number_o
     assert committee.total("member_cpu_seconds") == pytest.approx(1.2)
     assert committee.total("device_cpu_seconds") == 0
     assert assisted.total("helper_cpu_seconds") == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("protocol", "dim"), [("ckks", 5000), ("committee", 500)])
+def test_members_are_predicted_to_work_in_every_phase_in_which_they_do(protocol, dim):
+    """They are devices as well: where a device receives, encrypts or shares, so does a member."""
+    if protocol == "ckks":
+        pytest.importorskip("tenseal")
+    experiment = built(protocol, 12, dim, dropout=0.0)
+    record = played(experiment)[-1]  # without what comes before the first round
+    each = Calibration({name: [1.0] for name in (*OPERATIONS, *OVERHEADS)})
+    found = predict(experiment.protocol, each)
+
+    member = record.cpu_seconds[:, :-1][:, record.in_committee].mean(axis=1)
+    predicted = {phase.name for phase in found.phases if phase.member_cpu_seconds}
+    assert predicted == {one.name for one, spent in zip(found.phases, member, strict=True) if spent}
+    more = sum(each.seconds(phase.member) for phase in expected(experiment))
+    more += each.seconds(overhead("member", protocol, 12))
+    together = found.total("device_cpu_seconds") + more
+    assert found.total("member_cpu_seconds") == pytest.approx(together)
+    # Played in one process, what members do besides takes its time too.
+    assert found.measured_seconds == pytest.approx(
+        12 * found.total("device_cpu_seconds")
+        + int(record.in_committee.sum()) * more
+        + found.total("server_cpu_seconds")
+        + sum(each.seconds(phase.around) for phase in expected(experiment))
+        + each.seconds(overhead("around", protocol, 12))
+    )
+
+
+def test_what_a_member_of_ckks_sends_and_receives_is_predicted():
+    """Ciphertexts are compressed, so that sizes differ by some bytes."""
+    pytest.importorskip("tenseal")
+    experiment = built("ckks", 12, 5000, dropout=0.25)
+    for record in played(experiment)[1:]:
+        ordinary = record.survived & ~record.in_committee
+        for number, phase in enumerate(expected(experiment)):
+            for way, member in (("up", phase.member_up), ("down", phase.member_down)):
+                moved = getattr(record, f"bytes_{way}")[number]
+                of_device = getattr(phase, way)
+                assert moved[ordinary].mean() == pytest.approx(of_device, rel=1e-3), phase.name
+                assert moved[record.in_committee].mean() == pytest.approx(
+                    of_device + member, rel=1e-3
+                ), phase.name
 
 
 def test_a_protocol_that_is_newer_than_the_calibration_is_taken_for_its_nearest_relative(tmp_path):

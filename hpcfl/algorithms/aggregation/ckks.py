@@ -290,6 +290,8 @@ class Ckks(AggregationProtocol):
         blocks = ckks.blocks(dim)
         size = blocks * (4 + ckks.TYPICAL_BYTES)
         upload = phases["encrypted_input"]
+        # What they take beyond operations is entered here.
+        upload.members = REPORTERS
         upload.sends(size, survivors)
         add(upload.device, sent(size / 4) | {"encrypted": blocks, "key_read": 1})
         add(upload.server, {"message": 2 * survivors, "ciphertext": blocks * survivors})
