@@ -21,13 +21,14 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.quantisation import MOST_LEVELS
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.bench import DP_FEDAVG
 from hpcfl.options.definition import options_of, part
-from hpcfl.options.shared import RoundOptions
+from hpcfl.options.shared import DEFAULT_LEVELS, RoundOptions
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.report.formats import counted
 from hpcfl.results.linkmodel import LinkModel
@@ -153,7 +154,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     """Return a protocol that qualifies; a UsageError says why it does not."""
     kind = find(name, asked.security)
     _check_parties(kind, asked)
-    wanted = _options(kind, asked)
+    wanted = _with_accuracy(name, kind, _options(kind, asked), asked)
     protocol, multiplier = _built(name, wanted, asked.devices, asked.dim), None
     if protocol.not_played:
         raise UsageError(protocol.not_played)
@@ -165,6 +166,8 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
         )
     if asked.epsilon is not None:
         protocol, multiplier = _noisy(name, wanted, asked)
+        # The noise is for the most levels that there is room for, as the benchmark takes them.
+        wanted = replace(wanted, levels=None, bits=None)
     counted = protocol
     if asked.security == "active":
         # There is no cost model of the signatures and the agreement on survivors.
@@ -226,7 +229,7 @@ def _exposed(
 def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> RoundOptions:
     """Return the options of a round, of those that the protocol has a use for."""
     wanted: dict[str, Any] = {"dropout": asked.dropout, "gamma": asked.gamma}
-    wanted |= {"security": asked.security, "levels": math.ceil(1 / asked.accuracy)}
+    wanted |= {"security": asked.security}
     if kind.in_rings:
         wanted["bits"] = "auto"
     if kind.most_helpers:
@@ -236,6 +239,26 @@ def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> RoundOpti
     used = kind.uses(RoundOptions(dropout=asked.dropout))
     fitting = {name: value for name, value in wanted.items() if name in used}
     return RoundOptions(**fitting)
+
+
+def _with_accuracy(
+    name: str, kind: type[AggregationProtocol], options: RoundOptions, asked: AdviseOptions
+) -> RoundOptions:
+    """Return the options with as many levels as the accuracy takes.
+
+    A device rounds its vector times its weight, 1 / N over the divisor, to one of so many levels to
+    a unit: in the vector itself that is an error of the inverse times as much.
+    """
+    if "levels" not in kind.uses(options):
+        return options
+    levels = DEFAULT_LEVELS
+    if asked.accuracy is not None:
+        coarse = _built(name, replace(options, levels=1, bits=None), asked.devices, asked.dim)
+        per_unit = asked.devices * coarse.divisor / coarse.parameters.clip
+        levels = math.ceil(per_unit / asked.accuracy)
+        if levels > MOST_LEVELS:
+            raise UsageError("no integers are as fine as the accuracy takes")
+    return replace(options, levels=levels)
 
 
 def _typed(options: RoundOptions) -> Iterator[str]:
@@ -287,6 +310,11 @@ def _noisy(
     noise = algorithm.integer_noise(protocol, 0)
     assert noise is not None
     protocol.add_noise(noise)
+    finest, needed = protocol.parameters.levels, options.levels
+    if asked.accuracy is not None and needed is not None and finest < needed:
+        raise UsageError(
+            f"beside the noise there is room for {finest} levels, and the accuracy takes {needed}"
+        )
     return protocol, float(algorithm.sigma / training.clip_norm)
 
 

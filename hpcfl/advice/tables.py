@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import decimal
 from collections.abc import Iterator
 
 from hpcfl.advice.advisor import ERROR, Advice, Choice
@@ -10,6 +10,7 @@ from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import EXTRAPOLATED, beyond_checked
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.options.definition import part
+from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, label, seconds, size
 from hpcfl.results.linkmodel import LinkModel
@@ -81,9 +82,19 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
 
 def command(choice: Choice, asked: AdviseOptions) -> str:
     """Return what is typed to measure a choice."""
-    protocol = choice.protocol
+    protocol, rounds = choice.protocol, ""
     if choice.noise_multiplier is not None:
-        noise = f"{math.ceil(1e4 * choice.noise_multiplier) / 1e4:g}"
+        noise = f"{_rounded_up(choice.noise_multiplier)!r}"
         protocol = f"dp-fedavg --aggregate {protocol} --noise-multiplier {noise}"
+        # Warm-up rounds would cost privacy, too.
+        rounds = f"--rounds {asked.rounds} --warmup 0"
+        if asked.delta != PrivacyOptions().delta:
+            rounds = f"--delta {asked.delta!r} {rounds}"
     size = f"--devices {asked.devices} --dim {asked.dim}"
-    return " ".join(("hpcfl bench", protocol, size, *choice.options))
+    return " ".join(filter(None, ("hpcfl bench", protocol, size, rounds, *choice.options)))
+
+
+def _rounded_up(noise: float) -> float:
+    """Return a number of five digits that is no less: with less noise the epsilon is not met."""
+    with decimal.localcontext(prec=5, rounding=decimal.ROUND_CEILING):
+        return float(+decimal.Decimal(noise))

@@ -36,13 +36,15 @@ class AdviseOptions(LinkOptions):
         "left out otherwise, as the mean is then an estimate.",
         default_text="all coordinates",
     )
-    accuracy: float = option(
-        2.0**-20,
+    accuracy: float | None = option(
+        None,
         "Largest error that rounding makes in a coordinate of a device, in units of the largest "
         "magnitude.",
         at_least=2.0**-62,  # integers of at most 63 bits
         below=1,
-        default_text="2^-20",
+        # A device rounds its vector times its weight: a coordinate of a million devices' would need
+        # a million times as many levels to be as exact as that of one.
+        default_text="that of 2^20 levels, N / 2^20",
         unit="error",
         section=Section.WHAT,
     )

@@ -1,6 +1,7 @@
 """What is advised does what was asked for, and costs least by prediction."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,17 +9,21 @@ from commandline import hpcfl, refusal
 
 from hpcfl.advice import winners
 from hpcfl.advice.advisor import ERROR, advise, foreign_options
-from hpcfl.advice.tables import command
+from hpcfl.advice.tables import _rounded_up, command
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.crypto.groups import GROUPS
 from hpcfl.options.advise import CRITERIA, AdviseOptions
+from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.distributions import hypergeometric
 from hpcfl.privacy.threat import Threat
 from hpcfl.results import load
+from hpcfl.rounds.build import build
 
 # As fast as no machine is, but every operation costs something.
 KNOWN = Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)})
@@ -175,6 +180,98 @@ def test_as_many_bits_as_the_accuracy_needs():
     # 100 values of 2^8 levels add up in 16 bits, of 2^20 in 28.
     fine, coarse = bytes_of(2.0**-20), bytes_of(2.0**-8)
     assert fine - coarse == pytest.approx(100_000 * 12 / 8, abs=8)
+
+
+def test_what_is_advised_rounds_a_device_as_finely_as_the_accuracy_says(tmp_path, monkeypatch):
+    """Played with the command's options: the sum of one device's vector, and of others' zeros."""
+    monkeypatch.chdir(tmp_path)
+    asked = AdviseOptions(devices=20, dim=1000, accuracy=0.01, dropout=0.0)
+    vectors = np.zeros((20, 1000), np.float32)
+    vectors[3] = np.random.default_rng(1).uniform(-1, 1, 1000)
+    np.save("vectors.npy", vectors)
+    played = 0
+    for choice in advise(asked, KNOWN).choices:
+        if choice.protocol == "ckks":
+            continue  # it is not told how finely to round
+        done = hpcfl(
+            *command(choice, asked).split()[1:],
+            *("--rounds", 1, "--warmup", 0, "--updates", "vectors.npy"),
+            *("--save-aggregate", f"{choice.protocol}.npy", "--output", f"{choice.protocol}.h5"),
+        )
+        assert done.returncode == 0, done.stderr
+        error = np.abs(np.load(f"{choice.protocol}.npy") - vectors[3]).max()
+        # No less than half of what is allowed: as few levels as it takes.
+        assert 0.005 < error <= 0.01, choice.protocol
+        played += 1
+    assert played > 2
+
+
+@pytest.mark.parametrize("accuracy", [0.3, 2.0**-9])
+def test_where_a_part_is_sent_a_device_rounds_as_finely_too(accuracy):
+    asked = AdviseOptions(devices=40, dim=2000, accuracy=accuracy, **ALL)
+    vector = np.random.default_rng(2).uniform(-1, 1, 2000).astype(np.float32)
+    sparse = 0
+    for choice in advise(asked, KNOWN).choices:
+        protocol = _protocol(choice, asked)
+        if not isinstance(protocol, QuantisedProtocol):
+            continue
+        values = protocol.integers(vector, slice(None), 5, 0)
+        unit = protocol.parameters.levels * protocol.scale(5)
+        error = np.abs(values / unit - vector).max()
+        assert accuracy / 2 < error <= accuracy, choice.protocol
+        sparse += protocol.sparse_upload
+        # As few bits as these levels take.
+        name, width = protocol.summed_in.name, protocol.summed_in.bits
+        if name.startswith("ring") and width > 8:
+            fewer = GROUPS[f"ring{width - 4}"]
+            assert protocol.largest_levels(fewer) < protocol.parameters.levels
+    assert sparse
+
+
+def _protocol(choice, asked):
+    options = dict(word.split() for word in choice.options)
+    given = {name[2:].replace("-", "_"): value for name, value in options.items()}
+    kinds = {"dropout": float, "gamma": float, "alpha": float, "levels": int, "helpers": int}
+    given = {name: kinds.get(name, str)(value) for name, value in given.items()}
+    return build(choice.protocol, RoundOptions(**given), asked.devices, asked.dim)[0]
+
+
+def test_an_accuracy_for_which_32_bits_are_too_few_is_refused():
+    told = reasons(devices=10**5, accuracy=2.0**-20)
+    assert "could overflow the group" in told["secagg-graph"]
+    # By default levels are those of all commands, however many devices there are.
+    assert "secagg-graph" in names(devices=10**5)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_the_command_that_is_named_meets_the_epsilon_as_it_is(tmp_path, monkeypatch, epsilon):
+    """Rounds to warm up would cost privacy too, and fewer levels more noise."""
+    monkeypatch.chdir(tmp_path)
+    asked = AdviseOptions(
+        devices=12, dim=1000, dropout=0.2, epsilon=epsilon, rounds=10, accuracy=0.1
+    )
+    choices = [one for one in advise(asked, KNOWN).choices if one.protocol != "committee"]
+    assert choices
+    for choice in choices:
+        done = hpcfl(*command(choice, asked).split()[1:], "--output", f"{choice.protocol}.h5")
+        assert done.returncode == 0, done.stderr
+        run = load(tmp_path / f"{choice.protocol}.h5")
+        assert run.rounds == 10
+        (claim,) = [one for one in run.config["promises"] if "differentially private" in one]
+        rounds, proven = re.match(r"(\d+) rounds are \(([\d.e-]+), 1e-05\)", claim).groups()
+        assert int(rounds) == 10
+        assert 0.95 * epsilon < float(proven) <= epsilon
+
+
+def test_an_accuracy_for_which_noise_leaves_no_room_is_refused():
+    small = {"epsilon": 8.0, "rounds": 10, "dim": 1000, "devices": 12}
+    assert "secagg" in names(**small, accuracy=1e-3)
+    assert "beside the noise there is room for" in reasons(**small, accuracy=1e-8)["secagg"]
+
+
+def test_noise_is_never_rounded_down():
+    for noise in (1.89801, 0.00123456, 12345.678, 1e-7, 3.0):
+        assert noise <= _rounded_up(noise) <= 1.0001 * noise
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
