@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.benchmark.experiment import OF_SPARSE, secrets_of_noise
+from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import options_of, recorded
 from hpcfl.options.privacy import PrivacyOptions
@@ -26,7 +27,11 @@ from hpcfl.options.shared import DEFAULT_LEVELS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.rounds.build import build, check_degree, with_group
+from hpcfl.training import planned
 
+# Levels have room for a little more noise than was found, as it may be with fewer of them. If that
+# is not enough, noise and levels are found anew, so often.
+_MORE_NOISE, _TRIES = 1.01, 8
 # What only a benchmark has: files of training runs hold it without a value.
 _OF_BENCH: dict[str, Any] = {
     **dict.fromkeys(("private", "max_rounds", "rel_ci")),
@@ -109,12 +114,12 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
     """Return the options with a number of levels, and a group if only its bits are asked for.
 
     Where an account pays for rounding to integers they are the most that there is room for beside
-    the noise. How much noise that is hardly depends on them: it is found with half as many as there
-    is room for without any. Raises what `make_algorithm` does.
+    the noise. How much noise that is hardly depends on them, but where they are few: it is found
+    with half as many as there is room for without any, and anew until both go together. Raises what
+    `make_algorithm` does.
     """
     if not federated.find(options.algorithm).private:
-        found = make_federation(options, sizes, dim).protocol.parameters
-        return replace(options, levels=found.levels, group=found.group, bits=None)
+        return _for_all_rounds(options, sizes, dim)
     options = with_group(options)
     if options.levels is not None:
         return options
@@ -129,25 +134,62 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
     roomy = protocol.largest_levels(devices=most)
     finest = at(max(1, roomy // 2))
     algorithm = make_algorithm(finest, make_federation(finest, sizes, dim))
-    assert isinstance(algorithm, PrivateAlgorithm)
-    # A little more, as it may be with fewer levels.
-    noisy = replace(options, sigma=1.01 * algorithm.sigma, noise_multiplier=None)
+    size = dim + algorithm.first_state.size
 
     def quantised(levels: int) -> QuantisedProtocol:
-        found = make_federation(at(levels), sizes, dim).protocol
+        # As a round has it, with its state behind the model.
+        found = make_federation(at(levels), sizes, size).protocol
         assert isinstance(found, QuantisedProtocol)
         return found
+
+    for _ in range(_TRIES):
+        assert isinstance(algorithm, PrivateAlgorithm)
+        noisy = replace(options, sigma=_MORE_NOISE * algorithm.sigma, noise_multiplier=None)
+        chosen = at(min(_largest_levels(noisy, quantised, sizes, dim), roomy))
+        algorithm = make_algorithm(chosen, make_federation(chosen, sizes, dim))
+        try:
+            planned.check(chosen, algorithm, dim)
+        except UsageError:
+            continue  # with the noise that it takes with so few levels
+        return chosen
+    raise UsageError(
+        f"no number of levels leaves room for the noise in the group {options.group}: lower "
+        "--clip, the noise, or the number of devices"
+    )
+
+
+def _for_all_rounds(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
+    """Return the options with levels, and a group, that suit all rounds as they are planned.
+
+    Devices have equal weights where the options are checked; in a round those of their data.
+    """
+    federation = make_federation(options, sizes, dim)
+    algorithm = make_algorithm(options, federation)
+    rounds = [protocol.parameters for _, protocol in planned.protocols(options, algorithm, dim)]
+    found = [federation.protocol.parameters, *rounds]
+    levels = min(one.levels for one in found)
+    group = max((one.group for one in found), key=lambda name: GROUPS[name].bits)
+    return replace(options, levels=levels, group=group, bits=None)
+
+
+def _largest_levels(
+    noisy: TrainOptions,
+    quantised: Callable[[int], QuantisedProtocol],
+    sizes: NDArray[np.int64],
+    dim: int,
+) -> int:
+    """Return the most levels that there is room for beside the noise that the options say."""
 
     def noises(protocol: QuantisedProtocol) -> Iterator[IntegerNoise]:
         chosen = replace(noisy, levels=protocol.parameters.levels)
         made = make_algorithm(chosen, make_federation(chosen, sizes, dim))
         # Rates fall or rise from round to round: one of the ends has the most.
-        for index in {0, options.rounds - 1}:
+        for index in {0, noisy.rounds - 1}:
             noise = made.integer_noise(protocol, index)
             if noise is not None:
                 yield noise
 
-    return at(min(largest_levels(quantised, noises), roomy))
+    return largest_levels(quantised, noises)
 
 
 def make_config(options: TrainOptions, devices: int, model: str, dim: int) -> dict[str, Any]:

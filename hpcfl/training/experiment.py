@@ -27,7 +27,7 @@ from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
 from hpcfl.rounds import parties
-from hpcfl.rounds.build import build, model_updates
+from hpcfl.rounds.build import model_updates
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.enrolment import Enrolled, enrol
@@ -36,6 +36,7 @@ from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.loop import repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.timed import Played, play
+from hpcfl.training import planned
 from hpcfl.training.checkpoint import Checkpoint
 from hpcfl.training.clients import Clients
 
@@ -238,15 +239,7 @@ class Training:
                 f"needs at least {kind.min_devices}; with a larger --per-round chance does that "
                 "less often"
             )
-        protocol, schedule = build(
-            options.aggregate,
-            options,
-            len(participants),
-            self._state.size,
-            algorithm.weights(participants),
-            self._clients.sizes.size,
-            learns=True,
-        )
+        protocol, schedule = planned.summing(options, algorithm, participants, self._state.size)
         if isinstance(protocol, QuantisedProtocol):
             noise = algorithm.integer_noise(protocol, index)
             if noise is not None:

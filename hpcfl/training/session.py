@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find as find_protocol
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.federated import find
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.benchmark.session import devices_on
@@ -34,7 +34,7 @@ from hpcfl.rounds.parties import rehearse
 from hpcfl.system import outputs
 from hpcfl.system.interruption import Left, current
 from hpcfl.system.launch import again
-from hpcfl.training import checkpoint, clients, defaults
+from hpcfl.training import checkpoint, clients, defaults, planned
 from hpcfl.training.build import (
     check_algorithm,
     claims,
@@ -450,9 +450,8 @@ def _algorithm(
             options = with_precision(options, sizes, dim)
             federation = make_federation(options, sizes, dim)
             algorithm = make_algorithm(options, federation)
-            if isinstance(federation.protocol, QuantisedProtocol):
-                # Refused here, and not in the first round.
-                algorithm.integer_noise(federation.protocol, 0)
+            # Refused here, and not in the first round.
+            planned.check(options, algorithm, dim)
         except HpcflError as problem:
             error = problem
     sigma = getattr(algorithm, "sigma", 1.0)
