@@ -8,6 +8,15 @@ from hpcfl.costmodel.model import predict
 from hpcfl.errors import HpcflError
 
 
+def calibrated() -> bool:
+    """Return whether there is a calibration of this host that can be used."""
+    try:
+        load(default_path())
+    except HpcflError:
+        return False
+    return True
+
+
 def seconds_of_round(
     protocol: AggregationProtocol, ranks: int = 1, servers: int = 1
 ) -> float | None:

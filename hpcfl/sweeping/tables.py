@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcfl.costmodel.elapsed import calibrated
 from hpcfl.errors import HpcflError
 from hpcfl.report.formats import counted, duration
 from hpcfl.report.table import Column, Table, label
@@ -120,7 +121,7 @@ def _estimated(listed: Sequence[Listed]) -> str:
         return "nothing is left to run"
     known = [one.seconds for one in left if one.seconds is not None]
     if not known:
-        return "unknown, without a calibration: run hpcfl calibrate"
+        return _unknown(left)
     unknown, modelled = len(left) - len(known), sum(one.modelled for one in left)
     total = duration(sum(known))
     if unknown:
@@ -128,6 +129,24 @@ def _estimated(listed: Sequence[Listed]) -> str:
     if modelled:
         total += f" ({counted(modelled, 'cell')} by the cost model, in one process)"
     return total
+
+
+def _unknown(left: Sequence[Listed]) -> str:
+    """Return why nothing is known of any of the cells that are left, and what would help."""
+    training = [one.cell.algorithm is not None for one in left]
+    reasons = []
+    if any(training):
+        reasons.append(
+            "of training that is said once a cell of the same algorithm, protocol and data is "
+            "finished, by that one"
+        )
+    if not all(training):
+        reasons.append(
+            "the cost model has nothing to say of these rounds"
+            if calibrated()
+            else "without a calibration: run hpcfl calibrate"
+        )
+    return f"unknown, {'; '.join(reasons)}"
 
 
 def render_outcome(outcome: session.CellOutcome, cells: int | None) -> str:

@@ -234,3 +234,19 @@ def test_the_cost_model_estimates_where_nothing_was_run(tmp_path, monkeypatch, p
     # Three rounds with 300 coordinates, of each N twice.
     assert "8 cells by the cost model" in result.stdout
     assert "estimated: 3.6 s" in result.stdout
+
+
+def test_of_training_no_calibration_is_asked_for(tmp_path, monkeypatch):
+    """There is no cost model of it: what tells its time is a cell that is finished."""
+    from hpcfl.algorithms.aggregation.costs import OPERATIONS
+    from hpcfl.costmodel.calibration import Calibration, default_path
+    from hpcfl.costmodel.overheads import OVERHEADS
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    Calibration({name: [1e-6] for name in (*OPERATIONS, *OVERHEADS)}).save(default_path())
+    found = hpcfl("sweep", "training", "--output", tmp_path / "out", "--dry-run")
+
+    assert found.returncode == 0, found.stderr
+    estimated = found.stdout[found.stdout.index("estimated:") :]
+    assert "unknown, of training that is said once a cell" in " ".join(estimated.split())
+    assert "calibrat" not in estimated
