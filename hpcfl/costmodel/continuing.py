@@ -12,6 +12,7 @@ from hpcfl.costmodel.network import Network
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make
+from hpcfl.report.formats import counted
 from hpcfl.results.scaling import Line, Point, Study, compared, holding
 
 
@@ -21,7 +22,9 @@ def continued(
     """Return a study with modelled points at the places that were measured, and at further ones.
 
     The modelled points are compared among each other, so that an error of the model which is the
-    same everywhere is none of the modelled speed-up. A UsageError says what is not modelled.
+    same everywhere is none of the modelled speed-up. Further places with more ranks to hold devices
+    than there are devices are left out, with a note: nobody could run them. A UsageError says what
+    is not modelled.
     """
     if study.against not in ("ranks", "nodes"):
         raise UsageError(
@@ -33,7 +36,36 @@ def continued(
         f"calibrated ({calibration.about.get('cpu_model', '?')}), and {network}; each against the "
         "modelled base"
     )
-    return replace(study, lines=lines, notes=(*study.notes, about))
+    too_far = filter(None, (_too_far(line, study, places) for line in study.lines))
+    return replace(study, lines=lines, notes=(*study.notes, about, *too_far))
+
+
+def _too_far(line: Line, study: Study, places: Sequence[int]) -> str:
+    """Return in words which places a line does not reach; "" for none."""
+    beyond = [x for x in sorted({*places}) if not _reached(line, study, x)]
+    if not beyond:
+        return ""
+    there, named = counted(line.points[0].devices, "device"), ", ".join(f"{x:,}" for x in beyond)
+    return (
+        f"{line.name} does not go on to {named} {study.against}: it has {there}, which no more "
+        "ranks can hold"
+    )
+
+
+def _reached(line: Line, study: Study, x: int) -> bool:
+    """Return whether a line can have a place: with a device for every rank that is to hold some."""
+    if line.mode == "weak":
+        return True  # it has as many more
+    run = line.run
+    ranks = _ranks(line, study, x)
+    return ranks - run.server_ranks - run.helpers <= line.points[0].devices
+
+
+def _ranks(line: Line, study: Study, x: int) -> int:
+    """Return how many ranks, the server's and helpers' among them, a place of a line has."""
+    if study.ranks_of_node is not None:
+        return x * study.ranks_of_node
+    return x + line.run.server_ranks + line.run.helpers
 
 
 def _continued(
@@ -44,8 +76,9 @@ def _continued(
     beside = run.server_ranks + run.helpers
     per_rank = run.devices / holding(run)
     found = []
-    for x in sorted({*places, *(point.x for point in line.points)}):
-        ranks = x + beside if study.ranks_of_node is None else x * study.ranks_of_node
+    further = {x for x in places if _reached(line, study, x)}
+    for x in sorted(further | {point.x for point in line.points}):
+        ranks = _ranks(line, study, x)
         weak = line.mode == "weak"
         devices = round(per_rank * (ranks - beside)) if weak else first.devices
         protocol = Experiment.prepare(replace(options, devices=(devices,)), devices).protocol
