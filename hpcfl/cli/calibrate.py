@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hpcfl.cli.options import Command, Output, same
-from hpcfl.cli.terminal import progress_bar
+from hpcfl.cli.terminal import progress_bar, warn
 from hpcfl.options.shared import RunOptions
 from hpcfl.system import outputs
 
@@ -35,7 +35,7 @@ def command(output: Path | None) -> None:
     from hpcfl.algorithms.aggregation.costs import OPERATIONS
     from hpcfl.comm.world import connect
     from hpcfl.costmodel.calibration import default_path
-    from hpcfl.costmodel.measuring import calibrate
+    from hpcfl.costmodel.measuring import DISTURBED, calibrate
 
     world = connect()
     path = output or default_path()
@@ -49,3 +49,5 @@ def command(output: Path | None) -> None:
             f"a mask: {1e9 * found.cost('mask_word'):.2f} ns a coordinate; an agreement: "
             f"{1e6 * found.cost('agreement'):.1f} us; ranks: {found.ranks}\nCalibration: {told}"
         )
+        for sentence in found.about[DISTURBED]:
+            warn(sentence)

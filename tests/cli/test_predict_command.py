@@ -4,10 +4,11 @@ import pytest
 from commandline import invoke
 
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
-from hpcfl.costmodel import kernels
+from hpcfl.costmodel import kernels, overheads, patterns
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.errors import HpcflError
+from hpcfl.system import disturbances
 
 
 @pytest.fixture
@@ -78,3 +79,20 @@ def test_a_calibration_that_could_not_be_kept_is_not_made(tmp_path, monkeypatch)
 
     assert isinstance(found.exception, HpcflError)
     assert "cannot write" in str(found.exception)
+
+
+@pytest.mark.parametrize(("load", "warned"), [(50.0, True), (0.0, False)])
+def test_a_calibration_beside_other_programs_is_warned_of(tmp_path, monkeypatch, load, warned):
+    """As a benchmark is; what it measured is kept all the same, with the sentence."""
+    samples = {name: [1e-9] for name in (*OPERATIONS, *OVERHEADS)}
+    monkeypatch.setattr(kernels, "measure", lambda *_: samples)
+    monkeypatch.setattr(overheads, "measure", lambda *_: {})
+    monkeypatch.setattr(patterns, "measure", lambda *_: ({}, 1.0, 1.0))
+    monkeypatch.setattr(disturbances, "load_1min", lambda: load)
+    path = tmp_path / "c.json"
+    found = invoke("calibrate", "--output", path)
+
+    assert found.exit_code == 0, found.output
+    said = f"warning: a load of {load} on"
+    assert (said in found.stderr) == warned
+    assert len(json.loads(path.read_text())["about"]["disturbed"]) == warned
