@@ -60,10 +60,17 @@ def change(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a part of a whole in per cent, to four decimals where it is below 1 %."""
+    """Return a part of a whole in per cent, to four decimals where it is below 1 %.
+
+    What is not 0 is never shown as 0.
+    """
     if value is None or not has_value(value):
         return NOTHING
-    return f"{value:.2%}" if value == 0 or abs(value) >= 0.01 else f"{value:.4%}"
+    if value == 0:
+        return "0%"
+    if abs(value) < 5e-7:
+        return "<0.0001%"
+    return f"{value:.2%}" if abs(value) >= 0.01 else f"{value:.4%}"
 
 
 def seconds(value: float | None) -> str:

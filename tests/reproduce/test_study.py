@@ -210,6 +210,30 @@ def test_rounds_are_said_to_be_the_same_only_where_no_seeds_tell_them_apart(late
     assert told == (title in {one.title for one in findings.findings(evidence)})
 
 
+def test_the_parts_that_a_finding_names_suffice_for_it(tmp_path):
+    """What "Run it" runs gives the sentence, and no part is run for nothing."""
+    kept = Store(ROOT / "results" / "reproduction", "study")
+    by_name = {one.id.partition("/")[2]: one for one in artefacts.ARTEFACTS}
+    told = findings.findings(page._evidence([*page._parts(kept)]))
+
+    def said_by(parts):
+        store = Store(tmp_path / "-".join(parts), "study")
+        for part in parts:
+            for one in kept.results(by_name[part])[1]:
+                store.add(one.setting, one.found, {})
+        return findings.findings(page._evidence([*page._parts(store)]))
+
+    assert len(told) == len(findings._FINDINGS)
+    for finding in told:
+        assert finding.command.startswith(f"hpcfl reproduce study/{finding.parts[0]}")
+        assert ("--data-dir" in finding.command) == any(
+            by_name[part].needs("paper") for part in finding.parts
+        )
+        assert finding in said_by(finding.parts)
+        for part in finding.parts if len(finding.parts) > 1 else ():
+            assert finding not in said_by([one for one in finding.parts if one != part])
+
+
 def test_the_pages_hold_every_part_that_was_run_and_load_nothing(tmp_path):
     store = Store(tmp_path, "study")
     for one in _all_costs(lambda name: 8_000 if name == "secagg" else 1_000):

@@ -130,6 +130,8 @@ def test_facts_leave_out_what_has_no_value():
         *((formats.ratio(None), "-"), (formats.count(1e9 + 0.4), "1000000000")),
         *((formats.number(1.23456e-7), "1.235e-07"), (formats.change(-0.0123), "-0.012")),
         *((formats.share(0.5), "50.00%"), (formats.share(0.00012), "0.0120%")),
+        # Only what is 0 is shown as 0.
+        *((formats.share(0.0), "0%"), (formats.share(2e-43), "<0.0001%")),
         *((formats.size(1_234_567), "1.2 MB"), (formats.duration(99.94), "99.9 s")),
         *((formats.duration(200), "3 min 20 s"), (formats.duration(18_600), "5 h 10 min")),
         *((formats.duration(800_000), "9 d 6 h"), (formats.duration(3.2e9), "101 years")),

@@ -10,6 +10,7 @@ from pathlib import Path
 from hpcfl.pages.figures import svg
 from hpcfl.pages.page import shell
 from hpcfl.plots import panels, style
+from hpcfl.report import formats
 from hpcfl.report.markup import Markup, details, element, join
 from hpcfl.report.table import Column, Table, label, seconds, size
 from hpcfl.reproduce.artefact import Artefact, Result
@@ -29,8 +30,17 @@ _ABOUT = (
     "kept apart; bars are 95 % intervals of the median. *Predicted* ones, hollow in figures, come "
     "from the cost model that was calibrated on the same machine, where measuring would take "
     f"longer than {costs.MOST_SECONDS:g} seconds. *Modelled* seconds are those of a round on "
-    "devices and links of their own, from measured CPU seconds and bytes ([method.md](method.md)). "
+    "dedicated devices and links, from measured CPU seconds and bytes ([method.md](method.md)). "
     "CPU seconds are those of one machine: their ratios carry over to others better than they do.",
+    "Intervals of CPU seconds, and of their ratios, are those of one launch, and say nothing of "
+    "the next ([method.md](method.md), Statistics): others of finding 11 on one machine have given "
+    "0.60 beside an interval of 0.62 to 0.69. So one launch refutes no such finding; three do, if "
+    "the median of their ratios lies more than 25 % beyond the interval. Within 25 %, ratios count "
+    "as the same in [artifact.md](artifact.md), too.",
+    f"*Run it* runs the parts that a finding rests on again, into the folder {findings.AGAIN}; "
+    "give each launch a folder of its own. Then `hpcfl reproduce study --kept --output "
+    f"{findings.AGAIN} --document {findings.AGAIN}/study.md` writes a page like this one, with the "
+    "findings for which those parts suffice.",
 )
 
 
@@ -82,7 +92,9 @@ def _parts(store: Store) -> Iterator[_Part]:
             yield _Part(
                 artefact,
                 results,
-                _costs(results) if costed else comparison(store.compare(artefact, results)),
+                _costs(results, _SHOWN_BESIDE.get(artefact.id, ()))
+                if costed
+                else comparison(store.compare(artefact, results)),
             )
 
 
@@ -108,12 +120,21 @@ _COLUMNS = (
     seconds("helper_cpu_seconds", "helper CPU"),
     seconds("server_cpu_seconds", "server CPU"),
     seconds("modelled_seconds", "round, 10 Mbit/s"),
-    label("state"),
+)
+# What is shown beside costs, by the id of a part.
+_SHOWN_BESIDE = {
+    "study/hidden": (Column("exposed_alone", "learned alone", format=formats.share),),
+}
+
+_LEARNED = (
+    "learned alone: of the values that an honest device sends, the share that a curious server "
+    "learns by itself, with a tenth of the devices on its side; by formula"
 )
 
 
-def _costs(results: Sequence[Result]) -> Table:
+def _costs(results: Sequence[Result], beside: Sequence[Column] = ()) -> Table:
     """Return what rounds cost, a setting to a row; columns without any value are left out."""
+    columns = (*_COLUMNS, *beside, label("state"))
     rows, notes = [], []
     for one in results:
         if one.found["state"] == costs.REFUSED:
@@ -122,15 +143,15 @@ def _costs(results: Sequence[Result]) -> Table:
             continue
         merged = {**one.found, **one.setting}
         merged["modelled_seconds"] = one.found["modelled_seconds"]["10"]
-        row = [merged.get(column.name) for column in _COLUMNS]
+        row = [merged.get(column.name) for column in columns]
         rows.append([spread(one).value if isinstance(one, list) else one for one in row])
     used = [
-        number for number in range(len(_COLUMNS)) if any(row[number] is not None for row in rows)
+        number for number in range(len(columns)) if any(row[number] is not None for row in rows)
     ]
     return Table(
-        [_COLUMNS[number] for number in used],
+        [columns[number] for number in used],
         [[row[number] for number in used] for row in rows],
-        notes=notes,
+        notes=notes + [_LEARNED] * bool(beside),
     )
 
 
