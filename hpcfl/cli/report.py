@@ -146,7 +146,11 @@ def command(
     pools, summaries = [pool for pool, _ in found], [summary for _, summary in found]
     # Refuses a baseline that there is not, whatever is printed.
     compared = tables.comparison(
-        summaries, asked.baseline, pooling.kept_apart(pools), asked.columns
+        summaries,
+        asked.baseline,
+        pooling.kept_apart(pools),
+        asked.columns,
+        numbered=form not in ("csv", "json"),  # which have no notes
     )
     for run in runs:
         if not run.validated.all():

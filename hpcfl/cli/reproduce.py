@@ -181,9 +181,10 @@ def _run(
 
     if world.rank == 0:
         chosen = artefact.scales[scale]
+        minutes = f"{chosen.minutes:g} minute{'' if chosen.minutes == 1 else 's'}"
         click.echo(
             f"{artefact.id}: {artefact.titled(scale)}\nscale {scale}: {chosen.what}, about "
-            f"{chosen.minutes:g} minutes on two cores, less what is kept in {output}",
+            f"{minutes} on two cores, less what is kept in {output}",
             err=True,
         )
 

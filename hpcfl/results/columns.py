@@ -170,7 +170,7 @@ _ALL = (
     ),
     Choice(
         seconds("round_seconds_low", "round from"),
-        "lower end of the 95 % interval of that median, by ranks, from 6 rounds on",
+        "lower end of the 95 % interval of that median, by order statistics, from 6 rounds on",
         _summary("round_seconds_interval", "low"),
         shown=False,
         elapsed=True,

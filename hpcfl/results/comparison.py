@@ -16,7 +16,7 @@ from hpcfl.options.compare import METRICS, CompareOptions
 from hpcfl.report import brief, formats
 from hpcfl.report.jsontext import finite
 from hpcfl.report.table import Column, Table, label
-from hpcfl.results import pooling
+from hpcfl.results import pooling, summary
 from hpcfl.results.pooling import Pool
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import (
@@ -65,6 +65,8 @@ class Comparison:
     # In what options and facts about machine and software the two differ, with both values.
     configuration: dict[str, tuple[Any, Any]]
     machine: dict[str, tuple[Any, Any]]
+    # What disturbed the launches of a side, where seconds are compared; a sentence each.
+    warnings: tuple[str, ...]
 
     def exceeds(self, limit: float) -> bool:
         """Return whether B surely costs more than A by more than a share (0.05 for 5 %).
@@ -115,6 +117,7 @@ class Comparison:
                 f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"
                 for name, (a, b) in pairs.items()
             ]
+        notes += [f"warning: {sentence}" for sentence in self.warnings]
         columns = [
             label("side", ""),
             Column("median", "median", self.unit, number),
@@ -124,7 +127,7 @@ class Comparison:
             Column("launches", "launches", format=formats.count),
             label("files"),
         ]
-        return Table(columns, rows, f"{self.metric}, {percent} intervals by ranks", notes)
+        return Table(columns, rows, f"{self.metric}, {percent} intervals (order statistics)", notes)
 
     def __repr__(self) -> str:
         return brief.line(
@@ -199,8 +202,18 @@ def compare(
         exact=exact,
         configuration=pooling.differences(pooling.configuration, first, second),
         machine=pooling.differences(pooling.machine, first, second),
+        warnings=_disturbed(a, b) if METRICS[metric] == "s" else (),
         **found,
     )
+
+
+def _disturbed(a: Pool, b: Pool) -> tuple[str, ...]:
+    """Return what reports warn of, with the side or sides that it is about."""
+    sides: dict[str, list[str]] = {}
+    for name, pool in (("A", a), ("B", b)):
+        for sentence in summary.warnings(pool.runs):
+            sides.setdefault(sentence, []).append(name)
+    return tuple(f"{', '.join(names)}: {sentence}" for sentence, names in sides.items())
 
 
 def _exact(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:

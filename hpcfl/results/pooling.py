@@ -25,7 +25,7 @@ from hpcfl.results.summary import Summary
 from hpcfl.system import mpisettings, revision
 
 # Options that leave the work of a round as it is, and what follows from options or from going on.
-_FREE = {*names(BenchOptions, repeats="yes"), "promises", "rounds_repeated"}
+_FREE = {*names(BenchOptions, repeats="yes"), "promises", "scaled_by", "rounds_repeated"}
 _GIVEN = {*names(BenchOptions, repeats="if given")}
 _ANY = {*names(BenchOptions, repeats="if any")}
 # What of the environment makes two runs measurements of the same thing, with the variables and

@@ -56,7 +56,7 @@ def table(study: Study) -> Table:
             "with an efficiency; efficiency: speed-up over how many times as many there are; from "
             "and to: both medians' intervals together, 95 % or more",
             *study.notes,
-            *(["*: not the machine's: ranks share cores, or may"] if doubts else []),
+            *(["*: ranks share cores, or may"] if doubts else []),
         ],
         keys=3,
         doubts=doubts,

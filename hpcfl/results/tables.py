@@ -27,7 +27,7 @@ from hpcfl.results.summary import PhaseSummary, Summary, baselines, ratios
 # A first round of so many times the median is warned of where it was measured.
 _SLOW_START = 2.0
 
-_STAR = "*: spoiled by what the warnings say"
+_STAR = "*: unreliable: see warnings"
 
 _STOPPED = {
     "rel_ci": "the median's interval was narrow enough",
@@ -112,7 +112,7 @@ def facts(summary: Summary) -> Facts:
             "validated": f"{summary.rounds_validated}/{summary.rounds_total}",
             "survivors": survivors,
             "transport": summary.transport or "not recorded",
-            "MPI library": summary.mpi_library or "not recorded",
+            "MPI library": summary.mpi_library or _without_mpi(summary),
             "link model": str(summary.link),
             "repeats": launches if summary.repeats > 1 else None,
             "memory": _memory(summary),
@@ -121,6 +121,10 @@ def facts(summary: Summary) -> Facts:
             "modelled": _spread(summary.modelled_round_seconds),
         }
     )
+
+
+def _without_mpi(summary: Summary) -> str:
+    return "none (one process)" if summary.transport == "loopback" else "not recorded"
 
 
 def _of_model(summary: Summary) -> str:
@@ -179,17 +183,21 @@ def comparison(
     baseline: str | None = None,
     notes: Sequence[str] = (),
     columns: str | None = None,
+    numbered: bool = False,
 ) -> Table:
     """Return runs side by side, each compared with one of its size.
 
     `baseline` is as for :func:`~hpcfl.results.summary.baselines`, `columns` as for
-    :func:`~hpcfl.results.columns.choose`. `notes` are sentences on the rows, numbered from 1.
+    :func:`~hpcfl.results.columns.choose`. `notes` are sentences on the rows, numbered from 1;
+    `numbered` puts their numbers before columns that are asked for without them.
     """
     compared = baselines(summaries, baseline)
     rows = [
         Row(*one) for one in zip(range(1, len(summaries) + 1), summaries, compared, strict=True)
     ]
     chosen, same = ([*choose(columns)], []) if columns is not None else _chosen(rows)
+    if numbered and COLUMNS["row"] not in chosen:
+        chosen = [COLUMNS["row"], *chosen]
     values: list[Sequence[Any]] = []
     for number, row in enumerate(rows):
         if number and row.summary.like != rows[number - 1].summary.like:
@@ -534,7 +542,7 @@ def _over_launches(summary: Summary) -> str:
 
 def _ends(found: OverLaunches) -> str:
     if found.interval.known:
-        low, high, what = found.interval.low, found.interval.high, "95 % interval by ranks"
+        low, high, what = found.interval.low, found.interval.high, "95 % interval, order statistics"
     else:
         assert found.least is not None
         assert found.most is not None
@@ -569,7 +577,7 @@ def _measured(summary: Summary) -> str | None:
     if not interval.known:
         return f"{spread}; no 95 % interval of the median: that takes 6 measured rounds"
     ends = formats.interval(interval.low, interval.high)
-    return f"{spread}; 95 % interval of the median {ends} s (by ranks)"
+    return f"{spread}; 95 % interval of the median {ends} s (order statistics)"
 
 
 def _spread(found: Percentiles) -> str | None:

@@ -6,6 +6,7 @@ import math
 
 from hpcfl.algorithms.federated import find
 from hpcfl.options.training import TrainOptions
+from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.results.schema import Metric
 from hpcfl.training.session import Trained
@@ -26,7 +27,7 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
         f"{last[Metric.ACCURACY]:.4f} after {counted(len(rounds), 'round')}, all aggregates "
         "validated",
         f"sent up by all devices: {last[Metric.BYTES_UP_TOTAL] / 1e6:.3f} MB",
-        f"modelled: {modelled:.1f} s, training included",
+        f"modelled: {formats.number(modelled, 3)} s, training included",
     ]
     if find(options.algorithm).private:
         lines.append(

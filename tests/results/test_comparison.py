@@ -209,6 +209,30 @@ def test_runs_of_other_sizes_are_refused_and_other_machines_warned_of(tmp_path):
         compare(a, pool(tmp_path, "e", [], warmup=1.0))
 
 
+def test_what_disturbed_a_side_is_said_of_seconds(tmp_path):
+    """As reports do with a star: a difference may be of what else the machine did."""
+    busy = {"before_load_1min": 5.0, "cores_usable": 2}
+    a, b = (pool(tmp_path, name, environment=busy) for name in "ab")
+    quiet = pool(tmp_path, "c")
+    both, one = compare(a, b), compare(quiet, b)
+
+    (sentence,) = both.warnings
+    assert sentence.startswith("A, B: ")
+    assert one.warnings == (sentence.replace("A, B: ", "B: "),)
+    assert f"warning: {sentence}" in both.table().notes
+    assert both.as_dict()["warnings"] == [sentence]
+    assert compare(quiet, quiet).warnings == ()
+    assert compare(a, b, "bytes_up").warnings == ()
+
+
+def test_what_follows_from_options_is_not_said_to_be_one(tmp_path):
+    found = compare(
+        pool(tmp_path, "a", scaled_by=1.0), pool(tmp_path, "b", scaled_by=2.0, alpha=0.2)
+    )
+
+    assert found.configuration == {"alpha": (0.1, 0.2)}
+
+
 def test_a_side_is_one_configuration(tmp_path):
     runs = [load(write_seconds(tmp_path / f"{x}.h5", TEN, alpha=x)) for x in (0.1, 0.2)]
     with pytest.raises(UsageError, match="A holds 2 configurations, which differ in alpha"):

@@ -137,11 +137,13 @@ def test_columns_are_chosen_and_ordered_in_every_form(pair):
     lines = report(*pair, *options).stdout.splitlines()
 
     assert [line.split() for line in lines[2:6]] == [
-        ["up", "B/device", "protocol", "clip", "norm", "up", "ratio"],
-        ["-" * 11, "-" * 8, "-" * 9, "-" * 8],
-        ["210", "sparse", "-", "4.00x"],
-        ["840", "secagg", "-", "1.00x"],
+        ["#", "up", "B/device", "protocol", "clip", "norm", "up", "ratio"],
+        ["-", "-" * 11, "-" * 8, "-" * 9, "-" * 8],
+        # The notes call rows by their numbers.
+        ["1", "210", "sparse", "-", "4.00x"],
+        ["2", "840", "secagg", "-", "1.00x"],
     ]
+    assert any(line.startswith("baseline: row 2") for line in lines)
     assert report(*pair, *options, "--format", "csv").stdout == (
         ",".join(names) + "\n210.0,sparse,,4.0\n840.0,secagg,,1.0\n"
     )

@@ -74,7 +74,7 @@ def test_a_run_says_what_was_measured_and_what_was_modelled(summaries):
     assert "validated     3/3" in lines
     assert "survivors     3 of 4 a round on average (fewest 3, most 3)" in lines
     assert "transport     loopback" in lines
-    assert "MPI library   not recorded" in lines
+    assert "MPI library   none (one process)" in lines
     assert "link model    8 Mbit/s up, 16 Mbit/s down, 1 ms latency" in lines
     assert "modelled      median 0.144 s, p95 0.207 s, max 0.214 s" in lines
     assert "first round   0.100 s (measured, 0.50 times the median)" in lines
@@ -96,7 +96,9 @@ def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(
         "stopped because the median's interval was narrow enough (rel_ci)"
     )
     # Seven samples: the second smallest to the second largest would cover 87.5 %.
-    assert any("95 % interval of the median [0.100, 5.000] s (by ranks)" in line for line in lines)
+    assert any(
+        "95 % interval of the median [0.100, 5.000] s (order statistics)" in line for line in lines
+    )
     assert "first round   5.000 s (measured, 12.50 times the median)" in lines
     assert "warning: 3 ranks on 2 cores" in lines
     assert any(line.startswith("warning: the first round took 12.5 times") for line in lines)
