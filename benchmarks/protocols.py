@@ -80,13 +80,22 @@ def costs(run: Run) -> list[str]:
         beside,
         f"{server:,.3g}",
         f"{modelled:,.3g}",
-        f"{100 * exposed_alone(run):.1f} %",
+        percent(exposed_alone(run)),
     ]
 
 
 def milliseconds(seconds: float) -> str:
     """Return milliseconds with one decimal, and two where they are less than one."""
     return f"{1e3 * seconds:,.{1 if seconds >= 1e-3 else 2}f}"
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent, with one decimal or two digits; only what is 0 is shown as 0."""
+    if share == 0:
+        return "0"
+    if share < 1e-5:
+        return "< 0.001 %"
+    return f"{100 * share:.1f} %" if share >= 1e-2 else f"{100 * share:.2g} %"
 
 
 def main() -> None:

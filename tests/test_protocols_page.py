@@ -1,5 +1,6 @@
 """docs/protocols.md says what the protocols declare."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -29,6 +30,15 @@ def test_every_protocol_is_in_each_of_its_tables():
     for table in tables:
         rows = re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE)
         assert {*rows} >= {*PROTOCOLS}, table.splitlines()[0]
+
+
+def test_no_share_that_is_not_0_is_shown_as_0():
+    spec = importlib.util.spec_from_file_location("shown", ROOT / "benchmarks" / "protocols.py")
+    shown = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(shown)
+
+    shares = (0.0, 2e-21, 1.5e-4, 0.3889, 1.0)
+    assert [*map(shown.percent, shares)] == ["0", "< 0.001 %", "0.015 %", "38.9 %", "100.0 %"]
 
 
 def test_its_sweep_plays_every_protocol_with_100_and_1000_devices():

@@ -128,7 +128,7 @@ _SHOWN_BESIDE = {
 
 _LEARNED = (
     "learned alone: of the values that an honest device sends, the share that a curious server "
-    "learns by itself, with a tenth of the devices on its side; by formula"
+    "learns by itself, with a tenth of the devices on its side; by formula, less than 1e-9 as 0"
 )
 
 
