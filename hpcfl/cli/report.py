@@ -86,8 +86,8 @@ def command(
     PATH is a results file or a folder of them. One run is shown in full; several are shown side
     by side, with ratios to a baseline among those of the same N, d, dropout and links. Warm-up
     rounds are left out. Launches of one configuration on equal machines are pooled as repeats, and
-    so is training with several seeds; training that was resumed is one run. A star marks what
-    other programs on the machine have spoiled.
+    so is training with several seeds; training that was resumed is one run. A star marks
+    seconds that are unreliable: the warnings say why.
 
     \b
     Examples:

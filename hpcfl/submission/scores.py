@@ -117,7 +117,7 @@ def table(found: Sequence[PhaseScores]) -> Table:
         (phase.phase, *(phase.scores.get(one.name) for one in shown)) for phase in found
     ]
     rows.insert(len(rows) - 1, RULE)
-    title = f"medians of the launches, with {100 * CONFIDENCE:g} % intervals by ranks"
+    title = f"medians of the launches, with {100 * CONFIDENCE:g} % intervals (order statistics)"
     return Table(columns, rows, title)
 
 

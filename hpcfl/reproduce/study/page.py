@@ -33,7 +33,7 @@ _ABOUT = (
     "dedicated devices and links, from measured CPU seconds and bytes ([method.md](method.md)). "
     "CPU seconds are those of one machine: their ratios carry over to others better than they do.",
     "Intervals of CPU seconds, and of their ratios, are those of one launch, and say nothing of "
-    "the next ([method.md](method.md), Statistics): others of finding 11 on one machine have given "
+    "the next ([method.md](method.md), Statistics): others have given 16 bits a ratio of "
     "0.60 beside an interval of 0.62 to 0.69. So one launch refutes no such finding; three do, if "
     "the median of their ratios lies more than 25 % beyond the interval. Within 25 %, ratios count "
     "as the same in [artifact.md](artifact.md), too.",
