@@ -42,8 +42,7 @@ SUMMED = (
 # The largest rounds of benchmarks/prediction.py.
 CHECKED_DEVICES, CHECKED_DIM = 100, 2_000_000
 EXTRAPOLATED = (
-    f"extrapolated: the model was checked for up to {CHECKED_DEVICES} devices and "
-    f"{CHECKED_DIM:,} parameters"
+    f"extrapolated: the model was checked for N up to {CHECKED_DEVICES} and d up to {CHECKED_DIM:,}"
 )
 
 

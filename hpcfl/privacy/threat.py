@@ -12,6 +12,7 @@ import numpy as np
 from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
 from hpcfl.privacy.population import count_of
+from hpcfl.report.formats import counted
 
 # Devices that may vanish besides those that are planned to: one that is hostile, or dies, must not
 # break what is promised to all others.
@@ -141,7 +142,7 @@ class Threat:
 
     def __str__(self) -> str:
         if self.population == self.devices:
-            return f"{self.colluding} devices"
+            return counted(self.colluding, "device")
         return f"{self.colluding} of {self.population} devices, from which each round draws,"
 
 

@@ -418,7 +418,7 @@ def promises(run: Run) -> list[str]:
 def _checked(run: Run, checked: NDArray[np.bool_]) -> str:
     """Return in which rounds promises were checked, and of how many devices if that differs."""
     count = int(checked.sum())
-    rounds = f"in each of {count} rounds" if count > 1 else "in the only round"
+    rounds = f"in each of {counted(count, 'round')}" if count > 1 else "in the only round"
     if count < len(checked):
         rounds += f" that had devices, of {len(checked)},"
     devices = run.training.get(Metric.PARTICIPANTS)

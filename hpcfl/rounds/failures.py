@@ -77,8 +77,8 @@ def tell(run: Run) -> str:
             for phase in sorted(set(row[row != NOT_LOST].tolist()))
         ]
         lines.append(
-            f"Round {index} lost devices {' and '.join(lost)}; found out after "
-            f"{run.detect_seconds[index]:.3f} s, gone on after "
-            f"{run.recover_seconds[index]:.3f} s more"
+            f"Round {index} lost devices {' and '.join(lost)}; detected after "
+            f"{run.detect_seconds[index]:.3f} s, resumed "
+            f"{run.recover_seconds[index]:.3f} s later"
         )
     return "\n".join(lines)

@@ -208,8 +208,8 @@ def test_a_run_tells_whom_it_lost(tmp_path):
     assert run.lost_phase.tolist() == [[-1] * 6, [3, -1, 1, -1, 1, -1], [-1] * 6]
     np.testing.assert_array_equal(run.detect_seconds, [math.nan, 0.25, math.nan])
     assert tell(run) == (
-        "Round 1 lost devices 2, 4 in upload and 0 between phases; found out after 0.250 s, "
-        "gone on after 1.500 s more"
+        "Round 1 lost devices 2, 4 in upload and 0 between phases; detected after 0.250 s, "
+        "resumed 1.500 s later"
     )
 
 

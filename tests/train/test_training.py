@@ -287,7 +287,7 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
     assert {parameters.population for parameters in built} == {20}
     assert {parameters.devices for parameters in built} == {10}
     # Six of the ten open a secret: six of the six that collude may be drawn.
-    assert "not 6 of 20 devices, from which each round draws, that collude but for" in shared
+    assert "not 6 of 20 devices, from which each round draws, in collusion but for" in shared
     chance = math.comb(14, 4) / math.comb(20, 10)
     assert f"a probability of 2^{math.log2(chance):.1f}" in shared
 

@@ -384,8 +384,8 @@ class ActiveSecAgg(SecAgg):
         if self.colluding_in_sum > self.tolerated:
             raise UsageError(
                 f"with --security active at most {self.tolerated} of {parameters.devices} devices "
-                f"may collude, and if {self.threat} do, a round has up to {self.colluding_in_sum} "
-                f"of them, but for 2^-{parameters.security_bits}: lower --gamma, or let more "
+                f"may collude, and should {self.threat} do so, a round has up to "
+                f"{self.colluding_in_sum} of them, but for 2^-{parameters.security_bits}: lower --gamma, or let more "
                 "devices take part in a round"
             )
 

@@ -197,14 +197,14 @@ class Floor(Promise):
         if self.floor == 1:
             chance = below_floor(self.threat, self.size, 2)
             return (
-                f"{cohort}; how many of them are honest and survive is not promised: if "
+                f"{cohort}; how many of them are honest and survive is not promised: should "
                 f"{self.threat} collude and up to {self.threat.dropped} others drop out, one of "
                 f"the {devices} cohorts has fewer than 2 with a probability of up to {chance:.2g} "
                 "(--min-cohort)"
             )
         return (
-            f"{cohort}, of which at least {self.least} survive, or devices refuse to unmask. If "
-            f"{self.threat} collude, each of the {devices} cohorts then has at least {self.floor} "
+            f"{cohort}, of which at least {self.least} survive, or devices refuse to unmask. "
+            f"Should {self.threat} collude, each of the {devices} cohorts then has at least {self.floor} "
             f"honest survivors, whoever drops out, but for a probability of "
             f"{log2(self.exceeded)}"
         )

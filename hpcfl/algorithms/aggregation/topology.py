@@ -463,7 +463,7 @@ class Unopened(Promise):
     @property
     def claim(self) -> str:
         exceeded = f" but for a probability of {log2(self.worst)}" if self.worst else ""
-        colluding = f": not {self.threat} that collude{exceeded}" if self.threat.colluding else ""
+        colluding = f": not {self.threat} in collusion{exceeded}" if self.threat.colluding else ""
         return (
             f"every device shares keys and masks with {_others(self.degree)}; {self.threshold} "
             f"devices reconstruct a secret, and fewer learn nothing of it{colluding}. "
@@ -507,7 +507,7 @@ class Linked(Promise):
         planned = self._failures(self.threat.dropped)
         return (
             f"every device shares keys and masks with {self.degree} neighbours; {self.threshold} "
-            f"of them reconstruct a secret. If {self.threat} collude and up to "
+            f"of them reconstruct a secret. Should {self.threat} collude and up to "
             f"{self.threat.dropped} others drop out, wherever chance puts them on the ring, and "
             "one more is expelled, a secret is revealed with a probability of at most "
             f"{log2(planned.revealed)}, the honest are not all linked with {log2(planned.split)}, "
