@@ -385,8 +385,8 @@ class ActiveSecAgg(SecAgg):
             raise UsageError(
                 f"with --security active at most {self.tolerated} of {parameters.devices} devices "
                 f"may collude, and should {self.threat} do so, a round has up to "
-                f"{self.colluding_in_sum} of them, but for 2^-{parameters.security_bits}: lower --gamma, or let more "
-                "devices take part in a round"
+                f"{self.colluding_in_sum} of them, but for 2^-{parameters.security_bits}: lower "
+                "--gamma, or let more devices take part in a round"
             )
 
     @classmethod

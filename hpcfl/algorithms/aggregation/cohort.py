@@ -204,8 +204,8 @@ class Floor(Promise):
             )
         return (
             f"{cohort}, of which at least {self.least} survive, or devices refuse to unmask. "
-            f"Should {self.threat} collude, each of the {devices} cohorts then has at least {self.floor} "
-            f"honest survivors, whoever drops out, but for a probability of "
+            f"Should {self.threat} collude, each of the {devices} cohorts then has at least "
+            f"{self.floor} honest survivors, whoever drops out, but for a probability of "
             f"{log2(self.exceeded)}"
         )
 
