@@ -79,6 +79,7 @@ VALUES = {
 }  # fmt: skip
 # Where that value is the one without the option, or all that it would say is said already.
 SAME = {
+    ("advise with more", "accuracy"),  # there are more levels beside the noise than it takes
     ("advise with more", "helpers"),  # none can add the noise
     ("optimize", "constants"),
     ("optimize", "max-rounds"),

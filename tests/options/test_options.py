@@ -240,6 +240,7 @@ def test_what_an_option_is_for_is_said_by_its_field():
     assert pooling._FREE == {
         *("rounds", "max_rounds", "rel_ci", "max_seconds"),
         *("seed", "output", "save_aggregate", "note", "promises", "rounds_repeated"),
+        "scaled_by",  # follows from the others
     }
     assert pooling._GIVEN == {"insecure_seed", "keep_transcript"}
     assert pooling._ANY == {"warmup"}

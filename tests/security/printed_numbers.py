@@ -196,7 +196,7 @@ def threshold(generator):
     """Compare how likely a secret is opened where all are linked with all."""
     plan = Reckoned.draw(generator)
     protocol = plan.made("secagg")
-    found = said(rf"collude(?:,? [^,]* draws,)? but for a probability of {POWER}", protocol, "0")
+    found = said(rf"in collusion but for a probability of {POWER}", protocol, "0")
     true = sum(plan.among(plan.devices)[protocol.topology.threshold :])
     return [too_small("revealed", power(found), true)]
 

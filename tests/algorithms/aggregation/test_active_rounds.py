@@ -96,7 +96,7 @@ def test_what_would_not_be_safe_is_refused(options, sentence):
 
 
 def test_more_colluders_in_a_round_than_are_tolerated_are_refused():
-    with pytest.raises(UsageError, match="at most 3 of 10 devices may collude, and if 20 of 200"):
+    with pytest.raises(UsageError, match="at most 3 of 10 devices may collude, and should 20 of"):
         make("secagg", 10, security="active", gamma=0.1, population=200)
 
 
