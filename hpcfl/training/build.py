@@ -142,6 +142,7 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
         assert isinstance(found, QuantisedProtocol)
         return found
 
+    refusal = None
     for _ in range(_TRIES):
         assert isinstance(algorithm, PrivateAlgorithm)
         noisy = replace(options, sigma=_MORE_NOISE * algorithm.sigma, noise_multiplier=None)
@@ -149,13 +150,14 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
         algorithm = make_algorithm(chosen, make_federation(chosen, sizes, dim))
         try:
             planned.check(chosen, algorithm, dim)
-        except UsageError:
-            continue  # with the noise that it takes with so few levels
+        except UsageError as error:
+            refusal = error  # as with so few levels it takes more noise
+            continue
         return chosen
     raise UsageError(
         f"no number of levels leaves room for the noise in the group {options.group}: lower "
         "--clip, the noise, or the number of devices"
-    )
+    ) from refusal
 
 
 def _for_all_rounds(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:

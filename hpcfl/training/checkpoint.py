@@ -132,6 +132,9 @@ def restored(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         stored, before = _object(arrays, "config"), _object(arrays, "asked")
     code = ("algorithm", "aggregate", "model")
     found = together(TrainOptions, path, before, stored, given, FREE, code)
+    if found.get("levels") is None and stored.get("levels") is not None:
+        # Chosen for the rounds that were planned then; another number of them is no other run.
+        found |= {"levels": stored["levels"], "group": stored["group"], "bits": None}
     # Beside the rounds before, unless another place is given.
     return {"output": str(path.parent), **found}
 

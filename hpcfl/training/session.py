@@ -229,6 +229,8 @@ def _run(
                     config["rounds_repeated"] = state.repeated
                 else:
                     training.restore(state)
+                # What chance draws for the rounds to come depends on where the run goes on.
+                planned.check(options, algorithm, weights.size)
             config["promises"] = claims(protocol, algorithm)
             if options.max_seconds is None and options.target_accuracy is None:
                 phases = len(algorithm.phases(protocol))

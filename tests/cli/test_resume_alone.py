@@ -337,6 +337,20 @@ def test_a_training_goes_on_from_its_checkpoint_alone(arguments):
     }
 
 
+def test_more_rounds_than_levels_were_chosen_for_go_on_with_those_levels():
+    """Of users in cohorts with unequal data, a longer run has heavier rounds, and fewer levels."""
+    few = ("fedavg", "--aggregate", "cohort", "--alpha", 0.3, "--bits", 16, "--per-round", 10)
+    few += ("--devices", 30, "--epochs", 1, "--partition", "dirichlet:0.5", "--dropout", 0)
+    trained(*few, "--rounds", 40, "--max-seconds", 0, folder="long")
+    _, checkpoint = trained(*few, "--rounds", 1, "--checkpoint-every", 1, folder="part")
+    levels = [load(f"{folder}/run.h5").config["levels"] for folder in ("part", "long")]
+    assert levels[0] > levels[1]
+    done = json.loads(told("train", "--resume", checkpoint, "--rounds", 2, "--json"))
+
+    assert load(done["path"]).config["levels"] == levels[0]
+    assert load(done["path"]).validated.all()
+
+
 def test_what_is_given_beside_a_checkpoint_must_be_as_it_was():
     _, checkpoint = trained("fedavg", *TRAIN, "--rounds", 1, folder="part")
     for given, sentence in (

@@ -340,6 +340,14 @@ class AggregationProtocol(ABC):
         return 0
 
     @property
+    def stuck(self) -> float:
+        """At most how likely it is that a round cannot end though enough devices stay.
+
+        By whom chance links, or puts on a committee; 0 where nobody depends on a few others.
+        """
+        return 0.0
+
+    @property
     def needed_in_sum(self) -> int:
         """Fewest devices in a sum with which a round ends."""
         return 1 if self.tolerates_dropouts else self.parameters.devices

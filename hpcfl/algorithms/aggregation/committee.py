@@ -139,6 +139,11 @@ class Committee(CodedProtocol):
         Step("result", Pattern.LOCAL),
     )
 
+    @property
+    def stuck(self) -> float:
+        # Members are so many that enough of them stay with all but this probability.
+        return 2.0**-self.parameters.correctness_bits if self.parameters.dropout else 0.0
+
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
         return super().uses(options) | {"correctness_bits"}

@@ -782,6 +782,10 @@ class SecAgg(QuantisedProtocol):
     def needed_in_sum(self) -> int:
         return self.parameters.threshold
 
+    @property
+    def stuck(self) -> float:
+        return self.topology.stuck(self.parameters)
+
     def promises(self) -> list[Promise]:
         return [self.topology.promise(self.parameters), *super().promises()]
 

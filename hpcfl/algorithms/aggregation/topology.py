@@ -174,6 +174,10 @@ class Topology(ABC):
     def promise(self, parameters: Parameters) -> Promise:
         """Return what the topology protects, and how surely."""
 
+    def stuck(self, parameters: Parameters) -> float:
+        """Return at most how likely a survivor has too few neighbours left for a round to end."""
+        return 0.0
+
     @abstractmethod
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> Links:
         """Link the devices that advertised keys; `context` names protocol and round."""
@@ -310,6 +314,11 @@ class RingGraph(Topology):
         return Linked(
             Threat.of(parameters), self.degree, self.threshold, 2.0**-parameters.security_bits
         )
+
+    def stuck(self, parameters: Parameters) -> float:
+        if not parameters.dropout:
+            return 0.0
+        return failures(Threat.of(parameters), self.degree, self.threshold).stuck
 
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> RingLinks:
         return RingLinks(self, public, nonce, context)

@@ -69,10 +69,17 @@ def _ends(protocol: AggregationProtocol, count: int, levels: int | None) -> tupl
     least = fewest_survivors(chosen)
     reason = f"at least {least} of them must stay"
     spare = count - least
+    if spare < 0:
+        return 1.0, reason
     if known.dropout_model == "exact" or not known.dropout:
-        return float(count_of(Fraction(repr(float(known.dropout))), count) > spare), reason
-    dropped = binomial(count, known.dropout, np.arange(count + 1))
-    return float(dropped[spare + 1 :].sum()), reason
+        few = float(count_of(Fraction(repr(float(known.dropout))), count) > spare)
+    else:
+        dropped = binomial(count, known.dropout, np.arange(count + 1))
+        few = float(dropped[spare + 1 :].sum())
+    stuck = chosen.stuck
+    if stuck > few:
+        reason = "chance may leave one of them with too few others: raise --correctness-bits"
+    return min(1.0, few + stuck), reason
 
 
 def fewest_survivors(protocol: AggregationProtocol) -> int:

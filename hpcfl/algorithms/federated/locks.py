@@ -93,6 +93,14 @@ class Locks(PrivateAlgorithm):
                 f"devices of {protocol.name} learn the sum before the server adds its noise to it: "
                 "use --aggregate fedavg, or --variant local"
             )
+        parameters = protocol.parameters
+        by_chance = parameters.dropout > 0 and parameters.dropout_model == "bernoulli"
+        if privacy.variant == "trusted" and by_chance:
+            raise UsageError(
+                "a run that ends because all of a round's users drop out tells that they were few, "
+                "and who takes part must stay secret: give --dropout-model exact, or --variant "
+                "local"
+            )
         if protocol.parameters.devices > federation.participation.per_round:
             raise UsageError(
                 f"locks keeps {protocol.parameters.devices} of "

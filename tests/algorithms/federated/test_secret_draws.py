@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -94,6 +95,30 @@ def test_how_likely_a_round_ends_early_is_found_exactly(name, least, needed, mod
 def test_what_may_end_early_is_refused_whatever_chance_draws(name, options, words):
     with pytest.raises(UsageError, match=f"must stay secret: {name} ends a round early.*{words}"):
         check(federation(name, dropout_model="bernoulli", **options))
+
+
+@pytest.mark.parametrize("model", ["exact", "bernoulli"])
+@pytest.mark.parametrize(
+    ("name", "few"), [("secagg-graph", {}), ("secagg-graph", {"degree": 6}), ("committee", {})]
+)
+def test_rounds_that_chance_may_leave_stuck_count_as_ended_early(name, few, model):
+    """Enough devices stay, but not with each other, or not on the committee."""
+    size = {"devices": 600, "per_round": 300, "dropout": 0.2, "dropout_model": model}
+    with pytest.raises(UsageError, match=r"with too few others: raise --correctness-bits"):
+        check(federation(name, **size, **few))
+    check(federation(name, **size, correctness_bits=50))
+
+
+def test_locks_of_a_trusted_server_has_no_round_in_which_all_may_drop_out():
+    kind = federated.find("locks")
+    for model, variant in itertools.product(("exact", "bernoulli"), ("trusted", "local")):
+        where = federation("fedavg", 50, 20, dropout=0.4, dropout_model=model)
+        options = PrivacyOptions(sigma=1.0, variant=variant)
+        if (model, variant) == ("bernoulli", "trusted"):
+            with pytest.raises(UsageError, match="who takes part must stay secret"):
+                kind.check(where, options)
+        else:
+            kind.check(where, options)
 
 
 @pytest.mark.parametrize("name", ["lightsecagg", "committee"])
