@@ -99,6 +99,16 @@ def together(
     return {**asked, **{name: _plain(value) for name, value in changed.items()}}
 
 
+def chosen(asked: Mapping[str, Any] | None) -> frozenset[str]:
+    """Return the options whose values a run chose itself, for the rounds that it had planned.
+
+    A run that goes on with more of them may have to choose others.
+    """
+    if asked is None or asked.get("levels") is not None:
+        return frozenset()
+    return frozenset(("levels", *(["group"] if asked.get("group") is None else [])))
+
+
 def _checked(about: Option, value: Any) -> Any:
     read = about.read(value)
     about.check(read)

@@ -15,6 +15,7 @@ from hpcfl.options.definition import names
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import schema
 from hpcfl.results.reader import Run
+from hpcfl.results.restoring import chosen
 from hpcfl.results.schema import CHECKPOINT_SUFFIX, Metric
 
 # Options that a launch may change when it goes on, and what follows from them or from going on.
@@ -122,7 +123,8 @@ def _rounds_before(earlier: Run, later: Run) -> int | None:
 
 
 def _identity(run: Run) -> str:
-    options = {name: value for name, value in run.config.items() if name not in _FREE}
+    free = _FREE | chosen(run.asked)
+    options = {name: value for name, value in run.config.items() if name not in free}
     return json.dumps([run.protocol, run.phases, run.devices, options], sort_keys=True)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,15 +132,15 @@ def restored(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         stored, before = _object(arrays, "config"), _object(arrays, "asked")
     code = ("algorithm", "aggregate", "model")
     found = together(TrainOptions, path, before, stored, given, FREE, code)
-    if found.get("levels") is None and stored.get("levels") is not None:
-        # Chosen for the rounds that were planned then; another number of them is no other run.
-        found |= {"levels": stored["levels"], "group": stored["group"], "bits": None}
     # Beside the rounds before, unless another place is given.
     return {"output": str(path.parent), **found}
 
 
-def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
-    """Return the state in a file; a UsageError says that it is not of a run with these options."""
+def load(path: Path, config: Mapping[str, Any], free: Collection[str] = ()) -> Checkpoint:
+    """Return the state in a file; a UsageError says that it is not of a run with these options.
+
+    But for those that are `free`, beside `FREE`.
+    """
     with _reading(path):
         arrays = _arrays(path)
         stored = _object(arrays, "config")
@@ -170,7 +170,8 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
         )
     wanted = json.loads(_bound(config))
     unsaid = stored.keys() & options_of(TrainOptions) - wanted.keys()
-    other = [name for name in (*wanted, *unsaid) if stored.get(name) != wanted.get(name)]
+    bound = [name for name in (*wanted, *unsaid) if name not in free]
+    other = [name for name in bound if stored.get(name) != wanted.get(name)]
     if other:
         name = other[0]
         raise UsageError(

@@ -26,6 +26,7 @@ from hpcfl.options.definition import asked_for, make
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief
 from hpcfl.report.formats import counted, number
+from hpcfl.results.restoring import chosen
 from hpcfl.results.schema import INCOMPLETE, DeviceMetric, Metric
 from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
@@ -219,9 +220,12 @@ def _run(
         try:
             memory.check(protocol, hosts.memory(transport.placement))
             if options.resume is not None:
-                state = checkpoint.load(options.resume, config)
+                # An account counts on the precision of all rounds.
+                private = find(options.algorithm).private
+                free = () if private else chosen(wanted)
+                state = checkpoint.load(options.resume, config, free)
                 _check_unfinished(state, options)
-                if find(options.algorithm).private:
+                if private:
                     state = state.claimed(_rounds_at_risk(state, options))
                     training.restore(state)
                     state.save(options.resume)

@@ -17,6 +17,7 @@ from hpcfl.options.definition import asked_for, make, options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.results.reader import find
+from hpcfl.results.resuming import joined
 
 # Columns that the seeds fix.
 FIXED = (
@@ -337,7 +338,7 @@ def test_a_training_goes_on_from_its_checkpoint_alone(arguments):
     }
 
 
-def test_more_rounds_than_levels_were_chosen_for_go_on_with_those_levels():
+def test_more_rounds_than_levels_were_chosen_for_go_on_with_fewer_levels():
     """Of users in cohorts with unequal data, a longer run has heavier rounds, and fewer levels."""
     few = ("fedavg", "--aggregate", "cohort", "--alpha", 0.3, "--bits", 16, "--per-round", 10)
     few += ("--devices", 30, "--epochs", 1, "--partition", "dirichlet:0.5", "--dropout", 0)
@@ -345,10 +346,13 @@ def test_more_rounds_than_levels_were_chosen_for_go_on_with_those_levels():
     _, checkpoint = trained(*few, "--rounds", 1, "--checkpoint-every", 1, folder="part")
     levels = [load(f"{folder}/run.h5").config["levels"] for folder in ("part", "long")]
     assert levels[0] > levels[1]
-    done = json.loads(told("train", "--resume", checkpoint, "--rounds", 2, "--json"))
+    more = ("--rounds", 40, "--max-seconds", 0)
+    done = json.loads(told("train", "--resume", checkpoint, *more, "--json"))
 
-    assert load(done["path"]).config["levels"] == levels[0]
-    assert load(done["path"]).validated.all()
+    found = load(done["path"])
+    assert (found.config["levels"], bool(found.validated.all())) == (levels[1], True)
+    (together,) = joined([load("part/run.h5"), found])
+    assert together.rounds == 2
 
 
 def test_what_is_given_beside_a_checkpoint_must_be_as_it_was():
