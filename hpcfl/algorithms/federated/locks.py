@@ -95,11 +95,14 @@ class Locks(PrivateAlgorithm):
             )
         parameters = protocol.parameters
         by_chance = parameters.dropout > 0 and parameters.dropout_model == "bernoulli"
-        if privacy.variant == "trusted" and by_chance:
+        # Of b users who are kept, or of all invited if they are fewer, each stays by itself.
+        ends = 2 * math.exp(-parameters.devices * (1 - parameters.dropout))
+        if privacy.variant == "trusted" and by_chance and ends > 2.0**-parameters.security_bits:
             raise UsageError(
                 "a run that ends because all of a round's users drop out tells that they were few, "
-                "and who takes part must stay secret: give --dropout-model exact, or --variant "
-                "local"
+                "and who takes part must stay secret: that is so with a probability of "
+                f"{ends:.2g}, above 2^-{parameters.security_bits}; give a larger "
+                "--per-round, --dropout-model exact, or --variant local"
             )
         if protocol.parameters.devices > federation.participation.per_round:
             raise UsageError(

@@ -497,7 +497,7 @@ def test_exact_dropouts_move_a_sum_by_two_norms_and_no_more():
         ("dp-fedavg", {"mode": "poisson", "dropout": 0.0}, {}, False),
         ("dp-fedavg", {"mode": "exact"}, {}, False),
         ("dp-fedavg", {"protocol": "secagg"}, {"noise": "distributed"}, False),
-        ("locks", {"mode": "poisson", "per_round": 4, "invited": 8}, {}, True),
+        ("locks", {"mode": "poisson", "per_round": 60, "invited": 90, "devices": 120}, {}, True),
         ("locks", {"mode": "poisson", "per_round": 4, "invited": 8}, {"variant": "local"}, False),
     ],
 )

@@ -119,6 +119,8 @@ def test_locks_of_a_trusted_server_has_no_round_in_which_all_may_drop_out():
                 kind.check(where, options)
         else:
             kind.check(where, options)
+    many = federation("fedavg", 400, 60, dropout=0.4, dropout_model="bernoulli")
+    kind.check(many, PrivacyOptions(sigma=1.0, variant="trusted"))
 
 
 @pytest.mark.parametrize("name", ["lightsecagg", "committee"])
