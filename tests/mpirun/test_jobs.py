@@ -210,9 +210,10 @@ def test_memory_of_the_server_and_of_devices_is_told_apart(tmp_path):
     run = load(path)
 
     assert run.resident_bytes.shape == run.peak_bytes.shape == (run.rounds, 3)
-    # At least a sum of five bytes a coordinate, and a masked vector of four, but for what was free.
+    # A sum of five bytes a coordinate, and a masked vector of four, less what was free: up to 2 MB
+    # beside other programs.
     grown = run.peak_bytes - run.resident_bytes
-    assert (grown[0] > [4.5e6, 3.5e6, 3.5e6]).all()
+    assert (grown[0] > [2.5e6, 2e6, 2e6]).all()
     for who, ranks in (("server", slice(1)), ("device", slice(1, None))):
         assert summary[f"{who}_ready_bytes"] == run.resident_bytes[0, ranks].max()
         assert summary[f"{who}_peak_bytes"] == run.peak_bytes[run.measured, ranks].max()
