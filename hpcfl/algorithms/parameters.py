@@ -95,6 +95,11 @@ class Parameters(ProtocolOptions, SeedOptions):
         rate = float(self.pair_probability)
         return -math.expm1(self.neighbours * math.log1p(-rate)) if rate < 1 else 1.0
 
+    @property
+    def drop_by_chance(self) -> bool:
+        """Whether each device drops out with a probability, by itself."""
+        return self.dropout > 0 and self.dropout_model == "bernoulli"
+
     def weight(self, device: int) -> float:
         """Return the weight beta of a device."""
         return 1 / self.devices if self.weights is None else float(self.weights[device])

@@ -224,8 +224,7 @@ class DPFedAvg(PrivateAlgorithm):
         """How likely it is, at most, that a round of a secret sample ends early; see `check`."""
         protocol = self.federation.protocol
         parameters = protocol.parameters
-        by_chance = parameters.dropout > 0 and parameters.dropout_model == "bernoulli"
-        ends = by_chance or protocol.min_devices > 1 or protocol.needed_in_sum > 1
+        ends = parameters.drop_by_chance or protocol.min_devices > 1 or protocol.needed_in_sum > 1
         return 2.0**-parameters.security_bits if ends and _by_chance(self.federation) else 0.0
 
     def _integer_settings(self, rounds: int, survivors: Sequence[int]) -> dict[str, Any]:

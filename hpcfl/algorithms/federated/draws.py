@@ -55,8 +55,7 @@ def early_end(
         chance += drawn[count] * ends
         if drawn[count] * ends > most:
             most, worst = drawn[count] * ends, (count, reason)
-    dropouts = protocol.parameters.dropout > 0 and protocol.parameters.dropout_model == "bernoulli"
-    return EarlyEnd(float(chance), *worst, dropouts)
+    return EarlyEnd(float(chance), *worst, protocol.parameters.drop_by_chance)
 
 
 def _ends(protocol: AggregationProtocol, count: int, levels: int | None) -> tuple[float, str]:

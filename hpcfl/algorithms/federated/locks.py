@@ -94,10 +94,13 @@ class Locks(PrivateAlgorithm):
                 "use --aggregate fedavg, or --variant local"
             )
         parameters = protocol.parameters
-        by_chance = parameters.dropout > 0 and parameters.dropout_model == "bernoulli"
         # Of b users who are kept, or of all invited if they are fewer, each stays by itself.
         ends = 2 * math.exp(-parameters.devices * (1 - parameters.dropout))
-        if privacy.variant == "trusted" and by_chance and ends > 2.0**-parameters.security_bits:
+        if (
+            privacy.variant == "trusted"
+            and parameters.drop_by_chance
+            and ends > 2.0**-parameters.security_bits
+        ):
             raise UsageError(
                 "a run that ends because all of a round's users drop out tells that they were few, "
                 "and who takes part must stay secret: that is so with a probability of "
