@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcfl.cli.options import Group, given, options
-from hpcfl.cli.terminal import json_option, show
+from hpcfl.cli.terminal import json_option, progress_bar, show
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import make, written
 from hpcfl.options.optimize import OptimizeOptions
 from hpcfl.system import outputs
 
 if TYPE_CHECKING:
+    from hpcfl.comm.world import World
     from hpcfl.optimize.estimate import Estimate
     from hpcfl.system.outputs import Kind
 
@@ -49,7 +50,7 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
           --clip-norm 10 --fraction 0.01 --rounds 500 --json
     """
     from hpcfl.comm.world import connect
-    from hpcfl.optimize import constants, estimate
+    from hpcfl.optimize import constants
     from hpcfl.plots import inches_of
 
     asked = make(OptimizeOptions, given(typed))
@@ -60,7 +61,7 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
     told = world.first_alone(
         lambda: {kind: outputs.check(path, kind) for path, kind in written(asked)}
     )
-    estimated = None if asked.dataset is None else estimate.run(world, asked)
+    estimated = None if asked.dataset is None else _estimated(world, asked)
     error: HpcflError | None = None
     if told is not None:
         try:
@@ -74,6 +75,19 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
             )
     # The other ranks learn of an error: a rank that ends alone would leave the job hanging.
     world.settle(error)
+
+
+def _estimated(world: World, asked: OptimizeOptions) -> Estimate | None:
+    """Estimate the constants from data, with a bar on a terminal."""
+    from hpcfl.optimize import estimate
+
+    with progress_bar(1, "devices") as bar:
+
+        def show_turn(done: int, turns: int) -> None:
+            bar.length = turns
+            bar.update(1)
+
+        return estimate.run(world, asked, show_turn)
 
 
 def _answer(

@@ -65,8 +65,16 @@ class Estimate:
         }
 
 
-def run(world: World, asked: OptimizeOptions) -> Estimate | None:
-    """Return an estimate of the constants on rank 0; every rank calls this."""
+def run(
+    world: World,
+    asked: OptimizeOptions,
+    progress: Callable[[int, int], object] = lambda done, turns: None,
+) -> Estimate | None:
+    """Return an estimate of the constants on rank 0; every rank calls this.
+
+    The ranks take their devices in turns, one each at a time; on rank 0, `progress` takes the
+    number of turns that are done, and of all.
+    """
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
 
@@ -87,12 +95,19 @@ def run(world: World, asked: OptimizeOptions) -> Estimate | None:
     where = choose_device(asked.torch_device, neighbour)
     # One column for every device; the others are on other ranks.
     table = np.zeros((len(FIGURES), count))
-    for id in transport.local_devices:
-        seeds = np.random.SeedSequence(asked.seed, spawn_key=(_ESTIMATE, id))
-        again = models.build(name, mine.input_shape, mine.classes, int(seeds.generate_state(1)[0]))
-        gradients = _gradients(model, *mine.samples(id), where)
-        other = models.get_flat(again)
-        table[:, id] = explore(gradients, start, other, asked.estimate_steps, asked.learning_rate)
+    turns = int(np.bincount(placement.homes).max())
+    for turn in range(turns):
+        for id in transport.local_devices[turn : turn + 1]:
+            seeds = np.random.SeedSequence(asked.seed, spawn_key=(_ESTIMATE, id))
+            own = int(seeds.generate_state(1)[0])
+            other = models.get_flat(models.build(name, mine.input_shape, mine.classes, own))
+            gradients = _gradients(model, *mine.samples(id), where)
+            table[:, id] = explore(
+                gradients, start, other, asked.estimate_steps, asked.learning_rate
+            )
+        # So that rank 0, which has no device where there are several ranks, knows how far all are.
+        transport.wait_for_all()
+        progress(turn + 1, turns)
     clip = {} if asked.clip_norm is None else {asked.clip_name: asked.clip_norm}
     summed = transport.sum_to_server(table)
     estimate, error = None, None

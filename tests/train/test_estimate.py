@@ -105,7 +105,9 @@ def test_estimates_are_those_of_a_reference_in_double_precision(spec, steps, mon
         dataset="digits", devices=4, partition=spec, model="softmax", seed=5, clip_norm=2.0,
         estimate_steps=steps, learning_rate=0.3,
     )  # fmt: skip
-    found = estimate.run(World(None), options)
+    told = []
+    found = estimate.run(World(None), options, lambda done, turns: told.append((done, turns)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]  # a single rank takes all devices
     expected = reference("digits", spec, 4, steps, 0.3)
 
     assert found is not None
