@@ -245,7 +245,7 @@ def resources(run: Run, against: str) -> int:
 def holding(run: Run) -> int:
     """Return how many ranks of a run held devices; one process counts as one."""
     ranks = int(run.environment["ranks"])
-    return 1 if ranks == 1 else ranks - run.server_ranks - run.helpers
+    return 1 if ranks == 1 else min(run.devices, ranks - run.server_ranks - run.helpers)
 
 
 def oversubscribed(run: Run) -> bool | None:

@@ -94,6 +94,8 @@ class Summary:
     modelled_round_seconds: Percentiles
     round_seconds_interval: Interval = UNKNOWN  # 95 %, of the median, by ranks
     server_ranks: int = 1
+    ranks: int | None = None  # None where it is not known
+    idle_ranks: int = 0  # that were neither server nor helper, and held no device
     # Resident memory: before the first round, and the largest peak of a measured one; of the
     # largest of the server's ranks, of helpers', and of all others. None where it is not known.
     server_ready_bytes: float | None = None
@@ -158,6 +160,8 @@ def summarise(run: Run, link: LinkModel, target: float | None = None) -> Summary
     survived = run.survived[kept]
     survivors = survived.sum(axis=1)
     servers = run.server_ranks
+    ranks = run.environment.get("ranks")
+    ranks = ranks if type(ranks) is int else None
     # Every phase and, behind them, all of them together.
     up, down, messages_up, messages_down, wall, cpu, modelled = map(
         _with_total, (*(getattr(run, name)[kept] for name in SPENT), run.modelled_seconds(link))
@@ -220,6 +224,8 @@ def summarise(run: Run, link: LinkModel, target: float | None = None) -> Summary
         warnings=warnings([run]),
         files=(str(run.path),),
         server_ranks=servers,
+        ranks=ranks,
+        idle_ranks=max(0, (ranks or 0) - run.devices - servers - run.helpers),
         server_ready_bytes=_largest(run.resident_bytes, slice(1), slice(servers)),
         server_peak_bytes=_largest(run.peak_bytes, kept, slice(servers)),
         helper_ready_bytes=_largest(run.resident_bytes, slice(1), run.helper_ranks),

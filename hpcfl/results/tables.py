@@ -112,6 +112,7 @@ def facts(summary: Summary) -> Facts:
             "validated": f"{summary.rounds_validated}/{summary.rounds_total}",
             "survivors": survivors,
             "transport": summary.transport or "not recorded",
+            "ranks": _ranks(summary),
             "MPI library": summary.mpi_library or _without_mpi(summary),
             "link model": str(summary.link),
             "repeats": launches if summary.repeats > 1 else None,
@@ -125,6 +126,14 @@ def facts(summary: Summary) -> Facts:
 
 def _without_mpi(summary: Summary) -> str:
     return "none (one process)" if summary.transport == "loopback" else "not recorded"
+
+
+def _ranks(summary: Summary) -> str | None:
+    """Return how many ranks there were, where there were several."""
+    if summary.ranks is None or summary.ranks == 1:
+        return None
+    idle = f", of which {summary.idle_ranks} took no part" if summary.idle_ranks else ""
+    return f"{summary.ranks}{idle}"
 
 
 def _of_model(summary: Summary) -> str:

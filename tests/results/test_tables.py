@@ -65,6 +65,17 @@ def test_a_run_is_shown_phase_by_phase(summaries):
     )
 
 
+@pytest.mark.parametrize(
+    ("ranks", "line"),
+    [(1, None), (5, "ranks         5"), (7, "ranks         7, of which 2 took no part")],
+)
+def test_a_run_says_how_many_ranks_it_had_and_had_no_use_for(make_run, ranks, line):
+    path = make_run("run.h5", [simple_record()], environment={"ranks": ranks})
+    lines = render_run(summarise(load(path), LinkModel())).splitlines()
+
+    assert [one for one in lines if one.startswith("ranks ")] == ([] if line is None else [line])
+
+
 def test_a_run_says_what_was_measured_and_what_was_modelled(summaries):
     lines = render_run(summaries[0]).splitlines()
 

@@ -35,6 +35,15 @@ def test_strong_scaling_is_the_bases_seconds_over_those_of_more_ranks(tmp_path):
     assert not at[1].efficiency_interval.known
 
 
+def test_ranks_that_took_no_part_are_not_counted(tmp_path):
+    settings = ((2, 12.0), (5, 4.0), (17, 2.0))
+    found = study([scaled(tmp_path, n, s, devices=8) for n, s in settings], "ranks")
+
+    # Sixteen ranks for eight devices.
+    assert [*points(found)] == [1, 4, 8]
+    assert points(found)[8].efficiency == pytest.approx(12 / 2 / 8)
+
+
 def test_weak_scaling_counts_the_work_that_has_grown(tmp_path):
     settings = ((2, 8, 2.0), (3, 16, 2.5), (5, 32, 4.0))
     runs = [scaled(tmp_path, n, s, devices=d) for n, d, s in settings]
