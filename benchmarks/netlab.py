@@ -1,15 +1,16 @@
-"""A round of `secagg` and of `sparse` over shaped links: measured, and as the link model has it.
+"""Rounds of `secagg`, `sparse` and `common` over shaped links: measured, and as the model has it.
 
-Linux, as root; takes about a minute on two cores that have nothing else to do. Every device has a
-link of its own in a network namespace (docs/netlab.md). Printed are the measured seconds of each
-phase and of the round beside the modelled ones: by the link model, in which every device has a
-processor of its own, and with the computing of all devices shared out over this machine's cores.
-Then how many times as long as `sparse` `secagg` takes: the upload, the round, and the round less
-the way of the model down, which is as dense for both.
+Linux, as root; takes about two minutes on two cores that have nothing else to do. Every device
+has a link of its own in a network namespace (docs/netlab.md). Printed are the measured seconds of
+each phase and of the round beside the modelled ones: by the link model, in which every device has
+a processor of its own, and with the computing of all devices shared out over this machine's cores.
+Then how many times as long as the others `secagg` takes: the upload, the round, and the round less
+the way of the model down, which is as dense for `sparse`. `common` sends two bytes a value, and of
+the model what has changed, as a device that took part in the last round needs no more.
 
 What the many small exchanges of a round take among so many ranks on few cores is in no link model.
 It is measured first, in the same lab: by how much rounds of `cohort` with vectors of 64 coordinates
-take longer than modelled, phase by phase. Added to the model of the two others, it gives the last
+take longer than modelled, phase by phase. Added to the model of the others, it gives the last
 column.
 
     python benchmarks/netlab.py
@@ -23,6 +24,7 @@ import dataclasses
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,20 +37,23 @@ from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.system import disturbances
 
-BASELINE, SPARSE = "secagg", "sparse"
+BASELINE = "secagg"
+OTHERS = {"sparse": (), "common": ("--bits", 16, "--model-update", "changed")}
 # Whose rounds of tiny vectors show what exchanges take.
 CALIBRATION, TINY_DIM = "cohort", 64
 WHOLE = ("round", "round less model")
 LIMIT_SECONDS = 1800
 
 
-def measure(protocol: str, dim: int, asked: argparse.Namespace, folder: Path) -> Run:
+def measure(
+    protocol: str, dim: int, asked: argparse.Namespace, folder: Path, options: Sequence[object] = ()
+) -> Run:
     """Return a run of a protocol in a lab of its own."""
     path = folder / f"{protocol}.h5"
     lab = ["--hosts", asked.hosts, "--rate", asked.rate, "--latency", asked.latency]
     if asked.downlink_rate:
         lab += ["--downlink-rate", asked.downlink_rate]
-    bench = [protocol, "--dim", dim, "--rounds", asked.rounds, "--output", path]
+    bench = [protocol, "--dim", dim, "--rounds", asked.rounds, "--output", path, *options]
     command = [sys.executable, "-m", "hpcfl", "netlab", *lab, "--", "bench", *bench]
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=LIMIT_SECONDS
@@ -129,6 +134,21 @@ def print_costs(run: Run, cost: Costs) -> None:
         print(f"warning: {warning}")
 
 
+def print_ratios(run: Run, base: Costs, cost: Costs) -> None:
+    """Print how many times as long as a run the baseline takes."""
+    print(
+        f"\n{BASELINE + ' over ' + run.protocol:<18}   measured   modelled   on these cores", end=""
+    )
+    print("   with exchanges")
+    names = [*run.phases, *WHOLE]
+    for row in (names.index("masked_input"), -2, -1):
+        ratios = [
+            getattr(base, field.name)[row] / getattr(cost, field.name)[row]
+            for field in dataclasses.fields(Costs)
+        ]
+        print("{:<18} {:10.2f} {:10.2f} {:16.2f} {:16.2f}".format(names[row], *ratios))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=25)
@@ -148,22 +168,18 @@ def main() -> None:
         folder = asked.output or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         tiny = costs(measure(CALIBRATION, TINY_DIM, asked, folder), link)
-        runs = {name: measure(name, asked.dim, asked, folder) for name in (BASELINE, SPARSE)}
+        runs = {
+            name: measure(name, asked.dim, asked, folder, options)
+            for name, options in {BASELINE: (), **OTHERS}.items()
+        }
     exchanges = tiny.measured - tiny.shared
     print(f"exchanges of a round take {1e3 * exchanges[-2]:.1f} ms")
     cost = {name: costs(run, link, exchanges) for name, run in runs.items()}
     for name, run in runs.items():
         print_costs(run, cost[name])
 
-    print(f"\n{BASELINE} over {SPARSE}   measured   modelled   on these cores   with exchanges")
-    base, sparse = cost[BASELINE], cost[SPARSE]
-    names = [*runs[SPARSE].phases, *WHOLE]
-    for row in (names.index("masked_input"), -2, -1):
-        ratios = [
-            getattr(base, field.name)[row] / getattr(sparse, field.name)[row]
-            for field in dataclasses.fields(Costs)
-        ]
-        print("{:<18} {:10.2f} {:10.2f} {:16.2f} {:16.2f}".format(names[row], *ratios))
+    for other in OTHERS:
+        print_ratios(runs[other], cost[BASELINE], cost[other])
     for name, run in runs.items():
         kept = run.measured
         up = run.bytes_up[kept].sum(axis=1).max(axis=1)
