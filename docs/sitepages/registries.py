@@ -13,9 +13,10 @@ from hpcfl.algorithms.aggregation.base import FOR_ALL, AggregationProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.comm.phases import Pattern, Role, Step
 from hpcfl.errors import UsageError
-from hpcfl.learning import datasets, models
+from hpcfl.learning import models
 from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
 from hpcfl.options.definition import options_of
+from hpcfl.options.names import DATASETS, FILES
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.rounds.build import build, without_dropouts
@@ -170,10 +171,10 @@ def training() -> str:
     sets = [
         (
             code(name),
-            "files" if name in datasets.FILES else "none",
-            code(models.DEFAULT_MODELS[name]),
+            "files" if name in FILES else "none",
+            code(kind.model),
         )
-        for name in datasets.NAMES
+        for name, kind in DATASETS.items()
     ]
     given = [
         f"## {name}\n\n{table(('option', 'value'), _settings(chosen))}"

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcfl.options.names import MODELS
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 # Names that are defined in modules which load NumPy; tests compare them.
-MODELS = (*("softmax", "2nn", "adult-lr", "adult-nn", "mnist-cnn", "cifar-cnn", "femnist-cnn"),)
 PARTITIONS = ("iid", "shards", "two-digit", "dirichlet:", "writer")
 DOWNLOADS = ("mnist", "cifar10", "adult")
 PHASES = (
@@ -96,7 +97,7 @@ NAMES: dict[str, Callable[[str | None], Iterable[str]]] = {
     "plan": _plans,
     "columns": _columns,
     "where": _keys,
-    "model": lambda command: MODELS,
+    "model": lambda command: tuple(MODELS),
     "partition": lambda command: PARTITIONS,
     "dropout_phase": lambda command: PHASES,
     "name": lambda command: DOWNLOADS,

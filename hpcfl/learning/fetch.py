@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcfl.errors import HpcflError, MissingPackageError, UsageError, no_such
 from hpcfl.learning import cifar10
 from hpcfl.learning.base import find_data_dir, sha256
-from hpcfl.learning.datasets import MADE_OF, NAMES
+from hpcfl.options.names import DATASETS
 from hpcfl.system import outputs
 
 CHUNK = 2**16
@@ -126,11 +126,12 @@ def _why_not(name: str, data_dir: Path | None) -> str:
             "https://github.com/TalwalkarLab/leaf; copy the folders data/train and data/test that "
             f"this makes to {folder}/femnist/train and {folder}/femnist/test"
         )
-    if name in MADE_OF:
-        return f"{name} is made of {MADE_OF[name]}: hpcfl data fetch {MADE_OF[name]} gets its files"
-    if name in NAMES:
+    if name not in DATASETS:
+        return str(no_such("data set to download called", name, DOWNLOADS))
+    of = DATASETS[name].folder
+    if of is None:
         return f"the data set {name} needs no files: there is nothing to download"
-    return str(no_such("data set to download called", name, DOWNLOADS))
+    return f"{name} is made of {of}: hpcfl data fetch {of} gets its files"
 
 
 def _is_there(download: Download, data_dir: Path) -> bool:

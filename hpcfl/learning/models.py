@@ -23,18 +23,6 @@ from hpcfl.system.plugins import load_object
 if TYPE_CHECKING:
     from torch import nn
 
-DEFAULT_MODELS = {
-    "mnist": "2nn",
-    "digits": "softmax",
-    "cifar10": "cifar-cnn",
-    "femnist": "femnist-cnn",
-    "styled-mnist": "softmax",
-    "adult": "adult-lr",
-    "adult-raw": "adult-lr",
-    "synthetic": "softmax",
-}
-"""The model that each data set is trained with unless another one is asked for."""
-
 # Hidden sizes of the fully connected models. A logistic regression is a softmax regression with
 # bias: two classes have two outputs. Paper (c) does not print the hidden sizes of its three-layer
 # ReLU network, nor which layers it counts; two hidden layers of 64 and 32 are ours.

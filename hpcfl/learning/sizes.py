@@ -12,19 +12,11 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UsageError
-from hpcfl.learning import datasets, models
+from hpcfl.learning import models
+from hpcfl.options.names import DATASETS, MODELS
 from hpcfl.system.plugins import load_object
 
-# The data set that each model is for, which says how large its inputs are, and that of the others.
-_FOR = {
-    "softmax": "mnist",
-    "2nn": "mnist",
-    "mnist-cnn": "mnist",
-    "cifar-cnn": "cifar10",
-    "femnist-cnn": "femnist",
-    "adult-lr": "adult",
-    "adult-nn": "adult",
-}
+# The data set that functions of a user's own are for.
 _FOR_OWN = "digits"
 
 
@@ -47,24 +39,24 @@ def parameters(model: str) -> int:
         If there is no such model or data set, or what the function returns has no parameters.
     """
     name, at, data = model.partition("@")
-    if at and data not in datasets.SAMPLES:
+    if at and data not in DATASETS:
         raise UsageError(
             f"--model is {model!r}, and there is no data set {data!r}; there are "
-            f"{', '.join(datasets.SAMPLES)}"
+            f"{', '.join(DATASETS)}"
         )
-    shape, classes = datasets.SAMPLES[data or _FOR.get(name, _FOR_OWN)]
+    kind = DATASETS[data or MODELS.get(name, _FOR_OWN)]
     if ":" not in name:
-        return sum(layer.parameters for layer in models.layers(name, shape, classes))
+        return sum(layer.parameters for layer in models.layers(name, kind.shape, kind.classes))
     try:
         function = load_object(name)
-        arguments = () if _can_be_called(function) else (shape, classes)
+        arguments = () if _can_be_called(function) else (kind.shape, kind.classes)
         found = function(*arguments)
         count = _count(found)
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot load the model {name}: {models.cause(error)}") from error
     if arguments and _is_module(found):
         # Which also gives lazy layers their sizes.
-        count = models.parameter_count(models.check_own(name, found, shape, classes))
+        count = models.parameter_count(models.check_own(name, found, kind.shape, kind.classes))
     if count is None or count < 1:
         raise UsageError(
             f"{name} must return a torch.nn.Module, arrays in a list or a dict, or a number of "

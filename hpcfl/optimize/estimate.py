@@ -22,6 +22,7 @@ from hpcfl.benchmark.session import devices_on
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import HpcflError
+from hpcfl.options.names import DATASETS
 from hpcfl.options.optimize import OptimizeOptions
 from hpcfl.training import clients
 
@@ -89,7 +90,7 @@ def run(
         return None
 
     single_thread()
-    name = asked.model or models.DEFAULT_MODELS[dataset]
+    name = asked.model or DATASETS[dataset].model
     model = models.build(name, mine.input_shape, mine.classes, asked.seed)
     start = models.get_flat(model)
     where = choose_device(asked.torch_device, neighbour)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, Section, again, option
+from hpcfl.options.names import DATASETS
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import CommonOptions, RunOptions
 
@@ -121,10 +122,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     dataset: str = option(
         "digits",
         "Data set; digits and synthetic need no files, and styled-mnist those of mnist.",
-        choices=(
-            *("digits", "synthetic", "mnist", "cifar10", "adult", "adult-raw", "femnist"),
-            "styled-mnist",
-        ),
+        choices=tuple(DATASETS),
         section=Section.WHAT,
     )
     data_dir: Path | None = option(

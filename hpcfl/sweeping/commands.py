@@ -12,6 +12,7 @@ from hpcfl.comm.world import World
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import Option, OptionGroup, options_of
+from hpcfl.options.names import DATASETS, FILES
 from hpcfl.options.training import TrainOptions
 from hpcfl.rounds import usage
 from hpcfl.rounds.observer import RoundObserver
@@ -183,7 +184,6 @@ class Train(Command):
         return resolved(rest, given.get("preset"))
 
     def unused(self, options: TrainOptions) -> Set[str]:
-        from hpcfl.learning.datasets import FILES
         from hpcfl.training.defaults import unused
 
         return unused(options) | (set() if options.dataset in FILES else {"data_dir"})
@@ -194,11 +194,10 @@ class Train(Command):
         find(name)
 
     def describe(self, options: TrainOptions) -> Described:
-        from hpcfl.learning.models import DEFAULT_MODELS
         from hpcfl.training.build import make_config
 
         assert options.devices is not None  # which every plan says
-        model = options.model or DEFAULT_MODELS[options.dataset]
+        model = options.model or DATASETS[options.dataset].model
         try:
             config = make_config(options, options.devices, model, dim=0)
         except HpcflError:

@@ -8,8 +8,8 @@ from typing import Any
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.federated import REGISTRY, find
 from hpcfl.errors import UsageError, no_such
-from hpcfl.learning.datasets import FILES
 from hpcfl.options.definition import make, options_of, stated
+from hpcfl.options.names import FILES
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.rounds import usage

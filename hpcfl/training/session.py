@@ -23,6 +23,7 @@ from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.definition import asked_for, make
+from hpcfl.options.names import DATASETS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief
 from hpcfl.report.formats import counted, number
@@ -140,9 +141,7 @@ def check(options: TrainOptions, devices: int) -> None:
 
 
 def _model(options: TrainOptions) -> str:
-    from hpcfl.learning import models
-
-    return options.model or models.DEFAULT_MODELS[options.dataset]
+    return options.model or DATASETS[options.dataset].model
 
 
 def _protocol(options: TrainOptions, devices: int) -> AggregationProtocol:
@@ -280,12 +279,12 @@ def _run(
 
 def _expected_dim(name: str, options: TrainOptions) -> int:
     """Return the number of parameters that a model has, if the data are as they are published."""
-    from hpcfl.learning import datasets, models
+    from hpcfl.learning import models
 
-    shape, classes = datasets.SAMPLES[options.dataset]
+    kind = DATASETS[options.dataset]
     if ":" not in name:
-        return sum(layer.parameters for layer in models.layers(name, shape, classes))
-    return models.parameter_count(models.build(name, shape, classes, options.seed))
+        return sum(layer.parameters for layer in models.layers(name, kind.shape, kind.classes))
+    return models.parameter_count(models.build(name, kind.shape, kind.classes, options.seed))
 
 
 def _check_outputs(output: Path) -> None:

@@ -41,7 +41,6 @@ def offered(*words):
 
 
 def test_names_that_are_known_without_numpy_are_those_that_there_are():
-    assert models.NAMES == completing.MODELS
     assert [kind.partition(":")[0] for kind in partition.KINDS] == [
         kind.rstrip(":") for kind in completing.PARTITIONS
     ]

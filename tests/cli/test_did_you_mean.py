@@ -17,6 +17,7 @@ from hpcfl.learning import datasets, models, partition
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.compare import METRICS
 from hpcfl.options.definition import options_of
+from hpcfl.options.names import DATASETS
 from hpcfl.plots import KINDS
 from hpcfl.reproduce import ARTEFACTS
 from hpcfl.results.columns import COLUMNS
@@ -93,7 +94,7 @@ def test_a_key_of_a_plan_that_is_almost_right_is_named(key):
 
 
 @pytest.mark.parametrize(("find", "names"), [
-    (datasets.load, datasets.NAMES),
+    (datasets.load, tuple(DATASETS)),
     (lambda name: models.build(name, (4,), 2, 0), models.NAMES),
     (lambda name: partition.make(name, datasets.load("synthetic"), 2, 0), partition.KINDS[:3]),
 ])  # fmt: skip

@@ -9,7 +9,8 @@ from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli import COMMANDS
 from hpcfl.cli.options import DefinedOption
-from hpcfl.learning import datasets, models
+from hpcfl.learning import models
+from hpcfl.options.names import DATASETS
 from hpcfl.plots import KINDS
 from hpcfl.results import attributes, schema
 from hpcfl.results.columns import COLUMNS
@@ -141,7 +142,7 @@ def test_servers_of_several_ranks_are_declared_by_those_that_the_option_names():
     [
         (registries.algorithms, [f"## {name}" for name in REGISTRY]),
         (registries.training, [f"## {name}" for name in PRESETS]),
-        (registries.training, [f"| `{name}` |" for name in datasets.NAMES]),
+        (registries.training, [f"| `{name}` |" for name in DATASETS]),
         (registries.training, [f"`{name}`" for name in models.NAMES]),
         (registries.plans, [f"## {name}" for name in shipped.titles()]),
         (tables.page, [f"| `{name}` | {choice.about}" for name, choice in COLUMNS.items()]),

@@ -8,6 +8,7 @@ import pytest
 from hpcfl.errors import UsageError
 from hpcfl.learning import datasets, models, sizes
 from hpcfl.learning.sizes import parameters
+from hpcfl.options.names import DATASETS, MODELS
 
 OWN = """
 import numpy as np
@@ -81,7 +82,7 @@ def folder(tmp_path, monkeypatch):
 
 def fits(name, data):
     try:
-        models.layers(name, *datasets.SAMPLES[data])
+        models.layers(name, DATASETS[data].shape, DATASETS[data].classes)
     except UsageError:
         return False
     return True
@@ -90,27 +91,28 @@ def fits(name, data):
 @pytest.mark.parametrize("name", models.NAMES)
 def test_a_named_model_has_as_many_as_torch_counts(name):
     pytest.importorskip("torch")
-    some = {sizes._FOR[name], *(data for data in datasets.SAMPLES if fits(name, data))}
-    for data in some:
-        built = models.build(name, *datasets.SAMPLES[data], seed=0)
+    for data in {MODELS[name], *(data for data in DATASETS if fits(name, data))}:
+        kind = DATASETS[data]
+        built = models.build(name, kind.shape, kind.classes, seed=0)
         assert parameters(f"{name}@{data}") == models.parameter_count(built)
-    assert parameters(name) == parameters(f"{name}@{sizes._FOR[name]}")
+    assert parameters(name) == parameters(f"{name}@{MODELS[name]}")
 
 
-@pytest.mark.parametrize("name", datasets.NAMES)
+@pytest.mark.parametrize("name", DATASETS)
 def test_samples_of_every_data_set_have_the_shape_that_is_said(name):
     pytest.importorskip("sklearn")
     try:
         found = datasets.load(name)
     except UsageError as error:
         pytest.skip(str(error))
-    assert datasets.SAMPLES[name] == (found.shape, found.classes)
+    assert (DATASETS[name].shape, DATASETS[name].classes) == (found.shape, found.classes)
 
 
-def test_every_data_set_and_model_is_known():
-    assert {*datasets.SAMPLES} == {*datasets.NAMES}
-    assert {*sizes._FOR} == {*models.NAMES}
-    assert {*sizes._FOR.values()} | {sizes._FOR_OWN} <= {*datasets.SAMPLES}
+def test_every_model_is_for_a_data_set_and_every_data_set_has_a_model():
+    assert (*MODELS,) == models.NAMES
+    assert {*MODELS.values()} | {sizes._FOR_OWN} <= {*DATASETS}
+    assert {kind.model for kind in DATASETS.values()} <= {*MODELS}
+    assert {kind.folder for kind in DATASETS.values()} - {None} <= {*DATASETS}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_what_a_function_returns_is_counted(name, count):
     ("name", "sentence"),
     [
         ("resnet", "no model 'resnet'; choose one of softmax, 2nn"),
-        ("2nn@imagenet", "no data set 'imagenet'; there are mnist"),
+        ("2nn@imagenet", "no data set 'imagenet'; there are digits"),
         ("mnist-cnn@adult", "needs images"),
         ("sized:nothing", "must return a torch.nn.Module, arrays .* not NoneType"),
         ("sized:empty", "at least 1, not 0"),

@@ -22,7 +22,6 @@ from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import UsageError
-from hpcfl.learning import datasets
 from hpcfl.learning.private import SHUFFLES
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import OptionGroup, make, option, options_of, part
@@ -164,7 +163,6 @@ def test_choices_are_those_that_there_are():
     assert set(known["shuffle"].choices) == set(SHUFFLES)
     assert known["variant"].choices == locks.VARIANTS
     assert known["sampling"].choices == participation.MODES
-    assert set(known["dataset"].choices) == set(datasets.NAMES)
     assert set(known["mechanism"].choices) == set(fedsgd_dpc.MECHANISMS)
     assert set(known["noise"].choices) == set(dp_fedavg.NOISES)
     assert set(known["dropout_model"].choices) < set(population.MODELS)

@@ -6,7 +6,7 @@ import os
 import pytest
 from commandline import hpcfl, refusal
 
-from hpcfl.learning.datasets import FILES
+from hpcfl.options.names import FILES
 from hpcfl.slurm.script import ARRAY, KINDS, last_cell
 from hpcfl.sweeping import shipped
 from hpcfl.sweeping.cells import resolve

@@ -1,0 +1,43 @@
+"""Data sets and models: their names, which options offer, and what goes by them.
+
+Apart from the modules that read and build them, which take NumPy and torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DatasetKind:
+    """A data set as its publisher has it."""
+
+    shape: tuple[int, ...]  # of a sample
+    classes: int
+    model: str  # that it is trained with unless another one is asked for
+    folder: str | None = None  # of its files, and the name by which they are fetched; None for none
+
+
+DATASETS = {
+    "digits": DatasetKind((1, 8, 8), 10, "softmax"),
+    "synthetic": DatasetKind((64,), 10, "softmax"),
+    "mnist": DatasetKind((1, 28, 28), 10, "2nn", "mnist"),
+    "cifar10": DatasetKind((3, 32, 32), 10, "cifar-cnn", "cifar10"),
+    "adult": DatasetKind((108,), 2, "adult-lr", "adult"),
+    "adult-raw": DatasetKind((108,), 2, "adult-lr", "adult"),
+    "femnist": DatasetKind((1, 28, 28), 62, "femnist-cnn", "femnist"),
+    "styled-mnist": DatasetKind((1, 28, 28), 10, "softmax", "mnist"),
+}
+FILES = tuple(name for name, kind in DATASETS.items() if kind.folder is not None)
+"""Data sets that are read from files."""
+
+# The data set that each model is for, which says how large its inputs are.
+MODELS = {
+    "softmax": "mnist",
+    "2nn": "mnist",
+    "adult-lr": "adult",
+    "adult-nn": "adult",
+    "mnist-cnn": "mnist",
+    "cifar-cnn": "cifar10",
+    "femnist-cnn": "femnist",
+}
