@@ -35,6 +35,7 @@ _DIM = 165_000
 _PROTOCOLS = ("secagg", "sparse")
 _BYTES_PAPER = {"secagg": ["0.66"] * 4, "sparse": ["0.08", "0.082", "0.083", "0.083"]}
 _ALPHA = 0.1
+_TOLERANCE = 0.03  # of Table I: of "around 8.2 x", and of a largest value of few rounds
 # Section VII.
 _LOCAL: dict[str, Any] = {
     "epochs": 5,
@@ -102,15 +103,21 @@ def _bench(setting: Setting, context: Context) -> Mapping[str, Any]:
 
 
 def _compare_bytes(results: Sequence[Result]) -> list[Line]:
+    """Compare uploads; of sparse the largest, as the paper says that it reports."""
     lines = []
     for one in results:
-        protocol, devices = one.setting["protocol"], one.setting["devices"]
-        printed, mean = _BYTES_PAPER[protocol][_DEVICES.index(devices)], one.found["mean_bytes"]
-        if "alpha" in one.setting:
-            what = f"sparse, N = {devices}, a pair's probability alpha / N: a device's upload"
-        else:
-            what = f"{protocol}, N = {devices}: a device's upload"
-        lines.append(_as_printed(what, printed, mean / 1e6))
+        protocol, devices, rounds = (
+            one.setting[name] for name in ("protocol", "devices", "rounds")
+        )
+        printed = _BYTES_PAPER[protocol][_DEVICES.index(devices)]
+        largest, mean = one.found["largest_bytes"] / 1e6, one.found["mean_bytes"] / 1e6
+        if protocol == "secagg":
+            lines.append(_as_printed(f"secagg, N = {devices}: a device's upload", printed, largest))
+            continue
+        changed = ", a pair's probability alpha / N" if "alpha" in one.setting else ""
+        what = f"sparse, N = {devices}{changed}: the largest upload of {rounds} rounds"
+        line = _as_printed(what, printed, largest)
+        lines.append(replace(line, ours=f"{line.ours} (mean {mean:.4f})"))
     return [*lines, *_compare_rise(results)]
 
 
@@ -118,8 +125,11 @@ def _as_printed(what: str, printed: str, ours: float) -> Line:
     """Compare a number of megabytes with one that is printed with so many digits, or to 3 %."""
     digits = len(printed.partition(".")[2])
     if f"{ours:.{digits}f}" != printed:
-        why = "by formula; see the lines with a pair's probability of alpha / N"
-        return within(what, float(printed), ours, 0.03, "MB", why)
+        why = (
+            "by formula: even the mean, 4 d p + d / 8, is 2 % above what is printed; with a pair's "
+            "probability of alpha / N the mean is what is printed (below)"
+        )
+        return within(what, float(printed), ours, _TOLERANCE, "MB", why)
     return says(what, f"{printed} MB", f"{ours:.4f} MB", True)
 
 
@@ -128,27 +138,28 @@ def _compare_rise(results: Sequence[Result]) -> list[Line]:
     found: dict[bool, dict[int, float]] = {False: {}, True: {}}
     for one in results:
         if one.setting["protocol"] == "sparse":
-            found["alpha" in one.setting][one.setting["devices"]] = one.found["mean_bytes"] / 1e6
+            uploads = found["alpha" in one.setting]
+            uploads[one.setting["devices"]] = one.found["largest_bytes"] / 1e6
     lines = []
     for changed, uploads in found.items():
         if len(uploads) < len(_DEVICES):
             continue
-        values = [uploads[devices] for devices in _DEVICES]
-        expected = [
+        means = [
             _DIM * (sparse_readings.inclusion(devices, _pairs(devices, changed)) + 1 / 32) * 4e-6
             for devices in _DEVICES
         ]
         name = "alpha / N" if changed else "alpha / (N - 1), eq. 13"
         lines.append(
             says(
-                f"sparse, N = 25 to 100, a pair's probability {name}: upload, with its expectation",
+                f"sparse, N = 25 to 100, a pair's probability {name}: the largest upload, with the "
+                "expected mean",
                 "rises from 0.08 to 0.083 MB",
-                ", ".join(f"{one:.4f}" for one in values)
-                + f" MB (expected: {', '.join(f'{one:.4f}' for one in expected)})",
-                expected == sorted(expected),
-                "impossible with eq. 13: p = 1 - (1 - alpha / (N - 1))^(N - 1), and with it "
-                "4 d p + d / 8, falls with N; with alpha / N instead it rises, and comes out as "
-                "printed (below)",
+                ", ".join(f"{uploads[devices]:.4f}" for devices in _DEVICES)
+                + f" MB (expected: {', '.join(f'{one:.4f}' for one in means)})",
+                means == sorted(means),
+                "impossible with eq. 13: p = 1 - (1 - alpha / (N - 1))^(N - 1), and with it the "
+                "mean, 4 d p + d / 8, falls with N; with alpha / N instead it rises, and the means "
+                "are what is printed (below), though the paper says that it prints the largest",
             )
         )
         lines.append(
@@ -156,7 +167,7 @@ def _compare_rise(results: Sequence[Result]) -> list[Line]:
                 f"N = 25, a pair's probability {name}: secagg / sparse",
                 8.2,
                 4e-6 * _DIM / uploads[25],
-                0.015,
+                _TOLERANCE,
                 "x",
                 "by formula, as above",
             )
@@ -619,7 +630,7 @@ ARTEFACTS = (
     Artefact(
         "sparse-secagg/table-1",
         "Bytes a device sends in a round",
-        {"paper": Scale("d = 165,000; means of 3 rounds", _bytes_settings(3), 2)},
+        {"paper": Scale("d = 165,000; 3 rounds", _bytes_settings(3), 2)},
         _run,
         _compare_bytes,
     ),
