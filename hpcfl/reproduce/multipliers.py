@@ -102,7 +102,8 @@ def compare(results: Sequence[Result]) -> list[Line]:
         nearly += [f"{name}, {where}" for where in fitting[1]]
         whole += [f"{name}, {where}" for where in fitting[2]]
     why = (
-        f"with two digits for {'; '.join(whole) or 'none'}"
+        "possible: the text names neither rounds nor delta; with two digits for "
+        f"{'; '.join(whole) or 'none'}"
         if whole or nearly
         else "impossible for every way to sample, delta and conversion that was tried"
     )

@@ -578,10 +578,14 @@ def _compare_exposure(results: Sequence[Result]) -> list[Line]:
         for dropout in _DROPOUTS
     )
     what = "alpha = 0.2, N = 100: coordinates with one honest contributor, 33 and 34 colluding"
+    where = (
+        f"it comes out with {' or '.join(fitting)} only" if fitting else "impossible, by formula"
+    )
     lines = [
-        Line(what, "0.07 %", told, MATCHES, f"with {' or '.join(fitting)} only")
-        if fitting
-        else Line(what, "0.07 %", told, DIFFERS, "impossible with any of these, by formula")
+        # The text: the dropout rate is 0.3 unless another one is named.
+        Line(what, "0.07 %", told, DIFFERS, f"{where}; the text has dropout 0.3")
+        if f"{sparse_readings.DROPOUT:g}" not in {one.rpartition(" ")[2] for one in fitting}
+        else Line(what, "0.07 %", told, MATCHES)
     ]
     for dropout in _DROPOUTS:
         slope = at("contributors", dropout, 0.1) / (0.1 * (1 - dropout) * 67)

@@ -103,8 +103,8 @@ def test_readings_name_those_that_reach_what_is_printed():
     )
     assert "contradict the text; with the least changes" in told
     assert "72 ways to count a round none come" in far.why_bytes
-    assert "1 x is among them" in near.why_time
-    assert "2 x is not among them" in far.why_time
+    assert "1 x is within 10% of that with N = " in near.why_time
+    assert "2 x is within 10% of none of them" in far.why_time
     assert read(results[3:], 15.8, 1.0, runs, runs).lines == ()
 
 
@@ -129,7 +129,8 @@ def test_a_reading_that_gives_both_multipliers_decides():
     assert (both.verdict, both.ours) == (MATCHES, "1")
     assert "fixed size, 20 of 100 clients, 24 rounds at delta 1e-05 (2020)" in both.why
     nearly = multipliers.compare([result(1)])[-1]
-    assert (nearly.verdict, nearly.why) == (MATCHES, "with two digits for none")
+    assert nearly.verdict == MATCHES
+    assert nearly.why.endswith("with two digits for none")
     assert multipliers.compare([result(0)])[-1].verdict == DIFFERS
 
 
