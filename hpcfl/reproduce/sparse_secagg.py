@@ -514,7 +514,7 @@ def _draw_overlap(results: Sequence[Result]) -> list[Panel]:
         for one in results
         if "overlap" in one.found and not {*_OPTIONS} & {*one.setting}
     }
-    return [Panel("", "rounds", "coordinates that a pair has in common, %", curves)]
+    return [Panel("", "rounds", "coordinates in common, %", curves)]
 
 
 def _exposed(setting: Setting, context: Context) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 import itertools
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.plots import KINDS, chosen, exposure, framed, panels, queries, style, winners
+from hpcfl.reproduce import ARTEFACTS
+from hpcfl.reproduce.store import Store
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 
@@ -28,6 +31,7 @@ CASES = [
     for size in ("column", "page")
 ]
 RANKS = 40
+KEPT = Path(__file__).parent.parent.parent / "results" / "reproduction"
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +127,7 @@ def test_texts_are_read_and_cover_neither_each_other_nor_data(runs, kind, count,
 def test_figures_of_speed_up_can_be_read_too(tmp_path, against, count, size):
     places = [2**k for k in range(count)]
     found = [
-        scaled(tmp_path, 1 + k, 9 / k + 0.01, cores=600, protocol=protocol)
+        scaled(tmp_path, 1 + k, 9 / k + 0.01, cores=600, protocol=protocol, devices=places[-1])
         if against == "ranks"
         else scaled(tmp_path, 1, 9 / k + 0.01, cores=600, protocol=protocol, threads=k)
         for k in places
@@ -132,18 +136,37 @@ def test_figures_of_speed_up_can_be_read_too(tmp_path, against, count, size):
     assert_readable(chosen("scaling", {"size": size, "against": against}).draw(found), "scaling")
 
 
+@pytest.mark.parametrize("id", [id for id, one in ARTEFACTS.items() if one.draw is not None])
+def test_labels_of_figures_of_what_was_run_again_are_inside_and_apart(id):
+    artefact = ARTEFACTS[id]
+    found = Store(KEPT, id.partition("/")[0]).results(artefact)
+    if found is None:
+        pytest.skip("nothing is kept of it")
+    figure = panels.draw(artefact.draw(found[1]))
+
+    renderer = laid_out(figure)
+    assert overlapping(words_of(figure), renderer) == []
+    assert_inside(figure, words_of(figure), renderer)
+
+
+def assert_inside(figure, texts, renderer):
+    # The layout is solved to a pixel, of a hundred an inch.
+    for text in texts:
+        box = text.get_window_extent(renderer)
+        assert box.x0 >= -1, text
+        assert box.x1 <= figure.bbox.x1 + 1, text
+        assert box.y0 >= -1, text
+        assert box.y1 <= figure.bbox.y1 + 1, text
+
+
 def assert_readable(figure, kind):
     renderer = laid_out(figure)
     ticks = [tick_labels(axis) for one in figure.axes for axis in (one.xaxis, one.yaxis)]
     every = [*words_of(figure), *(label for labels in ticks for label in labels)]
 
     assert overlapping(every, renderer) == []
+    assert_inside(figure, every, renderer)
     for text in every:
-        box = text.get_window_extent(renderer)
-        assert box.x0 >= -0.5, text
-        assert box.x1 <= figure.bbox.x1 + 0.5, text
-        assert box.y0 >= -0.5, text
-        assert box.y1 <= figure.bbox.y1 + 0.5, text
         assert text.get_size() >= 7, text
     for legend in figure.legends:
         box = legend.get_window_extent(renderer)

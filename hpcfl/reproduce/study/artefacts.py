@@ -210,7 +210,7 @@ def _real_panels(results: Sequence[Result]) -> list[Panel]:
     across = "links up and down, Mbit/s"
     return [
         Panel("", across, "seconds of a round", seconds, True, True, intervals),
-        Panel("", across, "measured over modelled seconds", ratios, True),
+        Panel("", across, "measured / modelled", ratios, True),
     ]
 
 

@@ -62,8 +62,10 @@ AGAIN = "results/again"
 # Parts that train, and so need data.
 _TASKS = tuple(f"training-{task.model}-{task.partition}" for task in training.TASKS)
 _TRAINED = {"epsilon", *_TASKS}
+# Training is the same for the same seeds.
+_SEEDS = "runs of other seeds (`hpcfl train --seed`) whose interval does not overlap with this one"
 # The interval of a ratio is within launches, and says nothing about the next one (docs/method.md,
-# Statistics), which has been outside it on the same machine: two launches of finding 11 gave
+# Statistics), which has been outside it on the same machine: two launches with 16 bits gave
 # 0.600 and 0.605, beside [0.623, 0.687]. What docs/artifact.md calls the same is within 25 %.
 _LAUNCHES = (
     "a ratio that lies more than 25 % beyond either end of its interval, in the median over three "
@@ -121,7 +123,8 @@ def _hidden(evidence: Evidence) -> Finding:
         f"`cohort` {shown['cohort']:.3g} %, of `common` {shown['common']:.3g} % and of `secagg` "
         f"{shown['secagg']:.3g} %. `common` sends {more:.2f} times the bytes of `sparse`.",
         ("hidden",),
-        "`hpcfl attack` on a recorded round that recovers another share",
+        "`hpcfl attack` on recorded rounds (`hpcfl bench sparse --keep-transcript`) that recovers "
+        "another share, by more than a tenth of this one in the mean of three rounds",
     )
 
 
@@ -154,11 +157,13 @@ def _rounds(evidence: Evidence) -> Finding:
         "Rounds more than `secagg` needs, mean over the seeds with its 95 % interval, each seed "
         f"with the same partition and dropouts. {'; '.join(told)}.",
         _TASKS,
-        "an interval that does not overlap with this one",
+        _SEEDS,
     )
 
 
 def _signed(estimate: Estimate) -> str:
+    if estimate.low == estimate.high:
+        return f"{estimate.value:+.1f} with every seed"
     return f"{estimate.value:+.1f} [{estimate.low:+.1f}, {estimate.high:+.1f}]"
 
 
@@ -185,16 +190,10 @@ def _bytes_to_target(evidence: Evidence) -> Finding:
     told = []
     fewer: dict[str, list[Estimate]] = {way: [] for way in training.WAYS[1:]}
     for task, found in _trained(evidence):
-        whole = mean_of(
-            [
-                _megabytes(one)
-                for one in found
-                if one.setting["protocol"] == "secagg" and one.found["reached"]
-            ]
-        )
+        whole = mean_of([_megabytes(one) for one in found if _whole(one)])
         for way, estimates in fewer.items():
             estimates.append(paired(found, way, _megabytes, lambda ours, all_: all_ / ours))
-        parts = [f"`{way}` {estimates[-1]} times less" for way, estimates in fewer.items()]
+        parts = [f"`{way}` {_every(some[-1], 'times less')}" for way, some in fewer.items()]
         told.append(f"{task.title}: `secagg` {whole} MB, {', '.join(parts)}")
     ends = sorted(one.value for one in fewer["sparse"])
     times = " to ".join(dict.fromkeys(f"{end:.1f}" for end in (ends[0], ends[-1])))
@@ -203,8 +202,51 @@ def _bytes_to_target(evidence: Evidence) -> Finding:
         "Sent by all devices until the accuracy is reached, means over seeds, compared seed by "
         f"seed. {'; '.join(told)}.",
         _TASKS,
-        "an interval that does not overlap with this one",
+        _SEEDS,
     )
+
+
+def _every(estimate: Estimate, words: str) -> str:
+    """Return a mean over the seeds in words; where all were the same it has no interval."""
+    return f"{estimate} {words}" + " with every seed" * (estimate.low == estimate.high)
+
+
+def _time_to_target(evidence: Evidence) -> Finding:
+    told = []
+    ends = []
+    for task, found in _trained(evidence):
+        whole = mean_of([_protocol_seconds(one) for one in found if _whole(one)])
+        training_ = mean_of(
+            [one.found["modelled_seconds_of_training"] for one in found if _whole(one)]
+        )
+        parts = []
+        for way in training.WAYS[1:]:
+            ratio = paired(found, way, _protocol_seconds, operator.truediv)
+            parts.append(f"`{way}` {_every(ratio, 'times as long')}")
+            ends += [ratio.value] if way == "sparse" else []
+        told.append(
+            f"{task.title}: `secagg` {whole} s, {', '.join(parts)}; training {training_} s more"
+        )
+    times = " to ".join(dict.fromkeys(f"{end:.2f}" for end in (min(ends), max(ends))))
+    return Finding(
+        f"To an accuracy, SparseSecAgg's rounds last {times} times as long as SecAgg's, less the "
+        "training",
+        "Modelled seconds of all rounds until the accuracy is reached, over links of 100 Mbit/s, "
+        "less those of the slowest device's training in each round, which is the same work for "
+        f"all; means over seeds, compared seed by seed. {'. '.join(told)} (measured beside other "
+        "programs).",
+        _TASKS,
+        f"{_SEEDS}, by more than 25 %",
+    )
+
+
+def _whole(one: Result) -> bool:
+    return one.setting["protocol"] == "secagg" and bool(one.found["reached"])
+
+
+def _protocol_seconds(one: Result) -> float:
+    found = one.found
+    return float(found["modelled_seconds"] - found["modelled_seconds_of_training"])
 
 
 def _megabytes(one: Result) -> float:
@@ -236,7 +278,8 @@ def _devices(evidence: Evidence) -> Finding:
         f"From 100 to 1,000 devices, d = {costs.DEVICES_DIM:,}, CPU seconds of a device of "
         f"`secagg` grow by {complete} ({state}), those of `secagg-graph` by {graph}.{since}",
         ("devices",),
-        _LAUNCHES,
+        f"{_LAUNCHES}; what is predicted here `hpcfl bench secagg --devices 1000 --dim "
+        f"{costs.DEVICES_DIM}` measures",
     )
 
 
@@ -275,13 +318,11 @@ def _links(evidence: Evidence) -> Finding:
     ]
     first = {}
     for rate in costs.UPLINKS:
-        took = {
-            name: spread(_at(evidence, name)["modelled_seconds"][f"{rate}"]).value for name in whole
-        }
-        best = min(took, key=lambda name: took[name])
+        took = {name: spread(_at(evidence, name)["modelled_seconds"][f"{rate}"]) for name in whole}
+        best = min(took, key=lambda name: took[name].value)
         first[rate] = (best, took[best], took["secagg"])
     parts = [
-        f"{rate} Mbit/s: `{best}` {seconds:.3g} s (`secagg` {others:.3g} s)"
+        f"{rate} Mbit/s: `{best}` {seconds} s (`secagg` {others} s)"
         for rate, (best, seconds, others) in first.items()
         if rate in (1, 10, 100, 1_000)
     ]
@@ -319,7 +360,8 @@ def _real(evidence: Evidence) -> Finding:
         f"median over the protocols and their range: {'; '.join(parts)}. All devices compute on "
         "the cores of one machine, and the faster the links the more of a round that is.",
         ("real-links",),
-        "a ratio outside the range",
+        "medians over the protocols that differ from these by more than 25 %, in the median over "
+        "three launches",
     )
 
 
@@ -337,9 +379,12 @@ def _narrow(evidence: Evidence) -> Finding:
 
 
 def _noise(evidence: Evidence) -> Finding:
-    cost = evidence.costs.ratio(
-        "device_cpu_seconds", ("secagg", {"noise_multiplier": 1.0}), ("secagg", {})
-    )
+    cost = _noise_ratio(evidence, "secagg")
+    others = [
+        f"`{name}` {_noise_ratio(evidence, name)}"
+        for name in ("cohort", "common", "assisted")
+        if _carries_noise(evidence, name)
+    ]
     sent = (
         _at(evidence, "secagg", noise_multiplier=1.0)["bytes_up"]
         / _at(evidence, "secagg")["bytes_up"]
@@ -362,13 +407,28 @@ def _noise(evidence: Evidence) -> Finding:
             f"[{100 * lost.low:+.2f}, {100 * lost.high:+.2f}]"
         )
     return Finding(
-        f"Noise that devices add themselves takes {cost.value:.1f} times a device's computing",
-        f"With discrete Gaussian noise a device of `secagg` takes {cost} times the CPU seconds, "
-        f"and sends {sent:.3g} times the bytes. Accuracy against that of DP-FedAvg whose trusted "
-        f"server adds the noise, at the same proven epsilon: {'; '.join(parts)}.",
+        f"Noise that devices add themselves takes {cost.value:.1f} times a device's computing in "
+        "SecAgg",
+        f"With discrete Gaussian noise a device of `secagg` takes {cost} times the CPU seconds"
+        f"{''.join(f', of {other}' for other in others)}, and sends {sent:.3g} times the bytes. "
+        "With the noise of a trusted server a round costs what it does without any. Accuracy "
+        "against that of DP-FedAvg whose trusted server adds the noise, at the same proven "
+        f"epsilon: {'; '.join(parts)}.",
         ("noise", "epsilon"),
         f"accuracies whose interval does not overlap with this one, or {_LAUNCHES}",
     )
+
+
+def _noise_ratio(evidence: Evidence, name: str) -> Estimate:
+    return evidence.costs.ratio("device_cpu_seconds", (name, {"noise_multiplier": 1.0}), (name, {}))
+
+
+def _carries_noise(evidence: Evidence, name: str) -> bool:
+    try:
+        _noise_ratio(evidence, name)
+    except Missing:
+        return False
+    return True
 
 
 def _short_vectors(evidence: Evidence) -> Finding:
@@ -401,6 +461,7 @@ _FINDINGS: tuple[Callable[[Evidence], Finding], ...] = (
     _hidden,
     _rounds,
     _bytes_to_target,
+    _time_to_target,
     _devices,
     _short_vectors,
     _dropouts,
