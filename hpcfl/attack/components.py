@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +22,7 @@ Numbers = NDArray[np.int64]
 
 # What a count may be off from its mean, in standard errors: by chance once in 1.7 million times.
 STANDARD_ERRORS = 5
+RARE = 1 / 1.7e6
 
 LARGEST = 3
 # Values that are searched at once: what takes a few hundred MB.
@@ -39,6 +41,7 @@ class Sums:
     correct: int = 0  # those of them with the sum of the true values
     beyond: int = 0  # those that are not the whole sum of a coordinate, which is allowed
     by_chance: float = 0.0  # expected small ones of those tried that are not a true sum
+    right_by_chance: float = 0.0  # expected ones of these that equal it all the same
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class ExpectedCount:
     # The part of the sent values, before colluders, dropouts and links are drawn. None where
     # devices dropped out before they shared keys, or where no closed form is known.
     before: float | None
+    # Expected values that are still masked and yet equal the true one: few bits are soon guessed.
+    by_chance: float = 0.0
 
     @property
     def low(self) -> float:
@@ -64,7 +69,8 @@ class ExpectedCount:
     @property
     def high(self) -> float:
         """The largest."""
-        return self.count + STANDARD_ERRORS * self.standard_error
+        chance = most_by_chance(self.by_chance)
+        return self.count + STANDARD_ERRORS * self.standard_error + chance
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,11 @@ class Findings:
     contributors: tuple[int, float, int]  # fewest, mean and most of them in one of these sums
     sums: list[Sums]  # what was recognised, by size
     unresolved: int  # values that are in none of the recognised sums
+    untried: int  # those of them at coordinates of which not all subsets were tried
+    # Probability, on average, that what is still masked is as small as a value.
+    small_by_chance: float
+    # Values of which no mask is left, as a comparison with the true ones tells, recognised or not.
+    unmasked: int
     # The part of what it sent that was recovered alone and is correct, of the honest survivor with
     # the smallest part, in the median, and with the largest.
     by_device: tuple[float, float, float]
@@ -99,13 +110,20 @@ class Findings:
 
     @property
     def agrees(self) -> bool:
-        """Whether the number of correct single values is the predicted one, within its error."""
-        return self.prediction.low <= self.alone.correct <= self.prediction.high
+        """Whether as many values have no mask left as predicted, within the error."""
+        return self.prediction.low <= self.unmasked <= self.prediction.high
 
     @property
     def beyond(self) -> int:
         """Number of correct sums, single values included, beyond those that are allowed."""
         return sum(one.beyond for one in self.sums)
+
+    @property
+    def learned(self) -> bool:
+        """Whether these are more than chance explains."""
+        right = most_by_chance(sum(one.right_by_chance for one in self.sums))
+        # With a subset that is right by chance, what it leaves of its component is right, too.
+        return self.beyond > 2 * right
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the values themselves, for JSON."""
@@ -158,12 +176,16 @@ def attack(transcript: Transcript, largest: int = LARGEST) -> Findings:
     sums = [Sums(size) for size in range(1, largest + 1)]
     values = [np.empty((0, 3), np.int64)]
     alone = np.zeros(transcript.parameters.devices, np.int64)
-    unresolved = sent
+    unresolved, untried, unmasked = sent, 0, 0
+    reach = sum(one.coordinates.size * (2 * bounds[one.device] + 1) for one in remainders)
     for entries in _parts(remainders, transcript.truth, bounds, dim):
         counts = np.bincount(entries.coordinates, minlength=dim)
         contributors += counts
         _check_sums(entries, group, dim)
         trials = search(entries.coordinates, entries.elements, entries.bounds, group, largest)
+        _, bare = _judge(entries, np.arange(entries.truth.size)[:, np.newaxis], group)
+        unmasked += int(np.count_nonzero(bare))
+        left_alone = np.zeros(entries.truth.size, np.bool_)
         for trial, tally in zip(trials, sums, strict=True):
             _, right = _judge(entries, trial.sets, group)
             whole = counts[entries.coordinates[trial.sets[:, 0]]] == tally.size
@@ -176,7 +198,11 @@ def attack(transcript: Transcript, largest: int = LARGEST) -> Findings:
             # Those that are components are not uniform.
             uniform = trial.tested - int(np.count_nonzero(right))
             tally.by_chance += trial.by_chance * uniform / max(1, trial.tested)
+            tally.right_by_chance += uniform / group.modulus
             unresolved -= trial.sets.size
+            left_alone[trial.untried] = True
+            left_alone[trial.sets] = False
+        untried += int(np.count_nonzero(left_alone))
         singles = trials[0].sets[:, 0]
         found, right = _judge(entries, trials[0].sets, group)
         values.append(
@@ -198,6 +224,9 @@ def attack(transcript: Transcript, largest: int = LARGEST) -> Findings:
         contributors=(int(reached.min()), float(reached.mean()), int(reached.max())),
         sums=sums,
         unresolved=unresolved,
+        untried=untried,
+        small_by_chance=reach / (sent * group.modulus),
+        unmasked=unmasked,
         by_device=(float(min(parts)), float(np.median(parts)), float(max(parts))),
         prediction=predict(adversary, transcript),
         values=np.concatenate(values),
@@ -215,7 +244,22 @@ def predict(adversary: Adversary, transcript: Transcript) -> ExpectedCount:
         colluding = Threat.of(parameters).colluding
         model = config["dropout_model"]
         before = protocol.alone_before(Population(parameters.devices, colluding, dropout, model))
-    return ExpectedCount(count, error, before)
+    sent = sum(values.size for values in transcript.truth.values())
+    by_chance = max(0.0, sent - count) / adversary.protocol.summed_in.modulus
+    return ExpectedCount(count, error, before, by_chance)
+
+
+def most_by_chance(expected: float) -> int:
+    """Return what a Poisson count with this mean exceeds once in 1.7 million times at most.
+
+    By Chernoff's bound, as the normal distribution is too narrow for a count of few.
+    """
+    if not expected:
+        return 0
+    count = math.ceil(expected)
+    while expected - count * (1 + math.log(expected / count)) < -math.log(RARE):
+        count += 1
+    return count - 1
 
 
 def _parts(

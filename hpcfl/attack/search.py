@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
@@ -38,6 +38,8 @@ class Trial:
     tested: int = 0  # subsets that were tried
     by_chance: float = 0.0  # how many of these are expected to be small if none is a component
     skipped: int = 0  # coordinates that were left alone
+    # Numbers of the entries there.
+    untried: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def search(
@@ -53,6 +55,7 @@ def search(
     for size in range(1, largest + 1):
         trial = Trial(np.empty((0, size), np.int64))
         found: list[tuple[Numbers, Numbers]] = []
+        untried = [trial.untried]
         for members in _by_count(coordinates, np.flatnonzero(free), size):
             subsets = math.comb(len(members), size)
             by_chance = _by_chance(bounds[members], size, group)
@@ -60,12 +63,14 @@ def search(
             trial.tested += subsets * int(np.count_nonzero(tried))
             trial.by_chance += float(by_chance[tried].sum())
             trial.skipped += int(np.count_nonzero(~tried))
+            untried.append(members[:, ~tried].ravel())
             if tried.any():
                 found.extend(_small(members[:, tried], size, elements, bounds, group))
         if found:
             sets, magnitudes = (np.concatenate(parts) for parts in zip(*found, strict=True))
             trial.small = len(sets)
             trial.sets = _disjoint(sets, magnitudes, coordinates)
+        trial.untried = np.concatenate(untried)
         free[trial.sets] = False
         trials.append(trial)
     return trials

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcfl.attack.components import STANDARD_ERRORS, Findings
+from hpcfl.attack.search import MOST_BY_CHANCE, MOST_SUBSETS
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
@@ -58,6 +59,7 @@ def _prediction(found: Findings) -> dict[str, str]:
         "recovered alone": f"{alone}, {alone / found.sent:.4%} of what was sent, "
         f"{alone / (found.honest * found.dim):.4%} of d",
         "by device": f"{least:.4%} to {most:.4%} of what it sent, median {median:.4%}",
+        **_unrecognised(found),
         "predicted": f"{expected.count:.6g}, {expected.count / found.sent:.4%} of what was sent; "
         + (f"standard error {expected.standard_error:.3g}" if expected.standard_error else exact),
         "agrees": ("yes" if found.agrees else "NO")
@@ -72,6 +74,16 @@ def _prediction(found: Findings) -> dict[str, str]:
     }
 
 
+def _unrecognised(found: Findings) -> dict[str, str]:
+    """Return the line of values that are alone where not all of them were recognised."""
+    if found.unmasked == found.alone.correct:
+        return {}
+    return {
+        "no mask left": f"{found.unmasked}, {found.unmasked / found.sent:.4%} of what was sent, "
+        "recognised or not"
+    }
+
+
 def _meaning(found: Findings) -> list[str]:
     least, mean, most = found.contributors
     several = f"between {least} and {most}, {mean:.3g} on average" if least < most else str(most)
@@ -81,26 +93,50 @@ def _meaning(found: Findings) -> list[str]:
         f"sent it ({several}). Every one of these sums was found, and equals that of the true "
         "values."
     )
-    alone, sole = found.alone, found.alone.correct - found.alone.beyond
+    sole = found.alone.correct - found.alone.beyond
     if sole:
         allowed += f" {sole} of them are a single device's value, as nobody honest else sent it."
-    if not found.beyond:
-        chance = sum(one.found - one.correct for one in found.sums)
-        expected = sum(one.by_chance for one in found.sums)
-        return [
-            allowed,
-            "Beyond that it learned nothing."
-            + (
-                f" {chance} that looked like values or sums are chance ({expected:.3g} expected): "
-                "none of them is true."
-                if chance
-                else ""
-            ),
-        ]
-    sums = sum(one.beyond for one in found.sums[1:])
+    return [allowed, _beyond(found), *_untried(found)]
+
+
+def _beyond(found: Findings) -> str:
+    if found.learned:
+        sums, larger = sum(one.beyond for one in found.sums[1:]), found.unresolved - found.untried
+        lucky = found.alone.right_by_chance
+        guessed = f" (about {lucky:.3g} of them right by chance)" if lucky >= 1 else ""
+        return (
+            f"Beyond that it learned {counted(found.alone.beyond, 'value')} by themselves{guessed}"
+            f", and {counted(sums, 'sum')} of 2 to {found.sums[-1].size} values. Hidden in larger "
+            f"sums: {counted(larger, 'value')}."
+        )
+    nothing = f"Beyond that it {'recognised' if found.untried else 'learned'} nothing."
+    chance = sum(one.found - one.correct + one.beyond for one in found.sums)
+    if not chance:
+        return nothing
+    expected = sum(one.by_chance for one in found.sums)
+    true = "none of them is true"
+    if found.beyond:
+        true = (
+            f"{found.beyond} of them are true, as a guess among so few numbers is at times, and "
+            "with it what it leaves of a sum"
+        )
+    return (
+        f"{nothing} {chance} that looked like values or sums are chance ({expected:.3g} expected): "
+        f"{true}."
+    )
+
+
+def _untried(found: Findings) -> list[str]:
+    """Say of how many values nothing is known, and why."""
+    if not found.untried:
+        return []
     return [
-        allowed,
-        f"Beyond that it learned {counted(alone.beyond, 'value')} by themselves, and "
-        f"{counted(sums, 'sum')} of 2 to {found.sums[-1].size} values. Hidden in larger sums: "
-        f"{counted(found.unresolved, 'value')}.",
+        f"Not recognised, nor shown to be hidden: {counted(found.untried, 'value')}, at "
+        "coordinates of which not all combinations were tried. Values and sums are recognised as "
+        "they are small in the group. What is still masked is as small as a value with a "
+        f"probability of {found.small_by_chance:.2g}, higher where few bits have room for little "
+        f"more than the sum. Where more than {MOST_BY_CHANCE} such accidents are expected at a "
+        f"coordinate, or there are more than {MOST_SUBSETS} combinations, a true one cannot be "
+        "told, and none was tried. Who is alone does not depend on that: a server that knows more "
+        "of the values than their bound may recognise them."
     ]

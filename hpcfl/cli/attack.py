@@ -62,7 +62,7 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
     show(as_json, found.as_dict, lambda: render(found))
     if not found.agrees:
         raise HpcflError(
-            f"{found.alone.correct} values were recovered alone, {found.prediction.count:.6g} are "
+            f"{found.unmasked} values have no mask left, {found.prediction.count:.6g} are "
             "predicted: they differ by more than chance"
         )
 

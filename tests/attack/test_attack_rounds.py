@@ -37,6 +37,7 @@ def check(found, graph):
     assert found.sent == sum(size * count for size, count in sizes.items())
     assert found.unresolved == sum(size * sizes[size] for size in sizes if size > len(found.sums))
     assert found.allowed == len(graph.sets)
+    assert (found.unmasked, found.untried) == (sizes[1], 0)
     assert found.agrees
 
 
@@ -165,7 +166,68 @@ def test_where_a_value_is_not_small_nothing_is_tried():
     found = attack(transcript)
 
     assert [(one.tested, one.skipped, one.found) for one in found.sums] == [(0, 400, 0)] * 3
-    assert found.unresolved == found.sent == 1200
+    assert found.unresolved == found.untried == found.sent == 1200
+    assert "Beyond that it recognised nothing." in render(found)
+
+
+def test_who_is_alone_is_counted_where_few_bits_leave_values_unrecognised():
+    few = {"bits": "16", "levels": None, "alpha": 0.5, "dim": 2000, "gamma": 0.3334}
+    experiment, transcript = recorded("sparse", **few)
+    found, graph = attack(transcript), Graph(experiment, transcript)
+    # Only at coordinates that nobody else sent. One that is masked is right by chance at times.
+    sole = sum(len(set.union(*sets)) == 1 for sets in graph.sets.values())
+    text = " ".join(render(found).split())
+
+    assert experiment.options.group == "ring16"
+    assert found.alone.correct == sole < graph.sizes()[1] - 500
+    assert 0 <= found.unmasked - graph.sizes()[1] < 5
+    assert found.agrees
+    assert found.untried == found.sent - sole
+    assert f"no mask left {found.unmasked}, " in text
+    assert "Beyond that it recognised nothing." in text
+    assert f"Not recognised, nor shown to be hidden: {found.untried} values" in text
+    assert "learned nothing" not in text
+    assert "Hidden in larger sums" not in text
+
+
+def test_untried_values_are_not_said_to_be_hidden_in_larger_sums():
+    few = {"bits": "16", "levels": None, "devices": 60, "gamma": 0.33}
+    _, transcript = recorded("sparse", **few, alpha=0.1, dim=3000)
+    found = attack(transcript)
+    text = " ".join(render(found).split())
+
+    assert found.learned
+    assert 0 < found.untried < found.unresolved
+    larger = found.unresolved - found.untried
+    assert f"Hidden in larger sums: {larger} values. Not recognised, nor shown" in text
+
+
+@pytest.mark.parametrize("largest", [1, 3])
+def test_values_that_few_bits_let_guess_are_not_learned(largest):
+    few = {"bits": "8", "levels": 1, "gamma": 0.3334, "dim": 20000}
+    _, transcript = recorded("secagg", **few)
+    found = attack(transcript, largest)
+
+    assert found.alone.correct == found.alone.beyond > 100
+    assert found.alone.right_by_chance == pytest.approx(found.alone.correct, rel=0.3)
+    assert found.prediction.count == 0
+    assert found.agrees
+    assert not found.learned
+    assert "of them are true, as a guess among so few numbers" in " ".join(render(found).split())
+
+
+@pytest.mark.parametrize("mean", [1e-8, 1e-4, 0.1, 1.0, 10.0, 100.0])
+def test_chance_exceeds_what_it_may_once_in_millions(mean):
+    most = module.most_by_chance(mean)
+
+    def beyond(count):
+        terms = range(count + 1, count + 400)
+        return sum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in terms)
+
+    assert beyond(most) < module.RARE
+    # Not by far more: a wide bound would hide what is wrong.
+    assert most <= mean + 8 * math.sqrt(mean) + 4
+    assert module.most_by_chance(0) == 0
 
 
 @pytest.mark.parametrize(

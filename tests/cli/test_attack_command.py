@@ -80,6 +80,16 @@ def test_the_others_are_said_to_hide_all_but_the_allowed_sums(tmp_path, protocol
     assert "none of them is true" in " ".join(text.split())
 
 
+def test_a_round_with_few_bits_that_agrees_does_not_fail(tmp_path):
+    path = keep(tmp_path, "sparse", "--bits", 16, "--gamma", 0.3334)
+    result = invoke("attack", "components", path)
+
+    assert result.exit_code == 0, result.output
+    assert "agrees            yes" in result.stdout
+    assert "Not recognised, nor shown to be hidden" in result.stdout
+    assert "learned nothing" not in result.stdout
+
+
 def test_findings_that_do_not_agree_fail(tmp_path, monkeypatch):
     path = keep(tmp_path, "sparse")
     monkeypatch.setattr(components, "predict", lambda *_: ExpectedCount(10.0, 1.0, None))
@@ -94,7 +104,7 @@ def test_findings_that_do_not_agree_fail(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("count", "agrees"), [(94, False), (95, True), (105, True), (106, False)])
 def test_the_interval_is_five_standard_errors(count, agrees):
     found = Findings.__new__(Findings)
-    object.__setattr__(found, "sums", [components.Sums(1, correct=count)])
+    object.__setattr__(found, "unmasked", count)
     object.__setattr__(found, "prediction", ExpectedCount(100.0, 1.0, None))
 
     assert found.agrees is agrees
