@@ -299,10 +299,15 @@ class RoundOptions(ProtocolOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bits is not None and self.group not in ("fq", f"ring{self.bits}"):
-            raise UsageError(
-                f"--group {self.group} and --bits {self.bits} are two groups: give one of them"
-            )
+        # That may be the default, to which --bits is the alternative.
+        if self.group != "fq":
+            check_group(self.group, self.bits)
+
+
+def check_group(group: str | None, bits: object) -> None:
+    """Refuse, by UsageError, to be given a group and the bits of another one."""
+    if group is not None and bits is not None and group != f"ring{bits}":
+        raise UsageError(f"--group {group} and --bits {bits} are two groups: give one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,7 +220,8 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     )
     error_feedback: bool = option(
         False,
-        "Add what a device has not sent to its next update (rand-k, top-k; fedavg with common).",
+        "Add what a device has not sent to its next update (rand-k, top-k; fedavg with "
+        "common, or assisted with --shared).",
         label=True,
         section=Section.TRAINING,
     )

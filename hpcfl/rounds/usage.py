@@ -14,7 +14,7 @@ from hpcfl.algorithms.noise import OF_NOISE
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import options_of
-from hpcfl.options.shared import LinkOptions, RoundOptions
+from hpcfl.options.shared import LinkOptions, RoundOptions, check_group
 
 OF_PROTOCOLS = frozenset(options_of(RoundOptions)) | frozenset(options_of(LinkOptions))
 """Options of which a protocol says whether it has a use for them."""
@@ -52,8 +52,10 @@ def refuse(
 ) -> None:
     """Refuse, with a UsageError, an option that is given and `unused`; say which `others` use it.
 
-    A flag that is not set counts as not given: it cannot be typed.
+    A flag that is not set counts as not given: it cannot be typed. A group and the bits of another
+    one are refused, too: only what is given tells that the group is not just the default.
     """
+    check_group(given.get("group"), given.get("bits"))
     for name, value in given.items():
         if name not in unused or value is None or value is False:
             continue

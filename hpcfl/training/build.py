@@ -61,14 +61,14 @@ def most_in_round(options: TrainOptions, per_round: int, devices: int) -> int:
 def check_algorithm(options: TrainOptions, devices: int, dim: int) -> None:
     """Refuse what does not go together, before any data are read."""
     kind = federated.find(options.algorithm)
-    leaves_out = kind.leaves_out or (
-        kind is FederatedAveraging and find(options.aggregate).same_coordinates
-    )
+    summing = find(options.aggregate)
+    same = summing.same_coordinates or (options.shared and summing.can_share)
+    leaves_out = kind.leaves_out or (kind is FederatedAveraging and same)
     if options.error_feedback and not leaves_out:
         raise UsageError(
             f"--error-feedback is for {' and '.join(federated.SPARSIFIED)}, and for fedavg with "
-            f"--aggregate common: with {options.algorithm} and {options.aggregate} no device keeps "
-            "what it has not sent"
+            f"--aggregate common, or assisted with --shared: with {options.algorithm} and "
+            f"{options.aggregate} no device keeps what it has not sent"
         )
     if options.model_update == "changed" and options.server_momentum:
         raise UsageError(

@@ -184,6 +184,9 @@ def test_choices_are_those_that_there_are():
         ({"group": "f2"}, "--group is 'f2'; choose one of fq, ring8, .*, ring32$"),
         ({"bits": 18}, "--bits is '18'; choose one of auto, 8, 12, 16"),
         ({"bits": 16, "group": "ring32"}, "ring32 and --bits 16 are two groups: give one of them"),
+        # The default group, which is given here.
+        ({"bits": 16, "group": "fq"}, "--group fq and --bits 16 are two groups: give one of them"),
+        ({"bits": "auto", "group": "fq"}, "--group fq and --bits auto are two groups"),
         ({"dropout": 0.5}, "below 0.5, as more than half of the devices must stay"),
         ({"clip_norm": 2.0}, "are for dp-fedavg: secagg adds no noise"),
         ({"protocol": "dp-fedavg", "noise_multiplier": -1}, "--noise-multiplier is -1.0"),

@@ -221,6 +221,11 @@ class AggregationProtocol(ABC):
             )
         if parameters.rotate and not self.rotates:
             raise UsageError(f"{self.name} does not rotate vectors: leave out --rotate")
+        if parameters.model_update == "changed" and parameters.shared and self.can_share:
+            raise UsageError(
+                f"--model-update changed is built for common, and not for {self.name} with "
+                "--shared: leave it out, or use common"
+            )
         if parameters.model_update == "changed" and not self.same_coordinates:
             raise UsageError(
                 f"{self.name} changes the model anywhere: --model-update changed is for protocols "
@@ -578,7 +583,8 @@ class QuantisedProtocol(AggregationProtocol):
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"group", "bits", "levels", "clip"}
+        used = {"group", "levels", "clip", *(["bits"] if cls.in_rings else [])}
+        return super().uses(options) | used
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
