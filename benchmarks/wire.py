@@ -12,6 +12,8 @@ import numpy as np
 
 from harness import figure, run
 from hpcfl.comm import envelope
+from hpcfl.options.bench import BenchOptions
+from hpcfl.rounds.build import build
 
 DIM = 165_000
 LONG = 1_663_370
@@ -36,6 +38,12 @@ def all_bytes(devices: int, **options: object) -> float:
     return float(record.bytes_up[:, record.survived].sum(axis=0).mean())
 
 
+def chosen_degree(devices: int) -> int:
+    """Return how many neighbours each of so many devices needs for the default promise."""
+    protocol, _ = build("secagg-graph", BenchOptions(protocol="secagg-graph"), devices, LONG)
+    return int(protocol.settings()["degree"])
+
+
 def main() -> None:
     mean, largest, p = upload_bytes("sparse", 100, locations="bitmap")
     formula = 4 * DIM * p + DIM / 8
@@ -54,7 +62,7 @@ def main() -> None:
     )
     _, narrow_largest, _ = upload_bytes("secagg", 100, bits="16")
     figure("secagg of 16 bits less 2 d", narrow_largest - 2 * DIM, envelope.BYTES, " B")
-    for devices, options in ((25, {}), (100, {}), (100, {"degree": 12})):
+    for devices, options in ((25, {}), (100, {}), (100, {"degree": chosen_degree(100)})):
         sent = all_bytes(devices, **options)
         what = f"all that common of 16 bits sends, N={devices} {options or ''}"
         figure(f"{what} / 4 d of secagg", sent / (4 * LONG), 0.052)
