@@ -205,6 +205,9 @@ class Experiment:
         watching = observer if recorder is None else Together(observer, recorder)
         model = np.zeros(self.updates.dim, np.float32)
         models = model_updates(self.protocol, self.devices)
+        if models is not None and first:
+            # All devices are in every round.
+            models.go_on(np.full(self.devices, first - 1), model)
         last: Aggregate | None = None
 
         def play_one(index: int) -> Played | None:

@@ -1,7 +1,8 @@
 """The state of a training run on disk, from which it goes on as if nothing had happened.
 
-Devices keep nothing from round to round and all random numbers follow from the seed and the number
-of rounds played, so the state is the server's alone.
+Devices keep nothing from round to round but the models that they were sent, and all random numbers
+follow from the seed and the number of rounds played, so the state is the server's alone: it also
+knows who has which model, where only what has changed is sent (``--model-update changed``).
 
 A private run counts what it has cost through its checkpoints. Whoever goes on from one plays again
 what the launch before has played after it, with new noise; so a launch, before it plays, writes
@@ -31,7 +32,7 @@ from hpcfl.report.formats import counted
 from hpcfl.results.schema import CHECKPOINT_SUFFIX
 from hpcfl.system import files, outputs
 
-VERSION = 4
+VERSION = 5
 # What may differ between the run that was interrupted and the one that goes on: some options, and
 # sentences that follow from them.
 FREE = {*names(TrainOptions, resumable=True), "promises"}
@@ -53,6 +54,8 @@ class Checkpoint:
     # from here plays them again.
     at_risk: int = 0
     survivors: tuple[int, ...] = ()  # how many devices are in the sum of each round before
+    # By device, the round whose model it has, where only what has changed is sent; -1 for none.
+    had: tuple[int, ...] = ()
     successor: str = ""  # the later checkpoint of a run that went on from here, if there is one
 
     def claimed(self, rounds: int) -> Checkpoint:
@@ -75,6 +78,7 @@ class Checkpoint:
                 repeated=self.repeated,
                 at_risk=self.at_risk,
                 survivors=np.array(self.survivors, np.int64),
+                had=np.array(self.had, np.int64),
                 successor=np.frombuffer(self.successor.encode(), np.uint8),
                 config=np.frombuffer(_bound(self.config).encode(), np.uint8),
                 asked=np.frombuffer(json.dumps(dict(self.asked)).encode(), np.uint8),
@@ -155,9 +159,14 @@ def load(path: Path, config: Mapping[str, Any], free: Collection[str] = ()) -> C
             repeated=_count(arrays, "repeated"),
             at_risk=_count(arrays, "at_risk"),
             survivors=_counts(arrays, "survivors"),
+            had=_counts(arrays, "had", least=-1),
         )
         if len(checkpoint.survivors) != checkpoint.next_round:
             raise ValueError("its survivors are not those of all rounds")
+        if max(checkpoint.had, default=-1) >= checkpoint.next_round:
+            raise ValueError("its devices have a model that is still to come")
+        if checkpoint.had and len(checkpoint.had) != config.get("devices"):
+            raise ValueError("its models are not those of all devices")
         if arrays["successor"].dtype != np.uint8:
             raise ValueError("its successor is not text")
         successor = arrays["successor"].tobytes().decode(errors="replace")
@@ -224,10 +233,10 @@ def _count(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
     return int(value)
 
 
-def _counts(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
+def _counts(arrays: Mapping[str, NDArray[Any]], name: str, least: int = 0) -> tuple[int, ...]:
     values = arrays[name]
-    if values.ndim != 1 or values.dtype != np.int64 or (values < 0).any():
-        raise ValueError(f"its {name} are not numbers of 0 or more")
+    if values.ndim != 1 or values.dtype != np.int64 or (values < least).any():
+        raise ValueError(f"its {name} are not numbers of {least} or more")
     return tuple(values.tolist())
 
 

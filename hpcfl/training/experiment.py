@@ -115,6 +115,7 @@ class Training:
         self._survivors: list[int] = []
         self._enrolled: Enrolled | None = None
         self._models: ModelUpdates | None = None
+        self._had: tuple[int, ...] = ()  # what an earlier launch knows of them
 
     @property
     def weights(self) -> NDArray[np.float32]:
@@ -133,6 +134,7 @@ class Training:
         self._velocity = checkpoint.velocity[: self._dim]
         self._bytes_up = checkpoint.bytes_up
         self._survivors = list(checkpoint.survivors)
+        self._had = checkpoint.had
         self._algorithm.resume(self._survivors, checkpoint.repeated)
 
     def checkpoint(
@@ -141,6 +143,9 @@ class Training:
         """Return the state between two rounds, at the server; see `Checkpoint`."""
         # Nothing but the model has a velocity.
         velocity = np.append(self._velocity, np.zeros(self._state.size - self._dim))
+        had = self._had
+        if self._models is not None:
+            had = tuple(self._models.kept(self._next_round, self._state).tolist())
         return Checkpoint(
             self._next_round,
             self._state.copy(),
@@ -151,6 +156,7 @@ class Training:
             self._algorithm.repeated,
             at_risk,
             tuple(self._survivors),
+            had,
         )
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
@@ -246,6 +252,8 @@ class Training:
                 protocol.add_noise(noise)
         if self._models is None:
             self._models = model_updates(protocol, self._clients.sizes.size)
+            if self._models is not None:
+                self._go_on(self._models, transport)
         if not with_model:
             protocol.steps = tuple(step for step in protocol.steps if step.phase != "model")
         return play(
@@ -263,6 +271,16 @@ class Training:
             members=participants,
             models=self._models,
             observer=observer,
+        )
+
+    def _go_on(self, models: ModelUpdates, transport: Transport) -> None:
+        """Let every rank know which models its devices have from an earlier launch, if any."""
+        if not transport.tell(len(self._had)):
+            return
+        had = np.array(self._had, np.int64).view(np.uint8) if transport.has_server else None
+        model = self._state.view(np.uint8) if transport.has_server else None
+        models.go_on(
+            transport.broadcast(had).view(np.int64), transport.broadcast(model).view(np.float32)
         )
 
     def _train(

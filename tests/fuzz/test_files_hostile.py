@@ -594,13 +594,13 @@ def test_a_header_of_python_2_is_read_without_a_word(recwarn):
 
 # Checkpoints, reproduced figures
 
-CONFIG = {"dim": 4, "seed": 0}
+CONFIG = {"dim": 4, "seed": 0, "devices": 2}
 
 
 def saved(path, **changes):
     """Write a checkpoint of which some arrays are others, or left out where None."""
     model = np.ones(4, np.float32)
-    state = checkpoint.Checkpoint(2, model, np.zeros(4), 9, CONFIG, {}, 1, 1, (4, 3))
+    state = checkpoint.Checkpoint(2, model, np.zeros(4), 9, CONFIG, {}, 1, 1, (4, 3), (-1, 1))
     state.save(path)
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files} | changes
@@ -617,6 +617,10 @@ def saved(path, **changes):
         {"survivors": np.array([4, -3])},
         {"survivors": np.array([4.0, 3.0])},
         {"survivors": None},
+        {"had": np.array([-2, 0])},
+        {"had": np.array([0, 2])},
+        {"had": np.array([0, 1, 1])},
+        {"had": None},
         {"successor": np.zeros(3)},
         {"successor": None},
         {"next_round": -1},

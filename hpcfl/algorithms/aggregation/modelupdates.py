@@ -34,6 +34,22 @@ class ModelUpdates:
         self._sent: NDArray[np.float32] | None = None
         self._sent_in = self._elsewhere_in = NEVER
 
+    def go_on(self, had: NDArray[np.int64], model: NDArray[np.float32]) -> None:
+        """Take up what `kept` returned in an earlier launch, before `model`, the next one, is sent.
+
+        Every rank calls this. Its copy is the next model at once: what a device lacks of it, it is
+        sent all the same.
+        """
+        self._have, self.received = had.copy(), model.copy()
+
+    def kept(self, index: int, model: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return, at the server, the round whose model each device has before this round.
+
+        It is `NEVER` for those that are to be sent all of `model`, which is this round's.
+        """
+        whole = self._have < self._last_elsewhere(index, model)
+        return np.where(whole, NEVER, self._have)
+
     def begin(self, index: int, ids: Sequence[int]) -> bool:
         """Let these devices be sent the model of a round; return whether all lack the same."""
         self._had = self._have[list(ids)].tolist()
@@ -74,10 +90,15 @@ class ModelUpdates:
         return model if had < self._elsewhere_in else model[self._lacking[had]]
 
     def _note(self, index: int, model: NDArray[np.float32]) -> None:
-        """Keep the model that is sent, and look whether it has changed as all believe."""
+        """Keep the model that is sent, and whether it has changed as all believe."""
+        self._elsewhere_in = self._last_elsewhere(index, model)
+        self._sent, self._sent_in = model.copy(), index
+
+    def _last_elsewhere(self, index: int, model: NDArray[np.float32]) -> int:
+        """Return in which round, up to this one, a model had changed in unknown coordinates."""
         if self._sent is not None:
             changed = model != self._sent
             changed[self._since(self._sent_in, index)] = False
             if changed.any():
-                self._elsewhere_in = index
-        self._sent, self._sent_in = model.copy(), index
+                return index
+        return self._elsewhere_in
