@@ -1,6 +1,6 @@
 """What ranks hold at the peak of a round, beside what `hpcfl predict` says.
 
-python benchmarks/memory.py            several protocols, two minutes
+python benchmarks/memory.py            several protocols, four minutes
 python benchmarks/memory.py --large    d = 50,000,000 on one process and on 5 ranks; 5 GB, 3 minutes
 python benchmarks/memory.py --huge     d = 1,000,000,000 in one process; 13 GB, 4 minutes
 
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from harness import figure
 from hpcfl.options.bench import BenchOptions
@@ -22,29 +23,44 @@ from hpcfl.rounds.build import build
 from hpcfl.rounds.memory import START_BYTES, predict_memory
 
 # Protocol, ranks, devices, coordinates, and other options.
-CASES: tuple[tuple[str, int, int, int, tuple[str, ...]], ...] = (
-    ("fedavg", 1, 100, 1_663_370, ()),
-    ("secagg", 1, 100, 1_663_370, ()),
-    ("secagg", 1, 10, 5_000_000, ("--bits", "16")),
-    ("secagg", 1, 10, 5_000_000, ("--bits", "20")),
-    ("common", 1, 25, 5_000_000, ()),
-    ("sparse", 1, 10, 5_000_000, ()),
-    ("cohort", 1, 25, 5_000_000, ()),
-    ("secagg", 3, 10, 5_000_000, ()),
-    ("secagg", 3, 10, 20_000_000, ()),
-    ("fedavg", 3, 10, 5_000_000, ()),
-    ("cohort", 3, 25, 5_000_000, ()),
+CASES: tuple[tuple[str, int, int, int, dict[str, Any]], ...] = (
+    ("fedavg", 1, 100, 1_663_370, {}),
+    ("secagg", 1, 100, 1_663_370, {}),
+    ("secagg", 1, 10, 5_000_000, {"bits": "16"}),
+    ("secagg", 1, 10, 5_000_000, {"bits": "20"}),
+    ("secagg", 1, 4, 10_000_000, {"rotate": True}),
+    ("secagg", 1, 4, 10_000_000, {"bits": "12", "rotate": True}),
+    ("common", 1, 25, 5_000_000, {}),
+    ("common", 1, 4, 10_000_000, {"model_update": "changed"}),
+    ("sparse", 1, 10, 5_000_000, {}),
+    ("cohort", 1, 25, 5_000_000, {}),
+    ("lightsecagg", 1, 4, 10_000_000, {}),
+    ("secagg", 3, 10, 5_000_000, {}),
+    ("secagg", 3, 10, 20_000_000, {}),
+    ("secagg", 3, 4, 10_000_000, {"rotate": True}),
+    ("fedavg", 3, 10, 5_000_000, {}),
+    ("common", 3, 4, 10_000_000, {"model_update": "changed"}),
+    ("cohort", 3, 25, 5_000_000, {}),
+    ("lightsecagg", 3, 4, 10_000_000, {}),
 )
 
 
-def played(protocol: str, ranks: int, devices: int, dim: int, more: tuple[str, ...]) -> Run:
+def typed(options: dict[str, Any]) -> list[str]:
+    """Return options as they are given on the command line."""
+    words = []
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return words
+
+
+def played(protocol: str, ranks: int, devices: int, dim: int, more: dict[str, Any]) -> Run:
     """Run a job and return its results."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
         launch = ["mpirun", "-n", str(ranks), "--oversubscribe"] if ranks > 1 else []
         command = [
             *(*launch, sys.executable, "-m", "hpcfl", "bench", protocol),
-            *("--devices", str(devices), "--dim", str(dim), "--output", str(path), *more),
+            *("--devices", str(devices), "--dim", str(dim), "--output", str(path), *typed(more)),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return load(path)
@@ -57,23 +73,26 @@ def peaks(run: Run) -> tuple[float, float]:
 
 
 def compare() -> None:
-    print(f"{'':<34} {'MB of the server':>28} {'MB of a device':>29}")
-    print(f"protocol  ranks    N         d  options {'here':>18} predicted {'here':>19} predicted")
+    print(f"{'':<50} {'MB of the server':>28} {'MB of a device':>29}")
+    print(
+        f"protocol    ranks    N         d  {'options':<24} {'here':>7} predicted "
+        f"{'here':>19} predicted"
+    )
     for protocol, ranks, devices, dim, more in CASES:
-        run = played(protocol, ranks, devices, dim, (*more, "--rounds", "1", "--warmup", "1"))
-        options = BenchOptions(protocol=protocol, bits=more[1] if more else None)
+        run = played(protocol, ranks, devices, dim, more | {"rounds": 1, "warmup": 1})
+        options = BenchOptions(protocol=protocol, **more)
         found = predict_memory(build(protocol, options, devices, dim)[0], ranks)
         server, device = peaks(run)
         told = f"{device / 1e6:19.0f} {found.device / 1e6:9.0f}" if found.device else ""
         print(
-            f"{protocol:<9} {ranks:5} {devices:4} {dim:9}  {' '.join(more):<11} "
-            f"{server / 1e6:17.0f} {found.server / 1e6:9.0f} {told}"
+            f"{protocol:<11} {ranks:5} {devices:4} {dim:9}  {' '.join(typed(more)):<24} "
+            f"{server / 1e6:7.0f} {found.server / 1e6:9.0f} {told}"
         )
 
 
 def large() -> None:
     vector = 4 * 50_000_000
-    rounds = ("--rounds", "2", "--warmup", "0")
+    rounds = {"rounds": 2, "warmup": 0}
     server, _ = peaks(played("secagg", 1, 4, 50_000_000, rounds))
     figure("one process, d = 50,000,000, N = 4: vectors", (server - START_BYTES) / vector, 5)
     server, device = peaks(played("secagg", 5, 4, 50_000_000, rounds))
@@ -82,7 +101,7 @@ def large() -> None:
 
 
 def huge() -> None:
-    options = ("--rounds", "1", "--warmup", "0", "--dropout", "0")
+    options = {"rounds": 1, "warmup": 0, "dropout": 0}
     run = played("secagg", 1, 3, 1_000_000_000, options)
     figure("one process, d = 1,000,000,000, N = 3: GB", peaks(run)[0] / 1e9, 22)
     print("validated:", bool(run.validated.all()))

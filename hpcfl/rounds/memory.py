@@ -69,22 +69,32 @@ def predict_memory(protocol: AggregationProtocol, ranks: int, servers: int = 1) 
     independent = SyntheticUpdates(parameters.dim, 0, devices).independent
     vectors = vector * (held if independent else 1)
     rows = protocol.rows_at_peak * row_bytes(protocol, held)
-    # The model that the next round begins with, and the server's sum with what makes it.
-    server = vector + protocol.sum_bytes
-    working = float(protocol.working_bytes)
+    working, models = float(protocol.working_bytes), float(protocol.model_bytes)
+    # The message with the model, until the last device has made its upload; what devices keep from
+    # round to round is not in it.
+    received = 0.0 if models else vector
+    # While rows move, while uploads are summed, while the sum is decoded, and while it is checked.
+    routing = protocol.sum_bytes + received + rows
+    uploading = protocol.sum_bytes + received + max(upload, working)
+    result = float(protocol.result_bytes)
+    checking = float(protocol.total_bytes + protocol.checking_bytes)
     if ranks == 1:
-        received = vector  # the model, until the last device has made its upload
-        upload_phase = received + max(upload, working)
-        most = server + vectors + max(upload_phase, float(protocol.checking_bytes))
+        # With the model that the next round begins with, and the copies of server and devices.
+        always = vector + models + min(models, vector) + vectors
+        most = always + max(uploading, result, checking)
         sent = protocol.inclusion * vector
-        return Memory(START_BYTES + max(most + _kept(sent, most), rows), None, 1)
+        return Memory(START_BYTES + max(most + _kept(sent, most), always + routing), None, 1)
     long = upload > WINDOW_BYTES
     whole = long and not protocol.uploads_in_parts
     windows = 2 * upload if whole else min(2.0 * WINDOW_BYTES, upload * devices)
     frames = upload * min(2, held) if long else min(2.0 * WINDOW_BYTES, upload * held)
-    devices_rank = vectors + max(vector, frames + working, float(protocol.checking_bytes))
+    making = max(vector, frames + working, float(protocol.checking_bytes), received + rows)
+    # Windows stay when the uploads are there.
+    summing = max(float(protocol.sum_bytes), result) + max(vector, windows)
     return Memory(
-        START_BYTES + server + max(vector, windows), START_BYTES + max(devices_rank, rows), ranks
+        START_BYTES + vector + models + summing,
+        START_BYTES + vectors + models + making,
+        ranks,
     )
 
 

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from commandline import refusal
 
@@ -43,9 +45,11 @@ def test_rows_whose_content_is_kept_take_more():
     light, host = protocol("lightsecagg", 100), HostMemory("a", 100, 10**6)
     needed = memory.row_bytes(light, 100)
     assert 100 * 99 * (4 + 16 + 16 + 4) == needed
-    memory.check(light, [HostMemory("a", 100, int(2.5 * needed))])
+    # And a piece of its own.
+    peak = math.ceil((2.5 + 1 / 99) * needed)
+    memory.check(light, [HostMemory("a", 100, peak)])
     with pytest.raises(UsageError, match="exchange rows"):
-        memory.check(light, [HostMemory("a", 100, int(2.5 * needed) - 1), host])
+        memory.check(light, [HostMemory("a", 100, peak - 1), host])
 
 
 def test_a_round_that_survives_deaths_needs_more():

@@ -18,7 +18,7 @@ from hpcfl.algorithms.aggregation.ranges import RangeSum
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels, largest_levels
-from hpcfl.algorithms.rotation import Rotation, butterflies
+from hpcfl.algorithms.rotation import Rotation, butterflies, held_bytes
 from hpcfl.comm.phases import Payload, Step, phase_names, room
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
@@ -338,6 +338,21 @@ class AggregationProtocol(ABC):
     def sum_bytes(self) -> int:
         """Size of the server's sum while vectors are added to it."""
         return 8 * self.parameters.dim
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of the server's sum once it is decoded, and of what else the server keeps of it."""
+        return self.sum_bytes
+
+    @property
+    def result_bytes(self) -> int:
+        """The same while that is made."""
+        return self.total_bytes
+
+    @property
+    def model_bytes(self) -> int:
+        """Size of what a rank keeps of models from round to round, besides the model itself."""
+        return 0
 
     @property
     def working_bytes(self) -> int:
@@ -711,15 +726,32 @@ class QuantisedProtocol(AggregationProtocol):
         return self.summed_in.sums.itemsize * self.parameters.dim
 
     @property
+    def total_bytes(self) -> int:
+        # The integers, of all coordinates; where they are rotated, also the mean turned back.
+        dim = self.parameters.dim
+        return (self.summed_in.dtype.itemsize + 8 * self.parameters.rotate) * dim
+
+    @property
+    def result_bytes(self) -> int:
+        # The mean as it was sent is there while it is turned back.
+        dim = self.parameters.dim
+        return self.total_bytes + self.parameters.rotate * (8 * dim + held_bytes(dim, 8))
+
+    @property
     def working_bytes(self) -> int:
         group, dim = self.summed_in, self.parameters.dim
         words = 0 if group.whole_words else group.dtype.itemsize * dim
-        # Turned back and forth, and its noise.
-        return words + 8 * dim * (self.parameters.rotate + (self.noise is not None))
+        return words + self._turned_bytes + 8 * dim * (self.noise is not None)
+
+    @property
+    def _turned_bytes(self) -> int:
+        """Size of a rotated vector, of float32, and of what it takes to rotate it."""
+        dim = self.parameters.dim
+        return self.parameters.rotate * (4 * dim + held_bytes(dim, 4))
 
     @property
     def checking_bytes(self) -> int:
-        return self.summed_in.dtype.itemsize * self.parameters.dim
+        return self.summed_in.dtype.itemsize * self.parameters.dim + self._turned_bytes
 
     @property
     def repeatable(self) -> bool:

@@ -111,6 +111,13 @@ class CommonCoordinates(SecAgg):
     def inclusion(self) -> float:
         return self.upload_dim / self.parameters.dim
 
+    @property
+    def model_bytes(self) -> int:
+        # See `ModelUpdates`: a copy of the model, and which coordinates of it devices lack.
+        if self.parameters.model_update == "whole":
+            return 0
+        return 4 * self.parameters.dim + 8 * self.upload_dim
+
     def sent_in(self, round_index: int) -> NDArray[np.int64]:
         return coordinates.of_round(self.parameters, round_index)
 

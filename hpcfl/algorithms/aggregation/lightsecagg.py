@@ -146,14 +146,19 @@ class LightSecAgg(CodedProtocol):
 
     @property
     def sum_bytes(self) -> int:
-        # The sums of pieces, from which the masks are recovered, and with them what is recovered.
-        pieces = 8 * self.code.devices * self.code.width
-        return self.summed_in.adder_bytes * self.parameters.dim + pieces
+        return self.summed_in.adder_bytes * self.parameters.dim
+
+    @property
+    def result_bytes(self) -> int:
+        # The sums of pieces, those from which the masks are recovered, and what is recovered.
+        pieces = self.code.devices + self.code.needed + self.code.pieces
+        return self.sum_bytes + 4 * self.code.width * pieces
 
     @property
     def rows_at_peak(self) -> float:
-        # Devices keep the pieces that were in the rows until they know whose are to be added up.
-        return 2.5
+        # Devices keep the pieces that were in the rows until they know whose are to be added up,
+        # and one of their own.
+        return 2.5 + 1 / self.rows_of_device
 
     @property
     def largest_reply(self) -> int:
@@ -243,7 +248,8 @@ class LightSecAggDevice(CodedDevice):
         drawn = FQ.elements([self._mask_key, self._secrets(SEED_BYTES)], counts)
         peers = [*self._transport_keys]
         mine, *coded = code.encode(drawn[: code.dim], drawn[code.dim :], [self.id, *peers])
-        self._pieces[self.id] = mine
+        # A copy: a view would keep the pieces of all.
+        self._pieces[self.id] = mine.copy()
         return self._sealed(peers, coded)
 
     def receive_share_masks(self, senders: Ids, rows: Rows) -> None:
