@@ -29,6 +29,7 @@ from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.bench import DP_FEDAVG
 from hpcfl.options.definition import options_of, part
 from hpcfl.options.shared import DEFAULT_LEVELS, RoundOptions
+from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.report.formats import counted
 from hpcfl.results.linkmodel import LinkModel
@@ -37,8 +38,8 @@ from hpcfl.rounds.build import build
 # In rounds that nothing was fitted to, nine of ten CPU times of devices and servers lay within this
 # of their predictions (docs/prediction.md, "How good it is").
 ERROR = 0.16
-# Devices for which exposure is computed.
-_MOST_EXPOSED = 2_000
+# Most devices for which exposure is computed: probabilities take a table as long as that.
+_MOST_EXPOSED = 10**6
 
 
 @dataclass(frozen=True)
@@ -199,30 +200,22 @@ def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> Non
 def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:
     """Return the share of an honest survivor's sent values that the server learns by itself.
 
-    By formula, for at most 2,000 devices: it takes time quadratic in their number for some
-    protocols, and hardly changes from there on, or falls.
+    By formula. Of more than a million devices so many are taken, with as many senders of a
+    coordinate and neighbours as all have: it is these that matter.
     """
     devices = min(asked.devices, _MOST_EXPOSED)
+    alpha = min(1.0, (asked.alpha or 1.0) * (asked.devices / devices))
     degree = protocol.settings().get("degree")
     if degree is not None and degree >= devices - 1:
         degree = None
-    return _exposed(type(protocol), devices, asked.alpha or 1.0, degree, asked.dropout, asked.gamma)
+    population = Population(devices, count_of(Fraction(repr(asked.gamma)), devices), asked.dropout)
+    return _exposed(type(protocol).masking(devices, alpha, degree), population)
 
 
 @lru_cache(maxsize=4096)
-def _exposed(
-    kind: type[AggregationProtocol],
-    devices: int,
-    alpha: float,
-    degree: int | None,
-    dropout: float,
-    gamma: float,
-) -> float:
-    population = Population(devices, count_of(Fraction(repr(gamma)), devices), dropout)
-    masking = kind.masking(devices, alpha, degree).against(population)
-    closed = masking.closed(population)
-    found = closed.alone_of_dim / closed.sent if closed.sent else 0.0
-    # What sums of tiny probabilities round to.
+def _exposed(masking: Masking, population: Population) -> float:
+    found = masking.against(population).alone_of_sent(population)
+    # Less than that is not told from nothing.
     return found if found > 1e-9 else 0.0
 
 

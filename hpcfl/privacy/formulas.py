@@ -58,10 +58,17 @@ class SparseGraph:
         one of the k - g others does, x**g (1 - x**(k - g)). If all devices are partners, g = h - 1;
         if the k partners are at random, g is hypergeometric.
         """
+        others = survivors - 1
+        if self.degree == self.devices - 1:
+            return self._alone_beside(others)
         g = np.arange(self.degree + 1)
-        given = np.exp(g * self._log_x) * -np.expm1((self.degree - g) * self._log_x)
-        others = (survivors - 1)[:, np.newaxis]
-        return hypergeometric(self.devices - 1, others, self.degree, g) @ given
+        likely = hypergeometric(self.devices - 1, others[:, np.newaxis], self.degree, g)
+        return likely @ self._alone_beside(g)
+
+    def _alone_beside(self, partners: Counts) -> Floats:
+        """Return the same, given how many of its partners are honest and survive."""
+        silent = np.exp(partners * self._log_x)
+        return silent * -np.expm1((self.degree - partners) * self._log_x)
 
     def sole(self, survivors: Counts) -> Floats:
         """Return Pr[a given honest survivor is the only one that sends], for each h.

@@ -53,6 +53,14 @@ class Masking(ABC):
     def closed(self, population: Population) -> Closed:
         """Return the closed forms for these devices, colluders and dropouts."""
 
+    def alone_of_sent(self, population: Population) -> float:
+        """Return the share of the values sent by honest survivors that are exposed alone.
+
+        Kinds whose other closed forms take time quadratic in N have a way past those.
+        """
+        closed = self.closed(population)
+        return closed.alone_of_dim / closed.sent
+
     @abstractmethod
     def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
         """Draw the masks at one coordinate of each sample; see :data:`simulate.Draw`."""
@@ -95,6 +103,13 @@ class InCohorts(Masking):
     def cohort(self) -> int | None:
         return None if self.alpha is None else self.members
 
+    def alone_of_sent(self, population: Population) -> float:
+        # Members are chosen, and put on their ring, by chance: so a member's neighbours are any of
+        # all other devices, and their number alone matters.
+        degree = self.members - 1 if self.degree is None else self.degree
+        survivors, weight = formulas.size_biased(*population.honest_survivors())
+        return float(weight @ formulas.ring_alone(population.devices, degree, survivors))
+
     def closed(self, population: Population) -> Closed:
         members, degree = self.members, self.degree
         honest = honest_in_cohort(population, members)
@@ -102,10 +117,9 @@ class InCohorts(Masking):
         sent = members / population.devices
         sizes: Floats | None
         if degree is None:
-            alone, split, sizes = _at(size == 1, weight), 0.0, np.zeros(members + 1)
+            split, sizes = 0.0, np.zeros(members + 1)
             sizes[size] = weight
         else:
-            alone = float(weight @ formulas.ring_alone(members, degree, size))
             likely = np.flatnonzero(honest > 1e-20)  # the others change nothing
             splits = [formulas.ring_split(members, degree, int(number)) for number in likely]
             # Rounding must not make it more than 1.
@@ -113,7 +127,7 @@ class InCohorts(Masking):
         return Closed(
             contributors=sent * population.mean_honest_survivors,
             sent=sent,
-            alone_of_dim=sent * alone,
+            alone_of_dim=sent * self.alone_of_sent(population),
             sole=float(honest[1]),
             split=split,
             sizes=sizes,
@@ -147,14 +161,22 @@ class BySelection(Masking):
     alpha: float
     degree: int | None = None
 
+    @property
+    def _graph(self) -> formulas.SparseGraph:
+        return formulas.SparseGraph(self.devices, self.alpha, self.degree)
+
+    def alone_of_sent(self, population: Population) -> float:
+        survivors, weight = formulas.size_biased(*population.honest_survivors())
+        return float(weight @ self._graph.alone(survivors)) / self._graph.sent
+
     def closed(self, population: Population) -> Closed:
-        graph = formulas.SparseGraph(self.devices, self.alpha, self.degree)
+        graph = self._graph
         survivors, weight = formulas.size_biased(*population.honest_survivors())
         mean = population.mean_honest_survivors
         closed = Closed(
             contributors=mean * graph.sent,
             sent=graph.sent,
-            alone_of_dim=float(weight @ graph.alone(survivors)),
+            alone_of_dim=graph.sent * self.alone_of_sent(population),
         )
         if self.degree is not None:
             return closed

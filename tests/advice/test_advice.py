@@ -8,7 +8,7 @@ import pytest
 from commandline import hpcfl, refusal
 
 from hpcfl.advice import winners
-from hpcfl.advice.advisor import ERROR, advise, foreign_options
+from hpcfl.advice.advisor import ERROR, advise, exposed_alone, foreign_options
 from hpcfl.advice.tables import _rounded_up, command
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
@@ -21,6 +21,7 @@ from hpcfl.crypto.groups import GROUPS
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.distributions import hypergeometric
+from hpcfl.privacy.population import Population
 from hpcfl.privacy.threat import Threat
 from hpcfl.results import load
 from hpcfl.rounds.build import build
@@ -169,6 +170,27 @@ def test_what_is_asked_for_makes_the_difference():
     assert "cohort" in names(alpha=0.1, devices=1000)
     assert "fedavg" in names(max_exposed=1.0)
     assert names(security="active") == ["secagg"]
+
+
+@pytest.mark.parametrize("devices", [2_001, 10_000])
+def test_what_a_cohort_exposes_is_that_of_all_devices_and_not_of_fewer(devices):
+    asked = AdviseOptions(devices=devices, alpha=10 / devices, max_exposed=1.0)
+    found = {one.protocol: one.exposed_alone for one in advise(asked, KNOWN).choices}
+    population = Population(devices, devices // 10, asked.dropout)
+    closed = find("cohort").masking(devices, asked.alpha, None).closed(population)
+
+    # About 0.19^9: that no other of 10 devices is honest and survives.
+    assert found["cohort"] == pytest.approx(closed.alone_of_dim / closed.sent, rel=1e-6)
+    assert found["cohort"] == pytest.approx(0.19**9, rel=0.1)
+
+
+def test_beyond_a_million_devices_a_cohort_exposes_as_much_as_one_of_its_size():
+    def exposed(devices):
+        asked = AdviseOptions(devices=devices, alpha=8 / devices)
+        cohort, _ = build("cohort", RoundOptions(alpha=asked.alpha), devices, 1000)
+        return exposed_alone(cohort, asked)
+
+    assert exposed(10**8) == pytest.approx(exposed(10**6), rel=1e-4)
 
 
 def test_as_many_bits_as_the_accuracy_needs():

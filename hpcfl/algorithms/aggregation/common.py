@@ -150,6 +150,9 @@ class AllOrNobody(Masking):
         """Where everybody sends."""
         return InCohorts(self.devices, self.degree)
 
+    def alone_of_sent(self, population: Population) -> float:
+        return self.together.alone_of_sent(population)
+
     def closed(self, population: Population) -> Closed:
         found = self.together.closed(population)
         return Closed(

@@ -897,8 +897,7 @@ class SecAgg(QuantisedProtocol):
         """Return the part of what is sent that is alone, before a round is drawn; None: unknown."""
         parameters = self.parameters
         masking = self.masking(parameters.devices, parameters.alpha, self.topology.degree)
-        closed = masking.closed(population)
-        return closed.alone_of_dim / closed.sent
+        return masking.alone_of_sent(population)
 
     def round_context(self, round_index: int) -> bytes:
         """Return the context in which a round's keys are linked."""
