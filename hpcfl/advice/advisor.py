@@ -208,8 +208,21 @@ def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:
     degree = protocol.settings().get("degree")
     if degree is not None and degree >= devices - 1:
         degree = None
-    population = Population(devices, count_of(Fraction(repr(asked.gamma)), devices), asked.dropout)
-    return _exposed(type(protocol).masking(devices, alpha, degree), population)
+    masking = type(protocol).masking(devices, alpha, degree)
+    return _exposed(masking, _population(protocol, devices, asked))
+
+
+def _population(protocol: AggregationProtocol, devices: int, asked: AdviseOptions) -> Population:
+    """Return who colludes with the server and who is missing, of so many devices.
+
+    A server that cheats leaves out as many as the protocol lets it, none of them its own.
+    """
+    colluding = count_of(Fraction(repr(asked.gamma)), devices)
+    if asked.security == "active" and isinstance(protocol, QuantisedProtocol):
+        left_out = asked.devices - protocol.survivors_in_sum
+        # The rate of which just so many of the devices are the whole part.
+        return Population(devices, colluding, (left_out + 0.5) / asked.devices, "targeted")
+    return Population(devices, colluding, asked.dropout)
 
 
 @lru_cache(maxsize=4096)
