@@ -252,16 +252,19 @@ def _with_accuracy(
 ) -> RoundOptions:
     """Return the options with as many levels as the accuracy takes.
 
-    A device rounds its vector times its weight, 1 / N over the divisor, to one of so many levels to
-    a unit: in the vector itself that is an error of the inverse times as much.
+    A UsageError says that there are no such levels, or that nothing makes its rounding finer.
     """
     if "levels" not in kind.uses(options):
+        error = _built(name, options, asked.devices, asked.dim).rounding
+        if asked.accuracy is not None and error > asked.accuracy:
+            raise UsageError(
+                f"it rounds a coordinate of a device by up to {error:.2g}, and has no finer levels"
+            )
         return options
     levels = DEFAULT_LEVELS
     if asked.accuracy is not None:
         coarse = _built(name, replace(options, levels=1, bits=None), asked.devices, asked.dim)
-        per_unit = asked.devices * coarse.divisor / coarse.parameters.clip
-        levels = math.ceil(per_unit / asked.accuracy)
+        levels = math.ceil(coarse.rounding / asked.accuracy)
         if levels > MOST_LEVELS:
             raise UsageError("no integers are as fine as the accuracy takes")
     return replace(options, levels=levels)

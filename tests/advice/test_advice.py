@@ -12,8 +12,10 @@ from hpcfl.advice.advisor import ERROR, advise, exposed_alone, foreign_options
 from hpcfl.advice.tables import _rounded_up, command
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.aggregation.ckks import WeightedVector
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
+from hpcfl.algorithms.aggregation.fedavg import FedAvgDevice
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import OVERHEADS
@@ -273,6 +275,33 @@ def _protocol(choice, asked):
     kinds = {"dropout": float, "gamma": float, "alpha": float, "levels": int, "helpers": int}
     given = {name: kinds.get(name, str)(value) for name, value in given.items()}
     return build(choice.protocol, RoundOptions(**given), asked.devices, asked.dim)[0]
+
+
+def test_an_accuracy_finer_than_what_has_no_levels_rounds_by_is_refused():
+    assert "fedavg" in names(max_exposed=1.0, accuracy=2.0**-23)
+    for accuracy in (1.1e-7, 1e-12):
+        told = reasons(max_exposed=1.0, accuracy=accuracy)
+        assert "rounds a coordinate of a device by up to 1.2e-07" in told["fedavg"]
+
+
+def test_an_accuracy_finer_than_the_steps_of_ckks_is_refused():
+    pytest.importorskip("tenseal")
+    quiet = {"gamma": 0.0, "devices": 64}
+    assert "ckks" in names(**quiet, accuracy=2.0**-23)
+    assert "by up to 1.2e-07" in reasons(**quiet, accuracy=1.1e-7)["ckks"]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ckks"])
+def test_a_device_rounds_by_no_more_than_its_protocol_declares(name):
+    if name == "ckks":
+        pytest.importorskip("tenseal")
+    protocol, _ = build(name, RoundOptions(), 30, 10_000)
+    vector = np.random.default_rng(3).uniform(-1, 1, 10_000).astype(np.float32)
+    device = FedAvgDevice(protocol, 0) if name == "fedavg" else WeightedVector(protocol, 0)
+    _, sent = device.contribution(vector)
+    error = np.abs(30 * sent - vector).max()
+
+    assert protocol.rounding / 4 < error <= protocol.rounding
 
 
 def test_an_accuracy_for_which_32_bits_are_too_few_is_refused():

@@ -321,6 +321,15 @@ class AggregationProtocol(ABC):
         return self.inclusion * planned
 
     @property
+    def rounding(self) -> float:
+        """Largest error of a coordinate of a device that rounding makes, in units of the clip.
+
+        All devices weigh the same. By default a vector is multiplied by its weight, and sent, as
+        float32: the weight and the product are rounded.
+        """
+        return 2.0**-23
+
+    @property
     def largest_message(self) -> int:
         """An upper bound of what a device sends to the server at once, in bytes, less envelope."""
         group = self.summed_in
@@ -657,6 +666,13 @@ class QuantisedProtocol(AggregationProtocol):
     def noisy_integers(self) -> float:
         """Number of integers that a device adds noise to, if there is any: those it sends."""
         return self.inclusion * self.parameters.dim
+
+    @property
+    def rounding(self) -> float:
+        # A vector times its weight, 1 / N over the divisor, is rounded to one of so many levels to
+        # a unit: in the vector itself that is an error of the inverse times as much.
+        parameters = self.parameters
+        return parameters.devices * self.divisor / parameters.clip / parameters.levels
 
     @property
     def threat(self) -> Threat:
