@@ -26,7 +26,11 @@ class AdviseOptions(LinkOptions):
     """What `hpcfl advise` was asked for; see ``hpcfl advise --help``."""
 
     criterion: str = option(
-        "time", "What is to be least.", choices=tuple(CRITERIA), section=Section.WHAT
+        "time",
+        "What is to be least.",
+        typed=("for", "criterion"),  # `for` is a word of Python
+        choices=tuple(CRITERIA),
+        section=Section.WHAT,
     )
     alpha: float | None = again(
         ProtocolOptions,
