@@ -31,7 +31,6 @@ from hpcfl.options.definition import options_of, part
 from hpcfl.options.shared import DEFAULT_LEVELS, RoundOptions
 from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.population import Population, count_of
-from hpcfl.report.formats import counted
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
 
@@ -51,6 +50,7 @@ class Choice:
     prediction: Prediction
     exposed_alone: float  # share of an honest device's values that the server learns by itself
     promises: tuple[str, ...]
+    fewer_helpers: bool  # than it has by default, which is why it may promise less
     left_out: tuple[str, ...]  # of the costs
     noise_multiplier: float | None  # of the noise that devices add; None without epsilon
 
@@ -87,8 +87,8 @@ class Advice:
         if not self.choices:
             return ()
         best, *others = (choice.cost(self.asked.criterion) for choice in self.choices)
-        # Of the modelled seconds only; bytes are exact, and CPU seconds err together.
-        apart = 1 + ERROR if self.asked.criterion == "time" else 1.0
+        # Bytes are exact.
+        apart = 1.0 if self.asked.criterion == "upload" else 1 + ERROR
         return tuple(
             choice.protocol
             for choice, cost in zip(self.choices[1:], others, strict=True)
@@ -181,6 +181,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
         predict(counted, calibration, part(asked, LinkModel), ranks),
         exposed,
         tuple(promise.claim for promise in protocol.promises()),
+        protocol.helpers < kind.default_helpers,
         tuple(counted.cost_notes()),
         multiplier,
     )
@@ -188,9 +189,8 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
 
 def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> None:
     """Refuse what needs parties that there are not, or sends less than is wanted."""
-    if kind.default_helpers > asked.helpers:
-        there = f"there are {asked.helpers}" if asked.helpers else "there are none"
-        raise UsageError(f"it needs {counted(kind.default_helpers, 'helper')}, and {there}")
+    if kind.default_helpers and not asked.helpers:
+        raise UsageError("it needs at least 1 helper, and there are none")
     if kind.sparse_upload and asked.alpha is None:
         raise UsageError("it sends a part of the coordinates, so that the mean is an estimate")
     if asked.dropout and not kind.tolerates_dropouts:
