@@ -76,14 +76,26 @@ def _edges(values: Sequence[float]) -> list[float]:
 
 
 def _title(asked: AdviseOptions) -> str:
+    """Return what is least, and all that decides who qualifies and is first."""
     parts = [f"{_LEAST[asked.criterion]}, predicted"]
     if asked.over != "devices":
         parts.append(f"N = {asked.devices}")
     else:
         parts.append(f"{asked.uplink_mbps:g} Mbit/s up")
+    parts.append(f"{asked.downlink_mbps:g} Mbit/s down")
+    if asked.latency_ms:
+        parts.append(f"{asked.latency_ms:g} ms latency")
     parts.append(f"{100 * asked.dropout:g} % drop out")
+    parts.append(f"{asked.security} server")
+    parts.append(f"{100 * asked.gamma:g} % collude")
+    parts.append(f"at most {100 * asked.max_exposed:g} % exposed alone")
     if asked.helpers:
         parts.append(counted(asked.helpers, "helper"))
     if asked.alpha is not None:
         parts.append(f"alpha = {asked.alpha:g}")
-    return ", ".join(parts)
+    if asked.accuracy is not None:
+        parts.append(f"accuracy {asked.accuracy:g}")
+    if asked.epsilon is not None:
+        parts.append(f"epsilon = {asked.epsilon:g} over {counted(asked.rounds, 'round')}")
+    # Lines are not broken within a part.
+    return ", ".join(part.replace(" ", "\xa0") for part in parts)

@@ -414,13 +414,18 @@ def test_a_map_is_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(winners, "SIZES", (1000, 100_000))
     KNOWN.save(tmp_path / "known.json")
     done = hpcfl(
-        *("advise", "--calibration", tmp_path / "known.json", "--plot", tmp_path / "map.svg")
+        *("advise", "--calibration", tmp_path / "known.json", "--plot", tmp_path / "map.svg"),
+        *("--max-exposed", 1, "--gamma", 0.2, "--epsilon", 8, "--rounds", 7),
     )
 
     assert done.returncode == 0, done.stderr
     drawn = (tmp_path / "map.svg").read_text()
     assert "devices N" in drawn
-    assert f">{names()[0]}<" in drawn
+    assert f">{names(max_exposed=1.0, gamma=0.2, epsilon=8.0, rounds=7)[0]}<" in drawn
+    title = " ".join(drawn.split()).replace("\xa0", " ").replace("&#160;", " ")
+    for assumed in ("at most 100 % exposed alone", "20 % collude", "passive server"):
+        assert assumed in title
+    assert "epsilon = 8 over 7 rounds" in title
 
 
 def test_nothing_that_qualifies_is_said(tmp_path):
