@@ -271,7 +271,7 @@ def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
         more = {"default": None} if about.negative else {}
         return option(f"--{about.dashed}{negative}", about.name, is_flag=True, **kept, **more)
     return option(
-        *(f"--{name}" for name in about.typed or (about.dashed,)),
+        f"--{about.dashed}",
         about.name,
         type=_type(about),
         metavar=f"{metavar}[,...]" if about.type == tuple[int, ...] else metavar,

@@ -28,7 +28,8 @@ class AdviseOptions(LinkOptions):
     criterion: str = option(
         "time",
         "What is to be least.",
-        typed=("for", "criterion"),  # `for` is a word of Python
+        typed="for",  # a keyword of Python
+        formerly=("criterion",),
         choices=tuple(CRITERIA),
         section=Section.WHAT,
     )

@@ -54,8 +54,7 @@ class Option:
     # number has one.
     unit: str = ""
     section: Section = Section.ADVANCED  # under which heading the help has it
-    # Names as they are typed, the first of which is shown, where the field cannot have that name.
-    typed: tuple[str, ...] = ()
+    typed: str = ""  # the name as it is typed, without dashes, where the field cannot have it
     formerly: tuple[str, ...] = ()  # earlier names, as they were typed; they are refused with this
     negative: str = ""  # the flag that says no, without dashes, where neither is the default
     default_text: str = ""  # default in words, where it depends on something
@@ -83,7 +82,7 @@ class Option:
     @property
     def dashed(self) -> str:
         """The name as it is typed, without the dashes in front."""
-        return self.typed[0] if self.typed else self.name.replace("_", "-")
+        return self.typed or self.name.replace("_", "-")
 
     def read(self, value: Any) -> Any:
         """Return a value of the option's type, from text or from what a caller gave.

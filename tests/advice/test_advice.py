@@ -140,13 +140,15 @@ def test_costs_are_those_that_predict_prints(tmp_path, monkeypatch):
             assert one["costs"][criterion] == pytest.approx(found["total"][figure])
 
 
-@pytest.mark.parametrize("name", ["--for", "--criterion"])
-def test_what_is_to_be_least_has_two_names(name, tmp_path):
+def test_what_is_to_be_least_is_for_and_by_its_earlier_name_that_is_said(tmp_path):
     KNOWN.save(tmp_path / "known.json")
-    done = hpcfl("advise", name, "upload", "--calibration", tmp_path / "known.json", "--json")
+    done = hpcfl("advise", "--for", "upload", "--calibration", tmp_path / "known.json", "--json")
 
     assert json.loads(done.stdout)["asked"]["criterion"] == "upload"
-    assert "--for is 'uplod'; did you mean 'upload'?" in refusal("advise", name, "uplod")
+    assert "--for is 'uplod'; did you mean 'upload'?" in refusal("advise", "--for", "uplod")
+    earlier = hpcfl("advise", "--criterion", "upload")
+    assert earlier.returncode == 2
+    assert "Did you mean '--for'?" in earlier.stderr
 
 
 def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkeypatch):
