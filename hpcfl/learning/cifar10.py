@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.learning.base import Dataset, Labels, damaged, missing, scale
+from hpcfl.options.names import DATASETS
 from hpcfl.system import files
 
-CLASSES = 10
-IMAGE = (3, 32, 32)
+CLASSES, IMAGE = DATASETS["cifar10"].classes, DATASETS["cifar10"].shape
 # Per channel (red, green, blue), of the 50,000 training images.
 MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
 DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)

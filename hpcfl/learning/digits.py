@@ -10,8 +10,9 @@ import numpy as np
 
 from hpcfl.errors import MissingPackageError
 from hpcfl.learning.base import Dataset
+from hpcfl.options.names import DATASETS
 
-CLASSES = 10
+CLASSES = DATASETS["digits"].classes
 LARGEST_VALUE = 16
 TEST_SHARE = 5  # one of so many samples of a class is for testing
 

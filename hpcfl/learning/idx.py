@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.learning.base import Dataset, Labels, damaged, missing, scale
+from hpcfl.options.names import DATASETS
 from hpcfl.system import files
 
 IMAGES_MAGIC = 2051  # unsigned bytes in three dimensions
 LABELS_MAGIC = 2049  # unsigned bytes in one
 SIDE = 28
-CLASSES = 10
+CLASSES = DATASETS["mnist"].classes
 # Of the 60,000 training images; the constants that are in general use.
 MEAN = np.array([0.1307], np.float32)
 DEVIATION = np.array([0.3081], np.float32)

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from hpcfl.learning.base import Dataset, Inputs, Labels, damaged, missing
+from hpcfl.options.names import DATASETS
 from hpcfl.system import files
 
-CLASSES = 62  # ten digits, 26 capital and 26 small letters
-IMAGE = (1, 28, 28)
+# Ten digits, 26 capital and 26 small letters.
+CLASSES, IMAGE = DATASETS["femnist"].classes, DATASETS["femnist"].shape
 PIXELS = 28 * 28
 LARGEST_FILE = 2**30  # bytes; LEAF's own, of 100 writers each, have about 2**27
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hpcfl.learning.base import SYNTHETIC, Dataset, generator_of
+from hpcfl.options.names import DATASETS
 
-CLASSES = 10
-FEATURES = 64
+CLASSES, (FEATURES,) = DATASETS["synthetic"].classes, DATASETS["synthetic"].shape
 TRAIN = 4000
 TEST = 1000
 # Of the centres' coordinates, where the noise has 1. Two centres are then about
