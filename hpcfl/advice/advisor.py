@@ -17,8 +17,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.quantisation import MOST_LEVELS
@@ -290,12 +288,7 @@ def _noisy(
     """Return a protocol in which devices add the noise for an epsilon, and how much it is."""
     from hpcfl.algorithms.federated.private import PrivateAlgorithm
     from hpcfl.options.training import TrainOptions
-    from hpcfl.training.build import (
-        check_algorithm,
-        make_algorithm,
-        make_federation,
-        with_precision,
-    )
+    from hpcfl.training.build import planned_algorithm
 
     values = {key: value for key, value in vars(options).items() if key not in ("bits", "levels")}
     training = TrainOptions(
@@ -308,12 +301,8 @@ def _noisy(
         delta=asked.delta,
         **values,
     )
-    check_algorithm(training, asked.devices, asked.dim)
-    sizes = np.ones(asked.devices, np.int64)
-    training = with_precision(training, sizes, asked.dim)
-    federation = make_federation(training, sizes, asked.dim)
-    algorithm = make_algorithm(training, federation)
-    protocol = federation.protocol
+    algorithm = planned_algorithm(training, asked.devices, asked.dim)
+    protocol = algorithm.federation.protocol
     assert isinstance(algorithm, PrivateAlgorithm)
     assert isinstance(protocol, QuantisedProtocol)
     noise = algorithm.integer_noise(protocol, 0)

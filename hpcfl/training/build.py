@@ -110,6 +110,17 @@ def make_algorithm(options: TrainOptions, federation: Federation) -> FederatedAl
     return federated.find(options.algorithm).make(federation, options, secrets)
 
 
+def planned_algorithm(options: TrainOptions, devices: int, dim: int) -> FederatedAlgorithm:
+    """Return the algorithm of devices with as much data each, for a model of `dim`, without data.
+
+    Raises what `check_algorithm`, `with_precision` and `make_algorithm` do.
+    """
+    check_algorithm(options, devices, dim)
+    sizes = np.ones(devices, np.int64)
+    told = with_precision(options, sizes, dim)
+    return make_algorithm(told, make_federation(told, sizes, dim))
+
+
 def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
     """Return the options with a number of levels, and a group if only its bits are asked for.
 

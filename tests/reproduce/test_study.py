@@ -1,9 +1,12 @@
 """The study's figures are those of rounds that were run, and its sentences those of its figures."""
 
 import json
+import math
 import operator
 import re
+from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 from commandline import hpcfl, refusal
@@ -16,10 +19,12 @@ from hpcfl.comm.world import connect
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.errors import UsageError
+from hpcfl.options.training import TrainOptions
 from hpcfl.reproduce.artefact import Context, Result
 from hpcfl.reproduce.store import Store
 from hpcfl.reproduce.study import artefacts, costs, findings, page, training
 from hpcfl.reproduce.study.found import Costs, Estimate, Missing, mean_of
+from hpcfl.training.build import planned_algorithm
 
 ROOT = Path(__file__).parents[2]
 KNOWN = Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)})
@@ -37,7 +42,7 @@ def context(monkeypatch):
 def test_every_setting_gives_only_options_that_its_protocol_has_a_use_for(artefact):
     """`asked` refuses an option without effect; what a protocol itself refuses is told."""
     for setting in artefact.scales["paper"].settings:
-        asked = experiment.asked(costs._given(setting))
+        asked = experiment.asked(costs._given(setting)[0])
         assert asked.devices == (setting["devices"],)
 
 
@@ -69,6 +74,30 @@ def test_what_a_protocol_refuses_is_told_and_left_out(context):
     assert "degree" in found["why"]
     with pytest.raises(Missing):
         Costs([Result({"protocol": "secagg", **costs.BASE}, found)]).at("secagg")
+
+
+def test_an_epsilon_takes_the_fewest_bits_that_have_room_for_its_noise(context):
+    sizes = {"devices": 20, "dim": 1_000, "dropout": 0.1}
+    found = costs.run({"protocol": "secagg", **sizes, "epsilon": 2.0}, context)
+    central = costs.run({"protocol": "fedavg", **sizes, "epsilon": 2.0}, context)
+    coded = costs.run({"protocol": "lightsecagg", **sizes, "epsilon": 2.0}, context)
+
+    bits = int(found["bits"])
+    asked = TrainOptions(
+        "dp-fedavg", aggregate="secagg", rounds=20, dropout=0.1, epsilon=2.0, noise="distributed"
+    )
+    assert planned_algorithm(replace(asked, bits=f"{bits}"), 20, 1_000)
+    with pytest.raises(UsageError, match="room for the noise"):
+        planned_algorithm(replace(asked, bits=f"{bits - 4}"), 20, 1_000)
+    whole = costs.run({"protocol": "secagg", **sizes}, context)
+    assert whole["bytes_up"] - found["bytes_up"] == 1_000 * (32 - bits) // 8
+    assert "bits" not in central
+    assert "bits" not in coded
+    # Balle and Wang (2018), Theorem 8, with the sensitivity of 20 rounds.
+    for one in (found, central, coded):
+        moved = math.sqrt(20) / one["noise_multiplier"]
+        above, below = (NormalDist().cdf(side * moved / 2 - 2.0 / moved) for side in (1, -1))
+        assert above - math.exp(2.0) * below == pytest.approx(1e-5, rel=0.02)
 
 
 def test_devices_of_a_committee_and_helpers_have_figures_of_their_own(context):
@@ -294,7 +323,7 @@ def test_settings_that_can_be_prepared_are_most(context):
     refused = 0
     settings = [one for artefact in COSTED for one in artefact.scales["paper"].settings]
     for setting in settings:
-        asked = experiment.asked(costs._given(setting))
+        asked = experiment.asked(costs._given(setting)[0])
         try:
             Experiment.prepare(asked, asked.devices[0])
         except UsageError:

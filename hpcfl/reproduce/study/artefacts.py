@@ -295,6 +295,14 @@ ARTEFACTS = (
         4,
         log=False,
     ),
+    _cost(
+        "epsilon-cost",
+        f"A round for an epsilon: {_BASE}, the noise for {costs.PRIVATE_ROUNDS} rounds",
+        privacy.epsilon_settings(),
+        "epsilon",
+        f"epsilon at delta = {costs.DELTA:g}, proven",
+        25,
+    ),
     Artefact(
         "study/epsilon",
         "Accuracy over epsilon: Adult, logistic regression, N = 100, 20 rounds",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from hpcfl.advice.advisor import exposed_alone
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.benchmark import experiment, session
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.world import World
@@ -44,6 +46,8 @@ ALPHAS = (0.05, 0.1, 0.2, 0.5)
 BITS = (8, 12, 16, 20, 24, 32)
 # Mbit/s, as much down as up.
 UPLINKS = (1, 3, 10, 30, 100, 300, 1_000)
+# Noise is for so many rounds that are private together, with this delta.
+PRIVATE_ROUNDS, DELTA = 20, 1e-5
 # The fewest rounds that give a 95 % interval of the median; one goes before them.
 ROUNDS = 6
 MOST_SECONDS = 80.0
@@ -82,7 +86,7 @@ def run(setting: Setting, context: Context) -> Mapping[str, Any]:
     expected = world.agreed(partial(_expected, setting, calibration))
     if expected.get("state") == REFUSED or expected["seconds"] > MOST_SECONDS:
         return expected["found"] if world.rank == 0 else {}
-    asked = experiment.asked(_given(setting))
+    asked = experiment.asked(expected["given"])
     with tempfile.TemporaryDirectory() as folder:
         paths: list[Path] = []
         session.run(world, asked, asked.devices, Path(folder), paths.append)
@@ -100,18 +104,68 @@ def _calibration(world: World) -> Calibration:
     return calibrations.load(path)
 
 
-def _given(setting: Setting) -> dict[str, Any]:
-    """Return the options of `hpcfl bench`; with noise the protocol is what sums."""
-    given = {**setting, "rounds": ROUNDS, "warmup": 1}
-    if "noise_multiplier" in setting:
-        given |= {"protocol": DP_FEDAVG, "aggregate": setting["protocol"]}
-    return given
+def carries_noise(name: str) -> bool:
+    """Whether the noises of a protocol's devices add up to that of a sum."""
+    kind = find(name)
+    return issubclass(kind, QuantisedProtocol) and kind.noise_adds_up
+
+
+def _given(setting: Setting) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of `hpcfl bench`, and what an epsilon in the setting takes.
+
+    With noise of devices the protocol is what sums; of a server's noise a round knows nothing.
+    """
+    name, given = setting["protocol"], {**setting, "rounds": ROUNDS, "warmup": 1}
+    taken = _private(setting) if given.pop("epsilon", None) is not None else {}
+    if carries_noise(name):
+        given |= taken
+    if "noise_multiplier" in given:
+        given |= {"protocol": DP_FEDAVG, "aggregate": name}
+    return given, taken
+
+
+def _private(setting: Setting) -> dict[str, Any]:
+    """Return what a setting's epsilon takes: how much noise, and the fewest bits with room for it.
+
+    The noise is that of devices where noises add up, and otherwise of a trusted server. UsageError
+    if no number of bits will do.
+    """
+    from hpcfl.algorithms.federated.private import PrivateAlgorithm
+    from hpcfl.options.training import TrainOptions
+    from hpcfl.training.build import planned_algorithm
+
+    name = setting["protocol"]
+    asked = TrainOptions(
+        DP_FEDAVG,
+        aggregate=name,
+        rounds=PRIVATE_ROUNDS,
+        delta=DELTA,
+        # A server's noise is for sums in which everybody is by chance.
+        noise="distributed" if carries_noise(name) else "central",
+        sampling="exact" if carries_noise(name) else "poisson",
+        dropout_model="exact" if carries_noise(name) else "bernoulli",
+        **{key: setting[key] for key in ("dropout", "alpha", "epsilon") if key in setting},
+    )
+    widths = map(str, BITS) if find(name).in_rings else (None,)
+    for bits in widths:
+        try:
+            algorithm = planned_algorithm(
+                replace(asked, bits=bits), setting["devices"], setting["dim"]
+            )
+        except UsageError as error:
+            refusal = error
+            continue
+        assert isinstance(algorithm, PrivateAlgorithm)
+        multiplier = _short(algorithm.sigma / asked.clip_norm)
+        return {"noise_multiplier": multiplier} | ({"bits": bits} if bits else {})
+    raise refusal
 
 
 def _expected(setting: Setting, calibration: Calibration) -> dict[str, Any]:
     """Return how long measuring takes, and what the cost model predicts of a round."""
     try:
-        asked = experiment.asked(_given(setting))
+        given, taken = _given(setting)
+        asked = experiment.asked(given)
         protocol = Experiment.prepare(asked, asked.devices[0]).protocol
         links = {f"{rate}": LinkModel(uplink_mbps=rate, downlink_mbps=rate) for rate in UPLINKS}
         found = {name: predict(protocol, calibration, link) for name, link in links.items()}
@@ -129,7 +183,8 @@ def _expected(setting: Setting, calibration: Calibration) -> dict[str, Any]:
     assert seconds is not None
     return {
         "seconds": (ROUNDS + 1) * seconds,
-        "found": _predicted(first, found) | {"exposed_alone": _short(hidden)},
+        "given": given,
+        "found": _predicted(first, found) | {"exposed_alone": _short(hidden)} | taken,
     }
 
 

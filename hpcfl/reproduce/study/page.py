@@ -112,6 +112,7 @@ _COLUMNS = (
     Column("dim", "d"),
     Column("dropout", "dropout"),
     Column("alpha", "alpha"),
+    Column("epsilon", "epsilon"),
     Column("bits", "bits"),
     Column("noise_multiplier", "noise"),
     size("bytes_up", "up", "/device"),

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
-from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.options.bench import DP_FEDAVG
 from hpcfl.reproduce import seeds
 from hpcfl.reproduce.artefact import Context, Setting
@@ -42,7 +41,7 @@ WAYS = (
 
 def cost_settings() -> list[Setting]:
     """Return rounds without and with noise, of every protocol in which noises add up."""
-    able = [name for name in PROTOCOLS if _carries_noise(name)]
+    able = [*filter(costs.carries_noise, PROTOCOLS)]
     plain = costs.settings_of(costs.BASE, among=able)
     noisy = (
         {**one, "noise_multiplier": z}
@@ -51,9 +50,11 @@ def cost_settings() -> list[Setting]:
     return [*plain, *noisy]
 
 
-def _carries_noise(name: str) -> bool:
-    kind = find(name)
-    return issubclass(kind, QuantisedProtocol) and kind.noise_adds_up
+def epsilon_settings() -> list[Setting]:
+    """Return rounds with the noise for each epsilon, of a trusted server and of devices."""
+    able = ["fedavg", *filter(costs.carries_noise, PROTOCOLS)]
+    settings = costs.settings_of(costs.BASE, among=able)
+    return [{**one, "epsilon": epsilon} for one, epsilon in product(settings, EPSILONS)]
 
 
 def training_settings() -> list[Setting]:
