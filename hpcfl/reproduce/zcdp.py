@@ -310,18 +310,45 @@ def _after(few: Result, many: Result) -> str:
 
 
 def _draw_convergence(results: Sequence[Result]) -> list[Panel]:
+    """Return for every noise the accuracy over rounds, and what the paper draws.
+
+    That is known after the last round only: of a loss the held-out one stands for it, of a norm
+    runs of several lengths are the points.
+    """
+    model = MODELS[results[0].setting["model"]]
+    measure, words = model.measure
+    clip = model.grid["clip_norm"]
     panels = []
-    clip = MODELS[results[0].setting["model"]].grid["clip_norm"]
     for sigma in sorted({one.setting["sigma"] for one in results}):
-        for figure, up in (("accuracy", "accuracy on held-out data"), ("loss", "loss")):
-            curves = {
-                f"tau = {one.setting['tau']}": by_round(one.found[figure])
-                for one in results
-                if one.setting["sigma"] == sigma
-                and one.setting["rounds"] >= LATE
-                and one.setting.get("clip_norm") == clip
+        runs = [
+            one
+            for one in results
+            if one.setting["sigma"] == sigma and one.setting.get("clip_norm") == clip
+        ]
+        by_tau = {
+            f"tau = {tau}": sorted(
+                (one for one in runs if one.setting["tau"] == tau),
+                key=lambda one: int(one.setting["rounds"]),
+            )
+            for tau in sorted({one.setting["tau"] for one in runs})
+        }
+        title = f"sigma = {sigma:g}"
+        accuracy, loss = (
+            {name: by_round(some[-1].found[figure]) for name, some in by_tau.items()}
+            for figure in ("accuracy", "loss")
+        )
+        panels.append(Panel(title, "rounds", "accuracy on held-out data", accuracy, True))
+        if measure == "training_loss":
+            panels.append(Panel(title, "rounds", "held-out loss", loss, True, True))
+        else:
+            points = {
+                name: (
+                    [one.setting["rounds"] for one in some],
+                    [statistics.mean(one.found[measure]) for one in some],
+                )
+                for name, some in by_tau.items()
             }
-            panels.append(Panel(f"sigma = {sigma:g}", "rounds", up, curves))
+            panels.append(Panel(title, "rounds", words, points, True))
     return panels
 
 
