@@ -10,6 +10,7 @@ of the masks, beside what `secagg` takes to unmask.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -18,7 +19,7 @@ from harness import cpu_seconds, figure, run
 from hpcfl.algorithms.aggregation import sealed
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
 from hpcfl.comm.phases import ENVELOPE_BYTES
-from hpcfl.crypto.groups import FQ
+from hpcfl.crypto.groups import FIELDS, FQ
 
 DEVICES, DIM, GAMMA = 100, 165_000, 0.33
 # Besides those that are planned to drop out one device may vanish, and one answer falsely: U = 70,
@@ -54,6 +55,10 @@ def main() -> None:
         cpu_seconds(lambda: code.encode(mask, random, range(DEVICES))) for _ in range(rounds)
     ]
     figure("encoding a mask, CPU seconds of a device", median(encoding), 0.35, " s")
+    few = replace(code, field=FIELDS[16])
+    mask, random = (few.field.elements([bytes(16)], [each.size]) for each in (mask, random))
+    short = [cpu_seconds(lambda: few.encode(mask, random, range(DEVICES))) for _ in range(rounds)]
+    figure("encoding one of 16 bits, over that", median(short) / median(encoding), 0.5)
 
     unmask = [
         float(

@@ -234,7 +234,7 @@ def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> RoundOpti
     """Return the options of a round, of those that the protocol has a use for."""
     wanted: dict[str, Any] = {"dropout": asked.dropout, "gamma": asked.gamma}
     wanted |= {"security": asked.security}
-    if kind.in_rings:
+    if kind.family:
         wanted["bits"] = "auto"
     if kind.most_helpers:
         wanted["helpers"] = min(asked.helpers, max(kind.default_helpers, 1))

@@ -99,7 +99,7 @@ class Experiment:
         algorithm = None
         privacy = options.privacy
         if privacy is not None:
-            options = with_group(options)
+            options = with_group(options, options.summed_by)
             if options.levels is None:
                 options = _with_most_levels(options, privacy, devices, updates)
                 protocol, schedule = summing(options, devices, updates.dim, updates.weights)

@@ -293,7 +293,7 @@ def _coding() -> Kernels:
     def product(rows: int, terms: int, columns: int) -> tuple[list[float], Operations]:
         left = generator.integers(0, FQ.modulus, (rows, terms), np.uint64)
         right = generator.integers(0, FQ.modulus, (terms, columns), np.uint32)
-        return cpu_seconds(lambda: matrices.product(left, right)), coded(rows, terms, columns)
+        return cpu_seconds(lambda: matrices.product(left, right)), coded(FQ, rows, terms, columns)
 
     # With many rows of many terms products take most of it, with few what is done to elements: both
     # are sums of the two, which this solves for.
@@ -333,7 +333,7 @@ def _coding() -> Kernels:
     yield "recovered", tiny
     whole, protocol = recover(4 * DIM)
     code = protocol.code
-    rest = coded(code.pieces, code.needed, code.width)
+    rest = coded(FQ, code.pieces, code.needed, code.width)
     known = {"product": median(solved[0]), "coded": median(solved[1]), "coded_far": far}
     known_seconds = median(tiny) + sum(known[name] * count for name, count in rest.items())
     yield "answered", [(each - known_seconds) / (code.devices * code.width) for each in whole]

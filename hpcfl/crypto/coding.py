@@ -1,4 +1,4 @@
-"""Lagrange coding of vectors over F_q: any U of N coded pieces give one back, T say nothing.
+"""Lagrange coding of vectors over a field: any U of N coded pieces give one back, T say nothing.
 
 So et al., LightSecAgg (MLSys 2022), section 4; the code is a T-private maximum distance separable
 one.
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto import matrices
-from hpcfl.crypto.groups import Elements
+from hpcfl.crypto.groups import FQ, Elements, Field
 
 # To recover a vector takes a matrix whose entries cost as much each, and a row as much as so many.
 INTERPOLATED_ROW = 64
@@ -28,6 +28,7 @@ class Code:
     needed: int  # U: of which so many give the vector back
     private: int  # T: of which so many say nothing
     dim: int  # d, of the vector
+    field: Field = FQ
 
     @property
     def pieces(self) -> int:
@@ -44,15 +45,16 @@ class Code:
 
         `vector` has shape (d,), `random`, uniform elements that nobody else knows, (T * width,).
         """
-        padding = np.zeros(self.pieces * self.width - self.dim, np.uint32)
+        padding = np.zeros(self.pieces * self.width - self.dim, self.field.dtype)
         pieces = np.concatenate([vector, padding, random]).reshape(self.needed, self.width)
-        return matrices.product(_encoding(self.devices, self.needed)[list(holders)], pieces)
+        encoding = _encoding(self.devices, self.needed, self.field)[list(holders)]
+        return matrices.product(encoding, pieces, self.field)
 
     def decode(self, coded: Elements, holders: NDArray[np.int64]) -> Elements:
         """Return the vector, shape (d,), from the coded pieces of any U devices, a row each."""
         wanted = _cut_at(self.devices, self.needed)[: self.pieces]
-        decoding = matrices.lagrange(holders + 1, wanted)
-        return matrices.product(decoding, coded).reshape(-1)[: self.dim]
+        decoding = matrices.lagrange(holders + 1, wanted, self.field)
+        return matrices.product(decoding, coded, self.field).reshape(-1)[: self.dim]
 
 
 def _cut_at(devices: int, needed: int) -> NDArray[np.int64]:
@@ -64,5 +66,5 @@ def _cut_at(devices: int, needed: int) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=4)
-def _encoding(devices: int, needed: int) -> Elements:
-    return matrices.lagrange(_cut_at(devices, needed), np.arange(1, devices + 1))
+def _encoding(devices: int, needed: int, field: Field) -> Elements:
+    return matrices.lagrange(_cut_at(devices, needed), np.arange(1, devices + 1), field)

@@ -1,10 +1,10 @@
-"""The groups in which vectors are masked and summed: F_q with q = 2**32 - 5, and Z_2**B.
+"""The groups in which vectors are masked and summed: Z_2**B, and F_p, p the largest B-bit prime.
 
-In memory an element is a machine word, the narrowest that holds it. On the wire it is B bits
-(32 in F_q): n elements are ceil(B n / 8) bytes, the lowest bits first. Masks are exactly uniform.
-In F_q a keystream word that is not an element is rejected and replaced, never reduced; in Z_2**B
-the lowest B bits of a word are an element: to draw no more than B bits, where B is 12, 20, 24 or
-28, costs more than the keystream that it saves (``benchmarks/dense_mask.py``).
+F_q is that of 32 bits, q = 2**32 - 5. In memory an element is a machine word, the narrowest that
+holds it. On the wire it is B bits: n elements are ceil(B n / 8) bytes, the lowest bits first. Masks
+are exactly uniform: the lowest B bits of a keystream word are an element, but in a field, where
+they may be none, and are rejected and replaced, never reduced. To draw no more than B bits, where B
+is 12, 20, 24 or 28, costs more than the keystream that it saves (``benchmarks/dense_mask.py``).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Group(ABC):
             return payload.view(self.dtype)
         pairs, width = -(-count // 2), self.bits // 4
         elements = np.empty(2 * pairs, self.dtype)
-        low = np.uint64(self.modulus - 1)
+        low = np.uint64((1 << self.bits) - 1)
         whole = payload.size // width
         packed = payload[: whole * width].reshape(whole, width)
         for start in range(0, whole, PACKED_PAIRS):
@@ -120,10 +120,16 @@ class Group(ABC):
             unpacked[1::2] = lanes >> np.uint64(self.bits)
         if count % 2:
             last = int.from_bytes(payload[whole * width :].tobytes(), "little")
-            if last >= self.modulus:
+            if last >> self.bits:
                 raise ValueError("bits behind the last value are not zero")
             elements[count - 1] = last
         return elements[:count]
+
+    def _lowest(self, words: Elements) -> Elements:
+        """Return words, changed in place, without the bits that no element has."""
+        if not self.whole_words:
+            np.bitwise_and(words, self.dtype.type((1 << self.bits) - 1), out=words)
+        return words
 
     def zeros(self, count: int) -> Sums:
         """Return a sum that nothing is in yet, of so many coordinates.
@@ -315,20 +321,41 @@ class _Carried(Adder):
         return super().take()
 
 
-class Field(Group):
-    """Integers modulo a prime q <= 2**32, by default the largest below 2**32.
+class _Wide(Adder):
+    """Sums of 64 bits, which elements of small fields do not reach."""
 
-    Smaller primes serve tests: they reject often, q = 2**32 - 5 once in 8.6e8 words.
+    def __init__(self, group: Group, count: int) -> None:
+        super().__init__(group, count)
+        self._words = np.zeros(count, group.sums)
+
+    def add(self, elements: Elements, first: int = 0) -> None:
+        part = self._words[first : first + elements.size]
+        np.add(part, elements, out=part)
+
+    def take(self) -> Elements:
+        return self._group.reduce(super().take())
+
+
+class Field(Group):
+    """Integers modulo a prime of so many bits.
+
+    Words that are no elements are rare where the prime is the largest: q = 2**32 - 5 rejects one in
+    8.6e8, that of 8 bits one in 51. Smaller ones serve tests.
     """
 
-    bits = 32
-    dtype = np.dtype("<u4")
     sums = np.dtype(np.int64)
-    adder_bytes = 5
 
-    def __init__(self, modulus: int = 2**32 - 5, name: str = "fq") -> None:
+    def __init__(self, modulus: int = 2**32 - 5, name: str = "fq", bits: int = 32) -> None:
         self.modulus = modulus
         self.name = name
+        self.bits = bits
+        self.dtype = _word(bits)
+        self.adder_bytes = 5 if bits == 32 else 8
+
+    @property
+    def checks(self) -> int:
+        """Random combinations that all let one wrong element pass with at most about 2**-64."""
+        return -(-64 // self.bits)
 
     def reduce(self, values: Signed | Sums) -> Elements:
         elements, flat = np.empty(values.shape, self.dtype), values.reshape(-1)
@@ -339,39 +366,25 @@ class Field(Group):
         return elements
 
     def adder(self, count: int) -> Adder:
-        return _Carried(self, count)
+        return (_Carried if self.bits == 32 else _Wide)(self, count)
 
     def holds(self, words: Elements) -> bool:
         return not words.size or int(words.max()) < self.modulus
 
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
-        words = super().elements(keys, counts)
+        words = self._lowest(super().elements(keys, counts))
         rejected = np.flatnonzero(words >= self.modulus)
-        if rejected.size:
-            ends = np.cumsum(counts)
-            for index in rejected.tolist():
-                owner = int(np.searchsorted(ends, index, side="right"))
-                position = index - int(ends[owner]) + counts[owner]
-                words[index] = self._replacement(keys[owner], position)
+        ends = np.cumsum(counts)
+        for owner in np.unique(np.searchsorted(ends, rejected, side="right")).tolist():
+            self._replace(words[ends[owner] - counts[owner] : ends[owner]], keys[owner], 0)
         return words
-
-    def _replacement(self, key: bytes, position: int) -> int:
-        """Return the element that takes the place of a rejected word.
-
-        It is the word at the same position of the next stream of the same key that has an element
-        there, so a vector can be generated in blocks of any size, in any order.
-        """
-        block, word = divmod(position, 4)
-        for stream in itertools.count(1):
-            candidates = keystream.open_stream(key, stream, block).update(bytes(16))
-            value = int.from_bytes(candidates[4 * word : 4 * word + 4], "little")
-            if value < self.modulus:
-                return value
-        raise AssertionError("unreachable")
 
     def _mask_block(
         self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
     ) -> None:
+        if self.bits < 32:
+            self._mask_words(vector, masks, block, first)
+            return
         # Two words make one 64-bit lane. `total` sums the lanes modulo 2**64, `upper` sums their
         # upper words exactly; the lower words' sum is what is left. That takes three passes over a
         # keystream block in cache and no modular reduction before all masks are in.
@@ -382,9 +395,7 @@ class Field(Group):
         shifted = np.empty(lanes, np.uint64)
         for key, stream, sign in masks:
             keystream.fill(stream, block)
-            if words.max() >= self.modulus:
-                for index in np.flatnonzero(words >= self.modulus).tolist():
-                    words[index] = self._replacement(key, first + index)
+            self._replace(words, key, first)
             add = np.add if sign > 0 else np.subtract
             add(total, pairs, out=total)
             np.right_shift(pairs, np.uint64(32), out=shifted)
@@ -395,6 +406,36 @@ class Field(Group):
         flat = sums.reshape(-1)[: vector.size]
         flat += vector
         vector[:] = self.reduce(flat)
+
+    def _mask_words(
+        self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
+    ) -> None:
+        """Add masks of elements that 64-bit sums have room for."""
+        block = block[: vector.nbytes]
+        words, total = block.view(self.dtype), vector.astype(self.sums)
+        for key, stream, sign in masks:
+            keystream.fill(stream, block)
+            self._replace(self._lowest(words), key, first)
+            (np.add if sign > 0 else np.subtract)(total, words, out=total)
+        vector[:] = self.reduce(total)
+
+    def _replace(self, words: Elements, key: bytes, first: int) -> None:
+        """Replace what is no element in some of a key's words, in place.
+
+        It gives way to the word at the same position of the next stream of the key that has an
+        element there, so a vector can be generated in blocks of any size, in any order.
+        """
+        in_block = keystream.CIPHER_BYTES // self.dtype.itemsize
+        for stream in itertools.count(1):
+            if words.max() < self.modulus:
+                return
+            places = first + np.flatnonzero(words >= self.modulus)
+            block = int(places[0]) // in_block
+            behind = block * in_block
+            span = bytes((int(places[-1]) + 1 - behind) * self.dtype.itemsize)
+            opened = keystream.open_stream(key, stream, block)
+            candidates = np.frombuffer(opened.update(span), self.dtype)
+            words[places - first] = self._lowest(candidates[places - behind])
 
 
 class Ring(Group):
@@ -410,7 +451,7 @@ class Ring(Group):
         self.name = f"ring{bits}"
         self.modulus = 1 << bits
         self.bits = bits
-        self.dtype = np.dtype("u1" if bits == 8 else "<u2" if bits <= 16 else "<u4")
+        self.dtype = _word(bits)
         self.sums = self.dtype
         self.adder_bytes = self.dtype.itemsize
 
@@ -430,12 +471,6 @@ class Ring(Group):
         np.add(total, other, out=total)
         self._lowest(total)
 
-    def _lowest(self, words: Elements) -> Elements:
-        """Return words, changed in place, without the bits that no element has."""
-        if not self.whole_words:
-            np.bitwise_and(words, self.dtype.type(self.modulus - 1), out=words)
-        return words
-
     def _mask_block(
         self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
     ) -> None:
@@ -454,5 +489,16 @@ def _blocks(length: int, width: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + words, length)
 
 
+def _word(bits: int) -> np.dtype[Any]:
+    """Return the narrowest word that holds so many bits."""
+    return np.dtype("u1" if bits == 8 else "<u2" if bits <= 16 else "<u4")
+
+
 FQ = Field()
-GROUPS: dict[str, Group] = {group.name: group for group in (FQ, *map(Ring, range(8, 33, 4)))}
+# What is to be taken off 2**B for the largest prime below it.
+_SHORT_OF = {8: 5, 12: 3, 16: 15, 20: 3, 24: 3, 28: 57}
+# Those of fewer bits.
+FIELDS = {bits: Field(2**bits - less, f"field{bits}", bits) for bits, less in _SHORT_OF.items()}
+GROUPS: dict[str, Group] = {
+    group.name: group for group in (FQ, *map(Ring, range(8, 33, 4)), *FIELDS.values())
+}

@@ -12,15 +12,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.groups import FQ, Elements, Field
 from hpcfl.crypto.matrices import inverse
 
 LIMB_BITS = 31
 # Below this many terms a sum of products of a 32-bit and a 16-bit number fits 64 bits.
 MAX_TERMS = 2**16 - 1
 BLOCK_ELEMENTS = 2**16
-# Independent checks of the same shares; one misses a wrong share with a probability of 1 / q.
-CHECKS = 2
 
 Matrix = NDArray[np.uint64]
 
@@ -103,14 +101,19 @@ def combine_each(shares: Elements, holders: NDArray[np.int64]) -> Elements:
 
 
 def consistent(
-    shares: Elements, holders: NDArray[np.int64], received: NDArray[np.bool_], threshold: int
+    shares: Elements,
+    holders: NDArray[np.int64],
+    received: NDArray[np.bool_],
+    threshold: int,
+    field: Field = FQ,
 ) -> NDArray[np.bool_]:
     """Return whether each secret's shares lie on polynomials of degree below the threshold.
 
     A codeword of a Reed-Solomon code is orthogonal to its dual: the shares at the points x_i, times
     p(x_i) / prod_{j != i} (x_i - x_j), add up to zero for every polynomial p of degree at most m -
-    t - 1, m being the number of shares. `CHECKS` random p are tried (SCRAPE, Cascudo and David,
-    ACNS 2017, section 2.1). They come from the operating system, so that no holder can choose a
+    t - 1, m being the number of shares. As many random p are tried as the field takes (SCRAPE,
+    Cascudo and David, ACNS 2017, section 2.1): one misses a wrong share with a probability of 1 / q
+    for each. They come from the operating system, so that no holder can choose a
     share that passes. Exactly t shares are consistent, whatever they are: no check is possible.
 
     Parameters
@@ -123,28 +126,30 @@ def consistent(
         Which shares there are.
     threshold : int
         Number t of shares that reconstruct a secret.
+    field : Field
+        What the shares are elements of.
     """
     secrets, count, limbs = shares.shape
     if not shares.size or int(received.sum(axis=1).max()) <= threshold:
         return np.ones(secrets, np.bool_)
     patterns, which = np.unique(received, axis=0, return_inverse=True)
-    weights = _parity_weights(holders, patterns, threshold)
+    weights = _parity_weights(holders, patterns, threshold, field)
     if len(patterns) == 1:
         # The same holders for all secrets, as ever when nobody's share is missing: one product.
         columns = shares.transpose(1, 0, 2).reshape(count, -1)
-        sums = _product(weights[0], columns).reshape(CHECKS, secrets, limbs)
+        sums = _product(weights[0], columns, field).reshape(field.checks, secrets, limbs)
         return np.logical_not(sums.any(axis=(0, 2)))
-    return np.logical_not(_products(weights[which.reshape(-1)], shares).any(axis=(1, 2)))
+    return np.logical_not(_products(weights[which.reshape(-1)], shares, field).any(axis=(1, 2)))
 
 
 def _parity_weights(
-    holders: NDArray[np.int64], received: NDArray[np.bool_], threshold: int
+    holders: NDArray[np.int64], received: NDArray[np.bool_], threshold: int, field: Field
 ) -> Matrix:
-    """Return random weights with which consistent shares add up to zero, shape (P, CHECKS, m).
+    """Return random weights with which consistent shares add up to zero, shape (P, checks, m).
 
     Of each of P patterns of received shares, shape (P, m); zero for shares that were not received.
     """
-    q = np.uint64(FQ.modulus)
+    q = np.uint64(field.modulus)
     points = holders.astype(np.uint64) + np.uint64(1)
     denominators = np.ones(received.shape, np.uint64)
     for k in range(points.size):
@@ -154,33 +159,35 @@ def _parity_weights(
             denominators * np.where(received[:, k : k + 1], differences, np.uint64(1)) % q
         )
     spare = received.sum(axis=1) - threshold
-    shape = (int(spare.max()), CHECKS, len(received), 1)
-    random = FQ.elements([os.urandom(16)], [int(np.prod(shape))]).astype(np.uint64).reshape(shape)
-    values = np.zeros((CHECKS, *received.shape), np.uint64)
+    shape = (int(spare.max()), field.checks, len(received), 1)
+    random = (
+        field.elements([os.urandom(16)], [int(np.prod(shape))]).astype(np.uint64).reshape(shape)
+    )
+    values = np.zeros((field.checks, *received.shape), np.uint64)
     for k in range(shape[0] - 1, -1, -1):
         # Patterns with fewer shares have polynomials of a lower degree.
         coefficients = np.where((k < spare)[:, None], random[k], np.uint64(0))
         values = (values * points + coefficients) % q
-    return (values * (inverse(denominators) * received) % q).transpose(1, 0, 2)
+    return (values * (inverse(denominators, field) * received) % q).transpose(1, 0, 2)
 
 
-def _products(left: Matrix, right: Elements) -> Matrix:
-    """Return ``left @ right`` modulo q, of elements of F_q, for all pairs of a stack."""
+def _products(left: Matrix, right: Elements, field: Field = FQ) -> Matrix:
+    """Return ``left @ right``, of elements of a field, for all pairs of a stack."""
     if left.shape[-1] > MAX_TERMS:
         raise ValueError(f"secret sharing supports thresholds up to {MAX_TERMS}")
-    q = np.uint64(FQ.modulus)
-    low = (right & np.uint32(0xFFFF)).astype(np.uint64)
-    high = (right >> np.uint32(16)).astype(np.uint64)
+    q = np.uint64(field.modulus)
+    words = right.astype(np.uint64)
+    low, high = words & np.uint64(0xFFFF), words >> np.uint64(16)
     return (left @ low + ((left @ high % q) << np.uint64(16))) % q
 
 
-def _product(left: Matrix, right: Elements) -> Elements:
-    """Return ``left @ right`` modulo q, in blocks that fit into the cache."""
+def _product(left: Matrix, right: Elements, field: Field = FQ) -> Elements:
+    """Return ``left @ right`` in a field, in blocks that fit into the cache."""
     found = np.empty((len(left), right.shape[1]), np.uint32)
     at_once = max(1, BLOCK_ELEMENTS // len(right))
     for start in range(0, right.shape[1], at_once):
         block = slice(start, start + at_once)
-        found[:, block] = _products(left, right[:, block])
+        found[:, block] = _products(left, right[:, block], field)
     return found
 
 

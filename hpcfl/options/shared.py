@@ -18,8 +18,20 @@ DEVICES = {"at_least": 1, "at_most": 2**31 - 1}
 DIM = {"at_least": 1, "at_most": 2**32 - 1}
 # Messages carry the number of their round in 32 bits.
 ROUNDS = {"at_least": 1, "at_most": 2**31 - 1}
-# Bits of the rings that vectors can be summed in.
+# Bits of the groups that vectors can be summed in.
 WIDTHS = range(8, 33, 4)
+
+
+def group_of(family: str, bits: int | str) -> str:
+    """Return the name of a family's group of so many bits: rings, or fields."""
+    return "fq" if (family, str(bits)) == ("field", "32") else f"{family}{bits}"
+
+
+GROUP_NAMES = tuple(
+    dict.fromkeys(
+        ("fq", *(group_of(family, bits) for family in ("ring", "field") for bits in WIDTHS))
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +181,9 @@ class ProtocolOptions(OptionGroup):
     )
     group: str = option(
         "fq",
-        "Integers modulo 2^32 - 5, or modulo 2^B, packed in B bits each.",
-        choices=("fq", *(f"ring{bits}" for bits in WIDTHS)),
+        "Integers modulo 2^32 - 5, modulo 2^B or, where vectors are coded, modulo the largest "
+        "prime of B bits; packed in B bits each.",
+        choices=GROUP_NAMES,
         label=True,
         section=Section.WHAT,
     )
@@ -276,8 +289,8 @@ class RoundOptions(ProtocolOptions):
 
     bits: str | None = option(
         None,
-        "Bits of a value that is sent: --group ringB; auto: the fewest with which no sum can wrap "
-        "around.",
+        "Bits of a value that is sent: --group ringB, or fieldB where vectors are coded; auto: the "
+        "fewest with which no sum can wrap around.",
         choices=("auto", *map(str, WIDTHS)),
         default_text="as --group says",
         recorded="no",
@@ -306,7 +319,9 @@ class RoundOptions(ProtocolOptions):
 
 def check_group(group: str | None, bits: object) -> None:
     """Refuse, by UsageError, to be given a group and the bits of another one."""
-    if group is not None and bits is not None and group != f"ring{bits}":
+    if group is None or bits is None:
+        return
+    if group not in (group_of(family, str(bits)) for family in ("ring", "field")):
         raise UsageError(f"--group {group} and --bits {bits} are two groups: give one of them")
 
 

@@ -24,6 +24,7 @@ from hpcfl.options.shared import (
     ProtocolOptions,
     RoundOptions,
     SeedOptions,
+    group_of,
 )
 from hpcfl.privacy.masking import largest_degree
 from hpcfl.rounds.dropouts import DropoutSchedule
@@ -60,7 +61,7 @@ def build(
             Parameters(devices, dim, seed=seed, weights=weights, population=population, **chosen)
         )
 
-    protocol = at(*_precision(options, at, most))
+    protocol = at(*_precision(options, name, at, most))
     if options.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
         raise UsageError(
             f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
@@ -121,10 +122,11 @@ def model_updates(protocol: AggregationProtocol, population: int) -> ModelUpdate
     return ModelUpdates(population, protocol.parameters.dim, protocol.sent_in)
 
 
-def with_group(options: Chosen) -> Chosen:
-    """Return the options with the group of so many bits as are asked for.
+def with_group(options: Chosen, name: str) -> Chosen:
+    """Return the options with the protocol's group of so many bits as are asked for.
 
-    UsageError if they are to be found: where there is noise, it is the finer the more there are.
+    UsageError if that is another one than is asked for, or if the bits are to be found: where there
+    is noise, it is the finer the more there are.
     """
     if options.bits is None:
         return options
@@ -133,11 +135,21 @@ def with_group(options: Chosen) -> Chosen:
             "--bits is auto, but noise takes as many levels as there are bits for: give a number "
             "of bits"
         )
-    return replace(options, group=f"ring{options.bits}", bits=None)
+    family = find(name).family
+    group = group_of(family, options.bits)
+    if options.group not in ("fq", group):
+        raise UsageError(
+            f"{name} sums vectors in fq, or in {family}B of B bits, not in {options.group}: leave "
+            "--group out"
+        )
+    return replace(options, group=group, bits=None)
 
 
 def _precision(
-    options: RoundOptions, at: Callable[[str, int], AggregationProtocol], most: int | None
+    options: RoundOptions,
+    name: str,
+    at: Callable[[str, int], AggregationProtocol],
+    most: int | None,
 ) -> tuple[str, int]:
     """Return group and levels, of which `at` makes the protocol.
 
@@ -145,7 +157,8 @@ def _precision(
     """
     levels = options.levels or DEFAULT_LEVELS
     automatic = options.bits == "auto"
-    group = f"ring{max(WIDTHS)}" if automatic else with_group(options).group
+    family = find(name).family
+    group = group_of(family, max(WIDTHS)) if automatic else with_group(options, name).group
     if not automatic and (options.levels or GROUPS[group].bits == 32):
         return group, levels
     one = at(group, 1)
@@ -153,7 +166,7 @@ def _precision(
         return "fq", levels
     if not automatic:
         return group, min(levels, one.largest_levels(devices=most))
-    names = (f"ring{bits}" for bits in WIDTHS)
+    names = (group_of(family, bits) for bits in WIDTHS)
     enough = (name for name in names if one.largest_levels(GROUPS[name], devices=most) >= levels)
     return next(enough, group), levels
 

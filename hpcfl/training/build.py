@@ -131,7 +131,7 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
     """
     if not federated.find(options.algorithm).private:
         return _for_all_rounds(options, sizes, dim)
-    options = with_group(options)
+    options = with_group(options, options.aggregate)
     if options.levels is not None:
         return options
 

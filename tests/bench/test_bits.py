@@ -14,19 +14,48 @@ def built(protocol="secagg", devices=10, **options):
     return build(protocol, BenchOptions(protocol, **options), devices, 100)[0]
 
 
-@pytest.mark.parametrize("protocol", ["secagg", "cohort", "sparse", "common", "prf"])
+RINGS = ["secagg", "cohort", "sparse", "common", "prf"]
+FIELDS = ["lightsecagg", "committee"]
+
+
+def group_of(protocol, bits):
+    if protocol in RINGS:
+        return f"ring{bits}"
+    return f"field{bits}" if int(bits) < 32 else "fq"
+
+
+@pytest.mark.parametrize("protocol", [*RINGS, *FIELDS])
 @pytest.mark.parametrize("levels", [1, 10, 1000, 10**6, 10**8])
 def test_auto_is_the_fewest_bits_that_are_not_refused(protocol, levels):
     options = {"alpha": 0.5, "dropout": 0.0, "levels": levels}
     chosen = built(protocol, bits="auto", **options).parameters
 
-    assert (chosen.group, chosen.levels) == (f"ring{chosen.arithmetic.bits}", levels)
+    assert (chosen.group, chosen.levels) == (group_of(protocol, chosen.arithmetic.bits), levels)
     for bits in WIDTHS:
         if bits >= chosen.arithmetic.bits:
             built(protocol, bits=str(bits), **options)
             continue
-        with pytest.raises(UsageError, match=f"the group ring{bits}"):
+        with pytest.raises(UsageError, match=f"the group {group_of(protocol, bits)}"):
             built(protocol, bits=str(bits), **options)
+
+
+@pytest.mark.parametrize("bits", [8, 12])
+@pytest.mark.parametrize("protocol", FIELDS)
+def test_fields_with_room_for_a_sum_have_numbers_for_the_code(protocol, bits):
+    """As many devices as can be: each adds up to one of rounding to half of the field's numbers."""
+    prime = {8: 251, 12: 4093}[bits]
+    most = (prime - 1) // 2 - 1
+    code = built(protocol, most, bits=str(bits), dropout=0.0, clip=0.5).code
+    assert code.devices + code.needed < prime
+    with pytest.raises(UsageError, match=f"field{bits} at any number of levels"):
+        built(protocol, most + 1, bits=str(bits), dropout=0.0, clip=0.5)
+
+
+def test_bits_that_are_given_beside_another_group_are_refused():
+    with pytest.raises(UsageError, match="fieldB of B bits, not in ring16"):
+        built("committee", bits="16", group="ring16")
+    with pytest.raises(UsageError, match="ringB of B bits, not in field16"):
+        built("secagg", bits="16", group="field16")
 
 
 def test_what_no_bits_have_room_for_is_refused():
@@ -91,15 +120,12 @@ def test_noise_takes_what_bits_there_are(tmp_path):
         hpcfl.bench("dp-fedavg", **options, bits=16, levels=too_many)
 
 
-def test_uploads_are_as_many_bytes_as_bits(tmp_path):
-    runs = {
-        bits: hpcfl.bench(
-            "secagg", devices=4, dim=1001, rounds=1, warmup=0, dropout=0, bits=bits, output=tmp_path
-        )
-        for bits in WIDTHS
-    }
+@pytest.mark.parametrize("protocol", ["secagg", "lightsecagg"])
+def test_uploads_are_as_many_bytes_as_bits(protocol, tmp_path):
+    options = {"devices": 4, "dim": 1001, "rounds": 1, "warmup": 0, "dropout": 0}
+    runs = {bits: hpcfl.bench(protocol, **options, bits=bits, output=tmp_path) for bits in WIDTHS}
     for bits, run in runs.items():
         uploaded = run.bytes_up[0, run.phases.index("masked_input"), :4]
         assert [16 + -(-bits * 1001 // 8)] * 4 == uploaded.tolist()
-        assert run.config["group"] == f"ring{bits}"
+        assert run.config["group"] == group_of(protocol, bits)
         assert run.validated.all()

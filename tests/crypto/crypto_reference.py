@@ -33,17 +33,16 @@ def stream_bytes(key, count, stream=0, block=0):
 def group_elements(key, count, group):
     """Return the first elements of a key.
 
-    In a ring, the lowest bits of the narrowest words of 8, 16 or 32 bits that hold them. In a field
-    at each position the first word of 32 bits, of the key's streams, that is below the modulus.
+    The lowest bits of the narrowest words of 8, 16 or 32 bits that hold them. In a field at each
+    position those of the first of the key's streams that are below the modulus.
     """
     modulus = group.modulus
-    ring = group.name.startswith("ring")
-    width = next(size for size in (1, 2, 4) if modulus <= 256**size)
+    width = next(size for size in (1, 2, 4) if group.bits <= 8 * size)
     found = np.full(count, -1, np.int64)
     stream = 0
     while (missing := found < 0).any():
         words = np.frombuffer(stream_bytes(key, width * count, stream), f"<u{width}")
-        words = words.astype(np.int64) % (modulus if ring else 2**32)
+        words = words.astype(np.int64) % 2**group.bits
         found[missing] = np.where(words < modulus, words, -1)[missing]
         stream += 1
     return found.tolist()
@@ -94,6 +93,6 @@ def assert_fits(counts, probabilities):
 
 
 def assert_uniform(values, modulus, bins=256):
-    """Assert that integers are uniform below `modulus`, which is far above `bins`."""
+    """Assert that integers are uniform below `modulus`, which is `bins` or far above."""
     parts = np.asarray(values).astype(np.uint64) * np.uint64(bins) // np.uint64(modulus)
     assert_fits(np.bincount(parts.astype(np.int64), minlength=bins), np.ones(bins))

@@ -1,7 +1,7 @@
 """Groups agree with Python's integers, on the wire as well, and their masks are exactly uniform.
 
 F_q rejects one word in 859 million, so rejection is tested on smaller primes, which reject a half
-or a quarter of all words, and on made-up keystreams.
+or a quarter of all words, the primes of few bits among them, and on made-up keystreams.
 """
 
 import itertools
@@ -69,13 +69,17 @@ def fake_streams(monkeypatch):
 # Arithmetic
 
 
-def test_q_is_the_largest_prime_below_2_32():
+def test_fields_have_the_largest_primes_of_their_bits():
     def is_prime(number):
-        return all(number % divisor for divisor in range(2, 2**16))
+        return all(number % divisor for divisor in range(2, int(number**0.5) + 1))
 
-    assert next(filter(is_prime, range(2**32 - 1, 0, -1))) == Q
+    def largest(bits):
+        return next(filter(is_prime, range(2**bits - 1, 0, -1)))
+
+    assert largest(32) == Q
     rings = {f"ring{bits}": 2**bits for bits in (8, 12, 16, 20, 24, 28, 32)}
-    assert {"fq": Q, **rings} == {name: group.modulus for name, group in GROUPS.items()}
+    fields = {f"field{bits}": largest(bits) for bits in (8, 12, 16, 20, 24, 28)}
+    assert {"fq": Q, **rings, **fields} == {name: one.modulus for name, one in GROUPS.items()}
 
 
 @each_group
@@ -151,11 +155,11 @@ def test_long_vectors_are_unpacked_to_what_was_packed(group, size):
     assert np.array_equal(elements, group.unpack(group.pack(elements), size))
 
 
-@pytest.mark.parametrize("bits", [12, 20, 28])
+@pytest.mark.parametrize("name", ["ring12", "ring20", "ring28", "field12", "field28"])
 @pytest.mark.parametrize("junk", [0x10, 0x80])
-def test_bits_behind_the_last_value_are_refused(bits, junk):
+def test_bits_behind_the_last_value_are_refused(name, junk):
     """Two messages would otherwise say the same."""
-    group = GROUPS[f"ring{bits}"]
+    group = GROUPS[name]
     packed = group.pack(np.array([5, 6, 7], group.dtype))
     packed[-1] |= junk
     with pytest.raises(ValueError, match="bits behind the last value are not zero"):
@@ -244,6 +248,21 @@ def test_a_word_is_rejected_from_the_modulus_on(field, fake_streams):
         assert expected[:length] == field.add_masks(zeros, [bytes(16)], [1]).tolist()
 
 
+@pytest.mark.parametrize("bits", [8, 12, 16, 20, 24, 28])
+def test_in_few_bits_the_lowest_of_a_word_are_judged(bits, fake_streams):
+    """What is above them does not matter."""
+    field = GROUPS[f"field{bits}"]
+    p, top = field.modulus, 2**bits - 1
+    above = 0 if field.whole_words else 1 << bits
+    words = {0: [0, p - 1, above | p, above | top], 1: [9, 9, top, above | 7], 2: [8, 8, 6, 5]}
+    fake_streams({k: words[k] * (4 // field.dtype.itemsize) for k in words}, field.dtype)
+    for length in range(1, 5):
+        zeros = np.zeros(length, field.dtype)
+        expected = [0, p - 1, 6, 7][:length]
+        assert expected == field.elements([bytes(16)], [length]).tolist()
+        assert expected == field.add_masks(zeros, [bytes(16)], [1]).tolist()
+
+
 @pytest.mark.parametrize("word", [Q - 1, Q, Q + 1, 2**32 - 1])
 @pytest.mark.parametrize("group", [FQ, GROUPS["ring32"]], ids=lambda group: group.name)
 def test_a_border_word_is_judged_without_larger_ones_around_it(group, word, fake_streams):
@@ -258,7 +277,7 @@ def test_a_border_word_is_judged_without_larger_ones_around_it(group, word, fake
 def test_elements_are_uniform(group):
     """Reduced instead of rejected words would show with the prime that rejects a quarter."""
     elements = group.elements(fixed_keys(60, seed=5), [1000] * 60)
-    assert_uniform(elements, group.modulus)
-    if group.name in GROUPS and group is not FQ:
+    assert_uniform(elements, group.modulus, min(256, group.modulus))
+    if group.name.startswith("ring"):
         # What the bins above are too coarse for.
         assert_uniform(elements & group.dtype.type(255), 256)

@@ -15,7 +15,10 @@ SIGNS = [1, -1, 1, 1, -1]
 
 @pytest.mark.parametrize(
     "group",
-    [FQ, GROUPS["ring8"], GROUPS["ring12"], GROUPS["ring16"], GROUPS["ring32"], Field(3 * 2**30)],
+    [
+        *(FQ, GROUPS["ring8"], GROUPS["ring12"], GROUPS["ring16"], GROUPS["ring32"]),
+        *(GROUPS["field8"], GROUPS["field20"], Field(3 * 2**30)),
+    ],
     ids=lambda group: f"{group.name}-{group.modulus}",
 )
 @pytest.mark.parametrize("size", [1, 8191, 24_577, 300_001])

@@ -234,7 +234,7 @@ def test_a_dealer_is_expelled_on_all_ranks_and_the_others_end_the_round(name, re
     assert ("total", [0, 2, 4, 5, 6], 3) == (kind, survivors, refused)
 
 
-@pytest.mark.parametrize("group", ["fq", "ring8", "ring16", "ring32"])
+@pytest.mark.parametrize("group", ["fq", "ring8", "ring16", "ring32", "field8", "field16"])
 def test_reduce_is_the_sum_in_the_group(group):
     inner = transport()
     arithmetic = GROUPS[group]

@@ -236,13 +236,17 @@ def test_an_option_of_algorithms_is_used_or_refused(algorithm, name):
         # The default value as well: who gives it expects that it does something.
         (("train", "cdp", "--steps", 2, "--mechanism", "gaussian"), "(it is for fedsgd-dpc)"),
         (("train", "fedavg", "--data-dir", "."), "the data set digits needs no files"),
-        # What protocols that code vectors in a field refuse is not said to be for them.
         (
             ("bench", "fedavg", "--bits", 16),
-            "(it is for secagg, secagg-graph, sparse, cohort, common, assisted, prf): leave it out",
+            "(it is for secagg, secagg-graph, sparse, cohort, common, lightsecagg, committee, "
+            "assisted, prf): leave it out",
         ),
-        (("bench", "lightsecagg", "--bits", "auto"), "lightsecagg has no use for it"),
-        (("bench", "committee", "--bits", 16), "committee has no use for it"),
+        (("bench", "lightsecagg", "--group", "ring16"), "fieldB of B bits, not in ring16"),
+        (("bench", "secagg", "--group", "field16"), "ringB of B bits, not in field16"),
+        (
+            ("bench", "committee", "--bits", 16, "--group", "ring16"),
+            "fieldB of B bits, not in ring16",
+        ),
         (("bench", "secagg", "--bits", 16, "--group", "fq"), "--group fq and --bits 16 are two"),
         (("predict", "secagg", "--bits", 16, "--group", "fq"), "--group fq and --bits 16 are two"),
         (

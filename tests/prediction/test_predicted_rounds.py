@@ -88,7 +88,9 @@ def contexts(monkeypatch):
         ("assisted", 9, 700, {"helpers": 10, "helper_dropout": 3}),
         ("assisted", 9, 700, {"shared": True, "alpha": 0.3}),
         ("lightsecagg", 9, 700, {}),
+        ("lightsecagg", 9, 701, {"bits": "12"}),
         ("committee", 16, 700, {"dropout": 0.0}),
+        ("committee", 16, 701, {"dropout": 0.0, "bits": "8"}),
         ("lightsecagg", 12, 700, {"gamma": 0.3, "dropout": 0.0}),
     ],
 )

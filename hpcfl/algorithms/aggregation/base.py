@@ -184,8 +184,9 @@ class AggregationProtocol(ABC):
     devices_learn_sum : bool
         Whether devices learn the sum itself, so that noise which the server adds hides nothing
         from them.
-    in_rings : bool
-        Whether vectors can be summed modulo 2^B, in B bits (``--bits``).
+    family : str
+        Of which groups those are that vectors can be summed in with B bits a value (``--bits``):
+        "ring", modulo 2^B, or "field", modulo a prime. Empty where there is no choice.
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -197,7 +198,7 @@ class AggregationProtocol(ABC):
     tolerates_dropouts: ClassVar[bool] = True
     noise_adds_up: ClassVar[bool] = True
     devices_learn_sum: ClassVar[bool] = False
-    in_rings: ClassVar[bool] = False
+    family: ClassVar[str] = ""
     rotates: ClassVar[bool] = False
     uploads_in_parts: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
@@ -603,15 +604,19 @@ class AggregationProtocol(ABC):
 class QuantisedProtocol(AggregationProtocol):
     """A protocol that sums quantised vectors in a group."""
 
-    in_rings = True
+    family = "ring"
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        used = {"group", "levels", "clip", *(["bits"] if cls.in_rings else [])}
-        return super().uses(options) | used
+        return super().uses(options) | {"group", "bits", "levels", "clip"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
+        if parameters.group != "fq" and not parameters.group.startswith(self.family):
+            raise UsageError(
+                f"{self.name} sums vectors in fq, or in {self.family}B of B bits, not in "
+                f"{parameters.group}: leave --group out, or give --bits"
+            )
         self.quantiser = Quantiser(parameters.clip, parameters.levels)
         self.noise: IntegerNoise | None = None
         self._check_levels(0)

@@ -35,15 +35,12 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows
 from hpcfl.crypto import keys, matrices
 from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
-from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.groups import Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
 from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import OnlySummed
 
-# Random combinations of the sums' elements by which wrong sums are found: one goes unnoticed with
-# a probability of 1 / q for each.
-CHECKS = 2
 # So many holders may answer falsely without harm to the round.
 LIARS = 1
 
@@ -59,7 +56,7 @@ class CodedProtocol(QuantisedProtocol):
 
     min_devices = 2
     rotates = True
-    in_rings = False  # codes need a field
+    family = "field"
     deals_to: ClassVar[str]  # in words, who holds pieces
 
     @classmethod
@@ -73,25 +70,32 @@ class CodedProtocol(QuantisedProtocol):
                 f"{self.name} deals pieces to {self.deals_to}, so --degree {parameters.degree} has "
                 "no effect: leave it out"
             )
-        if self.summed_in is not FQ:
-            raise UsageError(
-                f"{self.name} codes vectors in a field, and {self.summed_in.name} is none: leave "
-                "out --group and --bits"
-            )
+        # A field with room for the sum of N vectors has numbers for the code's N + U points.
         self.code = self.choose_code()
         self.steps = tuple(
             replace(step, row_bytes=self.row_bytes) if step.pattern is Pattern.ROUTE else step
             for step in type(self).steps
         )
 
+    @property
+    def field(self) -> Field:
+        """Where vectors are summed, and coded."""
+        assert isinstance(self.summed_in, Field)
+        return self.summed_in
+
     @abstractmethod
     def choose_code(self) -> Code:
         """Return the code for the parameters; UsageError if none is both private and decodable."""
 
     @property
+    def piece_bytes(self) -> int:
+        """Size of a piece."""
+        return self.field.wire_bytes(self.code.width)
+
+    @property
     def row_bytes(self) -> int:
         """Size of a sealed piece."""
-        return 4 * self.code.width + sealed.TAG_BYTES
+        return self.piece_bytes + sealed.TAG_BYTES
 
     def recovery(self, answers: float) -> Operations:
         """Return what it takes to recover what was coded from so many sums of pieces."""
@@ -100,7 +104,7 @@ class CodedProtocol(QuantisedProtocol):
             "recovered": 1,
             "answered": answers * code.width,
             "interpolated": code.needed * (code.pieces + INTERPOLATED_ROW),
-        } | coded(code.pieces, code.needed, code.width)
+        } | coded(self.field, code.pieces, code.needed, code.width)
 
     # What pieces and their holders are called in messages.
     piece = "piece"
@@ -127,10 +131,7 @@ class CodedProtocol(QuantisedProtocol):
 
     def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:
         """Return a coded piece, or a sum of them; MessageError if it is none."""
-        piece: Elements = parse_vector(payload, "<u4", self.code.width, phase, sender)
-        if not FQ.holds(piece):
-            raise MessageError(phase, sender, "a value is not a field element")
-        return piece
+        return self.read_elements(payload, self.code.width, phase, sender)
 
     def pair_context(self, round_index: int, i: int, j: int) -> bytes:
         """Return the context in which the secret of two devices gives the key of their rows."""
@@ -182,7 +183,7 @@ class CodedDevice(QuantisedDevice):
         rows = np.empty((len(peers), self._protocol.row_bytes), np.uint8)
         for k, (peer, piece) in enumerate(zip(peers, pieces, strict=True)):
             labels = sealed.labels(self._protocol.name, self._round, self.id, peer)
-            content = piece.astype("<u4", copy=False).tobytes()
+            content = self._protocol.field.pack(piece).tobytes()
             rows[k] = sealed.seal(self._transport_keys[peer], labels, content)
         return np.array(peers, np.int64), rows
 
@@ -235,7 +236,8 @@ class CodedDevice(QuantisedDevice):
         for id in self._survivors:
             total += self._pieces[id]
         self._pieces = {}
-        return (total % np.uint64(FQ.modulus)).astype("<u4").view(np.uint8)
+        field = self._protocol.field
+        return field.pack(field.reduce(total))
 
     def _require(self, count: int, what: str) -> None:
         needed = self._protocol.needed_in_sum
@@ -346,11 +348,11 @@ class CodedServer(ModelSender):
     def _fitting(self, sums: Elements, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows that lie on one polynomial, at least U of them.
 
-        All elements of a row are put into `CHECKS` random combinations of them.
+        All elements of a row are put into random combinations of them, as many as the field takes.
         """
-        code = self._protocol.code
-        random = FQ.elements([self._secrets(SEED_BYTES)], [CHECKS * code.width])
-        combined = matrices.product(sums, random.reshape(code.width, CHECKS))
+        code, field = self._protocol.code, self._protocol.field
+        random = field.elements([self._secrets(SEED_BYTES)], [field.checks * code.width])
+        combined = matrices.product(sums, random.reshape(code.width, field.checks), field)
         shares = Shares(
             owners=np.zeros(1, np.int64),
             holders=numbers[None],
@@ -358,6 +360,7 @@ class CodedServer(ModelSender):
             received=np.ones((1, numbers.size), np.bool_),
             values=combined[None],
             holding=numbers.size,
+            field=field,
         )
         right = np.flatnonzero(reconcile(shares, code.needed).received[0])
         if not right.size:

@@ -64,6 +64,7 @@ from hpcfl.algorithms.aggregation.costs import (
     at,
     coded,
     converted,
+    packed,
     sealed_rows,
     summed,
 )
@@ -73,7 +74,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Ids, Pattern, Payload, Role, Rows, Step
 from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
-from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.groups import Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.sampling import subset
 from hpcfl.errors import MessageError, RefusedError, UsageError
@@ -104,7 +105,7 @@ class FewMembersCollude(FewCollude):
         )
 
 
-def choose_code(plan: Parameters, threat: Threat, members: int) -> Code | None:
+def choose_code(plan: Parameters, threat: Threat, members: int, field: Field) -> Code | None:
     """Return how vectors are shared with so many members; None if too few of them are sure.
 
     No more than T collude and, where one more vanishes and one answers falsely, l + T are left.
@@ -115,7 +116,9 @@ def choose_code(plan: Parameters, threat: Threat, members: int) -> Code | None:
     if members == plan.devices:
         # Then no round ends with fewer.
         needed = max(needed, plan.threshold)
-    return Code(members, needed, private, plan.dim) if needed > private else None
+    if needed <= private:
+        return None
+    return Code(members, needed, private, plan.dim, field)
 
 
 class Committee(CodedProtocol):
@@ -153,7 +156,7 @@ class Committee(CodedProtocol):
         asked = plan.committee
         if asked is not None and asked > plan.devices:
             raise UsageError(f"--committee is {asked}, and there are {plan.devices} devices")
-        whole = choose_code(plan, threat, asked or plan.devices)
+        whole = choose_code(plan, threat, asked or plan.devices, self.field)
         if whole is None:
             raise UsageError(
                 f"with --gamma {plan.gamma} and --dropout {plan.dropout}, of {asked or 'all'} "
@@ -164,7 +167,7 @@ class Committee(CodedProtocol):
         if asked is not None:
             return whole
         for members in range(2, plan.devices):
-            code = choose_code(plan, threat, members)
+            code = choose_code(plan, threat, members, self.field)
             if code and members * whole.pieces <= MOST_EXPANDED * plan.devices * code.pieces:
                 return code
         return whole
@@ -196,7 +199,8 @@ class Committee(CodedProtocol):
     @property
     def sum_bytes(self) -> int:
         # Its members' sums, and what is decoded of them.
-        return 8 * self.code.devices * self.code.width + 4 * self.code.dim
+        size = self.field.dtype.itemsize
+        return 2 * size * self.code.devices * self.code.width + size * self.code.dim
 
     @property
     def rows_of_device(self) -> int:
@@ -209,7 +213,7 @@ class Committee(CodedProtocol):
 
     @property
     def largest_reply(self) -> int:
-        return max(4 * self.code.width, keys.KEY_BYTES, -(-self.parameters.devices // 8))
+        return max(self.piece_bytes, keys.KEY_BYTES, -(-self.parameters.devices // 8))
 
     def count(self, phases: Phases) -> None:
         code, crowd = self.code, Crowd.of(self.parameters)
@@ -245,17 +249,19 @@ class Committee(CodedProtocol):
                 "keystream": 1,
                 "mask_word": code.private * code.width,
             }
-            | coded(code.devices, code.needed, code.width)
+            | coded(self.field, code.devices, code.needed, code.width)
+            | packed(self.field, members * code.width)
             | sealed_rows(members, row)
             | converted(code.dim, 2),
         )
         add(share.member, {"message": 2} | sealed_rows(survivors, row))
+        add(share.member, packed(self.field, survivors * code.width))
         add(share.server, {"message": there})
 
         summing = phases["sum_shares"]
         summing.members = members
         summing.member_down = ENVELOPE_BYTES + bits
-        summing.member_up = ENVELOPE_BYTES + 4 * code.width
+        summing.member_up = ENVELOPE_BYTES + self.piece_bytes
         add(summing.member, {"message": 2} | summed(None, code.width, survivors))
         add(summing.server, {"message": there} | self.recovery(there))
         # It is decoded in a copy, which takes half of what adding it up does.
@@ -339,7 +345,7 @@ class CommitteeDevice(CodedDevice):
         self._shared = True
         code = self._protocol.code
         elements = self._elements(vector, self.sent())
-        random = FQ.elements([self._secrets(SEED_BYTES)], [code.private * code.width])
+        random = code.field.elements([self._secrets(SEED_BYTES)], [code.private * code.width])
         numbers = [self._members.index(id) for id in self._present]
         shares = dict(zip(self._present, code.encode(elements, random, numbers), strict=True))
         if self.in_committee:
@@ -375,7 +381,7 @@ class CommitteeServer(CodedServer):
     ) -> None:
         super().__init__(protocol, round_index, model, secrets)
         self.committee: list[int] = []
-        self._summed: Elements = np.empty(0, np.uint32)
+        self._summed: Elements = np.empty(0, protocol.field.dtype)
 
     def send_advertise_keys(self) -> Payload:
         """Return who the committee is, and the public keys of its members."""
@@ -432,6 +438,6 @@ class CommitteeServer(CodedServer):
 
     def finish_result(self) -> None:
         """Return to signed integers, and to the original coordinates."""
-        self.total = FQ.signed(self._summed.copy())
-        self._summed = np.empty(0, np.uint32)
+        self.total = self._protocol.field.signed(self._summed.copy())
+        self._summed = self._summed[:0].copy()
         self.turned_back = self._protocol.turned_back(self)

@@ -218,14 +218,17 @@ def masks(group: Group, keys: float, words: int) -> Operations:
     return work
 
 
-def coded(rows: int, terms: int, columns: int) -> Operations:
-    """Return what a product of matrices over F_q takes (`crypto.matrices.product`).
+def coded(group: Group, rows: int, terms: int, columns: int) -> Operations:
+    """Return what a product of matrices over a field takes (`crypto.matrices.product`).
 
     To cut an element of the right one into halves takes a seventh of what it takes to put one of
-    the product together.
+    the product together. Elements no longer than a half are not cut: that is a quarter of the
+    products, and half of the rest.
     """
-    elements = (rows + terms / 7) * columns
-    return {"product": rows * terms * columns} | at("coded", elements, elements / 2)
+    short = group.bits <= 16
+    elements = (rows + terms / 7) * columns / (2 if short else 1)
+    products = rows * terms * columns / (4 if short else 1)
+    return {"product": products} | at("coded", elements, elements / 2)
 
 
 def sealed_rows(rows: float, size: int) -> Operations:

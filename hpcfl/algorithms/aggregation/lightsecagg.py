@@ -63,6 +63,7 @@ from hpcfl.algorithms.aggregation.costs import (
     coded,
     converted,
     masked_upload,
+    packed,
     sealed_rows,
     summed,
 )
@@ -71,7 +72,7 @@ from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
-from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.shared import RoundOptions
@@ -126,7 +127,7 @@ class LightSecAgg(CodedProtocol):
                 f"collude, and {needed} stay to the end: lightsecagg needs more of these than of "
                 "those; lower --gamma or --dropout"
             )
-        return Code(parameters.devices, needed, private, parameters.dim)
+        return Code(parameters.devices, needed, private, parameters.dim, self.field)
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
@@ -152,7 +153,7 @@ class LightSecAgg(CodedProtocol):
     def result_bytes(self) -> int:
         # The sums of pieces, those from which the masks are recovered, and what is recovered.
         pieces = self.code.devices + self.code.needed + self.code.pieces
-        return self.sum_bytes + 4 * self.code.width * pieces
+        return self.sum_bytes + self.field.dtype.itemsize * self.code.width * pieces
 
     @property
     def rows_at_peak(self) -> float:
@@ -162,7 +163,7 @@ class LightSecAgg(CodedProtocol):
 
     @property
     def largest_reply(self) -> int:
-        return max(4 * self.code.width, keys.KEY_BYTES, -(-self.code.devices // 8))
+        return max(self.piece_bytes, keys.KEY_BYTES, -(-self.code.devices // 8))
 
     def count(self, phases: Phases) -> None:
         code, crowd = self.code, Crowd.of(self.parameters)
@@ -188,17 +189,18 @@ class LightSecAgg(CodedProtocol):
                 "keystream": 2,
                 "mask_word": words,
             }
-            | coded(code.devices, code.needed, code.width),
+            | coded(self.field, code.devices, code.needed, code.width),
         )
         # Its own and theirs.
         add(share.device, sealed_rows(peers, row), 2)
+        add(share.device, packed(self.field, peers * code.width), 2)
         add(share.server, {"message": devices})
 
         masked_upload(phases["masked_input"], self.summed_in, code.dim, survivors, 1)
 
         unmask = phases["unmask"]
         unmask.receives(bits, survivors)
-        unmask.sends(4 * code.width, survivors)
+        unmask.sends(self.piece_bytes, survivors)
         add(unmask.device, {"message": 2} | summed(None, code.width, survivors))
         add(unmask.server, {"message": survivors})
         add(unmask.server, self.recovery(survivors))
@@ -245,7 +247,7 @@ class LightSecAggDevice(CodedDevice):
         code = self._protocol.code
         self._mask_key = self._secrets(SEED_BYTES)
         counts = [code.dim, code.private * code.width]
-        drawn = FQ.elements([self._mask_key, self._secrets(SEED_BYTES)], counts)
+        drawn = code.field.elements([self._mask_key, self._secrets(SEED_BYTES)], counts)
         peers = [*self._transport_keys]
         mine, *coded = code.encode(drawn[: code.dim], drawn[code.dim :], [self.id, *peers])
         # A copy: a view would keep the pieces of all.
@@ -305,8 +307,8 @@ class LightSecAggServer(CodedServer):
         secrets: keys.SecretSource,
     ) -> None:
         super().__init__(protocol, round_index, model, secrets)
-        self._uploads = FQ.adder(protocol.parameters.dim)
-        self._unmasked: Elements = np.empty(0, np.uint32)
+        self._uploads = protocol.field.adder(protocol.parameters.dim)
+        self._unmasked: Elements = np.empty(0, protocol.field.dtype)
 
     def send_advertise_keys(self) -> Payload:
         """Return who advertised keys, and the keys."""
@@ -371,11 +373,11 @@ class LightSecAggServer(CodedServer):
     def finish_unmask(self) -> None:
         """Recover the sum of the masks, and take it off that of the uploads."""
         masks = self._decoded("unmask", {id: id for id in self._answers})
-        self._unmasked = self._uploads.take()
-        FQ.add_into(self._unmasked, np.uint32(FQ.modulus) - masks)
+        self._unmasked, field = self._uploads.take(), self._protocol.field
+        field.add_into(self._unmasked, field.dtype.type(field.modulus) - masks)
 
     def finish_result(self) -> None:
         """Return to signed integers, and to the original coordinates."""
-        self.total = FQ.signed(self._unmasked)
-        self._unmasked = np.empty(0, np.uint32)
+        self.total = self._protocol.field.signed(self._unmasked)
+        self._unmasked = self._unmasked[:0].copy()
         self.turned_back = self._protocol.turned_back(self)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hpcfl.comm.phases import Ids
 from hpcfl.crypto import shamir
-from hpcfl.crypto.groups import Elements
+from hpcfl.crypto.groups import FQ, Elements, Field
 from hpcfl.errors import BelowThresholdError
 
 ABSENT = 2**32 - 1
@@ -34,6 +34,7 @@ class Shares:
     received: Flags  # shape (S, m)
     values: Elements  # shape (S, m, width); zero where none was received
     holding: int  # how many devices were sent shares of a secret
+    field: Field = FQ
 
     def without_absent(self) -> Shares:
         """Return the same with those that are marked as absent taken out."""
@@ -90,7 +91,7 @@ def reconcile(shares: Shares, threshold: int) -> Shares:
     fit, and no two of them can be taken for it, as t + 1 that fit have one polynomial. Where
     leaving one out does not help, none of the owner's shares is any good.
     """
-    fits = shamir.consistent(shares.values, shares.numbers, shares.received, threshold)
+    fits = _consistent(shares, shares.values, shares.received, threshold)
     if fits.all():
         return shares
     received = shares.received.copy()
@@ -99,6 +100,10 @@ def reconcile(shares: Shares, threshold: int) -> Shares:
     for row in np.flatnonzero(~fits).tolist():
         received[row], liar = _without_one(shares, row, threshold, liar)
     return replace(shares, received=received)
+
+
+def _consistent(shares: Shares, values: Elements, received: Flags, threshold: int) -> Flags:
+    return shamir.consistent(values, shares.numbers, received, threshold, shares.field)
 
 
 def _without_one(shares: Shares, row: int, threshold: int, suspect: int) -> tuple[Flags, int]:
@@ -114,7 +119,7 @@ def _without_one(shares: Shares, row: int, threshold: int, suspect: int) -> tupl
             patterns = np.repeat(received[None], tried.size, axis=0)
             patterns[np.arange(tried.size), tried] = False
             same = np.broadcast_to(values, (tried.size, *values.shape))
-            good = np.flatnonzero(shamir.consistent(same, shares.numbers, patterns, threshold))
+            good = np.flatnonzero(_consistent(shares, same, patterns, threshold))
             if good.size == 1:
                 return patterns[good[0]], int(holders[tried[good[0]]])
     return np.zeros_like(received), suspect

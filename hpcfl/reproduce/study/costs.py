@@ -63,7 +63,7 @@ def settings_of(
     for name in among or PROTOCOLS:
         kind = find(name)
         known = kind.uses(BenchOptions(name, dropout=sizes["dropout"]))
-        fits = more.keys() <= known and (kind.in_rings or "bits" not in more)
+        fits = more.keys() <= known
         if fits and (kind.tolerates_dropouts or not sizes["dropout"]):
             sent = {"alpha": ALPHA} if kind.sparse_upload else {}
             yield {"protocol": name, **sizes, **sent, **more}
@@ -146,7 +146,7 @@ def _private(setting: Setting) -> dict[str, Any]:
         dropout_model="exact" if carries_noise(name) else "bernoulli",
         **{key: setting[key] for key in ("dropout", "alpha", "epsilon") if key in setting},
     )
-    widths = map(str, BITS) if find(name).in_rings else (None,)
+    widths = map(str, BITS) if find(name).family else (None,)
     for bits in widths:
         try:
             algorithm = planned_algorithm(

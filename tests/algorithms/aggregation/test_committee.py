@@ -109,7 +109,7 @@ def test_the_committee_is_the_smallest_that_costs_at_most_twice_what_all_would()
     protocol = Committee(plan)
 
     def expansion(members):
-        code = committee.choose_code(plan, protocol.threat, members)
+        code = committee.choose_code(plan, protocol.threat, members, protocol.field)
         return members / code.pieces if code else float("inf")
 
     chosen = protocol.code.devices
@@ -377,7 +377,7 @@ def test_a_key_with_which_nothing_can_be_agreed_costs_its_sender_alone(bad):
     ("options", "words"),
     [
         ({"degree": 4}, "deals pieces to a committee, so --degree 4 has no effect"),
-        ({"group": "ring32"}, "codes vectors in a field, and ring32 is none"),
+        ({"group": "ring32"}, "sums vectors in fq, or in fieldB of B bits, not in ring32"),
     ],
 )
 def test_options_that_it_has_no_use_for_are_refused(options, words):

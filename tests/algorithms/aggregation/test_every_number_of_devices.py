@@ -15,8 +15,9 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.comm.phases import phase_names
 from hpcfl.crypto import ckks
 
-Q = 2**32 - 5
-DIM, LARGEST = 37, 2**25
+DIM = 37
+# The modulus of groups, and of what magnitude the values are that all devices' sums have room for.
+GROUPS = {"fq": (2**32 - 5, 2**25), "ring32": (2**32, 2**25), "field16": (65521, 2**9)}
 # Who vanishes: any devices, or those alone that do more than the others.
 ROLES = {
     "assisted": ("device", "helper"),
@@ -44,15 +45,21 @@ def cases():
     return found
 
 
+def group_of(name, devices):
+    """Return the group of a number of devices: every other time another one, if there is one."""
+    others = {"assisted": "ring32", "lightsecagg": "field16", "committee": "field16"}
+    return others.get(name, "fq") if devices % 2 else "fq"
+
+
 def protocol_of(name, devices):
     """Return a protocol in which a tenth of the devices may drop out; they enrol if they must."""
+    group = group_of(name, devices)
     # A vector's weight is 1 / N.
-    options = {"dropout": 0.1, "levels": LARGEST * devices}
+    options = {"dropout": 0.1, "levels": GROUPS[group][1] * devices, "group": group}
     if find(name).enrolment(devices, find(name).default_helpers) is None:
         return make(name, devices, DIM, **options)
     if find(name).default_helpers:
-        # Every other time in a ring.
-        options |= {"helpers": 4, "helper_dropout": 2, "group": ("fq", "ring32")[devices % 2]}
+        options |= {"helpers": 4, "helper_dropout": 2}
     protocol = make(name, devices, DIM, **options)
     there = enrolled(name, devices, security="passive", helpers=options.get("helpers"))
     protocol.join(there, range(devices), devices)
@@ -112,12 +119,13 @@ def test_a_sum_is_that_of_plain_integers_with_as_many_gone_as_may_be(
     if name == "ckks":
         request.getfixturevalue("keys_read_once")
     generator = np.random.default_rng((devices, len(phase)))
-    integers = generator.integers(-LARGEST, LARGEST + 1, (devices, DIM))
+    modulus, largest = GROUPS[group_of(name, devices)]
+    integers = generator.integers(-largest, largest + 1, (devices, DIM))
     protocol = protocol_of(name, devices)
     index = int(generator.integers(2**31))
     gone = vanishing(protocol, phase, role, members_of(protocol, index), generator)
     assert gone
-    step = devices / 2**ckks.STEP_BITS if name == "ckks" else 1 / LARGEST
+    step = devices / 2**ckks.STEP_BITS if name == "ckks" else 1 / largest
 
     played = play(protocol, integers * step, dict.fromkeys(gone, phase), index=index)
 
@@ -128,7 +136,6 @@ def test_a_sum_is_that_of_plain_integers_with_as_many_gone_as_may_be(
     if name == "ckks":
         assert total == np.ldexp(played.server.total, ckks.STEP_BITS).tolist()
     else:
-        modulus = Q if protocol.parameters.group == "fq" else 2**32
         told = played.server.total.tolist()
         assert [value % modulus for value in total] == [value % modulus for value in told]
         assert max(map(abs, told)) <= modulus // 2

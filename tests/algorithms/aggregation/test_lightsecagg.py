@@ -17,6 +17,7 @@ from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.coding import Code
+from hpcfl.crypto.groups import FIELDS, FQ
 from hpcfl.crypto.keys import agree
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 from hpcfl.options.bench import BenchOptions
@@ -39,14 +40,17 @@ def light(devices=DEVICES, dim=20, **options):
 def test_the_sum_is_exact_whoever_drops_out_of_any_phase(data):
     devices, dim = data.draw(st.integers(2, 14)), data.draw(st.integers(1, 150))
     rate, gamma = (data.draw(st.sampled_from([0.0, 0.1, 0.3, 0.45])) for _ in range(2))
-    protocol = light(devices, dim, dropout=rate, gamma=gamma, rotate=data.draw(st.booleans()))
+    group = {"group": data.draw(st.sampled_from(["fq", "field8", "field16", "field20"]))}
+    precision = {"levels": 50, "rotate": data.draw(st.booleans())}
+    protocol = light(devices, dim, dropout=rate, gamma=gamma, **group, **precision)
     ids = st.integers(0, devices - 1)
     gone = data.draw(st.lists(ids, unique=True, max_size=devices - protocol.code.needed))
     dropouts = {id: data.draw(st.sampled_from(PHASES)) for id in gone}
-    upload = data.draw(st.sampled_from(["gather", "reduce"]))
+    # MPI sums whole words.
+    ways = ["gather", "reduce"] if protocol.summed_in.whole_words else ["gather"]
     index = data.draw(st.integers(0, 2**32 - 1))
 
-    played = play(protocol, dropouts=dropouts, index=index, upload=upload)
+    played = play(protocol, dropouts=dropouts, index=index, upload=data.draw(st.sampled_from(ways)))
 
     played.goes_on()
     played.nobody_left()
@@ -96,8 +100,11 @@ def test_where_more_may_collude_than_stay_the_protocol_refuses_to_be_run():
     ("options", "words"),
     [
         ({"degree": 4}, "so --degree 4 has no effect"),
-        ({"group": "ring32"}, "codes vectors in a field, and ring32 is none"),
-        ({"group": "ring16", "levels": 9}, "codes vectors in a field, and ring16 is none"),
+        ({"group": "ring32"}, "sums vectors in fq, or in fieldB of B bits, not in ring32"),
+        (
+            {"group": "ring16", "levels": 9},
+            "sums vectors in fq, or in fieldB of B bits, not in ring16",
+        ),
     ],
 )
 def test_options_that_it_has_no_use_for_are_refused(options, words):
@@ -275,6 +282,22 @@ def test_a_wrong_sum_of_pieces_is_found_and_left_out():
     )
 
 
+@pytest.mark.parametrize("field", [FQ, *FIELDS.values()], ids=lambda field: field.name)
+def test_a_wrong_sum_of_pieces_is_found_in_few_bits_as_well(field):
+    """One combination of 8 bits alone would miss one of 251: there are as many as it takes."""
+    assert field.modulus**field.checks > 2**62
+    protocol = light(dropout=0.2, group=field.name, levels=10)
+    for index in range(100 if field.bits == 8 else 1):
+        change = sent_by_device(protocol, "unmask", 3, one_more)
+        assert {3} == {*play(protocol, change=change, index=index).kept_out}
+
+
+def one_more(payload):
+    """Change the last element of a sum of pieces, by one."""
+    payload[-1] ^= 1
+    return payload
+
+
 @pytest.mark.parametrize(
     ("liars", "absent", "words"),
     [
@@ -432,7 +455,7 @@ def test_a_value_that_is_no_field_element_is_no_sum_of_pieces():
         return payload
 
     played = play(protocol, change=sent_by_device(protocol, "unmask", 4, beyond))
-    assert "a value is not a field element" in str(played.kept_out[4])
+    assert "a value is not a group element" in str(played.kept_out[4])
     played.goes_on(range(9))
 
 

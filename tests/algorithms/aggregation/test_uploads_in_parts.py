@@ -87,7 +87,7 @@ def test_sums_of_enrolled_devices_are_those_of_whole_uploads(name, group):
         server.receive_part_masked_input(0, np.zeros(4, np.uint8), 0, size)
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", [name for name in GROUPS if not name.startswith("field")])
 @pytest.mark.parametrize("dim", [DIM, DIM + 1])
 def test_the_sum_is_that_of_whole_uploads(group, dim):
     gone = {1: "masked_input"}
