@@ -43,9 +43,44 @@ def test_figure_3_is_judged_by_training_losses_of_all_seeds():
 
     judged = {what: line.verdict for what, line in lines.items() if line.verdict != SHOWN}
     assert list(judged.values()) == [MATCHES] * 7
-    assert "sigma = 1e-05: training loss after 300 rounds of tau 1 and 100 of tau 40" in judged
+    assert (
+        "sigma = 1e-05: training loss after 300 rounds of tau 1 and 100 rounds of tau 40" in judged
+    )
     (standard,) = [line for what, line in lines.items() if what.startswith("inputs standardised")]
     assert standard.evidence.startswith("not distinguishable")
+
+
+def test_figure_4_is_judged_and_drawn_by_each_clip_alone():
+    """Norms rise with steps late with the lesser clip, and fall with the greater."""
+
+    def found(setting):
+        clip, steps = setting.get("clip_norm", 1.0), setting["tau"] > 1
+        late = setting["rounds"] > zcdp.EARLY
+        up = 0.1 * (setting["sigma"] > 1e-3) + (0.2 if late else -0.2) * steps
+        return {
+            "gradient_norm": around(1 + up if clip == 0.1 else 0.5 - 0.2 * steps),
+            "last_loss": around(0.0),
+            "accuracy": [0.8] * setting["rounds"],
+            "epsilon_paper": 5.0,
+            "epsilon_proven": 9.0,
+            "loss": [0.1] * setting["rounds"],
+        }
+
+    artefact = ARTEFACTS["zcdp/figure-4"]
+    settings = artefact.scales["paper"].settings
+    lines = verdicts(artefact.id, settings, found)
+
+    of_greater = {what: one for what, one in lines.items() if what.startswith("clipped to 10")}
+    assert [one.verdict for one in of_greater.values()] == [MATCHES] * 4 + [OPEN] * 2
+    others = [one for what, one in lines.items() if "norm of" in what and what not in of_greater]
+    assert [one.verdict for one in others] == [MATCHES] * 12
+    panels = artefact.draw([Result(one, found(one)) for one in settings])
+    for accuracy, norms in zip(panels[::2], panels[1::2], strict=True):
+        assert accuracy.title == norms.title
+        assert len(accuracy.curves["tau = 1"][0]) == 1000
+        rounds, drawn = norms.curves["tau = 20"]
+        assert rounds == [5, 100]
+        assert drawn[1] - drawn[0] == pytest.approx(0.4, abs=0.01)
 
 
 def test_noise_that_seeds_do_not_show_is_no_match():
