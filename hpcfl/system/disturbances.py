@@ -174,8 +174,8 @@ def _of_host(facts: Mapping[str, Any]) -> Iterator[Disturbance]:
     if stolen > max(LOST_SECONDS, LOST_SHARE * seconds * cores):
         yield Disturbance(
             "stolen",
-            f"the hypervisor kept {stolen:.1f} CPU seconds from this machine's {cores:.0f} cores "
-            f"during the run of {seconds:.1f} s",
+            f"the hypervisor kept {stolen:.1f} CPU seconds from this machine's "
+            f"{counted(round(cores), 'core')} during the run of {seconds:.1f} s",
         )
 
 
@@ -184,8 +184,8 @@ def _oversubscribed(facts: Mapping[str, Any]) -> str | None:
     if not cores or not ranks or ranks <= cores:
         return None
     return (
-        f"{ranks:.0f} ranks on {cores:.0f} cores: measured seconds show the scheduler, "
-        "CPU seconds do not"
+        f"{ranks:.0f} ranks on {counted(round(cores), 'core')}: measured seconds show the "
+        "scheduler, CPU seconds do not"
     )
 
 
@@ -194,7 +194,8 @@ def _busy(facts: Mapping[str, Any]) -> str | None:
     load, cores = _number(facts.get("before_load_1min")), _number(facts.get("cores_usable"))
     if load is None or not cores or load <= max(cores, _number(facts.get("ranks")) or 0):
         return None
-    return f"a load of {load:.1f} on {cores:.0f} cores before the run: other programs were at work"
+    where = counted(round(cores), "core")
+    return f"a load of {load:.1f} on {where} before the run: other programs were at work"
 
 
 def _change(facts: Mapping[str, Any], name: str) -> float:

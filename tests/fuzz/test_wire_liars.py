@@ -176,8 +176,8 @@ def test_shares_are_consistent_if_none_is_wrong(data):
 def test_the_check_is_not_the_same_twice(monkeypatch):
     """Whoever knew it could choose shares that pass."""
     holders, came = np.arange(6), np.ones((1, 6), np.bool_)
-    one, other = (shamir._parity_weights(holders, came, 3) for _ in range(2))
+    one, other = (shamir._parity_weights(holders, came, 3, FQ) for _ in range(2))
     assert (one != other).any()
     monkeypatch.setattr(shamir.os, "urandom", bytes)
-    one, other = (shamir._parity_weights(holders, came, 3) for _ in range(2))
+    one, other = (shamir._parity_weights(holders, came, 3, FQ) for _ in range(2))
     assert (one == other).all()

@@ -297,7 +297,8 @@ ARTEFACTS = (
     ),
     _cost(
         "epsilon-cost",
-        f"A round for an epsilon: {_BASE}, the noise for {costs.PRIVATE_ROUNDS} rounds",
+        f"A round for an epsilon: {_BASE}, the noise for "
+        f"{formats.counted(costs.PRIVATE_ROUNDS, 'round')}",
         privacy.epsilon_settings(),
         "epsilon",
         f"epsilon at delta = {costs.DELTA:g}, proven",

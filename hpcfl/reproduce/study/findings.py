@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.report.formats import counted
 from hpcfl.reproduce.artefact import Result
 from hpcfl.reproduce.study import costs, privacy, training
 from hpcfl.reproduce.study.found import Costs, Estimate, Missing, mean_of, spread
@@ -442,8 +443,8 @@ def _room_for_noise(evidence: Evidence) -> Finding:
         f"Noise for epsilon {epsilons[0]:g} takes {ends[0]['bits']} bits a value in SecAgg, for "
         f"{epsilons[-1]:g} {ends[1]['bits']}",
         f"What a device sends in a round, for a proven epsilon of {_listed(epsilons)} after "
-        f"{costs.PRIVATE_ROUNDS} rounds at delta = {costs.DELTA:g}, with the fewest bits that have "
-        f"room for the noise, where there is a choice: {'; '.join(parts)}. The noise on a sum is "
+        f"{counted(costs.PRIVATE_ROUNDS, 'round')} at delta = {costs.DELTA:g}, with the fewest bits "
+        f"that have room for the noise, where there is a choice: {'; '.join(parts)}. The noise on a sum is "
         f"that of a trusted server, {_listed(noises)} times the norm to which updates are clipped, "
         f"or up to {worst:.1%} more. With the first epsilon a device of `secagg` takes "
         f"{_private_ratio(evidence, epsilons[0])} times the CPU seconds of a round in the field of "
