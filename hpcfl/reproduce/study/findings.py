@@ -443,12 +443,13 @@ def _room_for_noise(evidence: Evidence) -> Finding:
         f"Noise for epsilon {epsilons[0]:g} takes {ends[0]['bits']} bits a value in SecAgg, for "
         f"{epsilons[-1]:g} {ends[1]['bits']}",
         f"What a device sends in a round, for a proven epsilon of {_listed(epsilons)} after "
-        f"{counted(costs.PRIVATE_ROUNDS, 'round')} at delta = {costs.DELTA:g}, with the fewest bits "
-        f"that have room for the noise, where there is a choice: {'; '.join(parts)}. The noise on a sum is "
-        f"that of a trusted server, {_listed(noises)} times the norm to which updates are clipped, "
-        f"or up to {worst:.1%} more. With the first epsilon a device of `secagg` takes "
-        f"{_private_ratio(evidence, epsilons[0])} times the CPU seconds of a round in the field of "
-        f"32 bits without noise, with the last {_private_ratio(evidence, epsilons[-1])} times.",
+        f"{counted(costs.PRIVATE_ROUNDS, 'round')} at delta = {costs.DELTA:g}, with the fewest "
+        "bits that have room for the noise, where there is a choice: "
+        f"{'; '.join(parts)}. The noise on a sum is that of a trusted server, {_listed(noises)} "
+        f"times the norm to which updates are clipped, or up to {worst:.1%} more. With the first "
+        f"epsilon a device of `secagg` takes {_private_ratio(evidence, epsilons[0])} times the CPU "
+        "seconds of a round in the field of 32 bits without noise, with the last "
+        f"{_private_ratio(evidence, epsilons[-1])} times.",
         ("epsilon-cost", "links"),
         "`hpcfl train dp-fedavg --noise distributed` that accepts fewer `--bits` for such an "
         f"`--epsilon`, or {_LAUNCHES}",
