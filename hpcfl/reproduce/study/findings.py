@@ -9,7 +9,6 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.report.formats import counted
 from hpcfl.reproduce.artefact import Result
 from hpcfl.reproduce.study import costs, privacy, training
@@ -424,8 +423,9 @@ def _noise(evidence: Evidence) -> Finding:
 def _room_for_noise(evidence: Evidence) -> Finding:
     """How many bits, and so bytes, an epsilon takes."""
     epsilons = privacy.EPSILONS
+    able = [*dict.fromkeys(one["protocol"] for one in privacy.epsilon_settings())]
     parts = []
-    for name in filter(costs.carries_noise, PROTOCOLS):
+    for name in able:
         found = [_at(evidence, name, epsilon=epsilon) for epsilon in epsilons]
         sent = [
             f"{one['bytes_up'] / 1e6:.3g} MB" + (f" ({one['bits']} bits)" if "bits" in one else "")
@@ -434,9 +434,9 @@ def _room_for_noise(evidence: Evidence) -> Finding:
         parts.append(f"`{name}` {', '.join(sent if len({*sent}) > 1 else sent[:1])}")
     noises = [_at(evidence, "fedavg", epsilon=epsilon)["noise_multiplier"] for epsilon in epsilons]
     ends = [_at(evidence, "secagg", epsilon=one) for one in (epsilons[0], epsilons[-1])]
-    worst = max(
-        _at(evidence, name, epsilon=epsilon)["noise_multiplier"] / noise - 1
-        for name in filter(costs.carries_noise, PROTOCOLS)
+    apart = max(
+        abs(_at(evidence, name, epsilon=epsilon)["noise_multiplier"] / noise - 1)
+        for name in able
         for epsilon, noise in zip(epsilons, noises, strict=True)
     )
     return Finding(
@@ -446,7 +446,7 @@ def _room_for_noise(evidence: Evidence) -> Finding:
         f"{counted(costs.PRIVATE_ROUNDS, 'round')} at delta = {costs.DELTA:g}, with the fewest "
         "bits that have room for the noise, where there is a choice: "
         f"{'; '.join(parts)}. The noise on a sum is that of a trusted server, {_listed(noises)} "
-        f"times the norm to which updates are clipped, or up to {worst:.1%} more. With the first "
+        f"times the norm to which updates are clipped, to within {apart:.1%}. With the first "
         f"epsilon a device of `secagg` takes {_private_ratio(evidence, epsilons[0])} times the CPU "
         "seconds of a round in the field of 32 bits without noise, with the last "
         f"{_private_ratio(evidence, epsilons[-1])} times.",
