@@ -301,7 +301,7 @@ ARTEFACTS = (
         f"{formats.counted(costs.PRIVATE_ROUNDS, 'round')}",
         privacy.epsilon_settings(),
         "epsilon",
-        f"epsilon at delta = {costs.DELTA:g}, proven",
+        f"proven epsilon, delta {costs.DELTA:g}",
         25,
     ),
     Artefact(
