@@ -102,6 +102,7 @@ def train(cell: Cell, seed: int, folder: Path, data: str, accuracy: float, round
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
+        print(f"{claim} is there: another script is at this run, or was killed", file=sys.stderr)
         return
     unfinished = path.with_suffix(".unfinished.h5")
     unfinished.unlink(missing_ok=True)
