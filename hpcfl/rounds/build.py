@@ -158,12 +158,13 @@ def _precision(
     levels = options.levels or DEFAULT_LEVELS
     automatic = options.bits == "auto"
     family = find(name).family
+    if not family:
+        return options.group, levels
     group = group_of(family, max(WIDTHS)) if automatic else with_group(options, name).group
     if not automatic and (options.levels or GROUPS[group].bits == 32):
         return group, levels
     one = at(group, 1)
-    if not isinstance(one, QuantisedProtocol):
-        return "fq", levels
+    assert isinstance(one, QuantisedProtocol)
     if not automatic:
         return group, min(levels, one.largest_levels(devices=most))
     names = (group_of(family, bits) for bits in WIDTHS)

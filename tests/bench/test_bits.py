@@ -51,6 +51,12 @@ def test_fields_with_room_for_a_sum_have_numbers_for_the_code(protocol, bits):
         built(protocol, most + 1, bits=str(bits), dropout=0.0, clip=0.5)
 
 
+@pytest.mark.parametrize("bits", ["16", "auto"])
+def test_bits_change_nothing_where_no_group_is_summed_in(bits):
+    """Commands refuse them; whoever builds a protocol may have one set of options for all."""
+    assert built("fedavg", bits=bits).parameters == built("fedavg").parameters
+
+
 def test_bits_that_are_given_beside_another_group_are_refused():
     with pytest.raises(UsageError, match="fieldB of B bits, not in ring16"):
         built("committee", bits="16", group="ring16")
