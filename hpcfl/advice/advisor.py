@@ -164,9 +164,9 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
             "values of an honest device by themselves"
         )
     if asked.epsilon is not None:
-        protocol, multiplier = _noisy(name, wanted, asked)
-        # The noise is for the most levels that there is room for, as the benchmark takes them.
-        wanted = replace(wanted, levels=None, bits=None)
+        protocol, multiplier, bits = _noisy(name, wanted, asked)
+        # With other levels the same noise would be another epsilon.
+        wanted = replace(wanted, levels=protocol.parameters.levels, bits=bits)
     counted = protocol
     if asked.security == "active":
         # There is no cost model of the signatures and the agreement on survivors.
@@ -284,11 +284,14 @@ def _built(name: str, options: RoundOptions, devices: int, dim: int) -> Aggregat
 
 def _noisy(
     name: str, options: RoundOptions, asked: AdviseOptions
-) -> tuple[AggregationProtocol, float]:
-    """Return a protocol in which devices add the noise for an epsilon, and how much it is."""
+) -> tuple[AggregationProtocol, float, str | None]:
+    """Return a protocol in which devices add the noise for an epsilon, how much, and its bits.
+
+    These are the fewest with room for the noise and for the levels that the accuracy takes.
+    """
     from hpcfl.algorithms.federated.private import PrivateAlgorithm
     from hpcfl.options.training import TrainOptions
-    from hpcfl.training.build import planned_algorithm
+    from hpcfl.training.build import planned_in_fewest_bits
 
     values = {key: value for key, value in vars(options).items() if key not in ("bits", "levels")}
     training = TrainOptions(
@@ -301,19 +304,20 @@ def _noisy(
         delta=asked.delta,
         **values,
     )
-    algorithm = planned_algorithm(training, asked.devices, asked.dim)
+    needed = 1 if asked.accuracy is None else options.levels or 1
+    algorithm, bits = planned_in_fewest_bits(training, asked.devices, asked.dim, needed)
     protocol = algorithm.federation.protocol
     assert isinstance(algorithm, PrivateAlgorithm)
     assert isinstance(protocol, QuantisedProtocol)
     noise = algorithm.integer_noise(protocol, 0)
     assert noise is not None
     protocol.add_noise(noise)
-    finest, needed = protocol.parameters.levels, options.levels
-    if asked.accuracy is not None and needed is not None and finest < needed:
+    finest = protocol.parameters.levels
+    if finest < needed:
         raise UsageError(
             f"beside the noise there is room for {finest} levels, and the accuracy takes {needed}"
         )
-    return protocol, float(algorithm.sigma / training.clip_norm)
+    return protocol, float(algorithm.sigma / training.clip_norm), bits
 
 
 def _plain(value: Any) -> Any:

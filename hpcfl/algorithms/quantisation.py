@@ -49,9 +49,32 @@ class Quantiser:
         return integers
 
     def blocks(
-        self, values: NDArray[np.floating], scale: float, generator: np.random.Generator
+        self,
+        values: NDArray[np.floating],
+        scale: float,
+        generator: np.random.Generator,
+        norm: float | None = None,
     ) -> Iterator[tuple[slice, Signed]]:
-        """Yield the same, part by part, with where it belongs."""
+        """Yield the same, part by part, with where it belongs.
+
+        With a `norm`, which is at least that of the vector as it is scaled, the integers' l2 norm
+        is no larger: a block that would make them longer is rounded towards zero.
+        """
+        room = math.inf if norm is None else self._room(values, scale, norm)
+        for part, scaled in self._scaled(values, scale):
+            rounded = np.floor(scaled + generator.random(scaled.size))
+            if norm is not None:
+                lengthened = _lengthened(scaled, rounded)
+                if lengthened > room:
+                    np.trunc(scaled, out=rounded)
+                    lengthened = _lengthened(scaled, rounded)
+                room -= lengthened
+            yield part, rounded.astype(np.int64)
+
+    def _scaled(
+        self, values: NDArray[np.floating], scale: float
+    ) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """Yield part by part what is rounded."""
         for start in range(0, values.size, BLOCK):
             part = slice(start, start + BLOCK)
             # In float64 before clipping: as a float32 the clip could be larger than it says.
@@ -60,12 +83,22 @@ class Quantiser:
                 raise ValueError("it holds a value that is not a finite number")
             np.clip(scaled, -self.clip, self.clip, out=scaled)
             scaled *= scale * self.levels
-            scaled += generator.random(scaled.size)
-            yield part, np.floor(scaled, out=scaled).astype(np.int64)
+            yield part, scaled
+
+    def _room(self, values: NDArray[np.floating], scale: float, norm: float) -> float:
+        """Return by how much rounding may add to the squared norm."""
+        squared = math.fsum(float(scaled @ scaled) for _, scaled in self._scaled(values, scale))
+        # A little less, as sums of squares are rounded themselves.
+        return norm * norm * (1 - 1e-11) - squared
 
     def dequantise(self, total: Signed) -> NDArray[np.float64]:
         """Return the real vector that a sum of quantised vectors stands for (eq. 23)."""
         return total / self.levels
+
+
+def _lengthened(scaled: NDArray[np.float64], rounded: NDArray[np.float64]) -> float:
+    """Return by how much rounding adds to the squared norm of a block."""
+    return float((rounded - scaled) @ (rounded + scaled))
 
 
 def all_finite(values: NDArray[np.floating]) -> bool:

@@ -51,6 +51,7 @@ class RingParameters:
     stuck: float
 
 
+@lru_cache(maxsize=256)
 def failures(threat: Threat, degree: int, threshold: int, expelled: int = SPARE) -> RingParameters:
     """Return how likely it is that a degree and a threshold fail.
 

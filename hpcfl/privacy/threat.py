@@ -133,12 +133,7 @@ class Threat:
         But with a probability of `failure`. The one that vanishes whatever happens is one of them.
         For a plan, not for what has happened (`with_dropped`).
         """
-        numbers = np.arange(count + 1)
-        if self.rate is not None:
-            dropped = binomial(count, self.rate, numbers)
-        else:
-            dropped = hypergeometric(self.devices, self.dropped - SPARE, count, numbers)
-        return min(count, exceeded_seldom(dropped, failure) + SPARE)
+        return _most_dropped(self, count, failure)
 
     def __str__(self) -> str:
         if self.population == self.devices:
@@ -146,9 +141,20 @@ class Threat:
         return f"{self.colluding} of {self.population} devices, from which each round draws,"
 
 
-@lru_cache(maxsize=256)
+# A protocol that chooses its own parameters asks for hundreds, whenever it is built.
+@lru_cache(maxsize=4096)
 def _most_colluding(threat: Threat, count: int, failure: float) -> int:
     return exceeded_seldom(threat.colluding_among(count), failure)
+
+
+@lru_cache(maxsize=4096)
+def _most_dropped(threat: Threat, count: int, failure: float) -> int:
+    numbers = np.arange(count + 1)
+    if threat.rate is not None:
+        dropped = binomial(count, threat.rate, numbers)
+    else:
+        dropped = hypergeometric(threat.devices, threat.dropped - SPARE, count, numbers)
+    return min(count, exceeded_seldom(dropped, failure) + SPARE)
 
 
 def exceeded_seldom(distribution: Floats, failure: float) -> int:

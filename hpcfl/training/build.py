@@ -14,6 +14,7 @@ from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FederatedAveraging, Federation
+from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.levels import largest_levels
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
@@ -23,7 +24,7 @@ from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import options_of, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEFAULT_LEVELS
+from hpcfl.options.shared import DEFAULT_LEVELS, WIDTHS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.rounds.build import build, check_degree, with_group
@@ -32,6 +33,9 @@ from hpcfl.training import planned
 # Levels have room for a little more noise than was found, as it may be with fewer of them. If that
 # is not enough, noise and levels are found anew, so often.
 _MORE_NOISE, _TRIES = 1.01, 8
+# Few bits have room for few levels, and rounding to few takes more noise: so many times that of 32
+# bits at most, in a sum.
+NOISE_OF_FEW_BITS = 1.05
 # What only a benchmark has: files of training runs hold it without a value.
 _OF_BENCH: dict[str, Any] = {
     **dict.fromkeys(("private", "max_rounds", "rel_ci")),
@@ -119,6 +123,37 @@ def planned_algorithm(options: TrainOptions, devices: int, dim: int) -> Federate
     sizes = np.ones(devices, np.int64)
     told = with_precision(options, sizes, dim)
     return make_algorithm(told, make_federation(told, sizes, dim))
+
+
+def planned_in_fewest_bits(
+    options: TrainOptions, devices: int, dim: int, least_levels: int = 1
+) -> tuple[FederatedAlgorithm, str | None]:
+    """Return the same of a private algorithm that sends as few bits a value as will do, and them.
+
+    They have room for the noise, which is hardly more than with 32, and for so many levels at least
+    if 32 have. None if the protocol has no bits to choose. `options` are those of `dp-fedavg`.
+    Raises what `planned_algorithm` does.
+    """
+    if not find(options.aggregate).family:
+        return planned_algorithm(options, devices, dim), None
+
+    def at(bits: int) -> DPFedAvg:
+        found = planned_algorithm(replace(options, bits=str(bits)), devices, dim)
+        assert isinstance(found, DPFedAvg)
+        return found
+
+    *fewer, most = WIDTHS
+    finest = at(most)
+    for bits in fewer:
+        try:
+            found = at(bits)
+        except UsageError:
+            continue
+        levels = found.federation.protocol.parameters.levels
+        most_noise = NOISE_OF_FEW_BITS * finest.noise_in_sum
+        if levels >= least_levels and found.noise_in_sum <= most_noise:
+            return found, str(bits)
+    return finest, str(most)
 
 
 def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:

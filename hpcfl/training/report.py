@@ -36,6 +36,11 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
             f"{last[Metric.EPSILON_PROVEN]:.4g} proven "
             f"(neighbours: {trained.config['epsilon_neighbours']})"
         )
+        if "noise_in_sum" in trained.config:
+            lines.append(
+                f"noise in a sum: {trained.config['noise_in_sum']:.4g} times the norm to which "
+                "updates are clipped, rounding to integers included"
+            )
         lines += [f"  {note}" for note in trained.notes]
     if not math.isnan(last[Metric.CLIPPED_FRACTION]):
         clipped = max(figures[Metric.CLIPPED_FRACTION] for figures in rounds)

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
+from hpcfl.algorithms.quantisation import BLOCK, Quantiser, check_levels, largest_levels
 from hpcfl.crypto.groups import FQ, GROUPS, Field
 from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting.distributed import rounded_norm
 
 LEVEL = 1e-8
 JUST_BELOW_1 = float(np.nextafter(1, 0))
@@ -39,6 +40,49 @@ def quantise(quantiser, values, scale=1.0, drawn=0.0):
 
 
 # Rounding
+
+
+def rounded(values, draws, norm=None):
+    """Return the integers of a vector in steps of the rounding, which nothing clips."""
+    quantiser, integers = Quantiser(LARGEST, 1), np.empty(len(values), np.int64)
+    for part, block in quantiser.blocks(np.array(values), 1.0, draws, norm):
+        integers[part] = block
+    return integers
+
+
+@given(
+    values=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=30),
+    drawn=st.sampled_from([0.0, 0.5, JUST_BELOW_1]),
+    longer=st.floats(0, 3),
+)
+def test_integers_are_no_longer_than_the_norm_whatever_is_drawn(values, drawn, longer):
+    norm = float(np.linalg.norm(values)) * (1 + 1e-9) + longer
+    integers = rounded(values, Rounding(drawn), norm)
+
+    assert np.linalg.norm(integers) <= norm
+    assert (np.abs(integers - np.array(values)) < 1 + 1e-9).all()
+
+
+def test_only_the_blocks_that_would_be_too_long_are_rounded_towards_zero():
+    """A half that is rounded up adds 3/4 to the square, one that is rounded to 0 takes 1/4."""
+    values = np.full(5 * BLOCK, -0.5)
+    norm = math.sqrt(5 * BLOCK / 4 + 2.4 * BLOCK * 3 / 4)
+    integers = rounded(values, Rounding(0.0), norm).reshape(5, BLOCK)
+
+    # Two blocks are as drawn; it takes two that are rounded to 0 to have room for another one.
+    assert integers.min(axis=1).tolist() == [-1, -1, 0, 0, -1]
+    assert np.array_equal(integers.min(axis=1), integers.max(axis=1))
+
+
+@pytest.mark.parametrize("size", [1e-4, 0.5, 30.0, 1e6])
+def test_a_norm_with_room_for_the_rounding_changes_nothing(size):
+    """So that it stays without bias, but for 2^-40."""
+    values = np.random.default_rng(3).normal(0, size, 100_000)
+    norm = rounded_norm(float(np.linalg.norm(values)), values.size)
+    plain, held = (rounded(values, np.random.default_rng(4), one) for one in (None, norm))
+
+    assert np.array_equal(plain, held)
+    assert np.linalg.norm(plain) > 0.8 * (norm if size > 0.1 else 1)
 
 
 @given(

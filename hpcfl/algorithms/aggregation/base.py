@@ -819,15 +819,15 @@ class QuantisedProtocol(AggregationProtocol):
         self, values: NDArray[np.floating], device: int, round_index: int
     ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
         """Yield part by part what `quantise` returns, with where it belongs."""
-        noise = None
+        noise, norm = None, None
         if self.noise is not None:
-            values = self.noise.clip(values)
+            values, norm = self.noise.clip(values), self.noise.rounded_norm
             noise = self.noise.draw(values.size, device, round_index)
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
         generator = np.random.Generator(np.random.SFC64(seeds))
         try:
-            for part, block in self.quantiser.blocks(values, self.scale(device), generator):
+            for part, block in self.quantiser.blocks(values, self.scale(device), generator, norm):
                 yield part, block if noise is None else block + noise[part]
         except ValueError as error:
             raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None

@@ -8,8 +8,9 @@ central
     sqrt(d) of them more, which sigma is enlarged for.
 distributed
     Every device adds discrete Gaussian noise to its integers (see :mod:`hpcfl.algorithms.noise`),
-    so much that the honest survivors' alone is enough. The server sees who takes part, so that no
-    sampling amplifies anything.
+    so much that the honest survivors' alone is enough. The integers are held to a norm that their
+    rounding hardly ever reaches. The server sees who takes part, so that no sampling amplifies
+    anything.
 
 The norm C can adapt (Andrew, Thakkar, McMahan and Ramaswamy 2021): a device sends one coordinate
 more, plus or minus one half (times a weight) by whether its update was shorter than C, and C moves
@@ -157,7 +158,27 @@ class DPFedAvg(PrivateAlgorithm):
             return None
         found = dp_fedavg.integers(self._account(self.federation.rounds, self.sigma))
         norm = self._norm * math.sqrt(self._part)
-        return IntegerNoise(found.sigma, self._integer_secret(round_index), norm)
+        return IntegerNoise(found.sigma, self._integer_secret(round_index), norm, found.norm)
+
+    @property
+    def noise_in_sum(self) -> float:
+        """Standard deviation of the noise in a sum, over the norm of what a device sends.
+
+        The noise multiplier, and what rounding takes more. Where devices add the noise, it is that
+        of as many as are expected to be in a sum, and the account counts on fewer of them.
+        """
+        protocol = self.federation.protocol
+        if not isinstance(protocol, QuantisedProtocol):
+            return self.sigma / self.privacy.clip_norm
+        if self.privacy.noise == "central":
+            size = protocol.parameters.dim + self.first_state.size
+            larger = self._with_rounding(protocol, size, self._norm)
+            return larger * self.sigma / self.privacy.clip_norm
+        settings = self._account(self.federation.rounds, self.sigma)
+        in_sum, _ = protocol.most_in_sum(protocol.parameters.devices)
+        summed = in_sum * (1 - protocol.parameters.dropout)
+        unit = settings.unit * self.privacy.clip_norm
+        return dp_fedavg.integers(settings).sigma * math.sqrt(summed) / unit
 
     def update(
         self, aggregate: Aggregate, state: Vector, participants: list[int], round_index: int
@@ -189,6 +210,9 @@ class DPFedAvg(PrivateAlgorithm):
             "vector, present or not, as long as the "
             f"noise of {honest} honest {'devices is' if honest > 1 else 'device is'} in each sum"
         ]
+
+    def settings(self) -> dict[str, object]:
+        return super().settings() | {"noise_in_sum": self.noise_in_sum}
 
     @property
     def slow_account(self) -> bool:
@@ -245,7 +269,7 @@ class DPFedAvg(PrivateAlgorithm):
             "failure": protocol.hidden_failure(),
             "unit": unit * math.sqrt(part),
             "dim": max(1, sent - state),
-            "participations": int(self.federation.participation.before(rounds).max()),
+            "participations": self.federation.participation.most_before(rounds),
         }
 
     @property

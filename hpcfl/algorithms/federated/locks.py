@@ -157,7 +157,7 @@ class Locks(PrivateAlgorithm):
             "exact_dropouts": self.exact_dropouts,
         }
         if privacy.variant == "local":
-            settings["first_stages"] = int(participation.before(rounds).max())
+            settings["first_stages"] = participation.most_before(rounds)
         return settings
 
     def chances(self, norms: NDArray[np.float64], total: float) -> NDArray[np.float64]:

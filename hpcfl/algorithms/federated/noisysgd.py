@@ -32,7 +32,7 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.privacy.accounting import cdp, fedsgd_dpc
 from hpcfl.privacy.accounting.accountant import Accountant
-from hpcfl.privacy.accounting.distributed import rounded_norm
+from hpcfl.privacy.accounting.distributed import rounded_distance
 
 if TYPE_CHECKING:
     from hpcfl.audit.rounds import Stage
@@ -197,7 +197,7 @@ class NoisySGD(NoisyGradients):
         moved = unit * 2 * self.privacy.clip_norm / self._batch
         if unit * sigma < LEAST_INTEGER_SIGMA:
             return math.inf
-        less = sigma * moved / rounded_norm(moved, protocol.parameters.dim)
+        less = sigma * moved / rounded_distance(moved, protocol.parameters.dim)
         account = self._account(rounds, less, survivors, discrete=True, integer_sigma=unit * sigma)
         return self.accountant.proven(account).epsilon
 
@@ -226,7 +226,7 @@ class NoisySGD(NoisyGradients):
             "convex": privacy.convex,
             "shuffle": privacy.shuffle,
             "colluding": lost,
-            "participations": int(federation.participation.before(rounds).max()),
+            "participations": federation.participation.most_before(rounds),
             "failure": failure,
         }
 
@@ -336,5 +336,5 @@ class FedSGDDPC(NoisyGradients):
             "delta": None if mechanism == "laplace" else self.privacy.delta,
             "mechanism": mechanism,
             "fraction": self._batch / samples,
-            "replies": int(federation.participation.before(rounds).max()),
+            "replies": federation.participation.most_before(rounds),
         }

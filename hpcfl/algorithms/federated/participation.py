@@ -65,6 +65,15 @@ class Participation:
             known.append(counts)
         return known[round_index]
 
+    def most_before(self, round_index: int) -> int:
+        """Return in how many rounds the device that takes part most often does so before a round.
+
+        Where all are in every round, or take turns, without a draw: there may be millions.
+        """
+        if self.mode == "balanced" or self.per_round == self.devices:
+            return -(-round_index * self.per_round // self.devices)
+        return int(self.before(round_index).max())
+
     def _generator(self, round_index: int) -> np.random.Generator:
         seeds = np.random.SeedSequence(self.seed, spawn_key=(SAMPLING, round_index))
         return np.random.default_rng(seeds)

@@ -25,6 +25,8 @@ from hpcfl.privacy.accounting.guarantee import check_count, check_positive
 # Width r of the rounding that makes Gaussian noise discrete, in integers: wide enough for nothing
 # to be lost by it (1e-33 a coordinate), and narrow beside any noise that is of use.
 _SMOOTHING = 2.0
+# How likely it is, at most, that a vector's rounding has to be stopped from making it too long.
+_TOO_LONG = 2.0**-40
 
 
 def divergence(summands: int, sigma: float) -> float:
@@ -169,9 +171,24 @@ def largest_l1(l2: float, dim: int) -> float:
     return min(math.sqrt(dim) * l2, l2 * l2)
 
 
-def rounded_norm(norm: float, dim: int) -> float:
-    """Return the most that the l2 norm of a vector is when each coordinate is rounded to integers.
+def rounded_distance(norm: float, dim: int) -> float:
+    """Return the most that two vectors differ by when each coordinate is rounded to integers.
 
-    Each of the `dim` coordinates moves by less than one; `norm` is in steps of the rounding.
+    They differ by at most `norm` before, in steps of the rounding, and each of the `dim`
+    coordinates moves by less than one.
     """
     return norm + math.sqrt(dim)
+
+
+def rounded_norm(norm: float, dim: int) -> float:
+    """Return the l2 norm that a vector is held to when its coordinates are rounded to integers.
+
+    Rounded at random, without bias, a coordinate x has the mean square x**2 + 1/4 at most, and its
+    square is between two that are 2 |x| + 1 apart at most. So by Hoeffding's inequality for the
+    largest of all partial sums, the squares of the coordinates never exceed what they may by then,
+    but with a probability of `_TOO_LONG`; there the rest has to be rounded towards zero
+    (:meth:`~hpcfl.algorithms.quantisation.Quantiser.blocks`). Kairouz, Liu and Steinke (2021,
+    Proposition 26) draw until the norm is small enough. `norm` is that before, in steps.
+    """
+    spread = math.sqrt(-2 * math.log(_TOO_LONG)) * (norm + math.sqrt(dim) / 2)
+    return min(math.sqrt(norm * norm + dim / 4 + spread), rounded_distance(norm, dim))

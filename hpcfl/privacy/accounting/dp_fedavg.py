@@ -157,7 +157,7 @@ class Integers:
     """What distributed noise is on the integers that are summed."""
 
     sigma: int  # parameter of each device's discrete Gaussian noise
-    norm: float  # largest l2 norm of a device's integers, before the noise
+    norm: float  # l2 norm that a device's integers are held to, before the noise
     dim: int  # their number: the coordinates of an update, and the bit if there is one
 
 
@@ -165,8 +165,8 @@ def integers(settings: Settings) -> Integers:
     """Return the integers and their noise, for distributed noise.
 
     A device's vector, its bit included, has at most the norm sigma / z, where z is the noise
-    multiplier; scaled and rounded, it has the norm D. Devices round their parameter up so that the
-    noise of h of them has at least the multiplier z over D: sigma_l = ceil(z D / sqrt(h)).
+    multiplier; scaled and rounded, it has at most the norm D. Devices round their parameter up so
+    that the noise of h of them has at least the multiplier z over D: sigma_l = ceil(z D / sqrt(h)).
     """
     assert settings.honest is not None
     assert settings.unit is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,21 +117,21 @@ def _given(setting: Setting) -> tuple[dict[str, Any], dict[str, Any]]:
     name, given = setting["protocol"], {**setting, "rounds": ROUNDS, "warmup": 1}
     taken = _private(setting) if given.pop("epsilon", None) is not None else {}
     if carries_noise(name):
-        given |= taken
+        given |= {key: value for key, value in taken.items() if key != "noise_in_sum"}
     if "noise_multiplier" in given:
         given |= {"protocol": DP_FEDAVG, "aggregate": name}
     return given, taken
 
 
 def _private(setting: Setting) -> dict[str, Any]:
-    """Return what a setting's epsilon takes: how much noise, and the fewest bits with room for it.
+    """Return what a setting's epsilon takes: how much noise, and the fewest bits for it.
 
     The noise is that of devices where noises add up, and otherwise of a trusted server. UsageError
     if no number of bits will do.
     """
-    from hpcfl.algorithms.federated.private import PrivateAlgorithm
+    from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.options.training import TrainOptions
-    from hpcfl.training.build import planned_algorithm
+    from hpcfl.training.build import planned_in_fewest_bits
 
     name = setting["protocol"]
     asked = TrainOptions(
@@ -146,19 +145,13 @@ def _private(setting: Setting) -> dict[str, Any]:
         dropout_model="exact" if carries_noise(name) else "bernoulli",
         **{key: setting[key] for key in ("dropout", "alpha", "epsilon") if key in setting},
     )
-    widths = map(str, BITS) if find(name).family else (None,)
-    for bits in widths:
-        try:
-            algorithm = planned_algorithm(
-                replace(asked, bits=bits), setting["devices"], setting["dim"]
-            )
-        except UsageError as error:
-            refusal = error
-            continue
-        assert isinstance(algorithm, PrivateAlgorithm)
-        multiplier = _short(algorithm.sigma / asked.clip_norm)
-        return {"noise_multiplier": multiplier} | ({"bits": bits} if bits else {})
-    raise refusal
+    algorithm, bits = planned_in_fewest_bits(asked, setting["devices"], setting["dim"])
+    assert isinstance(algorithm, DPFedAvg)
+    noise = {
+        "noise_multiplier": _short(algorithm.sigma / asked.clip_norm),
+        "noise_in_sum": _short(algorithm.noise_in_sum),
+    }
+    return noise | ({"bits": bits} if bits else {})
 
 
 def _expected(setting: Setting, calibration: Calibration) -> dict[str, Any]:

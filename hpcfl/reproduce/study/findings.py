@@ -13,6 +13,7 @@ from hpcfl.report.formats import counted
 from hpcfl.reproduce.artefact import Result
 from hpcfl.reproduce.study import costs, privacy, training
 from hpcfl.reproduce.study.found import Costs, Estimate, Missing, mean_of, spread
+from hpcfl.training.build import NOISE_OF_FEW_BITS
 
 
 @dataclass(frozen=True)
@@ -432,28 +433,40 @@ def _room_for_noise(evidence: Evidence) -> Finding:
             for one in found
         ]
         parts.append(f"`{name}` {', '.join(sent if len({*sent}) > 1 else sent[:1])}")
-    noises = [_at(evidence, "fedavg", epsilon=epsilon)["noise_multiplier"] for epsilon in epsilons]
-    ends = [_at(evidence, "secagg", epsilon=one) for one in (epsilons[0], epsilons[-1])]
-    apart = max(
-        abs(_at(evidence, name, epsilon=epsilon)["noise_multiplier"] / noise - 1)
+    noises = [_at(evidence, "fedavg", epsilon=one)["noise_in_sum"] for one in epsilons]
+    larger = {
+        name: [
+            _at(evidence, name, epsilon=epsilon)["noise_in_sum"] / noise
+            for epsilon, noise in zip(epsilons, noises, strict=True)
+        ]
         for name in able
-        for epsilon, noise in zip(epsilons, noises, strict=True)
-    )
+        if name != "fedavg"
+    }
+    more = "; ".join(f"`{name}` {_between(found)}" for name, found in larger.items())
+    bits = _between([int(_at(evidence, "secagg", epsilon=one)["bits"]) for one in epsilons])
     return Finding(
-        f"Noise for epsilon {epsilons[0]:g} takes {ends[0]['bits']} bits a value in SecAgg, for "
-        f"{epsilons[-1]:g} {ends[1]['bits']}",
+        f"Noise for an epsilon takes {bits} bits a value in SecAgg, and is "
+        f"{_between(larger['secagg'])} times a trusted server's",
         f"What a device sends in a round, for a proven epsilon of {_listed(epsilons)} after "
         f"{counted(costs.PRIVATE_ROUNDS, 'round')} at delta = {costs.DELTA:g}, with the fewest "
-        "bits that have room for the noise, where there is a choice: "
-        f"{'; '.join(parts)}. The noise on a sum is that of a trusted server, {_listed(noises)} "
-        f"times the norm to which updates are clipped, to within {apart:.1%}. With the first "
-        f"epsilon a device of `secagg` takes {_private_ratio(evidence, epsilons[0])} times the CPU "
-        "seconds of a round in the field of 32 bits without noise, with the last "
+        f"bits that take at most {NOISE_OF_FEW_BITS:g} times the noise of 32, where there is a "
+        f"choice: {'; '.join(parts)}. A trusted server's noise on a sum is {_listed(noises)} times "
+        f"the norm to which updates are clipped. That of all devices in a sum is so many times as "
+        f"much, rounding included: {more}. All devices add noise, and the account counts on that "
+        "of honest ones that are sure to be there. With the first epsilon a device of `secagg` "
+        f"takes {_private_ratio(evidence, epsilons[0])} times the CPU seconds of a round in the "
+        "field of 32 bits without noise, with the last "
         f"{_private_ratio(evidence, epsilons[-1])} times.",
         ("epsilon-cost", "links"),
-        "`hpcfl train dp-fedavg --noise distributed` that accepts fewer `--bits` for such an "
-        f"`--epsilon`, or {_LAUNCHES}",
+        "`hpcfl train dp-fedavg --noise distributed` with fewer `--bits` and such an `--epsilon` "
+        f"whose `noise_in_sum` is hardly more, or {_LAUNCHES}",
     )
+
+
+def _between(values: Sequence[float]) -> str:
+    """Return the ends of what values are, or the one that they are."""
+    ends = [f"{one:.3g}" for one in (min(values), max(values))]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -115,6 +115,7 @@ _COLUMNS = (
     Column("epsilon", "epsilon"),
     Column("bits", "bits"),
     Column("noise_multiplier", "noise"),
+    Column("noise_in_sum", "noise in a sum"),
     size("bytes_up", "up", "/device"),
     seconds("device_cpu_seconds", "device CPU"),
     seconds("member_cpu_seconds", "member CPU"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.algorithms.federated.participation import MODES, Participation
 from hpcfl.errors import UsageError
 
 
@@ -54,13 +54,13 @@ def test_more_devices_a_round_than_there_are_is_refused(per_round):
 
 @given(st.integers(1, 12), st.data())
 def test_balanced_devices_take_turns(devices, data):
-    """So that ceil(T r / n) is the most that any device takes part in T rounds."""
+    """So that the most that any device takes part in is known without a draw."""
     per_round = data.draw(st.integers(1, devices))
     participation = Participation(devices, per_round, "balanced", data.draw(st.integers(0, 99)))
     counts = np.zeros(devices, np.int64)
     for index in range(25):
         assert np.array_equal(counts, participation.before(index))
-        assert counts.max(initial=0) == -(-index * per_round // devices)
+        assert counts.max(initial=0) == participation.most_before(index)
         assert counts.max() - counts.min() <= 1
         drawn = participation.draw(index)
         assert sorted(set(drawn)) == drawn
@@ -75,4 +75,11 @@ def test_participations_are_counted_whatever_the_order_of_asking(mode):
         [id for index in range(7) for id in participation.draw(index)], minlength=9
     )
     assert np.array_equal(participation.before(7), counts)
+    assert participation.most_before(7) == counts.max()
     assert participation.before(2).sum() == sum(len(participation.draw(k)) for k in range(2))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_where_all_take_part_nobody_is_counted_one_by_one(mode):
+    """There may be more devices than memory has room for."""
+    assert Participation(10**15, 10**15, mode, 1).most_before(7) == 7

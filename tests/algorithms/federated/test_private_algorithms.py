@@ -286,6 +286,8 @@ def test_a_trusted_servers_noise_is_sigma_on_the_sum_of_those_that_survive(
     assert dp.sigma == 1.5
     found = dp.update(whole(np.full(20_000, mean)), NOTHING, list(range(there)), 0)
     assert_std(found - update, 1.5 * std)
+    divided = dp.federation.participation.per_round * (1 - where.get("dropout", 0))
+    assert dp.noise_in_sum / divided == pytest.approx(1.5 * std)
 
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort", "common", "prf"])
@@ -301,15 +303,25 @@ def test_the_honest_survivors_noise_is_enough_by_itself(name, quantile):
     whole_vector = 1000 + dp.first_state.size
     size = math.ceil(whole_vector / 2) + 1 if protocol.sparse_upload else whole_vector
     unit = 2**20 * protocol.scale(0)
-    largest = unit * noise.norm + math.sqrt(size)
+    largest = held_to(unit * noise.norm, size)
     honest = protocol.honest_in_sum()
 
     if name != "cohort":
         assert (36 if name == "prf" else 27) == honest
     assert noise.sigma * math.sqrt(honest) >= dp.sigma / dp._norm * largest * (1 - 1e-12)
     assert (noise.sigma - 1) * math.sqrt(honest) < dp.sigma / dp._norm * largest
+    assert noise.rounded_norm == pytest.approx(largest, rel=1e-12)
+    in_sum, part = {"cohort": (20, 0.5), "common": (40, 0.5)}.get(name, (40, 1))
+    std = noise.sigma * math.sqrt(in_sum * (1 - dropout))
+    assert dp.noise_in_sum == pytest.approx(std / (unit * math.sqrt(part)))
     rho = distributed.rho(honest, noise.sigma, size, largest)
     assert dp.spent(6).proven == pytest.approx(zcdp.exact_epsilon(6 * rho, 1e-5))
+
+
+def held_to(norm, size):
+    """Return the norm of integers: the mean square, and what Hoeffding's bound adds for 2^-40."""
+    more = math.sqrt(80 * math.log(2)) * (norm + math.sqrt(size) / 2)
+    return math.sqrt(norm**2 + size / 4 + more)
 
 
 def test_a_cohorts_floor_is_the_largest_that_all_cohorts_keep():
@@ -581,6 +593,16 @@ def test_a_devices_integers_have_their_noise_and_the_same_when_asked_again():
         assert abs(np.corrcoef(different, noisy - plain)[0, 1]) < 5 / math.sqrt(20_000)
 
 
+def test_a_devices_integers_are_held_to_the_norm_that_the_account_has():
+    protocol = find("secagg")(Parameters(4, 20_000, dropout=0.0, levels=4000))
+    vector = np.full(20_000, 5.0)  # of the norm 707, and scaled by 1000: a coordinate is 7.07
+    for norm in (1000.0, None):
+        noise = IntegerNoise(1, bytes(16), norm=1.0, rounded_norm=norm)
+        protocol.add_noise(noise)
+        integers = protocol.quantise(vector, 2, 7) - noise.draw(20_000, 2, 7)
+        assert (np.linalg.norm(integers) <= 1000) == (norm is not None)
+
+
 def test_noise_with_which_a_sum_may_wrap_around_is_refused():
     protocol = find("secagg")(Parameters(100, 1000, dropout=0.0, levels=2**20))
     protocol.add_noise(IntegerNoise(2**22, bytes(16)))
@@ -723,5 +745,6 @@ def test_a_cohorts_noise_covers_the_longest_run():
     noise = dp.integer_noise(protocol, 0)
     unit = protocol.parameters.levels * protocol.scale(0)
     size = max(protocol.segments.length(place) for place in range(40))
-    largest = unit * noise.norm + math.sqrt(size)
+    largest = held_to(unit * noise.norm, size)
+    assert noise.rounded_norm >= largest * (1 - 1e-9)
     assert noise.sigma * math.sqrt(protocol.honest_in_sum()) >= 0.7 * largest * (1 - 1e-9)
