@@ -19,6 +19,7 @@ have the same partition, first model and dropouts.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import itertools
 import os
 import re
@@ -96,14 +97,23 @@ def bits_cells() -> Iterator[Cell]:
 
 
 def train(cell: Cell, seed: int, folder: Path, data: str, accuracy: float, rounds: int) -> None:
-    """Make a run, unless another script is at it."""
+    """Make a run, unless another script is at it, or has just made it."""
     path = cell.path(folder, seed)
+    # A lock ends with the script that holds it, however that ends.
     claim = path.with_suffix(".running")
-    try:
-        os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        print(f"{claim} is there: another script is at this run, or was killed", file=sys.stderr)
-        return
+    with claim.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{path}: another script is at this run", file=sys.stderr)
+            return
+        if not path.exists():
+            make(cell, seed, path, data, accuracy, rounds)
+        claim.unlink()
+
+
+def make(cell: Cell, seed: int, path: Path, data: str, accuracy: float, rounds: int) -> None:
+    """Make a run, whose file is there once it is finished."""
     unfinished = path.with_suffix(".unfinished.h5")
     unfinished.unlink(missing_ok=True)
     command = [
@@ -111,11 +121,8 @@ def train(cell: Cell, seed: int, folder: Path, data: str, accuracy: float, round
         *("--data-dir", data, "--dropout", "0.3", "--seed", str(seed), "--rounds", str(rounds)),
         *("--target-accuracy", str(accuracy), "--output", str(unfinished), *cell.options),
     ]
-    try:
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        unfinished.rename(path)
-    finally:
-        claim.unlink()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    unfinished.rename(path)
 
 
 @dataclass(frozen=True)
