@@ -218,11 +218,11 @@ def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
     told = {finding.title: finding.says for finding in findings.findings(after)}
 
     assert "With a tenth of the coordinates, SparseSecAgg sends 8.0 times less" in told
-    title = "Noise for an epsilon takes 16 bits a value in SecAgg, and is 1.1 times a trusted"
+    title = "Noise for an epsilon takes 16 bits a value in SecAgg, and is 1.10 times a trusted"
     noise = told[f"{title} server's"]
     assert "`secagg` 0.008 MB (16 bits); " in noise
     assert "on a sum is 3, 3, 3 and 3 times the norm to which updates are clipped" in noise
-    assert "`secagg-graph` 1.1; `cohort` 2; " in noise
+    assert "`secagg-graph` 1.10; `cohort` 2.00; " in noise
     title = "What a tenth of the coordinates costs in rounds to an accuracy"
     assert "`sparse` +3.0 with every seed" in told[title]
     assert title not in {one.title for one in findings.findings(before)}

@@ -465,7 +465,9 @@ def _room_for_noise(evidence: Evidence) -> Finding:
 
 def _between(values: Sequence[float]) -> str:
     """Return the ends of what values are, or the one that they are."""
-    ends = [f"{one:.3g}" for one in (min(values), max(values))]
+    ends = [
+        f"{one}" if isinstance(one, int) else f"{one:#.3g}" for one in (min(values), max(values))
+    ]
     return " to ".join(dict.fromkeys(ends))
 
 
