@@ -73,10 +73,15 @@ class Interruption:
         self._mark, self._last_words, self._how_on = mark, last_words, how_on
         if self.asked:
             mark()
+        afterwards: Callable[[], str] = str
         try:
             yield
+        except Left:
+            # Gone before the thread, on a busy machine, has told the terminal.
+            afterwards = how_on
+            raise
         finally:
-            self._mark, self._last_words, self._how_on = _nothing, _given_up, str
+            self._mark, self._last_words, self._how_on = _nothing, _given_up, afterwards
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         # Also noted by the thread, which hears of it even if this one is inside MPI.
