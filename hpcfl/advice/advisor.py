@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
@@ -31,6 +31,10 @@ from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
+
+if TYPE_CHECKING:
+    from hpcfl.algorithms.federated.base import FederatedAlgorithm
+    from hpcfl.options.training import TrainOptions
 
 # In rounds that nothing was fitted to, nine of ten CPU times of devices and servers lay within this
 # of their predictions (docs/prediction.md, "How good it is").
@@ -170,7 +174,10 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     counted = protocol
     if asked.security == "active":
         # There is no cost model of the signatures and the agreement on survivors.
-        counted = _built(name, replace(wanted, security="passive"), asked.devices, asked.dim)
+        counted, _ = build(name, replace(wanted, security="passive"), asked.devices, asked.dim)
+        if isinstance(protocol, QuantisedProtocol) and protocol.noise is not None:
+            assert isinstance(counted, QuantisedProtocol)
+            counted.add_noise(protocol.noise)
     # Every device on a rank of its own: a device's memory is then that of a rank.
     ranks = 1 + asked.devices + protocol.helpers
     return Choice(
@@ -291,7 +298,6 @@ def _noisy(
     """
     from hpcfl.algorithms.federated.private import PrivateAlgorithm
     from hpcfl.options.training import TrainOptions
-    from hpcfl.training.build import planned_in_fewest_bits
 
     values = {key: value for key, value in vars(options).items() if key not in ("bits", "levels")}
     training = TrainOptions(
@@ -305,7 +311,7 @@ def _noisy(
         **values,
     )
     needed = 1 if asked.accuracy is None else options.levels or 1
-    algorithm, bits = planned_in_fewest_bits(training, asked.devices, asked.dim, needed)
+    algorithm, bits = _in_fewest_bits(training, asked.devices, asked.dim, needed)
     protocol = algorithm.federation.protocol
     assert isinstance(algorithm, PrivateAlgorithm)
     assert isinstance(protocol, QuantisedProtocol)
@@ -318,6 +324,16 @@ def _noisy(
             f"beside the noise there is room for {finest} levels, and the accuracy takes {needed}"
         )
     return protocol, float(algorithm.sigma / training.clip_norm), bits
+
+
+@lru_cache(maxsize=256)
+def _in_fewest_bits(
+    training: TrainOptions, devices: int, dim: int, levels: int
+) -> tuple[FederatedAlgorithm, str | None]:
+    # The same for links of any rate, which are an axis of maps.
+    from hpcfl.training.build import planned_in_fewest_bits
+
+    return planned_in_fewest_bits(training, devices, dim, levels)
 
 
 def _plain(value: Any) -> Any:

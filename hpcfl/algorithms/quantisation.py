@@ -57,8 +57,8 @@ class Quantiser:
     ) -> Iterator[tuple[slice, Signed]]:
         """Yield the same, part by part, with where it belongs.
 
-        With a `norm`, which is at least that of the vector as it is scaled, the integers' l2 norm
-        is no larger: a block that would make them longer is rounded towards zero.
+        With a `norm` the integers' l2 norm is no larger: a block that would make them longer is
+        rounded towards zero. A ValueError says that the vector, as it is scaled, is longer.
         """
         room = math.inf if norm is None else self._room(values, scale, norm)
         for part, scaled in self._scaled(values, scale):
@@ -86,10 +86,14 @@ class Quantiser:
             yield part, scaled
 
     def _room(self, values: NDArray[np.floating], scale: float, norm: float) -> float:
-        """Return by how much rounding may add to the squared norm."""
+        """Return how much rounding may add to the squared norm."""
         squared = math.fsum(float(scaled @ scaled) for _, scaled in self._scaled(values, scale))
-        # A little less, as sums of squares are rounded themselves.
-        return norm * norm * (1 - 1e-11) - squared
+        # A little less, as sums of squares are rounded themselves. No sum of 32 bits has room for
+        # norms, of 1e11 and more, that leave so little that this matters.
+        room = norm * norm * (1 - 1e-11) - squared
+        if room < 0:
+            raise ValueError("it is longer than the norm that was to be accounted for")
+        return room
 
     def dequantise(self, total: Signed) -> NDArray[np.float64]:
         """Return the real vector that a sum of quantised vectors stands for (eq. 23)."""

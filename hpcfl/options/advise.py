@@ -49,7 +49,7 @@ class AdviseOptions(LinkOptions):
         below=1,
         # A device rounds its vector times its weight: a coordinate of a million devices' would need
         # a million times as many levels to be as exact as that of one.
-        default_text="that of 2^20 levels, N / 2^20",
+        default_text="that of 2^20 levels, N / 2^20; with --epsilon, what its noise has room for",
         unit="error",
         section=Section.WHAT,
     )

@@ -25,7 +25,7 @@ _BESIDE_OPTIONS = {
     "private": "not in use: always `none`",
     "epsilon_delta": "delta of the epsilons in `/training`",
     "epsilon_neighbours": "which data sets the epsilons do not tell apart",
-    "noise_in_sum": "standard deviation of a sum's noise over the norm of what a device sends",
+    "noise_in_sum": "standard deviation of a sum's noise, over the norm of a clipped update",
     "rounds_repeated": "rounds of earlier launches that may have been run in vain",
     schema.INCOMPLETE: "what the training data lacked of what their publisher has",
 }

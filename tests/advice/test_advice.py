@@ -99,7 +99,8 @@ def test_an_accuracy_that_no_integers_have_is_refused():
 
 def test_an_epsilon_that_no_noise_keeps_is_said_to_be_one(tmp_path):
     KNOWN.save(tmp_path / "known.json")
-    done = hpcfl("advise", "--epsilon", 1e-300, "--calibration", tmp_path / "known.json")
+    asked = ("--epsilon", 1e-300, "--dim", 10**8, "--calibration", tmp_path / "known.json")
+    done = hpcfl("advise", *asked)
 
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
@@ -404,6 +405,17 @@ def with_noise(protocol, bits, sizes):
     return planned_algorithm(training, **sizes)
 
 
+def test_noise_is_priced_against_a_server_that_cheats_too():
+    """Of the same rounds: what the agreement on survivors takes has no model."""
+    found = {}
+    for security in ("passive", "active"):
+        asked = AdviseOptions(devices=60, dim=5000, security=security, epsilon=4.0)
+        (found[security],) = [
+            one for one in advise(asked, KNOWN).choices if one.protocol == "secagg"
+        ]
+    assert found["active"].cost("device-cpu") == pytest.approx(found["passive"].cost("device-cpu"))
+
+
 ACCURACIES = (0.5, 1e-4, 1e-6)
 
 
@@ -411,7 +423,7 @@ def test_with_noise_the_accuracy_takes_bits():
     small = {"epsilon": 8.0, "rounds": 10, "dim": 1000, "devices": 12}
     ways = (advise(AdviseOptions(**small, accuracy=one), KNOWN).choices for one in ACCURACIES)
     told = [next(one.options for one in way if one.protocol == "secagg") for way in ways]
-    assert [way[-1] for way in told] == ["--bits 12", "--bits 16", "--bits 24"]
+    assert [way[-1] for way in told] == ["--bits 16", "--bits 20", "--bits 28"]
 
 
 def test_noise_is_never_rounded_down():

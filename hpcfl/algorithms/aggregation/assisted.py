@@ -76,7 +76,6 @@ from hpcfl.algorithms.aggregation.messages import (
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
-from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
 from hpcfl.crypto import keys
@@ -379,10 +378,9 @@ class Assisted(QuantisedProtocol):
     def largest_message(self) -> int:
         return self.summed_in.wire_bytes(self.upload_dim)
 
-    def add_noise(self, noise: IntegerNoise) -> None:
+    def check_noise(self) -> None:
         if self.parameters.shared:
             raise UsageError("assisted with --shared adds no noise: no account knows of it")
-        super().add_noise(noise)
 
     @property
     def sum_bytes(self) -> int:

@@ -649,12 +649,16 @@ class QuantisedProtocol(AggregationProtocol):
         noisy = reserve > 0
         check_levels(parameters.levels, largest, self.summed_in, parameters.clip, noisy)
 
+    def check_noise(self) -> None:
+        """Refuse, by UsageError, noise of any size where no account knows of it."""
+
     def add_noise(self, noise: IntegerNoise) -> None:
         """Let every device add noise to its integers.
 
         UsageError if a sum with its noise could wrap around, except with the probability that
         `correctness_bits` says: privacy would be kept, but not the sum.
         """
+        self.check_noise()
         parameters = self.parameters
         most, _ = self.most_in_sum(parameters.devices)
         self._check_levels(noise.bound(most, parameters.dim, 2.0**-parameters.correctness_bits))

@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.draws import early_end
@@ -160,25 +162,33 @@ class DPFedAvg(PrivateAlgorithm):
         norm = self._norm * math.sqrt(self._part)
         return IntegerNoise(found.sigma, self._integer_secret(round_index), norm, found.norm)
 
+    @cached_property
+    def _summing(self) -> AggregationProtocol:
+        """The protocol of a round, in whose vectors the state is behind the coordinates."""
+        protocol, state = self.federation.protocol, self.first_state.size
+        if not state:
+            return protocol
+        parameters = protocol.parameters
+        return type(protocol)(replace(parameters, dim=parameters.dim + state))
+
     @property
     def noise_in_sum(self) -> float:
-        """Standard deviation of the noise in a sum, over the norm of what a device sends.
+        """Standard deviation of the noise on a coordinate of a round's sum, over the norm C.
 
-        The noise multiplier, and what rounding takes more. Where devices add the noise, it is that
-        of as many as are expected to be in a sum, and the account counts on fewer of them.
+        The sum is that of the vectors as the model moves by it: where devices send a part of the
+        coordinates, what is sent counts for the others, and so does its noise. Where devices add
+        the noise, it is that of as many as are expected in a sum, and the account counts on fewer.
+        Rounding to integers, which takes more, is included.
         """
-        protocol = self.federation.protocol
-        if not isinstance(protocol, QuantisedProtocol):
-            return self.sigma / self.privacy.clip_norm
+        protocol, clip = self._summing, self.privacy.clip_norm
         if self.privacy.noise == "central":
-            size = protocol.parameters.dim + self.first_state.size
-            larger = self._with_rounding(protocol, size, self._norm)
-            return larger * self.sigma / self.privacy.clip_norm
-        settings = self._account(self.federation.rounds, self.sigma)
-        in_sum, _ = protocol.most_in_sum(protocol.parameters.devices)
-        summed = in_sum * (1 - protocol.parameters.dropout)
-        unit = settings.unit * self.privacy.clip_norm
-        return dp_fedavg.integers(settings).sigma * math.sqrt(summed) / unit
+            return self._central_sigma(protocol) / clip
+        assert isinstance(protocol, QuantisedProtocol)
+        parameters = protocol.parameters
+        found = dp_fedavg.integers(self._account(self.federation.rounds, self.sigma))
+        in_sum, _ = protocol.most_in_sum(parameters.devices)
+        summed = in_sum * (1 - parameters.dropout)
+        return found.sigma * math.sqrt(summed) / (parameters.levels * parameters.weight(0) * clip)
 
     def update(
         self, aggregate: Aggregate, state: Vector, participants: list[int], round_index: int
@@ -257,11 +267,10 @@ class DPFedAvg(PrivateAlgorithm):
         A cohort's part of the coordinates is clipped to sqrt(part) of the norm, so that the noise
         may be smaller by as much: as with fewer integers to a unit. Parts differ by a coordinate.
         """
-        protocol = self.federation.protocol
+        protocol, part, state = self._summing, self._part, self.first_state.size
         assert isinstance(protocol, QuantisedProtocol)
-        parameters, part, state = protocol.parameters, self._part, self.first_state.size
-        unit = parameters.levels * protocol.scale(0)
-        sent = math.ceil(part * (parameters.dim + state)) + (part < 1)
+        unit = protocol.parameters.levels * protocol.scale(0)
+        sent = math.ceil(part * protocol.parameters.dim) + (part < 1)
         return {
             "noise": "distributed",
             "honest": protocol.honest_in_sum(),
@@ -275,7 +284,7 @@ class DPFedAvg(PrivateAlgorithm):
     @property
     def _part(self) -> float:
         """Part of its coordinates that a device sends."""
-        return self.federation.protocol.inclusion
+        return self._summing.inclusion
 
     def _sigma_count(self, sigma: float) -> float:
         """Return the noise on the number of updates within the norm."""
@@ -314,11 +323,15 @@ class DPFedAvg(PrivateAlgorithm):
 
     def _central_noise(self, size: int, round_index: int) -> NDArray[np.float64]:
         """Return the server's noise for the sum of a round's vectors."""
-        protocol = self.federation.protocol
+        sigma = self._central_sigma(self._summing)
+        return self.noise(round_index, self.federation.devices).gaussian(size, sigma)
+
+    def _central_sigma(self, protocol: AggregationProtocol) -> float:
+        """Return the standard deviation of the server's noise, for a protocol's sums."""
         sigma = self.sigma / protocol.divisor
         if isinstance(protocol, QuantisedProtocol):
-            sigma *= self._with_rounding(protocol, size, self._norm)
-        return self.noise(round_index, self.federation.devices).gaussian(size, sigma)
+            sigma *= self._with_rounding(protocol, protocol.parameters.dim, self._norm)
+        return sigma
 
     def audited_round(self, stage: Stage, index: int, model: Vector) -> float:
         instance = stage.instance

@@ -1,7 +1,7 @@
 """How finely vectors are rounded where an account pays for the rounding: as finely as can be.
 
-Rounding a vector to integers lengthens it by up to sqrt(d) of them, which costs privacy or noise.
-The more integers to a unit, the less that is; and a sum must not wrap around, with its noise.
+Rounding moves each of d coordinates by up to an integer, which costs privacy or noise. The more
+integers to a unit, the less that is; and a sum must not wrap around, with its noise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def largest_levels(
         return True
 
     one = build(1)
-    # Refuses masks that no noise makes up for, which would otherwise look like too few levels.
+    # Refuse what no noise makes up for, which would otherwise look like too few levels.
+    one.check_noise()
     one.hidden_failure()
     low, high = 0, one.largest_levels()
     while low < high:

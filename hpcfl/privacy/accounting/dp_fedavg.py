@@ -225,8 +225,8 @@ def _distributed(settings: Settings) -> Guarantee:
         f"a user takes part in at most {rounds} of the {counted(settings.rounds, 'round')}",
         f"{honest} honest {noisy} discrete Gaussian noise of parameter {found.sigma} to "
         "every coordinate of every sum, and keep it to themselves",
-        f"the server learns only sums of integers, {settings.unit:g} to a unit, each rounded up or "
-        "down from its real value",
+        f"the server learns only sums of integers, {settings.unit:g} to a unit, and those of a "
+        f"user have an l2 norm of at most {found.norm:.10g}, however they are rounded",
         *_clipped(settings),
         *failure_clauses(settings.rounds, settings.failure),
     )

@@ -451,11 +451,13 @@ def _room_for_noise(evidence: Evidence) -> Finding:
         f"{counted(costs.PRIVATE_ROUNDS, 'round')} at delta = {costs.DELTA:g}, with the fewest "
         f"bits that take at most {NOISE_OF_FEW_BITS:g} times the noise of 32, where there is a "
         f"choice: {'; '.join(parts)}. A trusted server's noise on a sum is {_listed(noises)} times "
-        f"the norm to which updates are clipped. That of all devices in a sum is so many times as "
-        f"much, rounding included: {more}. All devices add noise, and the account counts on that "
-        "of honest ones that are sure to be there. With the first epsilon a device of `secagg` "
-        f"takes {_private_ratio(evidence, epsilons[0])} times the CPU seconds of a round in the "
-        "field of 32 bits without noise, with the last "
+        "the norm to which updates are clipped. That of all devices on a coordinate that is in a "
+        f"sum is so many times as much, rounding included: {more}. All devices add noise, and the "
+        "account counts on that of honest ones that are sure to be there, in a cohort on that of "
+        "one or a few; and where a device sends a tenth of its coordinates, these count ten times, "
+        "with their noise. In `common` that is a tenth of the coordinates in a round. With the "
+        f"first epsilon a device of `secagg` takes {_private_ratio(evidence, epsilons[0])} times "
+        "the CPU seconds of a round in the field of 32 bits without noise, with the last "
         f"{_private_ratio(evidence, epsilons[-1])} times.",
         ("epsilon-cost", "links"),
         "`hpcfl train dp-fedavg --noise distributed` with fewer `--bits` and such an `--epsilon` "
