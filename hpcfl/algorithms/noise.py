@@ -49,7 +49,7 @@ class IntegerNoise:
     # From which this rank's devices draw; of no other use, and never written anywhere.
     secret: bytes = field(repr=False)
     norm: float | None = None  # vectors are clipped to this l2 norm first, if there is one
-    rounded_norm: float | None = None  # and are held to this one when they are rounded
+    rounded_norm: float | None = None  # their integers, before the noise, are held to this one
 
     def __post_init__(self) -> None:
         if self.sigma > LARGEST_SIGMA:

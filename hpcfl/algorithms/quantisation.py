@@ -62,7 +62,9 @@ class Quantiser:
         """
         room = math.inf if norm is None else self._room(values, scale, norm)
         for part, scaled in self._scaled(values, scale):
-            rounded = np.floor(scaled + generator.random(scaled.size))
+            rounded = generator.random(scaled.size)
+            rounded += scaled
+            np.floor(rounded, out=rounded)
             if norm is not None:
                 lengthened = _lengthened(scaled, rounded)
                 if lengthened > room:

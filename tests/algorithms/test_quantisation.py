@@ -32,7 +32,7 @@ class Rounding(np.random.Generator):
         self._drawn = drawn
 
     def random(self, size):  # type: ignore[override]
-        return np.full(size, self._drawn)
+        return np.full(size, float(self._drawn))
 
 
 def quantise(quantiser, values, scale=1.0, drawn=0.0):
