@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.costs import (
     CACHED,
     OPERATIONS,
@@ -574,25 +574,65 @@ def test_every_operation_is_measured(monkeypatch):
     assert all(math.isfinite(one) and one >= 0 for values in samples.values() for one in values)
 
 
-def test_overheads_are_what_operations_do_not_explain(monkeypatch):
-    monkeypatch.setattr(overheads, "ROUNDS", 2)
-    found = overheads.measure({name: [0.0] for name in OPERATIONS})
-    none = overheads.measure({name: [1e3] for name in OPERATIONS})
+def test_overheads_are_what_is_left_over_once_in_a_round_and_for_each_device(monkeypatch):
+    """From rounds of few and of many devices, one of which was disturbed."""
+
+    def left_over(protocol, devices, costs):
+        if protocol != "committee":
+            return []
+        once, each = costs["once"], 0.5
+        seconds = [once + each * devices, once + each * devices, 99.0]
+        return [{"device": one, "server": 2 * one} for one in seconds]
+
+    monkeypatch.setattr(overheads, "_left_over", left_over)
+    found = overheads.measure({"once": [1.0, 3.0, 3.0]})
 
     assert set(found) == set(OVERHEADS)
+    once, each = found["device_committee"], found["device_committee_each"]
+    assert each == pytest.approx([0.5])
+    assert median(once) == pytest.approx(3.0)
+    assert len(once) == 3 * overheads.PASSES  # disturbed ones are kept, and do not count
+    assert median(found["server_committee"]) == pytest.approx(6.0)
+    # A party that takes no part, and a protocol that cannot be played, have none.
+    assert found["helper_committee"] == found["device_secagg"] == [0.0]
 
-    def total(samples, name):
-        """Return an overhead in a round of the fewest devices, of which a part may be below 0."""
-        return median(samples[name]) + overheads.FEW * median(samples[f"{name}_each"])
 
-    assert total(found, "device_secagg") > 0
-    # Where operations account for more than there was, it is taken off again.
-    assert total(none, "device_secagg") < 0
-    # Beside what it does once, the server does something for each device.
-    assert median(found["server_secagg_each"]) > 0
-    # Members of a committee and helpers have overheads of their own.
-    assert total(found, "member_committee") > 0 < total(found, "helper_assisted")
-    assert max(found["member_secagg"] + found["helper_secagg"]) == 0
+def test_every_protocol_is_played_for_what_operations_leave_over(monkeypatch):
+    monkeypatch.setattr(overheads, "ROUNDS", 2)
+    monkeypatch.setattr(overheads, "PASSES", 1)
+    played = {}
+    left_over = overheads._left_over
+
+    def seen(protocol, devices, costs):
+        played[protocol, devices] = left_over(protocol, devices, costs)
+        return played[protocol, devices]
+
+    monkeypatch.setattr(overheads, "_left_over", seen)
+    overheads.measure({name: [0.0] for name in OPERATIONS})
+
+    sizes = (overheads.FEW, overheads.MANY)
+    assert set(played) == {(protocol, size) for protocol in PROTOCOLS for size in sizes}
+    for (protocol, size), rounds in played.items():
+        kinds = {frozenset(one) for one in rounds}
+        if not kinds:
+            assert protocol == "ckks"  # its library may be missing
+            continue
+        (kind,) = kinds
+        assert {"device", "server", "helper", "around"} <= kind
+        assert ("member" in kind) == bool(find(protocol).has_committee), (protocol, size)
+        # Without operations, all that a device took is left over.
+        assert all(one["device"] > 0 for one in rounds)
+
+
+def test_what_operations_account_for_is_taken_off_the_time_of_a_round(monkeypatch):
+    monkeypatch.setattr(overheads, "ROUNDS", 2)
+
+    def device(cost):
+        found = overheads._left_over("secagg", overheads.FEW, dict.fromkeys(OPERATIONS, cost))
+        return median(one["device"] for one in found)
+
+    # A thousand seconds for each operation are more than there were.
+    assert device(1e3) < -1e3 < 0 < device(0.0)
 
 
 def test_what_members_and_helpers_take_beyond_operations_grows_with_the_number_of_devices():
