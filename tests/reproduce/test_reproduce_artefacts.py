@@ -201,6 +201,16 @@ def test_what_is_kept_can_be_compared_and_drawn(id):
                 assert len(across) == len(up) > 0
 
 
+@pytest.mark.parametrize("group", [*PAPERS, STUDY])
+def test_nothing_is_kept_that_no_artefact_runs(group):
+    scales = [scale for artefact in select((group,)) for scale in artefact.scales.values()]
+    named = {key(setting) for scale in scales for setting in scale.settings}
+
+    kept = json.loads((KEPT / f"{group}.json").read_text())["results"]
+
+    assert [one["setting"] for one in kept if key(one["setting"]) not in named] == []
+
+
 @pytest.mark.full
 def test_the_document_is_what_is_generated_from_what_is_kept(tmp_path):
     pytest.importorskip("matplotlib")
