@@ -575,7 +575,7 @@ def test_every_operation_is_measured(monkeypatch):
 
 
 def test_overheads_are_what_is_left_over_once_in_a_round_and_for_each_device(monkeypatch):
-    """From rounds of few and of many devices, one of which was disturbed."""
+    """From rounds of few and of many devices; a third of them was disturbed."""
 
     def left_over(protocol, devices, costs):
         if protocol != "committee":
@@ -620,8 +620,9 @@ def test_every_protocol_is_played_for_what_operations_leave_over(monkeypatch):
         (kind,) = kinds
         assert {"device", "server", "helper", "around"} <= kind
         assert ("member" in kind) == bool(find(protocol).has_committee), (protocol, size)
-        # Without operations, all that a device took is left over.
-        assert all(one["device"] > 0 for one in rounds)
+        # Without operations, all that a party took is left over.
+        assert all(one["device"] > 0 < one["server"] for one in rounds)
+        assert all((one["helper"] > 0) == (protocol == "assisted") for one in rounds)
 
 
 def test_what_operations_account_for_is_taken_off_the_time_of_a_round(monkeypatch):
