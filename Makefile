@@ -34,7 +34,7 @@ help:
 	@echo 'make setup-train  the same with PyTorch, for hpcfl train'
 	@echo 'make bench        then run: mpirun -n $(RANKS) hpcfl bench sparse'
 	@echo 'make test         then run the tests for every change: a few minutes on two cores'
-	@echo 'make test-full    then run these and the expensive ones, with more examples'
+	@echo 'make test-full    then run the expensive ones too, and property tests with more examples'
 	@echo 'make dist-check   then build sdist and wheel, and use them and contrib/ outside of it'
 	@echo 'make mpi-matrix   then run tests with five MPI libraries, and write docs/portability.md'
 	@echo 'make lint         then check style and types'
@@ -69,8 +69,9 @@ bench: setup
 test: setup-train
 	$(PYTEST) -m 'not full'
 
-test-full: setup-train
-	$(PYTEST) --hypothesis-profile=full
+# Of the tests that "make test" has run, only those again that try more examples now.
+test-full: test
+	$(PYTEST) --hypothesis-profile=full -m 'full or tiered or hypothesis'
 
 # With every Python of PYTHONS, paths with ":" between them; by default that of the tests.
 dist-check: setup-train

@@ -7,8 +7,9 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-# `make test` runs the developer's tier; `make test-full` adds the tests marked `full` and says
-# --hypothesis-profile=full. Examples take as long as they need: the machine may be busy.
+# `make test` runs the developer's tier. `make test-full` then runs those marked `full`, and with
+# --hypothesis-profile=full those that try more examples: properties, and those marked `tiered`.
+# Examples take as long as they need: the machine may be busy.
 settings.register_profile("developer", max_examples=25, deadline=None)
 settings.register_profile("full", max_examples=100, deadline=None)
 settings.load_profile("developer")
@@ -20,11 +21,14 @@ for name in list(os.environ):
 # As if there were no terminal: pytest-xdist says that there is one of 80 letters.
 os.environ.pop("COLUMNS", None)
 
-# Their tests start jobs of several processes, at most one at a time.
-JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "packaging", "slurm"}
-JOB_FILES = {
-    *("test_doctor.py", "test_launch.py", "test_mpiconfig.py", "test_reframe.py"),
-    "test_commands_of_pages.py",
+# Their tests start jobs of several processes: of each group one test at a time.
+GROUPS = {
+    "jobs": {
+        *("chaos", "faults", "mpirun", "netlab", "slurm"),
+        *("test_doctor.py", "test_launch.py", "test_mpiconfig.py", "test_reframe.py"),
+    },
+    # Their jobs are few and small, and most of their time goes into installing.
+    "packages": {"packaging", "test_commands_of_pages.py"},
 }
 
 
@@ -39,5 +43,6 @@ def pytest_configure(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.path.parent.name in JOB_FOLDERS or item.path.name in JOB_FILES:
-            item.add_marker(pytest.mark.xdist_group("jobs"))
+        for group, places in GROUPS.items():
+            if places & {item.path.parent.name, item.path.name}:
+                item.add_marker(pytest.mark.xdist_group(group))

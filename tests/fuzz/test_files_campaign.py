@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tiers import examples
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "fuzz_files.py"
@@ -56,6 +57,7 @@ def run(*command):
     )
 
 
+@pytest.mark.tiered
 def test_every_damaged_file_is_read_or_refused_in_a_sentence():
     done = run(SCRIPT, "--count", COUNT, "--seed", 7)
 

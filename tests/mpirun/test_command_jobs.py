@@ -15,7 +15,7 @@ pytestmark = needs_mpirun
 
 
 @pytest.mark.parametrize(
-    "ranks", [5, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 3, 11))]
+    "ranks", [5, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 3, 8))]
 )
 def test_the_transport_tests_pass_under_mpirun(ranks):
     job = mpirun(

@@ -158,6 +158,7 @@ def test_a_ring_that_is_too_small_for_a_secret_ends_the_round_at_the_server():
         play(protocol, dropouts={0: "advertise_keys"})
 
 
+@pytest.mark.tiered
 @pytest.mark.parametrize("name", [*UPLOADING, "common"])
 def test_every_way_in_which_five_devices_can_drop_out_ends_exactly_or_below_the_threshold(name):
     protocol = make(name, 5, 20, alpha=0.9)
