@@ -158,39 +158,41 @@ def _compare(results: Sequence[Result]) -> list[Line | Claim]:
             for key, found in trained.items()
             if key[0] == epsilon and key[1:] != (_UNIFORM, "shards", "trusted")
         }
-        lines.append(
-            Claim(
-                f"{name}: accuracy after {ROUNDS} rounds, uniform and locks",
-                "generally better with locks" if epsilon else "a mild gain with locks",
-                means(uniform["last_accuracy"], locks["last_accuracy"]),
-                [Contrast(locks["last_accuracy"], uniform["last_accuracy"])],
-                _why(uniform, others, noise.get(epsilon), variation),
-            )
-        )
-        lines.append(
-            Line(
-                f"{name}: sent up by all devices, uniform and locks",
-                "",
-                f"{uniform['bytes_up'] / 1e6:.1f} and {locks['bytes_up'] / 1e6:.1f} MB",
-                SHOWN,
-            )
-        )
+        changes: list[Line] = []
+        gains: dict[str, Difference] = {}
         for (_, algorithm, partition, variant), found in others.items():
             # Data shared out otherwise have a uniform sampling of their own to be compared with.
             beside = trained.get((epsilon, _UNIFORM, partition, "trusted"))
             if algorithm == _UNIFORM or found is locks or beside is None:
                 continue
             what = ABLATIONS[algorithm].about if algorithm in ABLATIONS else algorithm
-            where = "" if partition == "shards" else f", {partition}"
-            lines.append(
+            what += ", noise of users" if variant == "local" else ""
+            what += "" if partition == "shards" else f", {partition}"
+            gains[what] = paired(found["last_accuracy"], beside["last_accuracy"])
+            changes.append(
                 Line(
-                    f"{name}: {what}{', noise of users' if variant == 'local' else ''}{where}: "
-                    "accuracy, and less uniform's",
+                    f"{name}: {what}: accuracy, and less uniform's",
                     "",
-                    f"{found['accuracy'][-1]:.4f}, {_gain(found, beside)}",
+                    f"{found['accuracy'][-1]:.4f}, {gains[what]}",
                     SHOWN,
                 )
             )
+        lines += [
+            Claim(
+                f"{name}: accuracy after {ROUNDS} rounds, uniform and locks",
+                "generally better with locks" if epsilon else "a mild gain with locks",
+                means(uniform["last_accuracy"], locks["last_accuracy"]),
+                [Contrast(locks["last_accuracy"], uniform["last_accuracy"])],
+                tried=_tried(noise.get(epsilon), variation, gains),
+            ),
+            Line(
+                f"{name}: sent up by all devices, uniform and locks",
+                "",
+                f"{uniform['bytes_up'] / 1e6:.1f} and {locks['bytes_up'] / 1e6:.1f} MB",
+                SHOWN,
+            ),
+            *changes,
+        ]
     for epsilon, found in noise.items():
         for mean_norm in (1.0, 0.5):
             told = ", ".join(f"{one:.4f}" for one in _noise_on_mean(found, mean_norm))
@@ -232,13 +234,10 @@ def _noise_on_mean(noise: Mapping[str, Any], mean_norm: float) -> list[float]:
     return [noise["of_20"] / 20, math.sqrt(2) * free, free]
 
 
-def _why(
-    uniform: Mapping[str, Any],
-    others: Mapping[tuple[Any, ...], Mapping[str, Any]],
-    noise: Mapping[str, Any] | None,
-    variation: Sequence[float],
+def _tried(
+    noise: Mapping[str, Any] | None, variation: Sequence[float], gains: Mapping[str, Difference]
 ) -> str:
-    """Return why locks is not ahead, by formula, and what one thing changed makes of it.
+    """Return what formulas say of locks beside uniform, and what one thing changed makes of it.
 
     Chances that go with norms lower the second moment of a sampled update, where norms are all that
     differs, by the factor 1 / (1 + v**2), v being the norms' standard deviation over their mean.
@@ -258,32 +257,17 @@ def _why(
             f"norms differ by {min(variation):.0%} to {max(variation):.0%} in a round, so that "
             f"chances by norm save {saved:.1%} of an update's second moment at the most"
         )
-    return "; ".join([*told, *_changes(uniform, others)])
-
-
-def _changes(
-    uniform: Mapping[str, Any], others: Mapping[tuple[Any, ...], Mapping[str, Any]]
-) -> list[str]:
-    """Return which changes bring locks up to uniform sampling, as far as they were run."""
-    gains = {
-        ABLATIONS[algorithm].about: _gain(found, uniform)
-        for (_, algorithm, partition, _), found in others.items()
-        if algorithm in ABLATIONS and partition == "shards"
-    }
     words = {
         "ahead of uniform": [f"{name}: {one}" for name, one in gains.items() if one.low > 0],
-        "level with it": [
+        "not distinguishable from it": [
             f"{name}: {one}" for name, one in gains.items() if one.low <= 0 <= one.high
         ],
         "behind it as well": [f"{name}: {one}" for name, one in gains.items() if one.high < 0],
     }
-    told = [f"{word}: {', '.join(names)}" for word, names in words.items() if names]
-    return [f"with one thing changed, {'; '.join(told)}"] if told else []
-
-
-def _gain(found: Mapping[str, Any], beside: Mapping[str, Any]) -> Difference:
-    """Return by how much the last accuracy is higher, seed by seed."""
-    return paired(found["last_accuracy"], beside["last_accuracy"])
+    found = [f"{word}: {', '.join(names)}" for word, names in words.items() if names]
+    if found:
+        told.append(f"with one thing changed, by intervals of 95 % each, {'; '.join(found)}")
+    return "; ".join(told) or "nothing was changed (--scale more)"
 
 
 def _draw(results: Sequence[Result]) -> list[Panel]:

@@ -23,6 +23,8 @@ DROPOUT = 0.3
 # Protocol, and how it writes locations, in the rounds that are played for what no formula says.
 PLAYED = (("secagg", "bitmap"), ("sparse", "bitmap"), ("sparse", "gaps"))
 TOLERANCE = 0.1  # of a figure's factor, as where runs are compared with it
+# What is printed: how many times the bytes and the time of sparse secagg takes to the target.
+FACTORS = {"figure-3": (7.8, 1.13), "figure-5": (17.9, 1.8), "figure-6": (12.0, 1.2)}
 
 _WORDS = {
     "32 bits a value": (32, 32),
@@ -172,48 +174,34 @@ def paired(results: Sequence[Result]) -> list[Runs]:
     return found
 
 
-@dataclass(frozen=True)
-class Readings:
-    """What was found of a figure, its factors in bytes and time read in every way.
-
-    `why` says why a run's factor is not the printed one, in bytes and in time; "" without rounds
-    that were played. `lines` show the single readings.
-    """
-
-    why_bytes: str = ""
-    why_time: str = ""
-    lines: tuple[Line, ...] = ()
+def factors_of(results: Sequence[Result]) -> dict[Reading, float]:
+    """Return what a round's factor is in every reading, with the most devices that were played."""
+    at = played(results)
+    if not at:
+        return {}
+    most = max(devices for devices, _, _ in at)
+    pair = {protocol: at[most, protocol, "bitmap"] for protocol in ("secagg", "sparse")}
+    return {one: round_factor(one, pair, _dim(at)) for one in READINGS}
 
 
-def read(
-    results: Sequence[Result],
-    paper_bytes: float,
-    paper_time: float,
-    reached: Sequence[Runs],
-    trained: Sequence[Runs],
-) -> Readings:
-    """Try all readings of a figure's factors.
+def lines(
+    results: Sequence[Result], figure: str, reached: Sequence[Runs], trained: Sequence[Runs]
+) -> list[Line]:
+    """Show what is printed of a figure in every reading, as far as rounds were played.
 
     `reached` are the figure's runs that reached its target, `trained` all that say how long the
     training of a model takes.
     """
+    factors = factors_of(results)
+    if not factors or not reached:
+        return []
     at = played(results)
-    if not at or not reached:
-        return Readings()
-    most = max(devices for devices, _, _ in at)
-    pair = {protocol: at[most, protocol, "bitmap"] for protocol in ("secagg", "sparse")}
-    factors = {one: round_factor(one, pair, pair["sparse"]["dim"]) for one in READINGS}
-    times = _times(at, reached, trained)
-    lines = [
-        *_factor_lines(factors, most, pair["sparse"]["dim"], paper_bytes),
-        *times.values(),
+    return [
+        *_factor_lines(factors, max(devices for devices, _, _ in at), _dim(at), FACTORS[figure][0]),
+        *_times(at, reached, trained),
         *_undivided_lines(results, factors[READINGS[0]], reached),
-        _together(factors[READINGS[0]], paper_bytes, paper_time),
+        _together(factors[READINGS[0]], *FACTORS[figure]),
     ]
-    why_bytes = _why_bytes(factors, paper_bytes, reached)
-    base = _base(at, trained)
-    why_time = "" if base is None else _why_time(times, base, paper_time)
-    return Readings(why_bytes, why_time, tuple(lines))
 
 
 def _factor_lines(
@@ -233,35 +221,50 @@ def _factor_lines(
     ]
 
 
-def _why_bytes(factors: Mapping[Reading, float], paper: float, reached: Sequence[Runs]) -> str:
-    """Return what the printed factor takes, and the least changes to the text that reach it."""
-    plain = factors[READINGS[0]]
-    ratios = [runs.rounds for runs in reached]
-    near = {
-        one: [runs.name for runs in reached if _near(factor * runs.rounds, paper)]
-        for one, factor in factors.items()
-    }
-    near = {one: names for one, names in near.items() if names}
+def why_bytes(factors: Mapping[Reading, float], figure: str, runs: Runs) -> str:
+    """Return what a figure's factor in bytes takes beside these runs, and the readings near it."""
+    if not factors:
+        return "the rounds that say what it takes were not played (--scale more)"
+    paper, plain = FACTORS[figure][0], factors[READINGS[0]]
+    near = [one for one, factor in factors.items() if _near(factor * runs.rounds, paper)]
     least = min((one.changes for one in near), default=0)
-    told = "; ".join(
-        f"{one.name} ({factors[one]:.3g} x: {', '.join(names)})"
-        for one, names in near.items()
-        if one.changes == least
-    )
+    told = "; ".join(f"{one.name} ({factors[one]:.3g} x)" for one in near if one.changes == least)
     contradict = "" if any(one.allowed for one in near) else ", all of which contradict the text"
+    printed = sorted(of_bytes for of_bytes, _ in FACTORS.values())
     return (
         f"a round is {plain:.2f} x as the text counts it (32 bits a value, a bitmap), so that "
         f"{paper:g} x takes {paper / plain:.2f} times as many rounds of secagg as of sparse; "
-        f"{min(ratios):.2f} to {max(ratios):.2f} times as many were found, means over the seeds of "
-        f"every model and N. Of {len(READINGS)} ways to count a round {len(near) or 'none'} come "
-        f"to within {TOLERANCE:.0%}"
+        f"{runs.rounds:.2f} times as many were found. Of {len(READINGS)} ways to count a round "
+        f"{len(near) or 'none'} come to within {TOLERANCE:.0%}"
         + (f"{contradict}; with the least changes: {told}" if near else "")
+        + f". Counted in one way, whichever it is, the {', '.join(f'{one:g}' for one in printed)} "
+        f"x of three figures take ratios of rounds that differ {printed[-1] / printed[0]:.2f}-fold"
     )
 
 
-@dataclass(frozen=True)
-class _Time(Line):
-    ratio: float = 0.0
+def why_time(figure: str, runs: Runs) -> str:
+    """Return for how long a device would have to train to make a figure's factor in time."""
+    paper = FACTORS[figure][1]
+    training = fmean(_training(runs))
+    secagg, sparse = (
+        fmean(without_training(pair[which]) / pair[which]["rounds"] for pair in runs.found)
+        for which in (0, 1)
+    )
+    here = f"by formula: a device trains for {training:.2g} s of a round here"
+    # Solved for t: rounds (t + secagg) / (t + sparse) = paper.
+    least, slope = runs.rounds * secagg - paper * sparse, paper - runs.rounds
+    if least * slope <= 0:
+        return f"{here}, and {paper:g} x is out of reach with any other time"
+    return (
+        f"{here}, the protocols take {secagg:.2g} and {sparse:.2g} s, and with "
+        f"{least / slope:.2g} s of training it is {paper:g} x; the paper does not say how long its "
+        "devices trained"
+    )
+
+
+def without_training(found: Mapping[str, Any]) -> float:
+    """Return the modelled time of a run less a device's training, in seconds."""
+    return float(found["modelled_seconds"] - found["modelled_seconds_of_training"])
 
 
 def _training(runs: Runs) -> list[float]:
@@ -283,45 +286,30 @@ def _times(
     at: Mapping[tuple[int, str, str], Mapping[str, Any]],
     reached: Sequence[Runs],
     trained: Sequence[Runs],
-) -> dict[int, _Time]:
-    """Return the modelled time for every N: rounds that were played, and training.
+) -> list[Line]:
+    """Show the modelled time for every N: rounds that were played, and training.
 
     The training of a device in a round is that of the runs of the same model with the fewest
     devices, mean of both protocols, which train alike; it goes with the samples of a device, 1 / N.
     """
     base = _base(at, trained)
     if base is None:
-        return {}
+        return []
     training = fmean(_training(base))
     same_model = [runs.rounds for runs in reached if runs.model == base.model]
     rounds = fmean(same_model or [runs.rounds for runs in reached])
-    found = {}
+    found = []
     for devices in sorted({devices for devices, _, _ in at}):
         seconds = training * base.devices / devices
         alone = [at[devices, name, "bitmap"]["modelled_seconds"] for name in ("secagg", "sparse")]
         ratio = rounds * (seconds + alone[0]) / (seconds + alone[1])
-        found[devices] = _Time(
+        what = (
             f"modelled time, {base.model}, N = {devices}: a round's {seconds:.2g} s of training "
             f"for both, {alone[0]:.2g} and {alone[1]:.2g} s of the protocols, {rounds:.2f} times "
-            "as many rounds of secagg",
-            "",
-            f"{ratio:.3g} x",
-            SHOWN,
-            ratio=ratio,
+            "as many rounds of secagg"
         )
+        found.append(Line(what, "", f"{ratio:.3g} x", SHOWN))
     return found
-
-
-def _why_time(times: Mapping[int, _Time], base: Runs, paper: float) -> str:
-    told = ", ".join(f"{one.ratio:.2f} x with N = {devices}" for devices, one in times.items())
-    near = [devices for devices, one in times.items() if _near(one.ratio, paper)]
-    seconds = _training(base)
-    return (
-        f"the time goes with N, the model and a device's training, which took {min(seconds):.2g} "
-        f"to {max(seconds):.2g} s a round here for the same work ({base.name}). With the same for "
-        f"both, the paper's model is modelled at {told}: {paper:g} x is within {TOLERANCE:.0%} of "
-        f"{'that with N = ' + ', '.join(map(str, near)) if near else 'none of them'}"
-    )
 
 
 def _undivided_lines(

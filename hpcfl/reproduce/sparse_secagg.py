@@ -26,9 +26,8 @@ from hpcfl.reproduce.artefact import (
     says,
     within,
 )
-from hpcfl.reproduce.sparse_readings import Runs
-from hpcfl.reproduce.statistics import half_width
-from hpcfl.reproduce.verdicts import OPEN
+from hpcfl.reproduce.sparse_readings import Runs, without_training
+from hpcfl.reproduce.verdicts import OPEN, about, mean_of
 
 _DEVICES = (25, 50, 75, 100)
 _DIM = 165_000
@@ -151,15 +150,14 @@ def _compare_rise(results: Sequence[Result]) -> list[Line]:
         name = "alpha / N" if changed else "alpha / (N - 1), eq. 13"
         lines.append(
             says(
-                f"sparse, N = 25 to 100, a pair's probability {name}: the largest upload, with the "
-                "expected mean",
+                f"sparse, N = 25 to 100, a pair's probability {name}: the mean upload, by formula",
                 "rises from 0.08 to 0.083 MB",
-                ", ".join(f"{uploads[devices]:.4f}" for devices in _DEVICES)
-                + f" MB (expected: {', '.join(f'{one:.4f}' for one in means)})",
+                ", ".join(f"{one:.4f}" for one in means) + " MB",
                 means == sorted(means),
                 "impossible with eq. 13: p = 1 - (1 - alpha / (N - 1))^(N - 1), and with it the "
-                "mean, 4 d p + d / 8, falls with N; with alpha / N instead it rises, and the means "
-                "are what is printed (below), though the paper says that it prints the largest",
+                "mean, 4 d p + d / 8, falls with N; with alpha / N instead it rises, and comes to "
+                "what is printed in as many digits (below), though the paper says that it prints "
+                "the largest",
             )
         )
         lines.append(
@@ -269,28 +267,24 @@ def _for_all(model: str, most: int) -> list[Run]:
     return [(model, devices, most) for devices in _DEVICES]
 
 
-def _compare_training(
-    bytes_ratio: float, time_ratio: float
-) -> Callable[[Sequence[Result]], list[Line]]:
-    """Return how pairs of runs, secagg and sparse, compare with a figure's two ratios.
+def _compare_training(figure: str) -> Callable[[Sequence[Result]], list[Line]]:
+    """Return how pairs of runs, secagg and sparse, compare with a figure's two factors.
 
     MNIST's are printed for N = 100; for CIFAR-10 no N is named.
     """
+    printed_bytes, printed_time = sparse_readings.FACTORS[figure]
 
-    def ratio(runs: Runs, what: str, paper: float, values: list[float], why: str) -> Line:
-        ours, spread = fmean(values), _spread(values)
+    def factor(runs: Runs, what: str, paper: float, values: list[float], why: str) -> Line:
         if runs.dataset == "mnist" and runs.devices != 100:
-            return Line(what, "", f"{ours:.4g} x{spread}", SHOWN)
-        line = within(what, paper, ours, sparse_readings.TOLERANCE, "x", why)
-        return replace(line, ours=line.ours + spread)
+            return Line(what, "", mean_of(values, "x"), SHOWN)
+        return about(what, paper, values, sparse_readings.TOLERANCE, "x", why)
 
     def compare(results: Sequence[Result]) -> list[Line]:
         lines = []
         everything = sparse_readings.paired(results)
         # Others are there for what they say of a round.
         own = [runs for runs in everything if runs.partition == everything[0].partition]
-        reached = [runs for runs in own if runs.reached]
-        readings = sparse_readings.read(results, bytes_ratio, time_ratio, reached, everything)
+        factors = sparse_readings.factors_of(results)
         for runs in own:
             name = f"{runs.model}, N = {runs.devices}: secagg / sparse, "
             if not runs.reached:
@@ -299,48 +293,31 @@ def _compare_training(
                 )
                 continue
             alone = [
-                _without_training(dense) / _without_training(sparse) for dense, sparse in runs.found
+                without_training(dense) / without_training(sparse) for dense, sparse in runs.found
             ]
             counts = ", ".join(f"{a['rounds']} / {b['rounds']}" for a, b in runs.found)
-            sent, took = runs.ratios("bytes_up_total"), runs.ratios("modelled_seconds")
             lines += [
                 Line(f"{name}rounds", "", counts, SHOWN),
-                ratio(
+                factor(
                     runs,
                     f"{name}bytes to the target",
-                    bytes_ratio,
-                    sent,
-                    readings.why_bytes or _NOT_PLAYED,
+                    printed_bytes,
+                    runs.ratios("bytes_up_total"),
+                    sparse_readings.why_bytes(factors, figure, runs),
                 ),
-                ratio(
+                factor(
                     runs,
                     f"{name}modelled time",
-                    time_ratio,
-                    took,
-                    readings.why_time or _NOT_PLAYED,
+                    printed_time,
+                    runs.ratios("modelled_seconds"),
+                    sparse_readings.why_time(figure, runs),
                 ),
-                Line(
-                    f"{name}modelled time without training",
-                    "",
-                    f"{fmean(alone):.4g} x{_spread(alone)}",
-                    SHOWN,
-                ),
+                Line(f"{name}modelled time without training", "", mean_of(alone, "x"), SHOWN),
             ]
-        return [*lines, *readings.lines]
+        reached = [runs for runs in own if runs.reached]
+        return [*lines, *sparse_readings.lines(results, figure, reached, everything)]
 
     return compare
-
-
-def _without_training(found: Mapping[str, Any]) -> float:
-    return float(found["modelled_seconds"] - found["modelled_seconds_of_training"])
-
-
-def _spread(values: Sequence[float]) -> str:
-    """Return the 95 % interval of the mean over the seeds, where there are several."""
-    if len(values) < 2:
-        return ""
-    half = half_width(values)
-    return f" ({fmean(values) - half:.4g} to {fmean(values) + half:.4g}, {len(values)} seeds)"
 
 
 def _draw_training(results: Sequence[Result]) -> list[Panel]:
@@ -354,9 +331,6 @@ def _draw_training(results: Sequence[Result]) -> list[Panel]:
         and not sparse_readings.undivided(one.setting)
     }
     return [Panel("", "rounds", "accuracy on held-out data", curves)]
-
-
-_NOT_PLAYED = "the rounds that say what it takes were not played (--scale more)"
 
 
 _CHANGES: dict[str, dict[str, Any]] = {
@@ -444,10 +418,10 @@ def _compare_overlap(results: Sequence[Result]) -> list[Line]:
         if "local" in result.setting:
             tried["iid"] |= _layers(result)
     for result in results:
-        setting = result.setting
+        setting, overlap = result.setting, result.found.get("overlap", ())
         if setting.get("algorithm") == "top-k" and setting["partition"] in tried:
-            reading = f"{setting['model']}{_change(setting)}"
-            tried[setting["partition"]][reading] = result.found["overlap"]
+            reading = f"{setting['model']}{_change(setting)}, {len(overlap)} rounds"
+            tried[setting["partition"]][reading] = overlap
     for result in results:
         if "local" in result.setting:
             others += [
@@ -469,7 +443,10 @@ def _compare_overlap(results: Sequence[Result]) -> list[Line]:
         if change or result.setting["model"] != results[0].setting["model"]:
             others.append(Line(what, "", ours, SHOWN))
         else:
-            lines.append(_overlap_line(what, ours, overlap, partition, tried[partition]))
+            beside = {
+                name: found for name, found in tried[partition].items() if found is not overlap
+            }
+            lines.append(_overlap_line(what, ours, overlap, partition, beside))
     return lines + others
 
 
@@ -482,14 +459,16 @@ def _overlap_line(
 ) -> Line:
     """Return what is printed of top-K beside the first reading, and which other is nearest."""
     paper = "30 % to 10 %" if partition == "iid" else "about 12 %"
+    if _far(overlap, partition) <= _CLOSE:
+        return Line(what, paper, ours, MATCHES)
+    if not tried:
+        return Line(what, paper, ours, OPEN, "other readings were not tried (--scale more)")
     nearest = min(tried, key=lambda name: _far(tried[name], partition))
     found = tried[nearest]
     told = f"{nearest} ({found[0]:.1%} to {found[-1]:.1%})"
-    if _far(overlap, partition) <= _CLOSE:
-        return Line(what, paper, ours, MATCHES)
     if _far(found, partition) <= _CLOSE:
         return Line(what, paper, ours, DIFFERS, f"it comes out with {told}")
-    why = f"{len(tried)} readings were tried (below); the nearest is {told}"
+    why = f"{len(tried)} other readings were tried (below); the nearest is {told}"
     return Line(what, paper, ours, OPEN, why)
 
 
@@ -661,7 +640,7 @@ ARTEFACTS = (
             MORE: _further(120, _CIFAR10, 165_005, [("cifar-cnn", 25, 400)]),
         },
         _run,
-        _compare_training(7.8, 1.13),
+        _compare_training("figure-3"),
         _draw_training,
         ("cifar10",),
     ),
@@ -690,7 +669,7 @@ ARTEFACTS = (
             MORE: _further(400, _IID, 1_663_370, _for_all("2nn", 150)),
         },
         _run,
-        _compare_training(17.9, 1.8),
+        _compare_training("figure-5"),
         _draw_training,
         ("mnist",),
     ),
@@ -712,7 +691,7 @@ ARTEFACTS = (
             ),
         },
         _run,
-        _compare_training(12, 1.2),
+        _compare_training("figure-6"),
         _draw_training,
         ("mnist",),
     ),

@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from statistics import fmean
 
 from hpcfl.reproduce import statistics
 from hpcfl.reproduce.statistics import Difference
@@ -102,17 +101,30 @@ def about(
     """Compare a printed number with the mean of the seeds, which match up to a relative tolerance.
 
     They match if the whole interval of the mean is that close to the number, and differ, for the
-    reason `why`, if none of it is.
+    reason `why`, if none of it is. One seed has no interval, and decides nothing.
     """
-    mean, reach = float(np.mean(values)), tolerance * abs(paper)
+    mean, reach = fmean(values), tolerance * abs(paper)
+    printed, ours = f"{paper:g} {unit}".strip(), mean_of(values, unit)
+    if len(values) < 2:
+        return Line(
+            what, printed, ours, UNDECIDED, f"one seed has no interval; {mean / paper - 1:+.1%} off"
+        )
     half = statistics.half_width(values)
-    ours = f"{mean:.4g} ({mean - half:.4g} to {mean + half:.4g}) {unit}".strip()
-    printed = f"{paper:g} {unit}".strip()
     if abs(mean - paper) + half <= reach:
         return Line(what, printed, ours, MATCHES, f"within {tolerance:.0%}")
     if abs(mean - paper) - half > reach:
         return Line(what, printed, ours, DIFFERS, why)
     return Line(what, printed, ours, UNDECIDED, f"whether it is within {tolerance:.0%}")
+
+
+def mean_of(values: Sequence[float], unit: str) -> str:
+    """Return the mean of the seeds in words, with its interval where there are several."""
+    mean = fmean(values)
+    words = f"{mean:.4g} {unit}".strip()
+    if len(values) < 2:
+        return words
+    half = statistics.half_width(values)
+    return f"{words} ({mean - half:.4g} to {mean + half:.4g}, {len(values)} seeds)"
 
 
 def judge(found: Sequence[Line | Claim]) -> list[Line]:

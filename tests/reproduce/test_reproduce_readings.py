@@ -9,9 +9,17 @@ from hpcfl.privacy.accounting import sampling
 from hpcfl.reproduce import ARTEFACTS, multipliers, overlaps
 from hpcfl.reproduce.artefact import DIFFERS, MATCHES, MORE, Artefact, Line, Result, Scale
 from hpcfl.reproduce.document import tally, verdict
-from hpcfl.reproduce.sparse_readings import READINGS, paired, read, round_factor
+from hpcfl.reproduce.sparse_readings import (
+    READINGS,
+    factors_of,
+    lines,
+    paired,
+    round_factor,
+    why_bytes,
+    why_time,
+)
 from hpcfl.reproduce.store import Store
-from hpcfl.reproduce.verdicts import OPEN
+from hpcfl.reproduce.verdicts import OPEN, SHOWN, judge
 
 DIM = 1_663_370
 
@@ -63,9 +71,11 @@ def test_what_else_is_sent_brings_both_closer_together():
     assert vectors > up > both > 1
 
 
-def run_of(protocol, rounds, **setting):
+def run_of(protocol, rounds, modelled_seconds=math.inf, **setting):
+    """Return a run that trains for one second in every round."""
     like = {"dataset": "mnist", "partition": "iid", "target": 0.97, "model": "2nn", "devices": 25}
     found = {"rounds": rounds, "reached": True, "dim": DIM, "modelled_seconds_of_training": rounds}
+    found["modelled_seconds"] = modelled_seconds
     return Result({**like, "most_rounds": 9, "protocol": protocol, **setting}, found)
 
 
@@ -85,27 +95,122 @@ def test_runs_are_paired_by_seed_and_half_a_pair_is_left_out():
     assert sorted(runs.ratios("rounds")) == [1.5, 2.0]
 
 
-def test_readings_name_those_that_reach_what_is_printed():
-    results = [
-        *(round_of(name) for name in ("secagg", "sparse")),
-        round_of("sparse", "gaps"),
-        run_of("secagg", 5),
-        run_of("sparse", 5),
-    ]
-    runs = paired(results)
+def test_a_line_names_the_readings_that_reach_what_is_printed_with_its_own_rounds():
+    factors = factors_of([round_of("secagg"), round_of("sparse"), round_of("sparse", "gaps")])
 
-    near = read(results, 15.8, 1.0, runs, runs)
-    far = read(results, 1000.0, 2.0, runs, runs)
+    def why(secagg, sparse, figure):
+        (runs,) = paired([run_of("secagg", secagg), run_of("sparse", sparse)])
+        return why_bytes(factors, figure, runs)
 
-    told = near.why_bytes
-    assert (
-        "64 bits a value for secagg, 32 for sparse, bitmap, vectors (15.8 x: 2nn, N = 25)" in told
+    doubled = "32 for sparse, bitmap, vectors (15.8 x)"
+    assert "ways to count a round 2 come" in why(5, 5, "figure-5")
+    assert doubled not in why(5, 5, "figure-5")
+    assert doubled in why(23, 20, "figure-5")
+    assert "contradict the text; with the least changes" in why(23, 20, "figure-5")
+    # As the text counts it.
+    assert "contradict" not in why(9, 4, "figure-5")
+    assert "32 bits a value, bitmap, vectors (7.91 x)" in why(9, 4, "figure-5")
+    assert "72 ways to count a round none come" in why(1, 100, "figure-5")
+    # 17.9 / 7.8: no way to count makes of one ratio of rounds two that are so far apart.
+    assert "rounds that differ 2.29-fold" in why(5, 5, "figure-6")
+    assert "were not played" in why_bytes(
+        {}, "figure-5", paired([run_of("secagg", 5), run_of("sparse", 5)])[0]
     )
-    assert "contradict the text; with the least changes" in told
-    assert "72 ways to count a round none come" in far.why_bytes
-    assert "1 x is within 10% of that with N = " in near.why_time
-    assert "2 x is within 10% of none of them" in far.why_time
-    assert read(results[3:], 15.8, 1.0, runs, runs).lines == ()
+
+
+@pytest.mark.parametrize(("rounds", "seconds"), [((10, 10), 2.0), ((11, 10), 8.0), ((19, 20), 0.8)])
+def test_a_line_says_how_long_training_would_have_to_take(rounds, seconds):
+    """Of a round: 4 s for secagg and 3 s for sparse, and 1 s of training for both."""
+    (runs,) = paired(
+        [
+            run_of(name, count, modelled_seconds=(each + 1) * count)
+            for name, count, each in zip(("secagg", "sparse"), rounds, (4, 3), strict=True)
+        ]
+    )
+
+    told = why_time("figure-6", runs)
+
+    ratio = rounds[0] / rounds[1]
+    assert ratio * (seconds + 4) / (seconds + 3) == pytest.approx(1.2)
+    assert (
+        f"trains for 1 s of a round here, the protocols take 4 and 3 s, and with {seconds:.2g} s"
+        in told
+    )
+
+
+def test_no_training_makes_a_factor_that_the_protocols_and_rounds_do_not_enclose():
+    (runs,) = paired([run_of(name, 10, modelled_seconds=20.0) for name in ("secagg", "sparse")])
+
+    assert "1.2 x is out of reach with any other time" in why_time("figure-6", runs)
+
+
+def test_readings_are_shown_where_rounds_were_played():
+    training = [run_of("secagg", 5), run_of("sparse", 5)]
+    runs = paired(training)
+
+    shown = lines(
+        [round_of("secagg"), round_of("sparse"), round_of("sparse", "gaps"), *training],
+        "figure-5",
+        runs,
+        runs,
+    )
+
+    assert any("64 bits a value, bitmap, vectors" in line.what for line in shown)
+    assert any(line.what.startswith("modelled time, 2nn, N = 100") for line in shown)
+    assert {SHOWN} == {line.verdict for line in shown}
+    assert lines(training, "figure-5", runs, runs) == []
+
+
+def overlap_of(partition, rounds, first, last, **changed):
+    like = {"algorithm": "top-k", "dataset": "mnist", "model": "2nn", "devices": 30}
+    found = {"overlap": [first] * (rounds - 1) + [last]}
+    return Result({**like, "partition": partition, "most_rounds": rounds, **changed}, found)
+
+
+def test_the_nearest_reading_of_an_overlap_is_told_from_longer_runs_and_from_the_line_itself():
+    step = {"epochs": None, "steps": 1}
+    results = [
+        overlap_of("iid", 6, 0.76, 0.40),
+        overlap_of("iid", 6, 0.35, 0.21, **step),
+        overlap_of("iid", 60, 0.35, 0.23, **step),
+    ]
+    compare = ARTEFACTS["sparse-secagg/figure-2"].lines
+
+    line, *others = compare(results)
+
+    assert (line.verdict, len(others)) == (OPEN, 2)
+    assert "2 other readings were tried" in line.why
+    assert "gradients of one step, 6 rounds (35.0% to 21.0%)" in line.why
+    assert "were not tried" in compare(results[:1])[0].why
+    assert compare([overlap_of("iid", 6, 0.30, 0.11)])[0].verdict == MATCHES
+
+
+def test_locks_behind_uniform_is_open_with_every_change_that_was_tried():
+    def trained(algorithm, epsilon, accuracy, **more):
+        found = {"last_accuracy": [accuracy + 0.001 * seed for seed in range(5)], "bytes_up": 1e6}
+        found["last_accuracy"][0] += 0.002 * (algorithm != "dp-fedavg")
+        setting = {"algorithm": algorithm, "epsilon": epsilon, "rounds": 50, **more}
+        return Result(setting, found | {"accuracy": [accuracy]})
+
+    uneven = {"partition": "dirichlet:0.1"}
+    results = [
+        *(trained("dp-fedavg", epsilon, 0.8) for epsilon in (None, 50.0, 10.0)),
+        *(trained("locks", epsilon, 0.7) for epsilon in (None, 50.0, 10.0)),
+        trained("locks-free-norms", 10.0, 0.8),
+        trained("dp-fedavg", 10.0, 0.6, **uneven),
+        trained("locks", 10.0, 0.65, **uneven),
+        trained("locks", 10.0, 0.2, variant="local"),
+    ]
+
+    lines = {line.what: line for line in judge(ARTEFACTS["locks/figure-1"].lines(results))}
+
+    after = "accuracy after 50 rounds, uniform and locks"
+    assert lines[f"proven epsilon 50: {after}"].verdict == OPEN
+    assert lines[f"proven epsilon 50: {after}"].why == "nothing was changed (--scale more)"
+    told = lines[f"proven epsilon 10: {after}"].why
+    assert "ahead of uniform: locks, dirichlet:0.1: +0.0504" in told
+    assert "not distinguishable from it: norms without noise, at no cost: +0.0004" in told
+    assert "behind it as well: locks, noise of users: -0.6" in told
 
 
 def test_the_readings_of_multipliers_use_the_accountants_of_the_suite():

@@ -205,6 +205,8 @@ def test_samples_that_are_no_pairs_are_refused(samples):
         ([7.0, 7.1, 6.9, 7.05], MATCHES),
         ([9.0, 9.1, 8.9, 9.05], DIFFERS),
         ([5.0, 9.0, 7.0, 7.5], UNDECIDED),
+        ([7.0], UNDECIDED),
+        ([9.0], UNDECIDED),
     ],
 )
 def test_a_printed_number_is_compared_with_the_interval(values, expected):

@@ -218,8 +218,8 @@ def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
     told = {finding.title: finding.says for finding in findings.findings(after)}
 
     assert "With a tenth of the coordinates, SparseSecAgg sends 8.0 times less" in told
-    title = "Noise for an epsilon takes 16 bits a value in SecAgg, and is 1.10 times a trusted"
-    noise = told[f"{title} server's"]
+    title = "For an epsilon of 1 to 8 SecAgg takes 16 bits a value, and 1.10 times the noise of a"
+    noise = told[f"{title} trusted server"]
     assert "`secagg` 0.008 MB (16 bits); " in noise
     assert "on a sum is 3, 3, 3 and 3 times the norm to which updates are clipped" in noise
     assert "`secagg-graph` 1.10; `cohort` 2.00; " in noise
@@ -227,14 +227,14 @@ def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
     assert "`sparse` +3.0 with every seed" in told[title]
     assert title not in {one.title for one in findings.findings(before)}
     mean = (10 / 13 + 11 / 14 + 12 / 15) / 3
-    fewer = told[f"To an accuracy, SparseSecAgg sends {mean:.1f} times less than SecAgg"]
+    fewer = told[
+        f"Until an accuracy is reached, SparseSecAgg sends {mean:.1f} times less than SecAgg"
+    ]
     assert f"`sparse` {mean:.3g} [" in fewer
     assert "`common` 1 times less with every seed" in fewer
     mean = (13 / 10 + 14 / 11 + 15 / 12) / 3 / 2
-    title = (
-        f"To an accuracy, SparseSecAgg's rounds last {mean:.2f} times as long as SecAgg's, less the"
-    )
-    assert "`common` 0.5 times as long with every seed" in told[f"{title} training"]
+    title = f"Until an accuracy is reached, SparseSecAgg takes {mean:.2f} times as long as SecAgg, "
+    assert "`common` 0.5 times as long with every seed" in told[f"{title}training left out"]
     title = "At 10 Mbit/s, rounds on real links take 2.00 times what is modelled"
     assert "10 Mbit/s 2.00 (1.50 to 3.00)" in told[title]
     assert findings.missing(before) == findings.missing(after) + 4

@@ -66,6 +66,10 @@ _TASKS = tuple(f"training-{task.model}-{task.partition}" for task in training.TA
 _TRAINED = {"epsilon", *_TASKS}
 # Training is the same for the same seeds.
 _SEEDS = "runs of other seeds (`hpcfl train --seed`) whose interval does not overlap with this one"
+_SEEDS_AND_LAUNCHES = (
+    "runs of other seeds (`hpcfl train --seed`) whose interval lies more than 25 % beyond an end "
+    "of this one"
+)
 # The interval of a ratio is within launches, and says nothing about the next one (docs/method.md,
 # Statistics), which has been outside it on the same machine: two launches with 16 bits gave
 # 0.600 and 0.605, beside [0.623, 0.687]. What docs/artifact.md calls the same is within 25 %.
@@ -86,9 +90,9 @@ def _bytes(evidence: Evidence) -> Finding:
         f"A device of `sparse` sends {sent['sparse']:.2f} times fewer bytes in a round than one of "
         f"`secagg`, of `cohort` {sent['cohort']:.2f} and of `common` {sent['common']:.2f} times; "
         f"`common` with 16 bits a value {narrow:.2f} times. Bytes are counted, and the same in "
-        "every run but for the few that locations take.",
+        "every run, but for how many coordinates chance makes a device of `sparse` send.",
         ("links", "bits"),
-        "a run with other bytes",
+        "a run in which these bytes differ by more than 1 %",
     )
 
 
@@ -200,7 +204,7 @@ def _bytes_to_target(evidence: Evidence) -> Finding:
     ends = sorted(one.value for one in fewer["sparse"])
     times = " to ".join(dict.fromkeys(f"{end:.1f}" for end in (ends[0], ends[-1])))
     return Finding(
-        f"To an accuracy, SparseSecAgg sends {times} times less than SecAgg",
+        f"Until an accuracy is reached, SparseSecAgg sends {times} times less than SecAgg",
         "Sent by all devices until the accuracy is reached, means over seeds, compared seed by "
         f"seed. {'; '.join(told)}.",
         _TASKS,
@@ -231,14 +235,14 @@ def _time_to_target(evidence: Evidence) -> Finding:
         )
     times = " to ".join(dict.fromkeys(f"{end:.2f}" for end in (min(ends), max(ends))))
     return Finding(
-        f"To an accuracy, SparseSecAgg's rounds last {times} times as long as SecAgg's, less the "
-        "training",
+        f"Until an accuracy is reached, SparseSecAgg takes {times} times as long as SecAgg, "
+        "training left out",
         "Modelled seconds of all rounds until the accuracy is reached, over links of 100 Mbit/s, "
         "less those of the slowest device's training in each round, which is the same work for "
         f"all; means over seeds, compared seed by seed. {'. '.join(told)} (measured beside other "
         "programs).",
         _TASKS,
-        f"{_SEEDS}, by more than 25 %",
+        _SEEDS_AND_LAUNCHES,
     )
 
 
@@ -275,8 +279,8 @@ def _devices(evidence: Evidence) -> Finding:
         else ""
     )
     return Finding(
-        f"From 100 to 1,000 devices SecAgg's computing grows {complete.value:.0f}-fold, on a graph "
-        f"{graph.value:.1f}-fold",
+        "From 100 to 1,000 devices the computing of a device grows "
+        f"{complete.value:.0f}-fold in SecAgg ({state}), and {graph.value:.1f}-fold on a graph",
         f"From 100 to 1,000 devices, d = {costs.DEVICES_DIM:,}, CPU seconds of a device of "
         f"`secagg` grow by {complete} ({state}), those of `secagg-graph` by {graph}.{since}",
         ("devices",),
@@ -301,9 +305,10 @@ def _dropouts(evidence: Evidence) -> Finding:
         for name in ("secagg", "lightsecagg", "assisted", "committee")
     }
     parts = [f"`{name}` {estimate}" for name, estimate in grown.items()]
+    secagg, assisted = (grown[name] for name in ("secagg", "assisted"))
     return Finding(
-        f"40 % dropouts cost SecAgg's server {grown['secagg'].value:.0f} times what none do, with "
-        f"one-shot masks {grown['assisted'].value:.1f} times",
+        f"With 40 % dropouts SecAgg's server computes {secagg.low:.0f} to {secagg.high:.0f} times "
+        f"as long as without, that of assisted {assisted.low:.1f} to {assisted.high:.1f} times",
         "CPU seconds of the server with 40 % dropouts, as a multiple of those without: "
         f"{', '.join(parts)}.",
         ("dropout",),
@@ -332,7 +337,8 @@ def _links(evidence: Evidence) -> Finding:
     when = "".join(f" The first one changes between {a} and {b} Mbit/s." for a, b in switched)
     slowest, fastest = (first[rate][0] for rate in (costs.UPLINKS[0], costs.UPLINKS[-1]))
     return Finding(
-        f"The shortest round is that of {slowest} at 1 Mbit/s, and of {fastest} at 1 Gbit/s",
+        f"The shortest round, as modelled, is that of {slowest} at 1 Mbit/s and of {fastest} at "
+        "1 Gbit/s",
         "The shortest round, modelled from measured CPU seconds and bytes, among protocols that "
         f"hide all values and need no helper: {'; '.join(parts)}.{when}",
         ("links",),
@@ -412,10 +418,10 @@ def _noise(evidence: Evidence) -> Finding:
         f"Noise that devices add themselves takes {cost.value:.1f} times a device's computing in "
         "SecAgg",
         f"With discrete Gaussian noise a device of `secagg` takes {cost} times the CPU seconds"
-        f"{''.join(f', of {other}' for other in others)}, and sends {sent:.3g} times the bytes. "
-        "With the noise of a trusted server a round costs what it does without any. Accuracy "
-        "against that of DP-FedAvg whose trusted server adds the noise, at the same proven "
-        f"epsilon: {'; '.join(parts)}.",
+        f"{''.join(f', of {other}' for other in others)}. `secagg` sends {sent:.4f} times the "
+        "bytes. What the noise of a trusted server costs it was not measured. Accuracy against "
+        "that of DP-FedAvg whose trusted server adds the noise, at the same proven epsilon: "
+        f"{'; '.join(parts)}.",
         ("noise", "epsilon"),
         f"accuracies whose interval does not overlap with this one, or {_LAUNCHES}",
     )
@@ -445,8 +451,8 @@ def _room_for_noise(evidence: Evidence) -> Finding:
     more = "; ".join(f"`{name}` {_between(found)}" for name, found in larger.items())
     bits = _between([int(_at(evidence, "secagg", epsilon=one)["bits"]) for one in epsilons])
     return Finding(
-        f"Noise for an epsilon takes {bits} bits a value in SecAgg, and is "
-        f"{_between(larger['secagg'])} times a trusted server's",
+        f"For an epsilon of {epsilons[0]:g} to {epsilons[-1]:g} SecAgg takes {bits} bits a value, "
+        f"and {_between(larger['secagg'])} times the noise of a trusted server",
         f"What a device sends in a round, for a proven epsilon of {_listed(epsilons)} after "
         f"{counted(costs.PRIVATE_ROUNDS, 'round')} at delta = {costs.DELTA:g}, with the fewest "
         f"bits that take at most {NOISE_OF_FEW_BITS:g} times the noise of 32, where there is a "
@@ -460,8 +466,9 @@ def _room_for_noise(evidence: Evidence) -> Finding:
         "the CPU seconds of a round in the field of 32 bits without noise, with the last "
         f"{_private_ratio(evidence, epsilons[-1])} times.",
         ("epsilon-cost", "links"),
-        "`hpcfl train dp-fedavg --noise distributed` with fewer `--bits` and such an `--epsilon` "
-        f"whose `noise_in_sum` is hardly more, or {_LAUNCHES}",
+        "`hpcfl train dp-fedavg --noise distributed` with fewer `--bits`, such an `--epsilon` and "
+        f"a `noise_in_sum` that is at most {NOISE_OF_FEW_BITS:g} times that with 32 bits, or "
+        f"{_LAUNCHES}",
     )
 
 

@@ -27,10 +27,12 @@ _ABOUT = (
     "`hpcfl reproduce study --data-dir data` runs what is missing, a part at a time by its name, "
     "and goes on where it was. An HTML page beside the figures has all of it in one file.",
     "*Measured* figures are medians of six rounds in one process, with every device's CPU time "
-    "kept apart; bars are 95 % intervals of the median. *Predicted* ones, hollow in figures, come "
-    "from the cost model that was calibrated on the same machine, where measuring would take "
-    f"longer than {costs.MOST_SECONDS:g} seconds. *Modelled* seconds are those of a round on "
-    "dedicated devices and links, from measured CPU seconds and bytes ([method.md](method.md)). "
+    "kept apart; a device's is the mean over devices. Bars are intervals of the median, of at "
+    "least 95 %, and those of a ratio of two medians of at least 93.8 %. *Predicted* ones, hollow "
+    "in figures, come from the cost model that was calibrated on the same machine, where measuring "
+    f"would take longer than {costs.MOST_SECONDS:g} seconds; their intervals allow for the error "
+    "of nine of ten predictions. *Modelled* seconds are those of a round on dedicated devices and "
+    "links, from measured CPU seconds and bytes ([method.md](method.md)). "
     "CPU seconds are those of one machine: their ratios carry over to others better than they do.",
     "Intervals of CPU seconds, and of their ratios, are those of one launch, and say nothing of "
     "the next ([method.md](method.md), Statistics): others have given 16 bits a ratio of "
@@ -137,12 +139,17 @@ _LEARNED = (
 def _costs(results: Sequence[Result], beside: Sequence[Column] = ()) -> Table:
     """Return what rounds cost, a setting to a row; columns without any value are left out."""
     columns = (*_COLUMNS, *beside, label("state"))
-    rows, notes = [], []
+    rows: list[list[object]] = []
+    notes: dict[str, None] = {}
     for one in results:
+        protocol = one.setting["protocol"]
         if one.found["state"] == costs.REFUSED:
-            note = f"{one.setting['protocol']} is left out where it refuses: {one.found['why']}"
-            notes += [note] if note not in notes else []
+            notes[f"{protocol} is left out where it refuses: {one.found['why']}"] = None
             continue
+        if "epsilon" in one.setting and not costs.carries_noise(protocol):
+            notes[f"rounds of {protocol} are those without noise, which its server would add"] = (
+                None
+            )
         merged = {**one.found, **one.setting}
         merged["modelled_seconds"] = one.found["modelled_seconds"]["10"]
         row = [merged.get(column.name) for column in columns]
@@ -153,7 +160,7 @@ def _costs(results: Sequence[Result], beside: Sequence[Column] = ()) -> Table:
     return Table(
         [columns[number] for number in used],
         [[row[number] for number in used] for row in rows],
-        notes=notes + [_LEARNED] * bool(beside),
+        notes=[*notes] + [_LEARNED] * bool(beside),
     )
 
 
