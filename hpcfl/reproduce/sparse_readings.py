@@ -250,15 +250,15 @@ def why_time(figure: str, runs: Runs) -> str:
         fmean(without_training(pair[which]) / pair[which]["rounds"] for pair in runs.found)
         for which in (0, 1)
     )
-    here = f"by formula: a device trains for {training:.2g} s of a round here"
+    here = f"a device trains for {training:.2g} s of a round here"
     # Solved for t: rounds (t + secagg) / (t + sparse) = paper.
     least, slope = runs.rounds * secagg - paper * sparse, paper - runs.rounds
     if least * slope <= 0:
-        return f"{here}, and {paper:g} x is out of reach with any other time"
+        return f"{here}, and by formula {paper:g} x is out of reach with any other time"
     return (
-        f"{here}, the protocols take {secagg:.2g} and {sparse:.2g} s, and with "
-        f"{least / slope:.2g} s of training it is {paper:g} x; the paper does not say how long its "
-        "devices trained"
+        f"{here}, the protocols take {secagg:.2g} and {sparse:.2g} s; by formula it is {paper:g} x "
+        f"with {least / slope:.2g} s of training, and the paper does not say how long its devices "
+        "trained"
     )
 
 
