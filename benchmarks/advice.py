@@ -16,10 +16,12 @@ import csv
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -121,6 +123,13 @@ def settings(rounds: int, folder: Path, sizes: list[tuple[int, int, float]]) -> 
                     yield Judged(setting, names[0], best, cost[names[0]] / cost[best])
 
 
+def write(files: list[TextIO], row: Sequence[object]) -> None:
+    """Write a row of CSV to files, at once."""
+    for file in files:
+        csv.writer(file, lineterminator="\n").writerow(row)
+        file.flush()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -131,21 +140,17 @@ def main() -> None:
     options = parser.parse_args()
     sizes = SIZES[:3] if options.quick else SIZES
     judged = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        files = [sys.stdout]
+        if options.output is not None:
+            files.append(stack.enter_context(options.output.open("w", newline="")))
         hpcfl("calibrate", "--output", str(folder / "calibration.json"))
-        print(", ".join(COLUMNS))
+        # Line by line: what an hour has found until something fails is kept.
+        write(files, COLUMNS)
         for one in settings(options.rounds, folder, sizes):
             judged.append(one)
-            words = ", ".join(map(str, one.setting))
-            print(f"{words}, {one.first}, {one.best}, {one.ratio:.3f}", flush=True)
-    if options.output is not None:
-        with options.output.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows(
-                [*one.setting, one.first, one.best, f"{one.ratio:.4f}"] for one in judged
-            )
+            write(files, [*one.setting, one.first, one.best, f"{one.ratio:.4f}"])
     ratios = [one.ratio for one in judged]
     within = [one for one in judged if one.ratio <= LIMIT]
     all_within = len(sizes) - len({one.setting[:3] for one in judged if one.ratio > LIMIT})
