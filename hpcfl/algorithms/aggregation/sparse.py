@@ -154,8 +154,10 @@ class SparseSecAgg(SecAgg):
 
     @property
     def working_bytes(self) -> int:
-        # Which coordinates are sent, and which one of them each is.
-        return super().working_bytes + (1 + 4) * self.parameters.dim
+        # Which coordinates are sent, and which one of them each is. Five arrays of them: what pairs
+        # selected with the masks there, what is sent with the masks and the values there.
+        selected = math.ceil(self.inclusion * self.parameters.dim)
+        return super().working_bytes + (1 + 4) * self.parameters.dim + 5 * 8 * selected
 
     @property
     def largest_upload(self) -> int:
