@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +104,8 @@ def to_target(world: World, asked: TrainOptions, devices: int) -> dict[str, Any]
     if np.isfinite(figures[0][Metric.OVERLAP]):
         found["overlap"] = [round(one[Metric.OVERLAP], 4) for one in figures]
     return found
+
+
+def without_training(found: Mapping[str, Any]) -> float:
+    """Return the modelled time of a run less a device's training, in seconds."""
+    return float(found["modelled_seconds"] - found["modelled_seconds_of_training"])

@@ -18,6 +18,7 @@ from typing import Any
 
 from hpcfl.algorithms.locations import expected_bytes
 from hpcfl.reproduce.artefact import SHOWN, Line, Result, Setting
+from hpcfl.reproduce.seeds import without_training
 
 DROPOUT = 0.3
 # Protocol, and how it writes locations, in the rounds that are played for what no formula says.
@@ -260,11 +261,6 @@ def why_time(figure: str, runs: Runs) -> str:
         f"with {least / slope:.2g} s of training, and the paper does not say how long its devices "
         "trained"
     )
-
-
-def without_training(found: Mapping[str, Any]) -> float:
-    """Return the modelled time of a run less a device's training, in seconds."""
-    return float(found["modelled_seconds"] - found["modelled_seconds_of_training"])
 
 
 def _training(runs: Runs) -> list[float]:

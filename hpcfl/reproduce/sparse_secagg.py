@@ -26,7 +26,8 @@ from hpcfl.reproduce.artefact import (
     says,
     within,
 )
-from hpcfl.reproduce.sparse_readings import Runs, without_training
+from hpcfl.reproduce.seeds import to_target, without_training
+from hpcfl.reproduce.sparse_readings import Runs
 from hpcfl.reproduce.verdicts import OPEN, Claim, Contrast, about, mean_of
 
 _DEVICES = (25, 50, 75, 100)
@@ -199,7 +200,6 @@ _OPTIONS = ("seed", "epochs", "steps", "batch_size", "error_feedback", "server_l
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Train to the target accuracy, or without one for all rounds."""
     from hpcfl.options.training import TrainOptions
-    from hpcfl.reproduce.seeds import to_target
 
     algorithm = setting.get("algorithm", "fedavg")
     options = _LOCAL | {name: setting[name] for name in _OPTIONS if name in setting}

@@ -113,7 +113,7 @@ def about(
     if abs(mean - paper) + half <= reach:
         return Line(what, printed, ours, MATCHES, f"within {tolerance:.0%}")
     if abs(mean - paper) - half > reach:
-        return Line(what, printed, ours, DIFFERS, why)
+        return Line(what, printed, ours, DIFFERS, f"by more than {tolerance:.0%}; {why}")
     return Line(what, printed, ours, UNDECIDED, f"whether it is within {tolerance:.0%}")
 
 

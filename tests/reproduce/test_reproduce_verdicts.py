@@ -213,7 +213,7 @@ def test_a_printed_number_is_compared_with_the_interval(values, expected):
     line = about("loss", 7.0, values, 0.05, "", "why")
 
     assert line.verdict == expected
-    assert (line.why == "why") == (expected == DIFFERS)
+    assert (line.why == "by more than 5%; why") == (expected == DIFFERS)
 
 
 def test_lines_by_formula_keep_their_verdict():

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcfl.report.formats import counted
 from hpcfl.reproduce.artefact import Result
+from hpcfl.reproduce.seeds import without_training
 from hpcfl.reproduce.study import costs, privacy, training
 from hpcfl.reproduce.study.found import Costs, Estimate, Missing, mean_of, spread
 from hpcfl.training.build import NOISE_OF_FEW_BITS
@@ -251,8 +252,7 @@ def _whole(one: Result) -> bool:
 
 
 def _protocol_seconds(one: Result) -> float:
-    found = one.found
-    return float(found["modelled_seconds"] - found["modelled_seconds_of_training"])
+    return without_training(one.found)
 
 
 def _megabytes(one: Result) -> float:
