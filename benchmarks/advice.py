@@ -1,27 +1,31 @@
 """How often the protocol that `hpcfl advise` names first is the best one, or nearly, when measured.
 
-    python benchmarks/advice.py [--rounds K] [--quick] [--output FILE.csv]
+    python benchmarks/advice.py [--launches L] [--rounds K] [--part I/N] [--output FILE.csv]
 
-Calibrates, then plays all protocols that qualify for 40 sizes that nothing was fitted to, each in a
-launch of its own in one process, and prints for every question by how much the protocol that is
-named first costs more than the one that was measured to cost least. A size is N, d and dropouts; a
-question is a size, a criterion, a link, and what is allowed: whole vectors without helpers, or all
-that there is. An hour on two cores with nothing else to do.
+Calibrates, then plays all protocols that qualify for 40 sizes that nothing was fitted to, in one
+process, and prints for every question by how much the protocol that is named first costs more than
+the one that was measured to cost least. A size is N, d and dropouts; a question is a size, a
+criterion, a link, and what is allowed: whole vectors without helpers, or all that there is.
+
+A protocol costs what the median of its launches costs, and protocols take turns: a launch of one
+can be a quarter slower than the next for reasons that are the machine's. An hour and a half on a
+machine with nothing else to do. What is in FILE.csv is not measured again, so that it can be made
+in parts, and is told at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,7 +94,7 @@ def measured(run: Run, criterion: str, uplink: float) -> float:
 
 
 def play(choice: Choice, asked: AdviseOptions, rounds: int, folder: Path) -> Run:
-    """Return a measured run of a choice."""
+    """Return a run of a choice, in a launch of its own."""
     file = folder / "run.h5"
     file.unlink(missing_ok=True)
     _, *words = shlex.split(command(choice, asked))
@@ -98,66 +102,108 @@ def play(choice: Choice, asked: AdviseOptions, rounds: int, folder: Path) -> Run
     return load_run(file)
 
 
-def settings(rounds: int, folder: Path, sizes: list[tuple[int, int, float]]) -> Iterator[Judged]:
-    """Yield of every setting and criterion who was named first, who was best, by how much."""
+def questions(
+    size: tuple[int, int, float], launches: int, rounds: int, folder: Path
+) -> Iterator[Judged]:
+    """Yield for every question of a size who was named first, who was best, and by how much."""
     known = load(folder / "calibration.json")
-    for devices, dim, dropout in sizes:
-        at = AdviseOptions(devices=devices, dim=dim, dropout=dropout, **ALLOWED["all"])
-        choices = advise(at, known).choices
-        played = {choice.protocol: play(choice, at, rounds, folder) for choice in choices}
-        for allowed, options in ALLOWED.items():
-            for criterion in CRITERIA:
-                for uplink in UPLINKS if criterion == "time" else UPLINKS[:1]:
-                    asked = AdviseOptions(
-                        devices=devices,
-                        dim=dim,
-                        dropout=dropout,
-                        uplink_mbps=uplink,
-                        criterion=criterion,
-                        **options,
-                    )
-                    names = [choice.protocol for choice in advise(asked, known).choices]
-                    cost = {name: measured(played[name], criterion, uplink) for name in names}
-                    best = min(cost, key=lambda name: cost[name])
-                    setting = (devices, dim, dropout, allowed, criterion, uplink)
-                    yield Judged(setting, names[0], best, cost[names[0]] / cost[best])
+    devices, dim, dropout = size
+    at = AdviseOptions(devices=devices, dim=dim, dropout=dropout, **ALLOWED["all"])
+    choices = advise(at, known).choices
+    played: dict[str, list[Run]] = {choice.protocol: [] for choice in choices}
+    for _, choice in itertools.product(range(launches), choices):
+        played[choice.protocol].append(play(choice, at, rounds, folder))
+    for allowed, options in ALLOWED.items():
+        for criterion in CRITERIA:
+            for uplink in UPLINKS if criterion == "time" else UPLINKS[:1]:
+                asked = AdviseOptions(
+                    devices=devices,
+                    dim=dim,
+                    dropout=dropout,
+                    uplink_mbps=uplink,
+                    criterion=criterion,
+                    **options,
+                )
+                names = [choice.protocol for choice in advise(asked, known).choices]
+                cost = {
+                    name: median(measured(run, criterion, uplink) for run in played[name])
+                    for name in names
+                }
+                best = min(cost, key=lambda name: cost[name])
+                setting = (devices, dim, dropout, allowed, criterion, uplink)
+                yield Judged(setting, names[0], best, cost[names[0]] / cost[best])
 
 
-def write(files: list[TextIO], row: Sequence[object]) -> None:
-    """Write a row of CSV to files, at once."""
-    for file in files:
-        csv.writer(file, lineterminator="\n").writerow(row)
-        file.flush()
+def read(path: Path) -> list[Judged]:
+    """Return what a file has, nothing where there is none."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [
+            Judged(
+                (
+                    *(int(row["devices"]), int(row["dim"]), float(row["dropout"])),
+                    *(row["allowed"], row["criterion"], float(row["uplink_mbps"])),
+                ),
+                row["named_first"],
+                row["measured_best"],
+                float(row["ratio"]),
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def write(path: Path, judged: list[Judged]) -> None:
+    """Add to a file."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(COLUMNS)
+        writer.writerows([*one.setting, one.first, one.best, f"{one.ratio:.4f}"] for one in judged)
+
+
+def chosen(part: str) -> list[tuple[int, int, float]]:
+    """Return the I-th of N parts of the sizes, which has sizes of all kinds."""
+    which, parts = map(int, part.split("/"))
+    return SIZES[which - 1 :: parts]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="only the first three sizes")
-    parser.add_argument("--output", type=Path, help="write every question to a CSV file")
+    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2, help="of each launch, after a warm-up")
+    parser.add_argument("--part", default="1/1", help="one of several parts of the sizes, as 2/3")
+    parser.add_argument("--output", type=Path, default=Path("advice.csv"))
     options = parser.parse_args()
-    sizes = SIZES[:3] if options.quick else SIZES
-    judged = []
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        files = [sys.stdout]
-        if options.output is not None:
-            files.append(stack.enter_context(options.output.open("w", newline="")))
-        hpcfl("calibrate", "--output", str(folder / "calibration.json"))
-        # Line by line: what an hour has found until something fails is kept.
-        write(files, COLUMNS)
-        for one in settings(options.rounds, folder, sizes):
-            judged.append(one)
-            write(files, [*one.setting, one.first, one.best, f"{one.ratio:.4f}"])
+    measured_already = {one.setting[:3] for one in read(options.output)}
+    sizes = [size for size in chosen(options.part) if size not in measured_already]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if sizes:
+            hpcfl("calibrate", "--output", str(folder / "calibration.json"))
+        for size in sizes:
+            judged = [*questions(size, options.launches, options.rounds, folder)]
+            write(options.output, judged)
+            for one in judged:
+                words = ", ".join(map(str, one.setting))
+                print(f"{words}, {one.first}, {one.best}, {one.ratio:.3f}", flush=True)
+    tell(read(options.output))
+
+
+def tell(judged: list[Judged]) -> None:
+    """Print how many questions, and sizes, are within the limit."""
     ratios = [one.ratio for one in judged]
     within = [one for one in judged if one.ratio <= LIMIT]
-    all_within = len(sizes) - len({one.setting[:3] for one in judged if one.ratio > LIMIT})
+    sizes = {one.setting[:3] for one in judged}
+    all_within = len(sizes - {one.setting[:3] for one in judged if one.ratio > LIMIT})
+    best = sum(one.first == one.best for one in judged)
     print(
-        f"{len(within)} of {len(judged)} questions within {LIMIT - 1:.0%} of the best, all of them "
-        f"at {all_within} of {len(sizes)} sizes; median {np.median(ratios):.3f}, largest "
-        f"{max(ratios):.3f}"
+        f"{len(judged)} questions: the best is named in {best}, and one within {LIMIT - 1:.0%} of "
+        f"it in {len(within)}, in all questions at {all_within} of {len(sizes)} sizes; median "
+        f"{np.median(ratios):.3f}, largest {max(ratios):.3f}"
     )
 
 

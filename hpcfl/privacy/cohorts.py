@@ -58,6 +58,8 @@ def below_floor_probability(
     return min(1.0, float(probability @ np.minimum(1, blocks * below)))
 
 
+# An account asks again and again, of the same few rounds.
+@lru_cache(maxsize=4096)
 def below_floor(threat: Threat, cohort: int, floor: int) -> float:
     """Return a bound on the probability that a cohort of a round has too few honest survivors.
 
@@ -73,12 +75,14 @@ def below_floor(threat: Threat, cohort: int, floor: int) -> float:
     return min(1.0, float(colluding[numbers] @ np.minimum(1, threat.devices * below)))
 
 
+@lru_cache(maxsize=4096)
 def refused(threat: Threat, cohort: int, least: int) -> float:
     """Return a bound on the probability that any cohort of a round has fewer survivors."""
     survivors = _survivors(threat, cohort)
     return min(1.0, threat.devices * float(survivors[: max(0, least)].sum()))
 
 
+@lru_cache(maxsize=4096)
 def fewest_survivors(threat: Threat, cohort: int, failure: float) -> int:
     """Return the most survivors that all cohorts of a round have, but for a probability."""
     beyond = threat.devices * np.cumsum(_survivors(threat, cohort))

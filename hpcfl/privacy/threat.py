@@ -127,6 +127,10 @@ class Threat:
         """
         return _most_colluding(self, count, failure / draws)
 
+    def more_colluding(self, count: int, most: int) -> float:
+        """Return the probability that `count` devices hold more than `most` colluders."""
+        return _more_colluding(self, count, most)
+
     def most_dropped(self, count: int, failure: float) -> int:
         """Return the number of devices that drop out of `count` that chance has chosen, at most.
 
@@ -145,6 +149,11 @@ class Threat:
 @lru_cache(maxsize=4096)
 def _most_colluding(threat: Threat, count: int, failure: float) -> int:
     return exceeded_seldom(threat.colluding_among(count), failure)
+
+
+@lru_cache(maxsize=4096)
+def _more_colluding(threat: Threat, count: int, most: int) -> float:
+    return float(threat.colluding_among(count)[most + 1 :].sum())
 
 
 @lru_cache(maxsize=4096)

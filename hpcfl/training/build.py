@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -144,16 +145,20 @@ def planned_in_fewest_bits(
 
     *fewer, most = WIDTHS
     finest = at(most)
-    for bits in fewer:
+    found = {most: finest}
+
+    def enough(bits: int) -> bool:
         try:
-            found = at(bits)
+            found[bits] = at(bits)
         except UsageError:
-            continue
-        levels = found.federation.protocol.parameters.levels
+            return False
+        levels = found[bits].federation.protocol.parameters.levels
         most_noise = NOISE_OF_FEW_BITS * finest.noise_in_sum
-        if levels >= least_levels and found.noise_in_sum <= most_noise:
-            return found, str(bits)
-    return finest, str(most)
+        return levels >= least_levels and found[bits].noise_in_sum <= most_noise
+
+    # Where some bits are enough, more are.
+    bits = WIDTHS[bisect_left(fewer, True, key=enough)]
+    return found[bits], str(bits)
 
 
 def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:

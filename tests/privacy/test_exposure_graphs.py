@@ -1,5 +1,5 @@
 from fractions import Fraction
-from math import comb
+from math import comb, log
 
 import numpy as np
 import pytest
@@ -27,6 +27,13 @@ def test_components_are_those_found_by_search(graph):
     expected = {vertex: min(found) for found in components(range(size), edges) for vertex in found}
 
     assert dict(enumerate(connected_components(size, left, right).tolist())) == expected
+
+
+def test_log_binomials_are_those_of_exact_integers_on_both_sides_of_the_series():
+    for n in (*range(80), 1000, 70_000):
+        k = np.unique(np.minimum(n, [0, 1, 2, 31, 32, 33, n // 3, n // 2, n]))
+        exact = [float(log(comb(n, int(some)))) for some in k]
+        assert log_binomial(n, k) == pytest.approx(exact, rel=1e-13, abs=1e-15 * n * np.log(n + 2))
 
 
 def test_log_binomials_are_exact_to_ten_digits_and_impossible_outside():

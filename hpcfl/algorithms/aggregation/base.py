@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -683,7 +684,7 @@ class QuantisedProtocol(AggregationProtocol):
         parameters = self.parameters
         return parameters.devices * self.divisor / parameters.clip / parameters.levels
 
-    @property
+    @cached_property
     def threat(self) -> Threat:
         """Who is reckoned with."""
         return Threat.of(self.parameters)
@@ -697,8 +698,7 @@ class QuantisedProtocol(AggregationProtocol):
     @property
     def more_colluding(self) -> float:
         """Probability that a sum's devices hold more colluders than that."""
-        among = self.threat.colluding_among(self.parameters.devices)
-        return float(among[self.colluding_in_sum + 1 :].sum())
+        return self.threat.more_colluding(self.parameters.devices, self.colluding_in_sum)
 
     @property
     def survivors_in_sum(self) -> int:

@@ -212,8 +212,8 @@ class Floor(Promise):
     @property
     def exceeded(self) -> float:
         """Probability that any cohort has more colluders than that."""
-        beyond = self.threat.colluding_among(self.size)[self.colluding + 1 :]
-        return min(1.0, self.threat.devices * float(beyond.sum()))
+        beyond = self.threat.more_colluding(self.size, self.colluding)
+        return min(1.0, self.threat.devices * beyond)
 
     @property
     def worst(self) -> float:

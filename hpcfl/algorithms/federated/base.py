@@ -174,6 +174,10 @@ class FederatedAlgorithm(ABC):
         """Return the ids of the devices that take part in a round, increasing."""
         return self.federation.participation.draw(self.play_index(round_index))
 
+    def participant_count(self, round_index: int) -> int:
+        """Return how many devices take part in a round."""
+        return self.federation.participation.count(self.play_index(round_index))
+
     def weights(self, participants: list[int]) -> NDArray[np.float64]:
         """Return the weights, adding up to 1, with which the participants' vectors are summed."""
         sizes = self.federation.sizes[participants]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from hpcfl.privacy.accounting import zcdp
 from hpcfl.privacy.accounting.guarantee import check_count, check_positive
@@ -29,6 +30,8 @@ _SMOOTHING = 2.0
 _TOO_LONG = 2.0**-40
 
 
+# An account asks twice, and rounds have few numbers of devices.
+@lru_cache(maxsize=4096)
 def divergence(summands: int, sigma: float) -> float:
     """Return tau, how far a sum of discrete Gaussians is from one, in max divergence.
 

@@ -13,6 +13,7 @@ that returns the rho to spend for a target epsilon.
 from __future__ import annotations
 
 import math
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 
@@ -131,6 +132,8 @@ def exact_epsilon(rho: float, delta: float) -> float:
     return high
 
 
+# An epsilon is looked for in hundreds of steps, each of which asks.
+@cache
 def scipy(part: str) -> ModuleType:
     """Return a part of SciPy, imported when it is needed."""
     try:

@@ -23,6 +23,14 @@ def test_exact_takes_that_many_and_each_equally_often():
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("per_round", [4, 10])
+def test_how_many_take_part_is_known_without_naming_them(mode, per_round):
+    drawn = Participation(10, per_round, mode, 3)
+    for round_index in range(20):
+        assert drawn.count(round_index) == len(drawn.draw(round_index))
+
+
 def test_balanced_devices_are_in_a_random_order():
     firsts = [Participation(10, 1, "balanced", seed).draw(0)[0] for seed in range(500)]
     assert stats.chisquare(np.bincount(firsts, minlength=10)).pvalue > 1e-6
