@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.graph import GraphSecAgg
 from hpcfl.algorithms.quantisation import MOST_LEVELS
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import Prediction, predict
@@ -155,7 +156,11 @@ def foreign_options(sentence: str) -> set[str]:
 
 def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice:
     """Return a protocol that qualifies; a UsageError says why it does not."""
-    kind = find(name, asked.security)
+    kind = find(name)
+    if asked.security == "active":
+        if kind.active_variant() is None:
+            raise UsageError(f"it is not for a server that cheats: {kind.not_active}")
+        kind = find(name, asked.security)
     _check_parties(kind, asked)
     wanted = _with_accuracy(name, kind, _options(kind, asked), asked)
     protocol, multiplier = _built(name, wanted, asked.devices, asked.dim), None
@@ -212,6 +217,8 @@ def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:
     alpha = min(1.0, (asked.alpha or 1.0) * (asked.devices / devices))
     degree = protocol.settings().get("degree")
     if degree is not None and degree >= devices - 1:
+        if isinstance(protocol, GraphSecAgg):
+            raise UsageError("it would link every device with all others, which is secagg")
         degree = None
     masking = type(protocol).masking(devices, alpha, degree)
     return _exposed(masking, _population(protocol, devices, asked))

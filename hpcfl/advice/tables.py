@@ -58,8 +58,7 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
         best = advice.choices[0]
         yield f"least {asked.criterion}: {best.protocol}; to measure it: {command(best, asked)}"
         for choice in advice.choices:
-            if choice is best or choice.fewer_helpers:
-                yield from (f"{choice.protocol} promises: {claim}" for claim in choice.promises)
+            yield from (f"{choice.protocol} promises: {claim}" for claim in choice.promises)
     else:
         yield "no protocol qualifies"
     if advice.as_good:

@@ -31,8 +31,8 @@ a ratio is given (below 1 is against the paper). The data are the same for all s
 
 A printed number that was measured matches if the whole 95 % interval of the mean over the seeds is
 as close to it as the line says, and differs if none of the interval is; one seed has no interval,
-and its lines are not distinguishable. What follows from a formula, or is counted in bytes, is
-compared as it is.
+and its lines are not distinguishable. What follows from a formula, is counted in bytes, or
+is a mean over all pairs of devices and all rounds (SparseSecAgg, Figure 2) is compared as it is.
 
 `hpcfl reproduce ID` runs one of them again (`hpcfl reproduce --list` shows all, `--again` does not
 take what was kept), with `--data-dir` for the data sets. Settings that were run before this command

@@ -74,6 +74,7 @@ class Claim:
     contrasts: Sequence[Contrast]
     why: str = ""  # why it differs, if it does
     tried: str = ""  # where it is not known why it differs: what was tried
+    printed: bool = False  # whether what is compared with is the paper's, its optimum or a number
 
 
 def within(what: str, paper: float, ours: float, tolerance: float, unit: str, why: str) -> Line:

@@ -181,6 +181,8 @@ def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkey
         ({"alpha": 0.1}, "sparse", "of the values of an honest device by themselves"),
         ({}, "prf", "a round is lost where any device vanishes"),
         ({"security": "active"}, "secagg-graph", "choose whom a device has as neighbours"),
+        ({"security": "active"}, "ckks", "not for a server that cheats: nobody checks what"),
+        ({"devices": 2}, "secagg-graph", "would link every device with all others"),
         ({"devices": 10**6}, "secagg", "thresholds up to 65535"),
         ({"epsilon": 1.0, "dim": 50, "alpha": 0.5, "max_exposed": 1.0}, "sparse", "not add up"),
         ({"epsilon": 1.0, "dim": 50, "max_exposed": 1.0}, "fedavg", "sums real numbers"),
@@ -202,6 +204,13 @@ def test_with_one_helper_assisted_is_named_with_what_it_then_promises(tmp_path):
         assert "not assisted" not in words
         alone = "assisted promises: as long as the helper does not pool what it knows"
         assert (alone in words) == (helpers == 1)
+        promising = [
+            choice.protocol
+            for choice in advise(AdviseOptions(devices=20, helpers=helpers), KNOWN).choices
+            if choice.promises
+        ]
+        assert {"secagg", "lightsecagg"} <= {*promising}
+        assert all(f"{name} promises: " in words for name in promising)
 
     asked = AdviseOptions(devices=5, dim=20, helpers=1)
     (assisted,) = (one for one in advise(asked, KNOWN).choices if one.protocol == "assisted")

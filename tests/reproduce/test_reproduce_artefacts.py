@@ -258,6 +258,9 @@ def test_a_stand_in_is_called_so_everywhere_and_has_no_verdict(id):
     for line in lines:
         assert (line.verdict, line.paper) == (SHOWN, "")
         assert line.what.startswith("stand-in, ")
+        # The paper's optimum and words are for its own data.
+        if "lowest" in line.what or "very" in line.what:
+            assert line.evidence == ""
     for panel in artefact.draw(results):
         assert panel.title.startswith("stand-in: ")
     # FEMNIST itself keeps its verdicts.

@@ -111,8 +111,8 @@ def test_a_line_names_the_readings_that_reach_what_is_printed_with_its_own_round
     assert "contradict" not in why(9, 4, "figure-5")
     assert "32 bits a value, bitmap, vectors (7.91 x)" in why(9, 4, "figure-5")
     assert "72 ways to count a round none come" in why(1, 100, "figure-5")
-    # 17.9 / 7.8: no way to count makes of one ratio of rounds two that are so far apart.
-    assert "rounds that differ 2.29-fold" in why(5, 5, "figure-6")
+    # 17.9 / 12: a round of one model is the same in both figures, however it is counted.
+    assert "rounds that differ 1.49-fold" in why(5, 5, "figure-6")
     assert "were not played" in why_bytes(
         {}, "figure-5", paired([run_of("secagg", 5), run_of("sparse", 5)])[0]
     )
@@ -166,19 +166,30 @@ def test_accuracy_lost_is_that_of_the_same_rounds_seed_by_seed():
             run = run_of(protocol, len(accuracy), modelled_seconds=9.0, **like)
             yield Result(run.setting, run.found | {"accuracy": accuracy, "bytes_up_total": 1.0})
 
+    def without_target(accuracy, **setting):
+        *_, result = trained("shards", accuracy, **setting)
+        return Result(
+            {name: value for name, value in result.setting.items() if name != "target"},
+            result.found,
+        )
+
     results = [
+        # Where a run stops at its target is no loss.
         *trained("shards", [0.80, 0.90, 0.93, 0.94]),
-        *trained("shards", [0.80, 0.90], seed=1),
+        *trained("shards", [0.80, 0.90, 0.94], seed=1),
         *trained("iid", [0.90, 0.95, 0.97]),
-        *trained("iid", [0.90, 0.93, 0.97], seed=1),
+        *trained("iid", [0.90, 0.97], seed=1),
         *trained("iid", [0.90, 0.97], seed=2),
+        without_target([0.80, 0.90, 0.93, 0.94]),
+        without_target([0.80, 0.94, 0.95, 0.96], seed=1),
+        without_target([0.80], seed=2),
     ]
 
     (line,) = (
         one for one in ARTEFACTS["sparse-secagg/figure-6"].lines(results) if "lost" in one.what
     )
 
-    assert line.ours.startswith("3.5 points (")
+    assert line.ours.startswith("3.5 points (")  # 4 and 3
     assert line.ours.endswith("2 seeds)")
     assert line.verdict == UNDECIDED
     panels = ARTEFACTS["sparse-secagg/figure-6"].draw(results)
@@ -264,17 +275,17 @@ def test_the_readings_of_multipliers_use_the_accountants_of_the_suite():
         assert sampling.poisson_gaussian_rdp(0.2, 1.315, rounds, 1e-5) >= 10
 
 
-def test_a_reading_that_gives_both_multipliers_decides():
+def test_a_reading_that_gives_both_multipliers_is_possible_and_no_match():
     def result(digits):
         row = {"conversion": "2020", "delta": 1e-5, "rounds": [24]}
         rows = [{**row, "epsilon_of_half": [50.1], "digits": [digits]}]
         return Result({"sampling": "fixed", "per_round": 20}, {"rows": rows})
 
     both = multipliers.compare([result(2)])[-1]
-    assert (both.verdict, both.ours) == (MATCHES, "1")
+    assert (both.verdict, both.ours) == (UNDECIDED, "1")
     assert "fixed size, 20 of 100 clients, 24 rounds at delta 1e-05 (2020)" in both.why
     nearly = multipliers.compare([result(1)])[-1]
-    assert nearly.verdict == MATCHES
+    assert nearly.verdict == UNDECIDED
     assert nearly.why.endswith("with two digits for none")
     assert multipliers.compare([result(0)])[-1].verdict == DIFFERS
 

@@ -267,9 +267,9 @@ class OneHelperKeepsApart(LargeSum):
         else:
             does = "the helper does not pool what it knows"
         return (
-            f"as long as {does} with the server, this learns the sum of at least {self.threshold} "
-            "devices' vectors, with devices that collude that of the others. A helper answers for "
-            "no fewer, once a round"
+            f"as long as {does} with the server, the server learns the sum of at least "
+            f"{self.threshold} devices' vectors, and with devices in collusion the sum of the "
+            "others. A helper answers for no fewer, once a round"
         )
 
 

@@ -98,9 +98,9 @@ class FewMembersCollude(FewCollude):
         private = self.code.private
         shares = f"{private} shares say" if private > 1 else "one share says"
         return (
-            f"the server learns the sum of at least {self.threshold} devices' vectors, with "
-            "devices that collude that of the others, as long as no more than "
-            f"{private} of {self.code.devices} members do: {shares} nothing about a vector"
+            f"the server learns the sum of at least {self.threshold} devices' vectors, and with "
+            "devices in collusion the sum of the others, as long as no more than "
+            f"{private} of {self.code.devices} members collude: {shares} nothing about a vector"
             f"{self.but}"
         )
 

@@ -88,11 +88,11 @@ class Coded(FewCollude):
     def claim(self) -> str:
         private = self.code.private
         several = private > 1
-        collude = f"{private} devices that collude" if several else "one device that colludes"
+        others = f"{private} devices" if several else "one device"
         pieces = f"{private} pieces say" if several else "one piece says"
         return (
-            f"the server learns the sum of at least {self.threshold} devices' vectors, with "
-            f"{collude} that of the others: {pieces} nothing about a mask{self.but}"
+            f"the server learns the sum of at least {self.threshold} devices' vectors, and with "
+            f"{others} in collusion the sum of the others: {pieces} nothing about a mask{self.but}"
         )
 
 

@@ -87,7 +87,7 @@ class FewCollude(LargeSum):
         """The end of the claim, which says so."""
         if not self.exceeded:
             return ""
-        return f". More collude with a probability of at most 2^{math.log2(self.exceeded):.1f}"
+        return f". The probability that more collude is at most 2^{math.log2(self.exceeded):.1f}"
 
 
 @dataclass(frozen=True)

@@ -132,18 +132,21 @@ def _trained(results: Sequence[Result]) -> list[Line]:
 
 
 def _training_panels(results: Sequence[Result]) -> list[Panel]:
-    """Return accuracy over rounds and over bytes; of every way the first seed."""
-    first = [one for one in results if one.setting["seed"] == training.SEEDS[0]]
+    """Return the error over rounds and over bytes; of every way the first seed."""
+    seed = training.SEEDS[0]
     by_rounds, by_bytes = {}, {}
-    for one in first:
+    for one in results:
+        if one.setting["seed"] != seed:
+            continue
         rounds, accuracy = by_round(one.found["accuracy"])
+        wrong = [100 * (1 - share) for share in accuracy]
         each = one.found["bytes_up_total"] / one.found["rounds"] / 1e6
-        by_rounds[one.setting["protocol"]] = rounds, accuracy
-        by_bytes[one.setting["protocol"]] = [each * number for number in rounds], accuracy
-    up = "accuracy on held-out data"
+        by_rounds[one.setting["protocol"]] = rounds, wrong
+        by_bytes[one.setting["protocol"]] = [each * number for number in rounds], wrong
+    up = f"% of held-out data wrong\n(seed {seed})"
     return [
-        Panel("", "rounds", up, by_rounds),
-        Panel("", "sent by all devices, MB", up, by_bytes, log_x=True),
+        Panel("", "rounds", up, by_rounds, log_y=True),
+        Panel("", "sent by all devices, MB", up, by_bytes, log_x=True, log_y=True),
     ]
 
 
@@ -188,7 +191,8 @@ def _real_lines(results: Sequence[Result]) -> list[Line]:
                 spread(one.found[name]) for name in ("round_seconds", "modelled_seconds")
             )
             told = f"{took} s measured, {modelled} s modelled"
-        lines.append(Line(_named(one.setting), "", told, SHOWN))
+        what = f"{one.setting['protocol']}, {one.setting['rate_mbps']} Mbit/s"
+        lines.append(Line(what, "", told, SHOWN))
     return lines
 
 

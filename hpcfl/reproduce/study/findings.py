@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -12,7 +12,7 @@ from typing import Any
 from hpcfl.report.formats import counted
 from hpcfl.reproduce.artefact import Result
 from hpcfl.reproduce.seeds import without_training
-from hpcfl.reproduce.study import costs, privacy, training
+from hpcfl.reproduce.study import costs, links, privacy, training
 from hpcfl.reproduce.study.found import Costs, Estimate, Missing, mean_of, spread
 from hpcfl.training.build import NOISE_OF_FEW_BITS
 
@@ -22,6 +22,7 @@ class Finding:
     """A claim about protocols, with what it rests on and what would refute it."""
 
     title: str
+    where: str  # of which numbers of devices, vectors, dropouts and so on it is true
     says: str
     parts: tuple[str, ...]  # the parts of the study whose figures are in it
     refuted_by: str
@@ -80,21 +81,49 @@ _LAUNCHES = (
 )
 
 
+_DROP_OUT = f"{costs.BASE['dropout']:.0%} drop out"
+_PLAIN = f"N = {costs.BASE['devices']}, d = {costs.BASE['dim']:,}"
+_BASE = f"{_PLAIN}, {_DROP_OUT}"
+_BASE_TENTH = f"{_BASE}, alpha = {costs.ALPHA:g}"
+# Where vectors are short, keys and shares are most of a round.
+_SHORT = {"dim": costs.DEVICES_DIM}
+
+
 def _bytes(evidence: Evidence) -> Finding:
-    sent = {
-        name: evidence.costs.at("secagg")["bytes_up"] / evidence.costs.at(name)["bytes_up"]
-        for name in ("sparse", "cohort", "common")
-    }
-    narrow = evidence.costs.at("secagg")["bytes_up"] / _at(evidence, "common", bits=16)["bytes_up"]
+    def fewer(name: str, changes: dict[str, Any], more: dict[str, Any] | None = None) -> float:
+        sent = _at(evidence, name, **changes, **(more or {}))["bytes_up"]
+        return float(_at(evidence, "secagg", **changes)["bytes_up"] / sent)
+
+    sent = {name: fewer(name, {}) for name in ("sparse", "cohort", "common")}
+    narrow = fewer("common", {}, {"bits": 16})
+    short = {devices: fewer("sparse", {**_SHORT, "devices": devices}) for devices in costs.DEVICES}
+    long = {dim: fewer("sparse", {"devices": costs.DIMS_DEVICES, "dim": dim}) for dim in costs.DIMS}
+    least, most = min(short), max(short)
     return Finding(
-        f"With a tenth of the coordinates, SparseSecAgg sends {sent['sparse']:.1f} times less",
+        f"With a tenth of the coordinates, SparseSecAgg sends {sent['sparse']:.1f} times less "
+        f"than SecAgg; where vectors have {costs.DEVICES_DIM:,} coordinates, {short[least]:.1f} "
+        f"(N = {least:,}) to {short[most]:.2f} times (N = {most:,})",
+        f"{_BASE_TENTH}, but where it is said otherwise",
         f"A device of `sparse` sends {sent['sparse']:.2f} times fewer bytes in a round than one of "
         f"`secagg`, of `cohort` {sent['cohort']:.2f} and of `common` {sent['common']:.2f} times; "
-        f"`common` with 16 bits a value {narrow:.2f} times. Bytes are counted, and the same in "
-        "every run, but for how many coordinates chance makes a device of `sparse` send.",
-        ("links", "bits"),
+        f"`common` with 16 bits a value {narrow:.2f} times. Keys and shares, of which there are "
+        "more the more devices there are, are as long in `sparse` as in `secagg`. With d = "
+        f"{costs.DEVICES_DIM:,} it sends {_by('N', short)} times fewer bytes; with N = "
+        f"{costs.DIMS_DEVICES}, {_by('d', long)} times. Bytes are counted, or follow by formula, "
+        "and are the same in every run, but for how many coordinates chance makes a device of "
+        "`sparse` send.",
+        ("links", "bits", "devices", "dim"),
         "a run in which these bytes differ by more than 1 %",
     )
+
+
+def _by(name: str, found: Mapping[int, float | Estimate]) -> str:
+    """Return a figure for every number of devices or of coordinates."""
+    told = [
+        f"{one if isinstance(one, Estimate) else f'{one:.2f}'} ({name} = {value:,})"
+        for value, one in found.items()
+    ]
+    return ", ".join(told)
 
 
 def _at(evidence: Evidence, protocol: str, **changes: Any) -> dict[str, Any]:
@@ -102,19 +131,37 @@ def _at(evidence: Evidence, protocol: str, **changes: Any) -> dict[str, Any]:
 
 
 def _cpu_of_sparse(evidence: Evidence) -> Finding:
-    device, server = (
-        evidence.costs.ratio(what, ("sparse", {}), ("secagg", {}))
-        for what in ("device_cpu_seconds", "server_cpu_seconds")
-    )
-    control = evidence.costs.ratio("device_cpu_seconds", ("common", {}), ("secagg", {}))
+    def ratio(what: str, changes: dict[str, Any], name: str = "sparse") -> Estimate:
+        return evidence.costs.ratio(f"{what}_cpu_seconds", (name, changes), ("secagg", changes))
+
+    short = {
+        devices: ratio("device", {**_SHORT, "devices": devices})
+        for devices in costs.DEVICES
+        if _state(evidence, {**_SHORT, "devices": devices}) == costs.MEASURED
+    }
+    long = {dim: ratio("device", {"devices": costs.DIMS_DEVICES, "dim": dim}) for dim in costs.DIMS}
+    device = ratio("device", {})
     return Finding(
-        f"A device of SparseSecAgg computes {device.value:.2f} times as long as one of SecAgg",
+        f"A device of SparseSecAgg computes {device.value:.2f} times as long as one of SecAgg; "
+        f"where vectors have {costs.DEVICES_DIM:,} coordinates, "
+        f"{_between([one.value for one in short.values()])} times",
+        f"{_BASE_TENTH}, but where it is said otherwise",
         f"CPU seconds of a device of `sparse` are {device} times those of `secagg`, and the "
-        f"server's {server} times. With coordinates that all share, `common`, a device takes "
-        f"{control} times.",
-        ("links",),
+        f"server's {ratio('server', {})} times; without dropouts it is "
+        f"{ratio('device', _NO_DROPOUT)} and {ratio('server', _NO_DROPOUT)} times. With d = "
+        f"{costs.DEVICES_DIM:,} a device takes {_by('N', short)} times as long; with N = "
+        f"{costs.DIMS_DEVICES}, {_by('d', long)} times. With coordinates that all share, "
+        f"`common`, it takes {ratio('device', {}, 'common')} times as long.",
+        ("devices", "dim", "dropout"),
         _LAUNCHES,
     )
+
+
+_NO_DROPOUT = {"dropout": 0.0}
+
+
+def _state(evidence: Evidence, changes: dict[str, Any]) -> str:
+    return str(_at(evidence, "sparse", **changes)["state"])
 
 
 def _hidden(evidence: Evidence) -> Finding:
@@ -124,11 +171,12 @@ def _hidden(evidence: Evidence) -> Finding:
     }
     more = _at(evidence, "common")["bytes_up"] / _at(evidence, "sparse")["bytes_up"]
     return Finding(
-        f"SparseSecAgg shows the server {shown['sparse']:.0f} % of what a device sends",
-        f"A curious server with a tenth of the devices on its side learns {shown['sparse']:.3g} % "
-        "of the values that an honest device of `sparse` sends, by itself, at 30 % dropouts; of "
-        f"`cohort` {shown['cohort']:.3g} %, of `common` {shown['common']:.3g} % and of `secagg` "
-        f"{shown['secagg']:.3g} %. `common` sends {more:.2f} times the bytes of `sparse`.",
+        f"A curious server learns {shown['sparse']:.0f} % of what a device of SparseSecAgg sends",
+        f"{_BASE_TENTH}, a tenth of the devices on the server's side",
+        f"It learns {shown['sparse']:.3g} % of the values that an honest device of `sparse` sends, "
+        f"each by itself; of `cohort` {shown['cohort']:.3g} %, of `common` "
+        f"{shown['common']:.3g} % and of `secagg` {shown['secagg']:.3g} %. `common` sends "
+        f"{more:.2f} times the bytes of `sparse`.",
         ("hidden",),
         "`hpcfl attack` on recorded rounds (`hpcfl bench sparse --keep-transcript`) that recovers "
         "another share, by more than a tenth of this one in the mean of three rounds",
@@ -161,6 +209,7 @@ def _rounds(evidence: Evidence) -> Finding:
         "A tenth of the coordinates costs no rounds that seeds can tell"
         if none
         else "What a tenth of the coordinates costs in rounds to an accuracy",
+        _TRAINING,
         "Rounds more than `secagg` needs, mean over the seeds with its 95 % interval, each seed "
         f"with the same partition and dropouts. {'; '.join(told)}.",
         _TASKS,
@@ -202,15 +251,28 @@ def _bytes_to_target(evidence: Evidence) -> Finding:
             estimates.append(paired(found, way, _megabytes, lambda ours, all_: all_ / ours))
         parts = [f"`{way}` {_every(some[-1], 'times less')}" for way, some in fewer.items()]
         told.append(f"{task.title}: `secagg` {whole} MB, {', '.join(parts)}")
-    ends = sorted(one.value for one in fewer["sparse"])
-    times = " to ".join(dict.fromkeys(f"{end:.1f}" for end in (ends[0], ends[-1])))
     return Finding(
-        f"Until an accuracy is reached, SparseSecAgg sends {times} times less than SecAgg",
+        f"Until an accuracy is reached, SparseSecAgg sends {_ends(fewer['sparse'], 1)} times less "
+        "than SecAgg",
+        _TRAINING,
         "Sent by all devices until the accuracy is reached, means over seeds, compared seed by "
         f"seed. {'; '.join(told)}.",
         _TASKS,
         _SEEDS,
     )
+
+
+# What all tasks have in common.
+_TRAINING = (
+    f"MNIST, N = {training.DEVICES}, {_DROP_OUT}, alpha = {costs.ALPHA:g}, five local epochs, "
+    f"{len(training.SEEDS)} seeds"
+)
+
+
+def _ends(estimates: Sequence[Estimate], digits: int) -> str:
+    """Return the least and the largest end of some intervals."""
+    ends = min(one.low for one in estimates), max(one.high for one in estimates)
+    return " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in ends))
 
 
 def _every(estimate: Estimate, words: str) -> str:
@@ -230,17 +292,17 @@ def _time_to_target(evidence: Evidence) -> Finding:
         for way in training.WAYS[1:]:
             ratio = paired(found, way, _protocol_seconds, operator.truediv)
             parts.append(f"`{way}` {_every(ratio, 'times as long')}")
-            ends += [ratio.value] if way == "sparse" else []
+            ends += [ratio] if way == "sparse" else []
         told.append(
             f"{task.title}: `secagg` {whole} s, {', '.join(parts)}; training {training_} s more"
         )
-    times = " to ".join(dict.fromkeys(f"{end:.2f}" for end in (min(ends), max(ends))))
     return Finding(
-        f"Until an accuracy is reached, SparseSecAgg takes {times} times as long as SecAgg, "
-        "training left out",
-        "Modelled seconds of all rounds until the accuracy is reached, over links of 100 Mbit/s, "
-        "less those of the slowest device's training in each round, which is the same work for "
-        f"all; means over seeds, compared seed by seed. {'. '.join(told)} (measured beside other "
+        f"Until an accuracy is reached, SparseSecAgg takes {_ends(ends, 2)} times as long as "
+        "SecAgg, training left out",
+        f"{_TRAINING}, links of 100 Mbit/s",
+        "Modelled seconds of all rounds until the accuracy is reached, less those of the slowest "
+        "device's training in each round, which is the same work for all; means over seeds, "
+        f"compared seed by seed. {'. '.join(told)} (measured beside other "
         "programs).",
         _TASKS,
         _SEEDS_AND_LAUNCHES,
@@ -281,7 +343,8 @@ def _devices(evidence: Evidence) -> Finding:
     return Finding(
         "From 100 to 1,000 devices the computing of a device grows "
         f"{complete.value:.0f}-fold in SecAgg ({state}), and {graph.value:.1f}-fold on a graph",
-        f"From 100 to 1,000 devices, d = {costs.DEVICES_DIM:,}, CPU seconds of a device of "
+        f"d = {costs.DEVICES_DIM:,}, {_DROP_OUT}",
+        "From 100 to 1,000 devices, CPU seconds of a device of "
         f"`secagg` grow by {complete} ({state}), those of `secagg-graph` by {graph}.{since}",
         ("devices",),
         f"{_LAUNCHES}; what is predicted here `hpcfl bench secagg --devices 1000 --dim "
@@ -309,6 +372,7 @@ def _dropouts(evidence: Evidence) -> Finding:
     return Finding(
         f"With 40 % dropouts SecAgg's server computes {secagg.low:.0f} to {secagg.high:.0f} times "
         f"as long as without, that of assisted {assisted.low:.1f} to {assisted.high:.1f} times",
+        _PLAIN,
         "CPU seconds of the server with 40 % dropouts, as a multiple of those without: "
         f"{', '.join(parts)}.",
         ("dropout",),
@@ -339,6 +403,7 @@ def _links(evidence: Evidence) -> Finding:
     return Finding(
         f"The shortest round, as modelled, is that of {slowest} at 1 Mbit/s and of {fastest} at "
         "1 Gbit/s",
+        f"{_BASE}, alpha = {costs.ALPHA:g} in `common`",
         "The shortest round, modelled from measured CPU seconds and bytes, among protocols that "
         f"hide all values and need no helper: {'; '.join(parts)}.{when}",
         ("links",),
@@ -364,7 +429,9 @@ def _real(evidence: Evidence) -> Finding:
     slowest = median(ratios[min(ratios)])
     return Finding(
         f"At {min(ratios)} Mbit/s, rounds on real links take {slowest:.2f} times what is modelled",
-        "Measured over modelled seconds of a round, of ten devices on dedicated shaped links, "
+        f"N = {links.SIZES['devices']}, d = {links.SIZES['dim']:,}, no dropouts, "
+        f"alpha = {links.ALPHA:g}",
+        "Measured over modelled seconds of a round, of devices on dedicated shaped links, "
         f"median over the protocols and their range: {'; '.join(parts)}. All devices compute on "
         "the cores of one machine, and the faster the links the more of a round that is.",
         ("real-links",),
@@ -375,12 +442,23 @@ def _real(evidence: Evidence) -> Finding:
 
 def _narrow(evidence: Evidence) -> Finding:
     sent = _at(evidence, "secagg")["bytes_up"] / _at(evidence, "secagg", bits=16)["bytes_up"]
-    device = evidence.costs.ratio("device_cpu_seconds", ("secagg", {"bits": 16}), ("secagg", {}))
+    field = evidence.costs.ratio("device_cpu_seconds", ("secagg", {"bits": 16}), ("secagg", {}))
+    rings = {
+        bits: evidence.costs.ratio(
+            "device_cpu_seconds", ("secagg", {"bits": bits}), ("secagg", {"bits": 32})
+        )
+        for bits in (16, 20, 24)
+    }
+    told = ", ".join(f"with {bits} bits {one} times" for bits, one in rings.items())
     return Finding(
-        f"With 16 bits a value, SecAgg sends {sent:.2f} times fewer bytes and computes "
-        f"{device.value:.2f} times as long",
-        f"`secagg` with 16 bits sends {sent:.2f} times fewer bytes than in its prime field of 32, "
-        f"and a device takes {device} times the CPU seconds.",
+        f"With 16 bits a value, SecAgg sends {sent:.2f} times fewer bytes, and computes "
+        f"{field.value:.2f} times as long as in its prime field of 32 bits, {rings[16].value:.2f} "
+        "times as long as with integers of 32 bits",
+        _BASE,
+        f"`secagg` with 16 bits sends {sent:.2f} times fewer bytes than with 32, and a device "
+        f"takes {field} times the CPU seconds that it takes in the prime field, which is the "
+        f"default. The integers modulo 2^32 take less, too: compared with them a device takes "
+        f"{told} as long; 20 and 24 bits are not a machine's words, and are packed.",
         ("links", "bits"),
         _LAUNCHES,
     )
@@ -415,8 +493,10 @@ def _noise(evidence: Evidence) -> Finding:
             f"[{100 * lost.low:+.2f}, {100 * lost.high:+.2f}]"
         )
     return Finding(
-        f"Noise that devices add themselves takes {cost.value:.1f} times a device's computing in "
-        "SecAgg",
+        f"With noise that devices add themselves, a device of SecAgg computes {cost.value:.1f} "
+        "times as long as without",
+        f"{_BASE_TENTH}; accuracies: Adult, logistic regression, N = {costs.BASE['devices']}, "
+        f"{costs.PRIVATE_ROUNDS} rounds, {len(training.SEEDS)} seeds",
         f"With discrete Gaussian noise a device of `secagg` takes {cost} times the CPU seconds"
         f"{''.join(f', of {other}' for other in others)}. `secagg` sends {sent:.4f} times the "
         "bytes. What the noise of a trusted server costs it was not measured. Accuracy against "
@@ -433,12 +513,15 @@ def _room_for_noise(evidence: Evidence) -> Finding:
     able = [*dict.fromkeys(one["protocol"] for one in privacy.epsilon_settings())]
     parts = []
     for name in able:
-        found = [_at(evidence, name, epsilon=epsilon) for epsilon in epsilons]
-        sent = [
-            f"{one['bytes_up'] / 1e6:.3g} MB" + (f" ({one['bits']} bits)" if "bits" in one else "")
-            for one in found
+        sent: dict[str, list[float]] = {}
+        for epsilon in epsilons:
+            one = _at(evidence, name, epsilon=epsilon)
+            bits = f" ({one['bits']} bits)" if "bits" in one else ""
+            sent.setdefault(f"{one['bytes_up'] / 1e6:.3g} MB{bits}", []).append(epsilon)
+        told = [
+            f"{size} for {_listed(some)}" if len(sent) > 1 else size for size, some in sent.items()
         ]
-        parts.append(f"`{name}` {', '.join(sent if len({*sent}) > 1 else sent[:1])}")
+        parts.append(f"`{name}` {', '.join(told)}")
     noises = [_at(evidence, "fedavg", epsilon=one)["noise_in_sum"] for one in epsilons]
     larger = {
         name: [
@@ -449,21 +532,23 @@ def _room_for_noise(evidence: Evidence) -> Finding:
         if name != "fedavg"
     }
     more = "; ".join(f"`{name}` {_between(found)}" for name, found in larger.items())
-    bits = _between([int(_at(evidence, "secagg", epsilon=one)["bits"]) for one in epsilons])
+    fewest = _between([int(_at(evidence, "secagg", epsilon=one)["bits"]) for one in epsilons])
     return Finding(
-        f"For an epsilon of {epsilons[0]:g} to {epsilons[-1]:g} SecAgg takes {bits} bits a value, "
-        f"and {_between(larger['secagg'])} times the noise of a trusted server",
-        f"What a device sends in a round, for a proven epsilon of {_listed(epsilons)} after "
-        f"{counted(costs.PRIVATE_ROUNDS, 'round')} at delta = {costs.DELTA:g}, with the fewest "
-        f"bits that take at most {NOISE_OF_FEW_BITS:g} times the noise of 32, where there is a "
-        f"choice: {'; '.join(parts)}. A trusted server's noise on a sum is {_listed(noises)} times "
-        "the norm to which updates are clipped. That of all devices on a coordinate that is in a "
-        f"sum is so many times as much, rounding included: {more}. All devices add noise, and the "
-        "account counts on that of honest ones that are sure to be there, in a cohort on that of "
-        "one or a few; and where a device sends a tenth of its coordinates, these count ten times, "
-        "with their noise. In `common` that is a tenth of the coordinates in a round. With the "
-        f"first epsilon a device of `secagg` takes {_private_ratio(evidence, epsilons[0])} times "
-        "the CPU seconds of a round in the field of 32 bits without noise, with the last "
+        f"For an epsilon of {epsilons[0]:g} to {epsilons[-1]:g} SecAgg takes {fewest} bits a "
+        f"value, and {_between(larger['secagg'])} times the noise of a trusted server",
+        f"{_BASE_TENTH}, {counted(costs.PRIVATE_ROUNDS, 'round')}, delta = {costs.DELTA:g}",
+        f"What a device sends in a round, for a proven epsilon of {_listed(epsilons)}, with the "
+        f"fewest bits whose noise is at most {NOISE_OF_FEW_BITS:g} times that of 32 bits, where a "
+        f"protocol has bits to choose: {'; '.join(parts)}. The noise that a trusted server adds to "
+        f"a sum is {_listed(noises)} times the norm to which updates are clipped. Noise that "
+        f"devices add themselves, rounding included, is larger: {more} times as large, on a "
+        "coordinate that is in the sum. All devices add noise, but the account relies only on that "
+        "of honest devices that are certain to be in the sum; in a cohort these are one or a few. "
+        "Where a device sends a tenth of its coordinates each counts ten times, and its noise "
+        "does, too; in `common`, this noise is on a tenth of the coordinates in a round. For an "
+        f"epsilon of {epsilons[0]:g} a device of `secagg` takes "
+        f"{_private_ratio(evidence, epsilons[0])} times the CPU seconds of a round without noise "
+        f"in the field of 32 bits, for {epsilons[-1]:g} "
         f"{_private_ratio(evidence, epsilons[-1])} times.",
         ("epsilon-cost", "links"),
         "`hpcfl train dp-fedavg --noise distributed` with fewer `--bits`, such an `--epsilon` and "
@@ -481,7 +566,8 @@ def _between(values: Sequence[float]) -> str:
 
 
 def _listed(values: Sequence[float]) -> str:
-    return f"{', '.join(f'{one:g}' for one in values[:-1])} and {values[-1]:g}"
+    told = [f"{one:g}" for one in values]
+    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
 def _private_ratio(evidence: Evidence, epsilon: float) -> Estimate:
@@ -504,10 +590,12 @@ def _carries_noise(evidence: Evidence, name: str) -> bool:
 
 def _short_vectors(evidence: Evidence) -> Finding:
     """How much of a message is not the vector."""
-    parts = []
+    added = {}
     for dim in costs.DIMS:
         found = _at(evidence, "secagg", devices=costs.DIMS_DEVICES, dim=dim)
-        parts.append(f"d = {dim:,}: {100 * (found['bytes_up'] / (4 * dim) - 1):.2g} %")
+        added[dim] = f"{100 * (found['bytes_up'] / (4 * dim) - 1):.2g} %"
+    parts = [f"d = {dim:,}: {more}" for dim, more in added.items()]
+    short, long = min(added), max(added)
     device, server = (
         evidence.costs.ratio(
             what,
@@ -517,8 +605,10 @@ def _short_vectors(evidence: Evidence) -> Finding:
         for what in ("device_cpu_seconds", "server_cpu_seconds")
     )
     return Finding(
-        "What keys and shares add to a vector",
-        f"What a device of `secagg` sends beyond its vector, N = {costs.DIMS_DEVICES}: "
+        f"Keys and shares add {added[short]} to a vector of {short:,} coordinates, and "
+        f"{added[long]} to one of {long:,}",
+        f"N = {costs.DIMS_DEVICES}, {_DROP_OUT}",
+        "What a device of `secagg` sends beyond its vector: "
         f"{'; '.join(parts)}. From {costs.DIMS[-2]:,} to {costs.DIMS[-1]:,} coordinates, CPU "
         f"seconds of a device grow by {device} and those of the server by {server}.",
         ("dim",),

@@ -13,8 +13,7 @@ from hpcfl.plots import panels, style
 from hpcfl.report import formats
 from hpcfl.report.markup import Markup, details, element, join
 from hpcfl.report.table import Column, Table, label, seconds, size
-from hpcfl.reproduce.artefact import Artefact, Result
-from hpcfl.reproduce.document import comparison
+from hpcfl.reproduce.artefact import Artefact, Line, Result
 from hpcfl.reproduce.store import Store
 from hpcfl.reproduce.study import artefacts, costs, findings
 from hpcfl.reproduce.study.found import Costs, spread
@@ -35,10 +34,10 @@ _ABOUT = (
     "links, from measured CPU seconds and bytes ([method.md](method.md)). "
     "CPU seconds are those of one machine: their ratios carry over to others better than they do.",
     "Intervals of CPU seconds, and of their ratios, are those of one launch, and say nothing of "
-    "the next ([method.md](method.md), Statistics): others have given 16 bits a ratio of "
-    "0.60 beside an interval of 0.62 to 0.69. So one launch refutes no such finding; three do, if "
-    "the median of their ratios lies more than 25 % beyond the interval. Within 25 %, ratios count "
-    "as the same in [artifact.md](artifact.md), too.",
+    "the next ([method.md](method.md), Statistics): other launches found a ratio of 0.60 for 16 "
+    "bits, where this one has an interval from 0.61 on. So one launch refutes no such finding; "
+    "three do, if the median of their ratios lies more than 25 % beyond the interval. Within 25 %, "
+    "ratios count as the same in [artifact.md](artifact.md), too.",
     f"*Run it* runs the parts that a finding rests on again, into the folder {findings.AGAIN}; "
     "give each launch a folder of its own. Then `hpcfl reproduce study --kept --output "
     f"{findings.AGAIN} --document {findings.AGAIN}/study.md` writes a page like this one, with the "
@@ -96,8 +95,13 @@ def _parts(store: Store) -> Iterator[_Part]:
                 results,
                 _costs(results, _SHOWN_BESIDE.get(artefact.id, ()))
                 if costed
-                else comparison(store.compare(artefact, results)),
+                else _told(store.compare(artefact, results)),
             )
+
+
+def _told(lines: Sequence[Line]) -> Table:
+    """Return what was found, which no paper has."""
+    return Table([label("what", ""), label("found")], [[one.what, one.ours] for one in lines])
 
 
 def _evidence(parts: Sequence[_Part]) -> findings.Evidence:
@@ -176,8 +180,13 @@ def _markdown(
     yield "## Findings"
     for number, finding in enumerate(said, 1):
         yield f"### {number}. {finding.title}"
-        yield finding.says
-        yield f"Run it: `{finding.command}`. It would be refuted by {finding.refuted_by}."
+        yield f"*{finding.where}.* {finding.says}"
+        pictures = [_picture(path, f"study/{part}") for part in finding.parts]
+        shown = ", ".join(f"[{one.stem}]({_beside(path, one)})" for one in pictures)
+        yield (
+            f"Figures: {shown}. Run it: `{finding.command}`. It would be refuted by "
+            f"{finding.refuted_by}."
+        )
     if open_:
         yield f"{open_} more wait for parts that have not been run."
     yield "## What was run"
@@ -185,11 +194,19 @@ def _markdown(
     for part in parts:
         yield f"## {part.artefact.title}"
         assert part.artefact.draw is not None
-        picture = path.with_suffix("") / f"{part.artefact.id.partition('/')[2]}.svg"
+        picture = _picture(path, part.artefact.id)
         style.save(panels.draw(part.artefact.draw(part.results)), picture)
-        relative = picture.relative_to(path.parent).as_posix()
-        yield f"![{part.artefact.title}]({relative})"
+        yield f"![{part.artefact.title}]({_beside(path, picture)})"
         yield part.table.markdown()
+
+
+def _picture(path: Path, id: str) -> Path:
+    """Return where the figure of a part is, beside the page."""
+    return path.with_suffix("") / f"{id.partition('/')[2]}.svg"
+
+
+def _beside(path: Path, picture: Path) -> str:
+    return picture.relative_to(path.parent).as_posix()
 
 
 def _html(
@@ -199,7 +216,7 @@ def _html(
     yield element("h2", "Findings")
     for number, finding in enumerate(said, 1):
         yield element("h3", f"{number}. {finding.title}")
-        yield element("p", _prose(finding.says))
+        yield element("p", _prose(f"*{finding.where}.* {finding.says}"))
         yield element("pre", element("code", finding.command))
         yield element("p", _prose(f"It would be refuted by {finding.refuted_by}."))
     if open_:

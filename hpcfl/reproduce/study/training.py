@@ -14,6 +14,7 @@ from hpcfl.reproduce import seeds
 from hpcfl.reproduce.artefact import Context, Setting
 
 SEEDS = range(5)
+DEVICES = 25
 # The ways in which a device's update differs: whole, or a tenth of its coordinates.
 WAYS = ("secagg", "sparse", "cohort", "common")
 
@@ -60,4 +61,4 @@ def run(setting: Setting, context: Context) -> Mapping[str, Any]:
         target_accuracy=setting["target"],
         seed=setting["seed"],
     )
-    return seeds.to_target(context.world, asked, 25)
+    return seeds.to_target(context.world, asked, DEVICES)

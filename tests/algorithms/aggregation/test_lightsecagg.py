@@ -464,11 +464,11 @@ def test_a_value_that_is_no_field_element_is_no_sum_of_pieces():
     [
         (
             {"gamma": 0.0},
-            "with one device that colludes that of the others: one piece says nothing",
+            "with one device in collusion the sum of the others: one piece says nothing",
             0,
         ),
-        ({"gamma": 0.3}, "with 12 devices that collude that of the others: 12 pieces say", 0),
-        ({"gamma": 0.1, "population": 400}, "More collude with a probability of at most 2^-", 1),
+        ({"gamma": 0.3}, "with 12 devices in collusion the sum of the others: 12 pieces say", 0),
+        ({"gamma": 0.1, "population": 400}, "The probability that more collude is at most 2^-", 1),
     ],
 )
 def test_what_is_promised_counts_those_who_collude(options, claim, worst):
