@@ -1,28 +1,31 @@
 """How often the protocol that `hpcfl advise` names first is the best one, or nearly, when measured.
 
-    python benchmarks/advice.py [--launches L] [--rounds K] [--part I/N] [--output FILE.csv]
+    python benchmarks/advice.py --output FOLDER [--passes P] [--part I/N]
+    python benchmarks/advice.py --output FOLDER --table
 
-Calibrates, then plays all protocols that qualify for 40 sizes that nothing was fitted to, in one
-process, and prints for every question by how much the protocol that is named first costs more than
-the one that was measured to cost least. A size is N, d and dropouts; a question is a size, a
-criterion, a link, and what is allowed: whole vectors without helpers, or all that there is.
+Plays all protocols that qualify for 40 sizes that nothing was fitted to, in one process, and prints
+by how much the protocol that is named first costs more than the one that was measured to cost
+least, for every question. A size is N, d and dropouts; a question is a size, a criterion, a link,
+and what is allowed: whole vectors without helpers, or all that there is.
 
-A protocol costs what the median of its launches costs, and protocols take turns: a launch of one
-can be a quarter slower than the next for reasons that are the machine's. An hour and a half on a
-machine with nothing else to do. What is in FILE.csv is not measured again, so that it can be made
-in parts, and is told at the end.
+A machine that others use too is a half slower in some minutes than in others, and not in all
+operations alike. So a pass calibrates, and plays every size once; a protocol costs what the median
+of its passes costs, and is predicted from the calibrations of all passes together. A pass takes
+three quarters of an hour on a machine with nothing else to do. FOLDER keeps what was measured
+(rounds.csv, calibration-*.json): a pass that was stopped goes on, and parts of the sizes may be
+played one after another or on two cores at once. --table plays nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import itertools
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -31,8 +34,8 @@ import numpy as np
 
 from hpcfl.advice.advisor import Choice, advise
 from hpcfl.advice.tables import command
-from hpcfl.costmodel.calibration import load
-from hpcfl.options.advise import CRITERIA, AdviseOptions
+from hpcfl.costmodel.calibration import Calibration, load
+from hpcfl.options.advise import AdviseOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.reader import load as load_run
@@ -58,16 +61,29 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "all": {"helpers": 2, "alpha": 0.2, "max_exposed": 0.5},
 }
 LIMIT = 1.1
-COLUMNS = (
-    *("devices", "dim", "dropout", "allowed", "criterion", "uplink_mbps"),
-    *("named_first", "measured_best", "ratio"),
+Size = tuple[int, int, float]  # N, d, dropout
+# What a round costs, as `hpcfl advise` means it, by what is to be least and the uplink in Mbit/s.
+Cost = tuple[str, float]
+COSTS: tuple[Cost, ...] = (
+    *(("time", uplink) for uplink in UPLINKS),
+    ("upload", UPLINKS[0]),
+    ("device-cpu", UPLINKS[0]),
 )
 
 
-class Judged(NamedTuple):
-    """A setting, the protocol named first for it, the one measured best, and how far apart."""
+class Played(NamedTuple):
+    """What a protocol cost at a size, in one pass."""
 
-    setting: tuple[object, ...]
+    number: int  # of the pass
+    size: Size
+    protocol: str
+    costs: tuple[float, ...]  # in the order of COSTS
+
+
+class Judged(NamedTuple):
+    """A question, the protocol named first for it, the one measured best, and how far apart."""
+
+    question: tuple[object, ...]
     first: str
     best: str
     ratio: float
@@ -77,6 +93,20 @@ def hpcfl(*arguments: str) -> None:
     """Run a command, in one process."""
     name = shutil.which("hpcfl") or "hpcfl"
     subprocess.run([name, *arguments], check=True, capture_output=True)
+
+
+def asked_of(size: Size, allowed: str, cost: Cost = COSTS[0]) -> AdviseOptions:
+    """Return what advice is asked for."""
+    devices, dim, dropout = size
+    criterion, uplink = cost
+    return AdviseOptions(
+        devices=devices,
+        dim=dim,
+        dropout=dropout,
+        uplink_mbps=uplink,
+        criterion=criterion,
+        **ALLOWED[allowed],
+    )
 
 
 def measured(run: Run, criterion: str, uplink: float) -> float:
@@ -93,118 +123,135 @@ def measured(run: Run, criterion: str, uplink: float) -> float:
     return float(run.cpu_seconds[kept][:, :, :-1].sum(axis=1)[counted].mean())
 
 
-def play(choice: Choice, asked: AdviseOptions, rounds: int, folder: Path) -> Run:
+def play(choice: Choice, asked: AdviseOptions, rounds: int, file: Path) -> Run:
     """Return a run of a choice, in a launch of its own."""
-    file = folder / "run.h5"
     file.unlink(missing_ok=True)
     _, *words = shlex.split(command(choice, asked))
     hpcfl(*words, "--rounds", str(rounds), "--warmup", "1", "--output", str(file))
     return load_run(file)
 
 
-def questions(
-    size: tuple[int, int, float], launches: int, rounds: int, folder: Path
-) -> Iterator[Judged]:
-    """Yield for every question of a size who was named first, who was best, and by how much."""
-    known = load(folder / "calibration.json")
-    devices, dim, dropout = size
-    at = AdviseOptions(devices=devices, dim=dim, dropout=dropout, **ALLOWED["all"])
-    choices = advise(at, known).choices
-    played: dict[str, list[Run]] = {choice.protocol: [] for choice in choices}
-    for _, choice in itertools.product(range(launches), choices):
-        played[choice.protocol].append(play(choice, at, rounds, folder))
-    for allowed, options in ALLOWED.items():
-        for criterion in CRITERIA:
-            for uplink in UPLINKS if criterion == "time" else UPLINKS[:1]:
-                asked = AdviseOptions(
-                    devices=devices,
-                    dim=dim,
-                    dropout=dropout,
-                    uplink_mbps=uplink,
-                    criterion=criterion,
-                    **options,
-                )
+def one_pass(
+    number: int, sizes: Sequence[Size], known: Calibration, rounds: int
+) -> Iterator[list[Played]]:
+    """Play all protocols that qualify at some sizes; yield what was found, size by size."""
+    with tempfile.TemporaryDirectory() as folder:
+        for size in sizes:
+            asked = asked_of(size, "all")
+            found = []
+            for choice in advise(asked, known).choices:
+                run = play(choice, asked, rounds, Path(folder) / "run.h5")
+                costs = tuple(measured(run, *cost) for cost in COSTS)
+                found.append(Played(number, size, choice.protocol, costs))
+            yield found
+
+
+def judge(played: Sequence[Played], known: Calibration) -> Iterator[Judged]:
+    """Yield for every question who was named first, who was best, and by how much."""
+    found: dict[Size, dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
+    for one in played:
+        found[one.size][one.protocol].append(one.costs)
+    for size, by_protocol in found.items():
+        for allowed in ALLOWED:
+            for which, (criterion, uplink) in enumerate(COSTS):
+                asked = asked_of(size, allowed, (criterion, uplink))
                 names = [choice.protocol for choice in advise(asked, known).choices]
-                cost = {
-                    name: median(measured(run, criterion, uplink) for run in played[name])
-                    for name in names
-                }
-                best = min(cost, key=lambda name: cost[name])
-                setting = (devices, dim, dropout, allowed, criterion, uplink)
-                yield Judged(setting, names[0], best, cost[names[0]] / cost[best])
+                cost = {name: median(costs[which] for costs in by_protocol[name]) for name in names}
+                best = min(names, key=lambda name: cost[name])
+                question = (*size, allowed, criterion, uplink)
+                yield Judged(question, names[0], best, cost[names[0]] / cost[best])
 
 
-def read(path: Path) -> list[Judged]:
+def together(calibrations: Sequence[Calibration]) -> Calibration:
+    """Return what was measured in several calibrations, as one."""
+    samples: dict[str, list[float]] = defaultdict(list)
+    for one in calibrations:
+        for name, values in one.samples.items():
+            samples[name] += values
+    first = calibrations[0]
+    return Calibration(
+        samples, first.ranks, first.links, first.devices_slowdown, first.server_slowdown
+    )
+
+
+COLUMNS = ("pass", "devices", "dim", "dropout", "protocol")
+NAMES = tuple(f"{criterion} at {uplink:g} Mbit/s" for criterion, uplink in COSTS[: len(UPLINKS)])
+NAMES += tuple(criterion for criterion, _ in COSTS[len(UPLINKS) :])
+
+
+def read(path: Path) -> list[Played]:
     """Return what a file has, nothing where there is none."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        return [
-            Judged(
-                (
-                    *(int(row["devices"]), int(row["dim"]), float(row["dropout"])),
-                    *(row["allowed"], row["criterion"], float(row["uplink_mbps"])),
-                ),
-                row["named_first"],
-                row["measured_best"],
-                float(row["ratio"]),
-            )
-            for row in csv.DictReader(file)
-        ]
+        return [_played(row) for row in csv.DictReader(file)]
 
 
-def write(path: Path, judged: list[Judged]) -> None:
+def _played(row: Mapping[str, str]) -> Played:
+    size = int(row["devices"]), int(row["dim"]), float(row["dropout"])
+    costs = tuple(float(row[name]) for name in NAMES)
+    return Played(int(row["pass"]), size, row["protocol"], costs)
+
+
+def write(path: Path, played: Sequence[Played]) -> None:
     """Add to a file."""
     new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         if new:
-            writer.writerow(COLUMNS)
-        writer.writerows([*one.setting, one.first, one.best, f"{one.ratio:.4f}"] for one in judged)
+            writer.writerow([*COLUMNS, *NAMES])
+        for one in played:
+            costs = [f"{cost:.6g}" for cost in one.costs]
+            writer.writerow([one.number, *one.size, one.protocol, *costs])
 
 
-def chosen(part: str) -> list[tuple[int, int, float]]:
-    """Return the I-th of N parts of the sizes, which has sizes of all kinds."""
+def measure(folder: Path, passes: int, part: str, rounds: int) -> None:
+    """Play what is missing."""
     which, parts = map(int, part.split("/"))
-    return SIZES[which - 1 :: parts]
+    file = folder / "rounds.csv"
+    for number in range(1, passes + 1):
+        there = {one.size for one in read(file) if one.number == number}
+        sizes = [size for size in SIZES[which - 1 :: parts] if size not in there]
+        if not sizes:
+            continue
+        calibration = folder / f"calibration-{number}-{which}.json"
+        if not calibration.exists():
+            hpcfl("calibrate", "--output", str(calibration))
+        for found in one_pass(number, sizes, load(calibration), rounds):
+            write(file, found)
+            print(f"pass {number}: {found[0].size}", flush=True)
+
+
+def tell(judged: Sequence[Judged]) -> None:
+    """Print every question that is beyond the limit, and how many there are."""
+    for one in judged:
+        if one.ratio > LIMIT:
+            words = ", ".join(map(str, one.question))
+            print(f"{words}: {one.first} was named, {one.ratio:.3f} times {one.best}")
+    ratios = [one.ratio for one in judged]
+    within = sum(ratio <= LIMIT for ratio in ratios)
+    best = sum(one.first == one.best for one in judged)
+    print(
+        f"{len(judged)} questions: the best is named in {best}, and one within {LIMIT - 1:.0%} of "
+        f"it in {within}; median {median(ratios):.3f}, largest {max(ratios):.3f}"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--launches", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=2, help="of each launch, after a warm-up")
+    parser.add_argument("--output", type=Path, required=True, help="folder of what was measured")
+    parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--part", default="1/1", help="one of several parts of the sizes, as 2/3")
-    parser.add_argument("--output", type=Path, default=Path("advice.csv"))
+    parser.add_argument("--rounds", type=int, default=5, help="of a launch, after a warm-up round")
+    parser.add_argument("--table", action="store_true", help="play nothing")
     options = parser.parse_args()
-    measured_already = {one.setting[:3] for one in read(options.output)}
-    sizes = [size for size in chosen(options.part) if size not in measured_already]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if sizes:
-            hpcfl("calibrate", "--output", str(folder / "calibration.json"))
-        for size in sizes:
-            judged = [*questions(size, options.launches, options.rounds, folder)]
-            write(options.output, judged)
-            for one in judged:
-                words = ", ".join(map(str, one.setting))
-                print(f"{words}, {one.first}, {one.best}, {one.ratio:.3f}", flush=True)
-    tell(read(options.output))
-
-
-def tell(judged: list[Judged]) -> None:
-    """Print how many questions, and sizes, are within the limit."""
-    ratios = [one.ratio for one in judged]
-    within = [one for one in judged if one.ratio <= LIMIT]
-    sizes = {one.setting[:3] for one in judged}
-    all_within = len(sizes - {one.setting[:3] for one in judged if one.ratio > LIMIT})
-    best = sum(one.first == one.best for one in judged)
-    print(
-        f"{len(judged)} questions: the best is named in {best}, and one within {LIMIT - 1:.0%} of "
-        f"it in {len(within)}, in all questions at {all_within} of {len(sizes)} sizes; median "
-        f"{np.median(ratios):.3f}, largest {max(ratios):.3f}"
-    )
+    options.output.mkdir(parents=True, exist_ok=True)
+    if not options.table:
+        measure(options.output, options.passes, options.part, options.rounds)
+    known = together([load(path) for path in sorted(options.output.glob("calibration-*.json"))])
+    tell([*judge(read(options.output / "rounds.csv"), known)])
 
 
 if __name__ == "__main__":
