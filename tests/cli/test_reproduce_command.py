@@ -18,8 +18,9 @@ def test_a_table_is_printed_beside_the_paper(tmp_path):
     assert found.exit_code == 0
     assert "the paper" in found.stdout
     told = " ".join(found.stdout.split())
-    assert "possible: the text names neither" in told
-    assert "matches" in told
+    assert "1 not distinguishable" in told
+    # In a column of its own.
+    assert "distinguishable: possible: the text" in told
     assert "9/9" in found.stderr
 
 

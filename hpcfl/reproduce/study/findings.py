@@ -496,7 +496,7 @@ def _noise(evidence: Evidence) -> Finding:
         f"With noise that devices add themselves, a device of SecAgg computes {cost.value:.1f} "
         "times as long as without",
         f"{_BASE_TENTH}; accuracies: Adult, logistic regression, N = {costs.BASE['devices']}, "
-        f"{costs.PRIVATE_ROUNDS} rounds, {len(training.SEEDS)} seeds",
+        f"{counted(costs.PRIVATE_ROUNDS, 'round')}, {len(training.SEEDS)} seeds",
         f"With discrete Gaussian noise a device of `secagg` takes {cost} times the CPU seconds"
         f"{''.join(f', of {other}' for other in others)}. `secagg` sends {sent:.4f} times the "
         "bytes. What the noise of a trusted server costs it was not measured. Accuracy against "
