@@ -119,9 +119,8 @@ def _compare_table(results: Sequence[Result]) -> list[Line]:
         column = LAPLACE.index(epsilon)
         for name, row, ours in zip(_COLUMNS, _TABLE[dataset], one.found["entries"], strict=True):
             what, printed = f"{dataset}, epsilon {epsilon:g}: {name}", row[column]
-            verdict, why = DIFFERS, "with constants that the other entries imply"
-            if printed == ours:
-                verdict, why = MATCHES, "with three constants a data set that its entries imply"
+            verdict = MATCHES if printed == ours else DIFFERS
+            why = "with three constants a data set that its entries imply"
             lines.append(Line(what, str(printed), str(ours), verdict, why))
     return lines
 

@@ -289,9 +289,6 @@ def _compare_training(figure: str) -> Callable[[Sequence[Result]], list[Line | C
     """
     of_bytes, of_time = sparse_readings.FACTORS[figure]
 
-    def printed(runs: Runs) -> bool:
-        return runs.dataset != "mnist" or runs.devices == 100
-
     def compare(results: Sequence[Result]) -> list[Line | Claim]:
         lines: list[Line | Claim] = []
         everything = sparse_readings.paired(results)
@@ -311,7 +308,7 @@ def _compare_training(figure: str) -> Callable[[Sequence[Result]], list[Line | C
             ]
             what = f"{name}bytes to the target", f"{name}modelled time"
             lines.append(_rounds(figure, f"{name}rounds", runs))
-            if printed(runs):
+            if runs.dataset != "mnist" or runs.devices == 100:
                 why = sparse_readings.why_bytes(factors, figure, runs)
                 lines += [
                     about(what[0], of_bytes, sent, sparse_readings.TOLERANCE, "x", why),
