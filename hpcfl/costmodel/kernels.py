@@ -134,10 +134,10 @@ def _vectors() -> Kernels:
         yield f"summed_byte{suffix}", _per(_adding(ring, length, vectors), each)
     rotation, vector = Rotation(LONG, np.random.default_rng(1)), np.ones(LONG, np.float32)
     yield "butterfly", _per(cpu_seconds(lambda: rotation.turn(vector)), butterflies(LONG))
-    packing = GROUPS["ring20"]
+    packing = GROUPS["ring28"]
     elements = packing.reduce(np.arange(DIM))
     both = cpu_seconds(lambda: packing.unpack(packing.pack(elements), DIM))
-    yield "packed", _per(both, 2 * DIM)
+    yield "packed", _per(both, 2 * packing.wire_bytes(DIM))
 
 
 def _adding(group: Group, length: int, vectors: int) -> list[float]:
@@ -344,7 +344,7 @@ def _coding() -> Kernels:
         protocol.code = replace(protocol.code, dim=protocol.code.pieces * size // 4)
         device, ids = protocol.device(0, 0, keys.system_secrets), np.arange(1, peers + 1)
         transport_keys = dict.fromkeys(ids.tolist(), bytes(16))
-        pieces = [np.zeros(size // 4, np.uint32) for _ in range(peers)]
+        pieces = np.zeros((peers, size // 4), np.uint32)
         arrived = []
         for id in ids.tolist():
             sent = sealed.labels(protocol.name, 0, id, 0)

@@ -85,14 +85,15 @@ class Group(ABC):
             return elements.view(np.uint8)
         # Two elements are a whole number of bytes, as B is a multiple of four.
         pairs, width = -(-elements.size // 2), self.bits // 4
+        lane, low, gap = self._lane()
         packed = np.empty((pairs, width), np.uint8)
         for start in range(0, pairs, PACKED_PAIRS):
             part = elements[2 * start : 2 * (start + PACKED_PAIRS)]
-            lanes = np.zeros(-(-part.size // 2), "<u8")
-            lanes[: part.size // 2] = part[1::2]
-            lanes <<= np.uint64(self.bits)
-            lanes |= part[::2]
-            columns = lanes.view(np.uint8).reshape(-1, 8)
+            lanes = (part if part.size % 2 == 0 else np.append(part, part.dtype.type(0))).view(lane)
+            joined = lanes >> gap
+            joined &= ~low
+            joined |= lanes & low
+            columns = joined.view(np.uint8).reshape(-1, lane.itemsize)
             for column in range(width):
                 packed[start : start + PACKED_PAIRS, column] = columns[:, column]
         return packed.reshape(-1)[: self.wire_bytes(elements.size)]
@@ -105,25 +106,50 @@ class Group(ABC):
         if self.whole_words:
             return payload.view(self.dtype)
         pairs, width = -(-count // 2), self.bits // 4
-        elements = np.empty(2 * pairs, self.dtype)
-        low = np.uint64((1 << self.bits) - 1)
-        whole = payload.size // width
-        packed = payload[: whole * width].reshape(whole, width)
-        for start in range(0, whole, PACKED_PAIRS):
-            part = packed[start : start + PACKED_PAIRS]
-            lanes = np.zeros(len(part), "<u8")
-            columns = lanes.view(np.uint8).reshape(-1, 8)
-            for column in range(width):
-                columns[:, column] = part[:, column]
-            unpacked = elements[2 * start : 2 * (start + len(part))]
-            unpacked[::2] = lanes & low
-            unpacked[1::2] = lanes >> np.uint64(self.bits)
-        if count % 2:
-            last = int.from_bytes(payload[whole * width :].tobytes(), "little")
-            if last >> self.bits:
-                raise ValueError("bits behind the last value are not zero")
-            elements[count - 1] = last
+        lane, low, gap = self._lane()
+        pairs_of_words = np.empty(pairs, lane)
+        # A lane is read with what is behind it, the first bytes of the next.
+        some = np.empty(PACKED_PAIRS * width + lane.itemsize, np.uint8)
+        for start in range(0, pairs, PACKED_PAIRS):
+            part = payload[start * width : (start + PACKED_PAIRS) * width]
+            some[: part.size] = part
+            some[part.size :] = 0
+            lanes = pairs_of_words[start : start + PACKED_PAIRS]
+            lanes[:] = np.ndarray(lanes.size, lane, some, strides=(width,))
+            upper = lanes << gap
+            upper &= low << lane.type(4 * lane.itemsize)
+            lanes &= low
+            lanes |= upper
+        elements = pairs_of_words.view(self.dtype)
+        if elements[count:].any():
+            raise ValueError("bits behind the last value are not zero")
         return elements[:count]
+
+    def _lane(self) -> tuple[np.dtype[Any], Any, Any]:
+        """Return the word of two elements, the mask of the lower one, and the bits between them."""
+        lane = np.dtype(f"<u{2 * self.dtype.itemsize}")
+        return lane, lane.type((1 << self.bits) - 1), lane.type(8 * self.dtype.itemsize - self.bits)
+
+    def pack_rows(self, rows: Elements) -> NDArray[np.uint8]:
+        """Return vectors, shape (rows, n), as they are sent, shape (rows, wire_bytes(n))."""
+        number, count = rows.shape
+        if count % 2 and not self.whole_words:
+            rows = np.pad(rows, ((0, 0), (0, 1)))
+        return self.pack(rows.reshape(-1)).reshape(number, -1)[:, : self.wire_bytes(count)]
+
+    def unpack_rows(self, payloads: NDArray[np.uint8], count: int) -> Elements:
+        """Return the vectors, shape (rows, count), that were packed so.
+
+        ValueError if bits behind the last element of one are not zero.
+        """
+        number, size = payloads.shape
+        padded = 0 if self.whole_words else count % 2
+        if padded:
+            payloads = np.pad(payloads, ((0, 0), (0, self.wire_bytes(count + 1) - size)))
+        rows = self.unpack(payloads.reshape(-1), number * (count + padded)).reshape(number, -1)
+        if rows[:, count:].any():
+            raise ValueError("bits behind the last value are not zero")
+        return rows[:, :count]
 
     def _lowest(self, words: Elements) -> Elements:
         """Return words, changed in place, without the bits that no element has."""

@@ -166,6 +166,24 @@ def test_bits_behind_the_last_value_are_refused(name, junk):
         group.unpack(packed, 3)
 
 
+@each_group
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_rows_are_packed_like_one_after_the_other(group, count):
+    rows = vector(5 * count, group).reshape(5, count)
+    packed = group.pack_rows(rows)
+    assert [group.pack(row).tobytes() for row in rows] == [row.tobytes() for row in packed]
+    assert np.array_equal(rows, group.unpack_rows(packed, count))
+
+
+@pytest.mark.parametrize("name", ["ring12", "ring20", "ring28", "field12", "field28"])
+def test_bits_behind_the_last_value_of_a_row_are_refused(name):
+    group = GROUPS[name]
+    packed = group.pack_rows(vector(15, group).reshape(5, 3)).copy()
+    packed[2, -1] |= 0x80
+    with pytest.raises(ValueError, match="bits behind the last value are not zero"):
+        group.unpack_rows(packed, 3)
+
+
 # Masks
 
 

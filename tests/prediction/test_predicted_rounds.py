@@ -315,7 +315,7 @@ def test_in_a_ring_bytes_of_words_are_counted_and_what_is_packed():
     assert received(ring, 3, 10) == {"message": 6, "summed_byte": 60, "summed_byte_far": 0}
     assert masks(ring, 3, 10) == {"keystream": 1.5, "mask_byte": 60}
     assert streamed(ring, 10.0, 10.0) == {"mask_byte": 20, "summed_byte_far": 0}
-    assert packed(ring, 10) == {"packed": 10}
+    assert packed(ring, 10) == {"packed": 15}
 
 
 # Sums of counts, the first operation of the list once, the second twice, and so on.

@@ -13,7 +13,7 @@ lies.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows
 from hpcfl.crypto import keys, matrices
 from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
-from hpcfl.crypto.groups import Elements, Field
+from hpcfl.crypto.groups import PACKED_PAIRS, Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
 from hpcfl.options.shared import RoundOptions
@@ -97,6 +97,11 @@ class CodedProtocol(QuantisedProtocol):
         """Size of a sealed piece."""
         return self.piece_bytes + sealed.TAG_BYTES
 
+    def rows_at_once(self, count: int) -> Iterator[slice]:
+        """Yield parts of so many pieces that are packed together, in cache."""
+        step = max(1, 2 * PACKED_PAIRS // self.code.width)
+        return (slice(start, start + step) for start in range(0, count, step))
+
     def recovery(self, answers: float) -> Operations:
         """Return what it takes to recover what was coded from so many sums of pieces."""
         code = self.code
@@ -132,6 +137,14 @@ class CodedProtocol(QuantisedProtocol):
     def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:
         """Return a coded piece, or a sum of them; MessageError if it is none."""
         return self.read_elements(payload, self.code.width, phase, sender)
+
+    def read_pieces(self, payloads: Sequence[Payload]) -> Elements | None:
+        """Return coded pieces of the right size, shape (payloads, width); None if one is wrong."""
+        try:
+            pieces = self.field.unpack_rows(np.stack(payloads), self.code.width)
+        except ValueError:
+            return None
+        return pieces if self.field.holds(pieces) else None
 
     def pair_context(self, round_index: int, i: int, j: int) -> bytes:
         """Return the context in which the secret of two devices gives the key of their rows."""
@@ -178,30 +191,48 @@ class CodedDevice(QuantisedDevice):
             for id, secret in zip(public, secrets, strict=True)
         }
 
-    def _sealed(self, peers: Sequence[int], pieces: Iterable[Elements]) -> tuple[Ids, Rows]:
-        """Return pieces as they are sent, a row for each of some peers."""
+    def _sealed(self, peers: Sequence[int], pieces: Elements) -> tuple[Ids, Rows]:
+        """Return pieces, shape (peers, width), as they are sent, a row for each peer."""
+        field = self._protocol.field
         rows = np.empty((len(peers), self._protocol.row_bytes), np.uint8)
-        for k, (peer, piece) in enumerate(zip(peers, pieces, strict=True)):
-            labels = sealed.labels(self._protocol.name, self._round, self.id, peer)
-            content = self._protocol.field.pack(piece).tobytes()
-            rows[k] = sealed.seal(self._transport_keys[peer], labels, content)
+        for some in self._protocol.rows_at_once(len(peers)):
+            packed = field.pack_rows(pieces[some])
+            for row, peer, content in zip(rows[some], peers[some], packed, strict=True):
+                labels = sealed.labels(self._protocol.name, self._round, self.id, peer)
+                row[:] = sealed.seal(self._transport_keys[peer], labels, content.tobytes())
         return np.array(peers, np.int64), rows
 
     def _keep(self, phase: str, senders: Ids, rows: Rows) -> None:
         """Keep the pieces of others; what is none is missing to its sender."""
-        for sender, row in zip(senders.tolist(), rows, strict=True):
-            labels = sealed.labels(self._protocol.name, self._round, sender, self.id)
+        for some in self._protocol.rows_at_once(len(rows)):
+            contents = {}
+            for sender, row in zip(senders[some].tolist(), rows[some], strict=True):
+                try:
+                    contents[sender] = self._unsealed(phase, sender, row)
+                except MessageError as error:
+                    self.ignored.append(error)
+            self._pieces |= self._read_pieces(phase, contents)
+        self._transport_keys = {}
+
+    def _unsealed(self, phase: str, sender: int, row: Payload) -> Payload:
+        if sender not in self._transport_keys:
+            raise MessageError(phase, f"device {sender}", "it advertised no key")
+        labels = sealed.labels(self._protocol.name, self._round, sender, self.id)
+        return sealed.unseal(self._transport_keys[sender], labels, row, phase, sender)
+
+    def _read_pieces(self, phase: str, contents: Mapping[int, Payload]) -> dict[int, Elements]:
+        """Return the pieces of some senders."""
+        if len(contents) > 1:
+            pieces = self._protocol.read_pieces([*contents.values()])
+            if pieces is not None:
+                return dict(zip(contents, pieces, strict=True))
+        read = {}
+        for sender, content in contents.items():
             try:
-                if sender not in self._transport_keys:
-                    raise MessageError(phase, f"device {sender}", "it advertised no key")
-                key = self._transport_keys[sender]
-                content = sealed.unseal(key, labels, row, phase, sender)
-                piece = self._protocol.read_piece(content, phase, f"device {sender}")
+                read[sender] = self._protocol.read_piece(content, phase, f"device {sender}")
             except MessageError as error:
                 self.ignored.append(error)
-            else:
-                self._pieces[sender] = piece
-        self._transport_keys = {}
+        return read
 
     def send_held(self) -> Payload:
         """Return whose pieces this device holds."""

@@ -263,7 +263,9 @@ class Committee(CodedProtocol):
         summing.member_down = ENVELOPE_BYTES + bits
         summing.member_up = ENVELOPE_BYTES + self.piece_bytes
         add(summing.member, {"message": 2} | summed(None, code.width, survivors))
+        add(summing.member, packed(self.field, code.width))
         add(summing.server, {"message": there} | self.recovery(there))
+        add(summing.server, packed(self.field, there * code.width))
         # It is decoded in a copy, which takes half of what adding it up does.
         add(phases["result"].server, at("summed", code.dim / 2, code.dim))
 
@@ -346,11 +348,14 @@ class CommitteeDevice(CodedDevice):
         code = self._protocol.code
         elements = self._elements(vector, self.sent())
         random = code.field.elements([self._secrets(SEED_BYTES)], [code.private * code.width])
-        numbers = [self._members.index(id) for id in self._present]
-        shares = dict(zip(self._present, code.encode(elements, random, numbers), strict=True))
+        others = [id for id in self._present if id != self.id]
+        mine = [self.id] if self.in_committee else []
+        numbers = [self._members.index(id) for id in (*mine, *others)]
+        shares = code.encode(elements, random, numbers)
         if self.in_committee:
-            self._pieces[self.id] = shares.pop(self.id)
-        return self._sealed([*shares], shares.values())
+            # A copy: a view would keep the shares of all.
+            self._pieces[self.id] = shares[0].copy()
+        return self._sealed(others, shares[len(mine) :])
 
     def receive_share_input(self, senders: Ids, rows: Rows) -> None:
         """Keep the shares of the others' vectors."""

@@ -48,7 +48,7 @@ OPERATIONS = {
     "summed_byte": "vectors",  # a byte of a received vector added to the sum
     "summed_byte_far": "vectors",  # the same where the vector does not fit the cache
     "butterfly": "vectors",  # an addition, or subtraction, of two elements of a rotated vector
-    "packed": "vectors",  # an element packed in its bits, or unpacked, that is no whole word there
+    "packed": "vectors",  # a byte of elements that are packed in their bits, or unpacked
     # Where masks are coded:
     "product": "coding",  # a product in F_q while pieces are encoded, or decoded
     "coded": "coding",  # an element put together from such products
@@ -193,7 +193,7 @@ def reduced(group: Group, length: float) -> Operations:
 
 def packed(group: Group, count: float) -> Operations:
     """Return so many elements packed for the wire, or unpacked."""
-    return {} if group.whole_words else {"packed": count}
+    return {} if group.whole_words else {"packed": count * group.bits / 8}
 
 
 def streamed(group: Group, count: float, length: float) -> Operations:

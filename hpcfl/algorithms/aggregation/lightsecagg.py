@@ -202,7 +202,8 @@ class LightSecAgg(CodedProtocol):
         unmask.receives(bits, survivors)
         unmask.sends(self.piece_bytes, survivors)
         add(unmask.device, {"message": 2} | summed(None, code.width, survivors))
-        add(unmask.server, {"message": survivors})
+        add(unmask.device, packed(self.field, code.width))
+        add(unmask.server, {"message": survivors} | packed(self.field, survivors * code.width))
         add(unmask.server, self.recovery(survivors))
         add(unmask.server, converted(code.dim, 2))
 
@@ -249,10 +250,10 @@ class LightSecAggDevice(CodedDevice):
         counts = [code.dim, code.private * code.width]
         drawn = code.field.elements([self._mask_key, self._secrets(SEED_BYTES)], counts)
         peers = [*self._transport_keys]
-        mine, *coded = code.encode(drawn[: code.dim], drawn[code.dim :], [self.id, *peers])
+        coded = code.encode(drawn[: code.dim], drawn[code.dim :], [self.id, *peers])
         # A copy: a view would keep the pieces of all.
-        self._pieces[self.id] = mine.copy()
-        return self._sealed(peers, coded)
+        self._pieces[self.id] = coded[0].copy()
+        return self._sealed(peers, coded[1:])
 
     def receive_share_masks(self, senders: Ids, rows: Rows) -> None:
         """Keep the pieces of the others' masks."""

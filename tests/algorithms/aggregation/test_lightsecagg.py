@@ -348,6 +348,33 @@ def test_pieces_that_do_not_belong_together_end_the_round():
         play(protocol, wrap=wrap)
 
 
+@pytest.mark.parametrize("group", ["fq", "field8", "field28"])
+@pytest.mark.parametrize("dim", [20, 40_000])
+def test_pieces_that_are_no_field_elements_cost_their_dealer_alone(group, dim):
+    """Those of the others are kept, which short ones are unpacked with."""
+
+    def wrap(id, device):
+        if id == 4:
+            seal = device._sealed
+
+            def dealing(peers, pieces):
+                pieces = pieces.copy()
+                pieces[[peers.index(2), peers.index(3)], -1] = 2**protocol.summed_in.bits - 1
+                return seal(peers, pieces)
+
+            device._sealed = dealing
+        return device
+
+    protocol = light(dropout=0.2, dim=dim, group=group, levels=10)
+    played = play(protocol, wrap=wrap)
+
+    played.goes_on([id for id in range(DEVICES) if id != 4])
+    for id in range(DEVICES):
+        wrong = [error.sender for error in played.devices[id].ignored]
+        assert (["device 4"] if id in (2, 3) else []) == wrong
+        assert all("not a group element" in str(e) for e in played.devices[id].ignored)
+
+
 # What devices refuse
 
 
