@@ -9,9 +9,9 @@ least, for every question. A size is N, d and dropouts; a question is a size, a 
 and what is allowed: whole vectors without helpers, or all that there is.
 
 A machine that others use too is a half slower in some minutes than in others, and not in all
-operations alike. So a pass calibrates, and plays every size once; a protocol costs what the median
-of its passes costs, and is predicted from the calibrations of all passes together. A pass takes
-three quarters of an hour on a machine with nothing else to do. FOLDER keeps what was measured
+operations alike. So a pass plays every size once, and calibrates again after every few of them; a
+protocol costs what the median of its passes costs, and is predicted from all calibrations together.
+A pass takes an hour and a half on a core with nothing else to do. FOLDER keeps what was measured
 (rounds.csv, calibration-*.json): a pass that was stopped goes on, and parts of the sizes may be
 played one after another or on two cores at once. --table plays nothing.
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import shlex
 import shutil
 import subprocess
@@ -41,14 +42,14 @@ from hpcfl.results.reader import Run
 from hpcfl.results.reader import load as load_run
 
 DIMS = {
-    12: (3_000, 15_000, 80_000, 350_000, 1_500_000),
-    20: (1_200, 8_000, 45_000, 250_000, 1_200_000),
-    40: (2_000, 12_000, 60_000, 200_000, 700_000),
-    60: (900, 7_000, 35_000, 180_000, 550_000),
-    90: (5_000, 18_000, 120_000, 250_000, 400_000),
-    130: (2_500, 11_000, 50_000, 150_000, 280_000),
-    180: (1_100, 6_000, 25_000, 70_000, 140_000),
-    250: (1_500, 4_000, 13_000, 30_000, 90_000),
+    15: (2_000, 10_000, 60_000, 300_000, 1_300_000),
+    25: (1_500, 9_000, 40_000, 220_000, 1_000_000),
+    35: (2_400, 14_000, 70_000, 180_000, 800_000),
+    50: (1_000, 6_000, 30_000, 150_000, 500_000),
+    75: (4_000, 20_000, 100_000, 220_000, 450_000),
+    110: (3_000, 13_000, 55_000, 160_000, 320_000),
+    160: (1_300, 7_000, 28_000, 80_000, 170_000),
+    230: (1_800, 5_000, 16_000, 36_000, 100_000),
 }
 DROPOUTS = (0.2, 0.0, 0.1, 0.3)  # in turn: every N has all of them
 PAIRS = [(devices, dim) for devices, dims in DIMS.items() for dim in dims]
@@ -61,6 +62,8 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "all": {"helpers": 2, "alpha": 0.2, "max_exposed": 0.5},
 }
 LIMIT = 1.1
+# Sizes that are played after one calibration.
+CALIBRATED = 5
 Size = tuple[int, int, float]  # N, d, dropout
 # What a round costs, as `hpcfl advise` means it, by what is to be least and the uplink in Mbit/s.
 Cost = tuple[str, float]
@@ -208,13 +211,13 @@ def write(path: Path, played: Sequence[Played]) -> None:
 def measure(folder: Path, passes: int, part: str, rounds: int) -> None:
     """Play what is missing."""
     which, parts = map(int, part.split("/"))
-    file = folder / "rounds.csv"
-    for number in range(1, passes + 1):
+    file, own = folder / "rounds.csv", SIZES[which - 1 :: parts]
+    for number, start in itertools.product(range(1, passes + 1), range(0, len(own), CALIBRATED)):
         there = {one.size for one in read(file) if one.number == number}
-        sizes = [size for size in SIZES[which - 1 :: parts] if size not in there]
+        sizes = [size for size in own[start : start + CALIBRATED] if size not in there]
         if not sizes:
             continue
-        calibration = folder / f"calibration-{number}-{which}.json"
+        calibration = folder / f"calibration-{number}-{SIZES.index(own[start]) + 1}.json"
         if not calibration.exists():
             hpcfl("calibrate", "--output", str(calibration))
         for found in one_pass(number, sizes, load(calibration), rounds):
