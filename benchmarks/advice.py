@@ -1,7 +1,7 @@
 """How often the protocol that `hpcfl advise` names first is the best one, or nearly, when measured.
 
     python benchmarks/advice.py --output FOLDER [--passes P] [--part I/N]
-    python benchmarks/advice.py --output FOLDER --table
+    python benchmarks/advice.py --output FOLDER --table [--keep OTHER]
 
 Plays all protocols that qualify for 40 sizes that nothing was fitted to, in one process, and prints
 by how much the protocol that is named first costs more than the one that was measured to cost
@@ -13,7 +13,8 @@ operations alike. So a pass plays every size once, and calibrates again after ev
 protocol costs what the median of its passes costs, and is predicted from all calibrations together.
 A pass takes an hour and a half on a core with nothing else to do. FOLDER keeps what was measured
 (rounds.csv, calibration-*.json): a pass that was stopped goes on, and parts of the sizes may be
-played one after another or on two cores at once. --table plays nothing.
+played one after another or on two cores at once. --table plays nothing; --keep writes what it needs
+to another folder, in little space.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -166,15 +168,11 @@ def judge(played: Sequence[Played], known: Calibration) -> Iterator[Judged]:
 
 
 def together(calibrations: Sequence[Calibration]) -> Calibration:
-    """Return what was measured in several calibrations, as one."""
-    samples: dict[str, list[float]] = defaultdict(list)
-    for one in calibrations:
-        for name, values in one.samples.items():
-            samples[name] += values
-    first = calibrations[0]
-    return Calibration(
-        samples, first.ranks, first.links, first.devices_slowdown, first.server_slowdown
-    )
+    """Return the medians of several calibrations."""
+    names = calibrations[0].samples
+    medians = {name: median(one.cost(name) for one in calibrations) for name in names}
+    costs = {name: [float(f"{cost:.4g}")] for name, cost in medians.items()}
+    return replace(calibrations[0], samples=costs)
 
 
 COLUMNS = ("pass", "devices", "dim", "dropout", "protocol")
@@ -249,12 +247,18 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="one of several parts of the sizes, as 2/3")
     parser.add_argument("--rounds", type=int, default=5, help="of a launch, after a warm-up round")
     parser.add_argument("--table", action="store_true", help="play nothing")
+    parser.add_argument("--keep", type=Path, help="folder for what the table is made of")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
+    file = options.output / "rounds.csv"
     if not options.table:
         measure(options.output, options.passes, options.part, options.rounds)
     known = together([load(path) for path in sorted(options.output.glob("calibration-*.json"))])
-    tell([*judge(read(options.output / "rounds.csv"), known)])
+    tell([*judge(read(file), known)])
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+        known.save(options.keep / "calibration-all.json")
+        shutil.copy(file, options.keep)
 
 
 if __name__ == "__main__":

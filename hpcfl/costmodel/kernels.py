@@ -137,7 +137,7 @@ def _vectors() -> Kernels:
     packing = GROUPS["ring28"]
     elements = packing.reduce(np.arange(DIM))
     both = cpu_seconds(lambda: packing.unpack(packing.pack(elements), DIM))
-    yield "packed", _per(both, 2 * packing.wire_bytes(DIM))
+    yield "packed_byte", _per(both, 2 * packing.wire_bytes(DIM))
 
 
 def _adding(group: Group, length: int, vectors: int) -> list[float]:
@@ -251,15 +251,21 @@ def _ring() -> Kernels:
 def _masks() -> Kernels:
     seeds = [k.to_bytes(16, "little") for k in range(30)]
     signs = [pair_sign(15, k) for k in range(30)]
-    elements = np.zeros(BLOCK_BYTES, np.uint32)
-    one = cpu_seconds(lambda: FQ.add_masks(elements, seeds[:1], signs[:1]))
-    all_of_them = cpu_seconds(lambda: FQ.add_masks(elements, seeds, signs))
-    word = (median(all_of_them) - median(one)) / (len(seeds) - 1) / elements.size
-    yield "mask_word", [word * each / median(all_of_them) for each in all_of_them]
-    yield "masked", [each / elements.size - word for each in one]
-    words = np.zeros(BLOCK_BYTES, GROUPS["ring16"].dtype)
-    added = cpu_seconds(lambda: GROUPS["ring16"].add_masks(words, seeds, signs))
-    yield "mask_byte", _per(added, len(seeds) * words.nbytes)
+
+    def added(group: Group, count: int, keys: int) -> list[float]:
+        vector = np.zeros(count, group.dtype)
+        return cpu_seconds(lambda: group.add_masks(vector, seeds[:keys], signs[:keys]))
+
+    ring, size = GROUPS["ring16"], BLOCK_BYTES
+    opened = _per(added(ring, 8, len(seeds)), len(seeds))
+    yield "mask_key", opened
+    key = median(opened)
+    of_ring = _per(added(ring, size, len(seeds)), len(seeds))
+    yield "mask_byte", [(each - key) / (size * ring.dtype.itemsize) for each in of_ring]
+    one, every = added(FQ, size, 1), added(FQ, size, len(seeds))
+    word = ((median(every) - median(one)) / (len(seeds) - 1) - key) / size
+    yield "mask_word", [word * each / median(every) for each in every]
+    yield "masked", [(each - key) / size - word for each in one]
     keystream = cpu_seconds(lambda: FQ.elements([bytes(16)], [4]))
     yield "keystream", keystream
 

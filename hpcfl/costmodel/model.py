@@ -21,6 +21,7 @@ from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.network import Network
 from hpcfl.costmodel.overheads import (
     AROUND_AT_SERVER,
+    grows_with,
     once_in_a_round,
     overhead,
     overhead_of,
@@ -138,13 +139,15 @@ def predict(
         if phase.name == upload:
             # Python's own work.
             known = overhead_of(protocol, calibration.samples)
-            add(phase.device, overhead("device", known, devices))
-            add(phase.server, overhead("server", known, devices))
-            add(phase.around, overhead("around", known, devices))
-            if protocol.helpers:
-                add(phase.helper, overhead("helper", known, devices))
-            if phase.members:
-                add(phase.member, overhead("member", known, devices))
+            there = {
+                "device": phase.device,
+                "server": phase.server,
+                "around": phase.around,
+                **({"helper": phase.helper} if protocol.helpers else {}),
+                **({"member": phase.member} if phase.members else {}),
+            }
+            for party, work in there.items():
+                add(work, overhead(party, known, grows_with(party, protocol)))
         device = calibration.seconds(phase.device)
         server = calibration.seconds(phase.server)
         helper = calibration.seconds(phase.helper)

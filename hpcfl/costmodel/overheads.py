@@ -2,7 +2,7 @@
 
 Rounds with short vectors are played in one process, with few devices and with more. What they take
 more than their operations account for is an overhead of every party, a part of it once in a round
-and a part for each device, whatever d is.
+and a part for each device, or each peer of a device, whatever d is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import Operations
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Pattern
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import Results
@@ -45,9 +46,20 @@ def _each(party: str, protocol: str) -> str:
     return f"{party}_{protocol}_each"
 
 
-def overhead(party: str, protocol: str, devices: int) -> Operations:
-    """Return what a party's overhead is made of in a round of so many devices."""
-    return {_once(party, protocol): 1, _each(party, protocol): devices}
+def overhead(party: str, protocol: str, count: int) -> Operations:
+    """Return what a party's overhead is made of, a part of it for each of so many."""
+    return {_once(party, protocol): 1, _each(party, protocol): count}
+
+
+def grows_with(party: str, protocol: AggregationProtocol) -> int:
+    """Return how many there are of what a party's overhead grows with.
+
+    That of a device does so with the peers to whom it sends rows, that of others with the devices.
+    """
+    if party != "device":
+        return protocol.parameters.devices
+    routes = any(step.pattern is Pattern.ROUTE for step in protocol.steps)
+    return protocol.rows_of_device if routes else 0
 
 
 def once_in_a_round(operations: Operations) -> Operations:
@@ -89,13 +101,31 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
         many[protocol] += _left_over(protocol, MANY, costs)
     found = {}
     for protocol in PROTOCOLS:
+        played = [_experiment(protocol, devices) for devices in (FEW, MANY)]
         for party in PARTIES:
             least = [one[party] for one in few[protocol] if party in one] or [0.0]
             more = median([one[party] for one in many[protocol] if party in one] or [0.0])
-            each = (more - median(least)) / (MANY - FEW)
+            low, high = (grows_with(party, one.protocol) if one else 0 for one in played)
+            each = (more - median(least)) / (high - low) if high > low else 0.0
             found[_each(party, protocol)] = [each]
-            found[_once(party, protocol)] = [one - FEW * each for one in least]
+            found[_once(party, protocol)] = [one - low * each for one in least]
     return found
+
+
+def _experiment(protocol: str, devices: int) -> Experiment | None:
+    """Return rounds to play; None where a library is not installed."""
+    options = BenchOptions(
+        protocol,
+        dim=DIM,
+        rounds=ROUNDS,
+        warmup=WARMUP,
+        dropout=0.3 if find(protocol).tolerates_dropouts else 0.0,
+        alpha=0.3,  # cohorts of three, and of twelve
+    )
+    try:
+        return Experiment.prepare(options, devices)
+    except UsageError:
+        return None
 
 
 def _left_over(protocol: str, devices: int, costs: Operations) -> list[Operations]:
@@ -103,14 +133,8 @@ def _left_over(protocol: str, devices: int, costs: Operations) -> list[Operation
 
     A party is missing where a round has none, and all are where a library is not installed.
     """
-    dropout = 0.3 if find(protocol).tolerates_dropouts else 0.0
-    alpha = 0.3  # cohorts of three, and of twelve
-    options = BenchOptions(
-        protocol, dim=DIM, rounds=ROUNDS, warmup=WARMUP, dropout=dropout, alpha=alpha
-    )
-    try:
-        experiment = Experiment.prepare(options, devices)
-    except UsageError:
+    experiment = _experiment(protocol, devices)
+    if experiment is None:
         return []
     rounds = Results[Played]()
     helpers = experiment.protocol.helpers

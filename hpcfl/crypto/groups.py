@@ -33,7 +33,7 @@ LONG_BLOCK_BYTES = 3 * BLOCK_BYTES
 # A key, the stream of it, and the sign with which its mask is added.
 Mask = tuple[bytes, CipherContext, int]
 # Pairs of elements that are packed at a time, in cache.
-PACKED_PAIRS = 1 << 12
+PACKED_PAIRS = 1 << 14
 # Open streams cost memory, not time: a server with very many masks takes them in batches.
 STREAMS_AT_ONCE = 4096
 

@@ -60,26 +60,45 @@ def _add_short_product(found: Elements, left: Elements, right: Elements, field: 
     for start in range(0, right.shape[1], at_once):
         block = slice(start, start + at_once)
         sums = (numbers @ right[:, block].astype(np.float64)).astype(np.int64)
-        found[:, block] = _reduced(sums + found[:, block], field)
+        sums += found[:, block]
+        _reduce(sums, np.empty_like(sums), field)
+        found[:, block] = sums
 
 
 def _add_product(found: Elements, left: Elements, right: Elements, field: Field) -> None:
     """Add a product of at most `TERMS` terms to `found` in place."""
-    rows = len(left)
+    (rows, terms), columns = left.shape, right.shape[1]
     # 5 in F_q, and less than 2**14 in all fields.
     beyond = 2**32 % field.modulus
     # The lower halves of all rows, then the upper ones.
     halves = _halves(left).reshape(2 * rows, -1)
-    at_once = _at_once(rows)
-    for start in range(0, right.shape[1], at_once):
+    at_once = min(_at_once(rows), columns)
+    # The same memory for all blocks: to get new one takes longer than to fill it.
+    of_right = np.empty((2, terms * at_once))
+    products = np.empty((2, 2 * rows * at_once))
+    sums = np.empty((2, rows * at_once), np.int64)
+    for start in range(0, columns, at_once):
         block = slice(start, start + at_once)
-        lower, upper = _halves(right[:, block])
-        by_lower, by_upper = halves @ lower, halves @ upper
-        sums = _reduced((by_lower[rows:] + by_upper[:rows]).astype(np.int64), field)
-        sums <<= 16
-        sums += by_lower[:rows].astype(np.int64)
-        sums += beyond * by_upper[rows:].astype(np.int64)
-        found[:, block] = _reduced(sums + found[:, block], field)
+        some = right[:, block]
+        width = some.shape[1]
+        lower, upper = of_right[:, : terms * width].reshape(2, terms, width)
+        np.bitwise_and(some, 0xFFFF, out=lower, casting="unsafe")
+        np.right_shift(some, 16, out=upper, casting="unsafe")
+        by_lower, by_upper = products[:, : 2 * rows * width].reshape(2, 2 * rows, width)
+        np.matmul(halves, lower, out=by_lower)
+        np.matmul(halves, upper, out=by_upper)
+        total, other = sums[:, : rows * width].reshape(2, rows, width)
+        np.add(by_lower[rows:], by_upper[:rows], out=total, casting="unsafe")
+        _reduce(total, other, field)
+        total <<= 16
+        other[:] = by_lower[:rows]
+        total += other
+        other[:] = by_upper[rows:]
+        other *= beyond
+        total += other
+        total += found[:, block]
+        _reduce(total, other, field)
+        found[:, block] = total
 
 
 def _at_once(rows: int) -> int:
@@ -87,8 +106,11 @@ def _at_once(rows: int) -> int:
     return max(FEWEST, BLOCK // max(rows, 1))
 
 
-def _reduced(values: NDArray[np.int64], field: Field) -> NDArray[np.int64]:
-    return values - values // field.modulus * field.modulus
+def _reduce(values: NDArray[np.int64], other: NDArray[np.int64], field: Field) -> None:
+    """Make elements of numbers in place, with memory for as many others."""
+    np.floor_divide(values, field.modulus, out=other)
+    other *= field.modulus
+    values -= other
 
 
 def lagrange(

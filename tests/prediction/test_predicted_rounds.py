@@ -294,7 +294,7 @@ def test_operations_beyond_the_cache_are_counted_apart():
 def test_what_moves_and_masks_a_vector_is_counted():
     assert sent(10) == {"message": 1, "summed": 5, "summed_far": 0}
     assert received(None, 3, 10) == {"message": 6, "summed": 30, "summed_far": 0}
-    assert masks(FQ, 3, 10) == {"keystream": 1.5, "mask_word": 30, "masked": 10}
+    assert masks(FQ, 3, 10) == {"mask_key": 3, "mask_word": 30, "masked": 10}
     # So many streams at a time: the sum is then an element again.
     assert masks(FQ, STREAMS_AT_ONCE + 1, 10)["masked"] == 20
     assert {} == packed(FQ, 10) == packed(GROUPS["ring16"], 10)
@@ -313,26 +313,26 @@ def test_to_rotate_vectors_is_counted_on_both_sides():
 def test_in_a_ring_bytes_of_words_are_counted_and_what_is_packed():
     ring = GROUPS["ring12"]
     assert received(ring, 3, 10) == {"message": 6, "summed_byte": 60, "summed_byte_far": 0}
-    assert masks(ring, 3, 10) == {"keystream": 1.5, "mask_byte": 60}
+    assert masks(ring, 3, 10) == {"mask_key": 3, "mask_byte": 60}
     assert streamed(ring, 10.0, 10.0) == {"mask_byte": 20, "summed_byte_far": 0}
-    assert packed(ring, 10) == {"packed": 15}
+    assert packed(ring, 10) == {"packed_byte": 15}
 
 
 # Sums of counts, the first operation of the list once, the second twice, and so on.
 COUNTED = [
-    ("fedavg", {}, 1.114112200e07, 1.541407150e08),
-    ("secagg", {}, 1.346448120e08, 9.970878080e08),
-    ("secagg", {"degree": 6}, 4.417263100e07, 4.076570901e08),
-    ("secagg-graph", {"degree": 8, "dropout": 0.1}, 5.203798100e07, 4.094003913e08),
-    ("sparse", {"alpha": 0.2}, 2.104138524e07, 1.463786017e08),
-    ("sparse", {"alpha": 0.2, "degree": 6, "dropout": 0.1}, 2.102832859e07, 1.699683208e08),
-    ("cohort", {"alpha": 0.2}, 9.248222600e06, 1.281030933e08),
-    ("cohort", {"alpha": 0.2, "degree": 14, "dropout": 0.1}, 9.219272600e06, 1.263385653e08),
-    ("common", {"alpha": 0.2}, 2.910556367e07, 2.053206725e08),
-    ("prf", {"dropout": 0.0}, 1.306789890e08, 2.330460770e08),
-    ("lightsecagg", {}, 6.150907327e08, 3.870920057e08),
-    ("committee", {}, 5.395518174e08, 1.380846144e08),
-    ("assisted", {}, 2.451048000e07, 1.816658390e08),
+    ("fedavg", {}, 1.173094600e07, 1.623982510e08),
+    ("secagg", {}, 1.476213460e08, 1.089101402e09),
+    ("secagg", {"degree": 6}, 4.810485800e07, 4.407282121e08),
+    ("secagg-graph", {"degree": 8, "dropout": 0.1}, 5.675666600e07, 4.406002938e08),
+    ("sparse", {"alpha": 0.2}, 2.235544211e07, 1.571620271e08),
+    ("sparse", {"alpha": 0.2, "degree": 6, "dropout": 0.1}, 2.234290237e07, 1.823663633e08),
+    ("cohort", {"alpha": 0.2}, 1.001919196e07, 1.371670133e08),
+    ("cohort", {"alpha": 0.2, "degree": 14, "dropout": 0.1}, 9.990049960e06, 1.348817758e08),
+    ("common", {"alpha": 0.2}, 3.185847467e07, 2.241567220e08),
+    ("prf", {"dropout": 0.0}, 1.432620460e08, 2.456289890e08),
+    ("lightsecagg", {}, 6.381615660e08, 4.049778330e08),
+    ("committee", {}, 5.589695380e08, 1.436089940e08),
+    ("assisted", {}, 2.647657000e07, 1.914962390e08),
 ]
 
 
@@ -578,23 +578,39 @@ def test_overheads_are_what_is_left_over_once_in_a_round_and_for_each_device(mon
     """From rounds of few and of many devices; a third of them was disturbed."""
 
     def left_over(protocol, devices, costs):
-        if protocol != "committee":
-            return []
-        once, each = costs["once"], 0.5
-        seconds = [once + each * devices, once + each * devices, 99.0]
-        return [{"device": one, "server": 2 * one} for one in seconds]
+        once, each, peers = costs["once"], 0.5, devices - 1
+        return {
+            "secagg": [
+                {"device": one + each * peers, "server": 2 * (one + each * devices)}
+                for one in (once, once, 99.0)
+            ],
+            # Its devices have no peers.
+            "fedavg": [{"device": once + devices, "server": once}],
+        }.get(protocol, [])
 
     monkeypatch.setattr(overheads, "_left_over", left_over)
     found = overheads.measure({"once": [1.0, 3.0, 3.0]})
 
     assert set(found) == set(OVERHEADS)
-    once, each = found["device_committee"], found["device_committee_each"]
+    once, each = found["device_secagg"], found["device_secagg_each"]
     assert each == pytest.approx([0.5])
     assert median(once) == pytest.approx(3.0)
     assert len(once) == 3 * overheads.PASSES  # disturbed ones are kept, and do not count
-    assert median(found["server_committee"]) == pytest.approx(6.0)
+    assert median(found["server_secagg"]) == pytest.approx(6.0)
+    assert found["server_secagg_each"] == pytest.approx([1.0])
+    assert found["device_fedavg_each"] == [0.0]
+    assert median(found["device_fedavg"]) == 3.0 + overheads.FEW
     # A party that takes no part, and a protocol that cannot be played, have none.
-    assert found["helper_committee"] == found["device_secagg"] == [0.0]
+    assert found["helper_secagg"] == found["device_committee"] == [0.0]
+
+
+def test_a_devices_overhead_grows_with_its_peers_and_not_with_the_round():
+    """In a graph they hardly become more."""
+    each = Calibration(costs(**{"device_secagg-graph_each": 1.0, "server_secagg-graph_each": 1.0}))
+    for devices in (50, 500):
+        found = predict(built("secagg-graph", devices, 100, degree=20).protocol, each)
+        assert found.total("device_cpu_seconds") == pytest.approx(20)
+        assert found.total("server_cpu_seconds") == pytest.approx(devices)
 
 
 def test_every_protocol_is_played_for_what_operations_leave_over(monkeypatch):

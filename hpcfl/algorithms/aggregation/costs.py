@@ -32,6 +32,7 @@ OPERATIONS = {
     "settled": "sharing",  # a holder's answer compared with those of the dealer's other holders
     "ring": "sharing",  # the server's look-ups for a device whose neighbours are on a ring
     "keystream": "masks",  # a keystream opened
+    "mask_key": "masks",  # one of many that are opened in a row, each for a mask
     "common_run": "masks",  # what two devices of a cohort both send looked up, for their mask
     "mask_word": "masks",  # a word of it, an element of F_q, added to a vector
     "masked": "masks",  # an element of a vector in F_q reduced, once all its masks are added
@@ -48,7 +49,7 @@ OPERATIONS = {
     "summed_byte": "vectors",  # a byte of a received vector added to the sum
     "summed_byte_far": "vectors",  # the same where the vector does not fit the cache
     "butterfly": "vectors",  # an addition, or subtraction, of two elements of a rotated vector
-    "packed": "vectors",  # a byte of elements that are packed in their bits, or unpacked
+    "packed_byte": "vectors",  # a byte of elements that are packed in their bits, or unpacked
     # Where masks are coded:
     "product": "coding",  # a product in F_q while pieces are encoded, or decoded
     "coded": "coding",  # an element put together from such products
@@ -68,7 +69,7 @@ OPERATIONS = {
 # Those on the values of uploads, which the ranks of a server share.
 ON_VALUES = frozenset(
     (
-        *("mask_word", "masked", "mask_byte", "packed"),
+        *("mask_word", "masked", "mask_byte", "packed_byte"),
         *("summed", "summed_far", "summed_byte", "summed_byte_far"),
     )
 )
@@ -193,7 +194,7 @@ def reduced(group: Group, length: float) -> Operations:
 
 def packed(group: Group, count: float) -> Operations:
     """Return so many elements packed for the wire, or unpacked."""
-    return {} if group.whole_words else {"packed": count * group.bits / 8}
+    return {} if group.whole_words else {"packed_byte": count * group.bits / 8}
 
 
 def streamed(group: Group, count: float, length: float) -> Operations:
@@ -208,11 +209,8 @@ def streamed(group: Group, count: float, length: float) -> Operations:
 
 
 def masks(group: Group, keys: float, words: int) -> Operations:
-    """Return what it takes to add so many masks to a vector (`Group.add_masks`).
-
-    Of many keystreams that are opened in a row, each takes half of what a single one does.
-    """
-    work = {"keystream": keys / 2} | mask_words(group, keys * words)
+    """Return what it takes to add so many masks to a vector (`Group.add_masks`)."""
+    work = {"mask_key": keys} | mask_words(group, keys * words)
     if not isinstance(group, Ring):
         work["masked"] = words * math.ceil(keys / STREAMS_AT_ONCE)
     return work
