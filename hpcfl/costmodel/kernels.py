@@ -136,8 +136,10 @@ def _vectors() -> Kernels:
     yield "butterfly", _per(cpu_seconds(lambda: rotation.turn(vector)), butterflies(LONG))
     packing = GROUPS["ring28"]
     elements = packing.reduce(np.arange(DIM))
-    both = cpu_seconds(lambda: packing.unpack(packing.pack(elements), DIM))
-    yield "packed_byte", _per(both, 2 * packing.wire_bytes(DIM))
+    payload = packing.pack(elements)
+    yield "packed_byte", _per(cpu_seconds(lambda: packing.pack(elements)), payload.size)
+    back = cpu_seconds(lambda: packing.unpack(payload, DIM))
+    yield "unpacked_byte", _per(back, payload.size)
 
 
 def _adding(group: Group, length: int, vectors: int) -> list[float]:

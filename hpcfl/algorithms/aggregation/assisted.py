@@ -66,6 +66,7 @@ from hpcfl.algorithms.aggregation.costs import (
     packed,
     received,
     reduced,
+    unpacked,
 )
 from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice
 from hpcfl.algorithms.aggregation.messages import (
@@ -412,7 +413,7 @@ class Assisted(QuantisedProtocol):
         unmask.helper_down = ENVELOPE_BYTES - (-(self.population or self.parameters.devices) // 8)
         unmask.helper_up = ENVELOPE_BYTES + group.wire_bytes(dim)
         # Their answers are added up as uploads are.
-        add(unmask.server, received(group, helpers, dim) | packed(group, helpers * dim))
+        add(unmask.server, received(group, helpers, dim) | unpacked(group, helpers * dim))
         add(phases["result"].server, reduced(group, dim))
 
     def cost_notes(self) -> list[str]:

@@ -46,6 +46,7 @@ from hpcfl.algorithms.aggregation.costs import (
     sent,
     streamed,
     summed,
+    unpacked,
 )
 from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.messages import from_server
@@ -544,7 +545,7 @@ class Cohort(SecAgg):
             add(upload.device, work)
         add(upload.device, packed(group, run))
         add(upload.server, received(group, survivors, run))
-        add(upload.server, packed(group, run), survivors)
+        add(upload.server, unpacked(group, run), survivors)
         add(unmask.server, own, survivors)
         alive = survivors / max(1, crowd.devices - 1)
         add(unmask.server, pairs, crowd.dropped * alive)

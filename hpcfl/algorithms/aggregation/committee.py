@@ -67,6 +67,7 @@ from hpcfl.algorithms.aggregation.costs import (
     packed,
     sealed_rows,
     summed,
+    unpacked,
 )
 from hpcfl.algorithms.aggregation.messages import from_server, parse_vector
 from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
@@ -255,7 +256,7 @@ class Committee(CodedProtocol):
             | converted(code.dim, 2),
         )
         add(share.member, {"message": 2} | sealed_rows(survivors, row))
-        add(share.member, packed(self.field, survivors * code.width))
+        add(share.member, unpacked(self.field, survivors * code.width))
         add(share.server, {"message": there})
 
         summing = phases["sum_shares"]
@@ -265,7 +266,7 @@ class Committee(CodedProtocol):
         add(summing.member, {"message": 2} | summed(None, code.width, survivors))
         add(summing.member, packed(self.field, code.width))
         add(summing.server, {"message": there} | self.recovery(there))
-        add(summing.server, packed(self.field, there * code.width))
+        add(summing.server, unpacked(self.field, there * code.width))
         # It is decoded in a copy, which takes half of what adding it up does.
         add(phases["result"].server, at("summed", code.dim / 2, code.dim))
 

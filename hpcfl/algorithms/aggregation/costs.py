@@ -49,7 +49,8 @@ OPERATIONS = {
     "summed_byte": "vectors",  # a byte of a received vector added to the sum
     "summed_byte_far": "vectors",  # the same where the vector does not fit the cache
     "butterfly": "vectors",  # an addition, or subtraction, of two elements of a rotated vector
-    "packed_byte": "vectors",  # a byte of elements that are packed in their bits, or unpacked
+    "packed_byte": "vectors",  # a byte of elements that are packed in their bits
+    "unpacked_byte": "vectors",  # the same of those that are unpacked
     # Where masks are coded:
     "product": "coding",  # a product in F_q while pieces are encoded, or decoded
     "coded": "coding",  # an element put together from such products
@@ -69,7 +70,7 @@ OPERATIONS = {
 # Those on the values of uploads, which the ranks of a server share.
 ON_VALUES = frozenset(
     (
-        *("mask_word", "masked", "mask_byte", "packed_byte"),
+        *("mask_word", "masked", "mask_byte", "unpacked_byte"),
         *("summed", "summed_far", "summed_byte", "summed_byte_far"),
     )
 )
@@ -193,8 +194,13 @@ def reduced(group: Group, length: float) -> Operations:
 
 
 def packed(group: Group, count: float) -> Operations:
-    """Return so many elements packed for the wire, or unpacked."""
+    """Return so many elements packed for the wire."""
     return {} if group.whole_words else {"packed_byte": count * group.bits / 8}
+
+
+def unpacked(group: Group, count: float) -> Operations:
+    """Return so many received elements unpacked."""
+    return {} if group.whole_words else {"unpacked_byte": count * group.bits / 8}
 
 
 def streamed(group: Group, count: float, length: float) -> Operations:
@@ -256,4 +262,4 @@ def masked_upload(phase: PhaseCosts, group: Group, dim: int, senders: int, keys:
     for work in (sent(copied), converted(dim, 2), masks(group, keys, dim), packed(group, dim)):
         add(phase.device, work)
     add(phase.server, received(group, senders, dim))
-    add(phase.server, packed(group, dim), senders)
+    add(phase.server, unpacked(group, dim), senders)

@@ -66,6 +66,7 @@ from hpcfl.algorithms.aggregation.costs import (
     packed,
     sealed_rows,
     summed,
+    unpacked,
 )
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
@@ -193,7 +194,8 @@ class LightSecAgg(CodedProtocol):
         )
         # Its own and theirs.
         add(share.device, sealed_rows(peers, row), 2)
-        add(share.device, packed(self.field, peers * code.width), 2)
+        add(share.device, packed(self.field, peers * code.width))
+        add(share.device, unpacked(self.field, peers * code.width))
         add(share.server, {"message": devices})
 
         masked_upload(phases["masked_input"], self.summed_in, code.dim, survivors, 1)
@@ -203,7 +205,7 @@ class LightSecAgg(CodedProtocol):
         unmask.sends(self.piece_bytes, survivors)
         add(unmask.device, {"message": 2} | summed(None, code.width, survivors))
         add(unmask.device, packed(self.field, code.width))
-        add(unmask.server, {"message": survivors} | packed(self.field, survivors * code.width))
+        add(unmask.server, {"message": survivors} | unpacked(self.field, survivors * code.width))
         add(unmask.server, self.recovery(survivors))
         add(unmask.server, converted(code.dim, 2))
 

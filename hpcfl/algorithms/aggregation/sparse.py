@@ -32,6 +32,7 @@ from hpcfl.algorithms.aggregation.costs import (
     mask_words,
     packed,
     sent,
+    unpacked,
 )
 from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
@@ -197,12 +198,12 @@ class SparseSecAgg(SecAgg):
         # Of each selected one the value is taken and converted, and its location coded, which takes
         # about as long as 1.3 conversions.
         coded = converted(selected, 2 + 1.3) | at("scattered", selected, dim)
-        words = packed(group, selected)
-        for work in (sent(selected), {"derivation": 1}, private, scanned, coded, words):
+        for work in (sent(selected), {"derivation": 1}, private, scanned, coded):
             add(upload.device, work)
+        add(upload.device, packed(group, selected))
         # Its location is decoded, as fast, and its element added; in unmask, its mask comes off.
         taken = converted(selected, 1.3) | at("scattered", selected, dim)
-        add(upload.server, {"message": 2} | taken | words, survivors)
+        add(upload.server, {"message": 2} | taken | unpacked(group, selected), survivors)
         add(unmask, taken, survivors)
         add(unmask, private, survivors)
         alive = crowd.neighbours_among(survivors)
