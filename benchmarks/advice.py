@@ -6,12 +6,13 @@
 Plays all protocols that qualify for 40 sizes that nothing was fitted to, in one process, and prints
 by how much the protocol that is named first costs more than the one that was measured to cost
 least, for every question. A size is N, d and dropouts; a question is a size, a criterion, a link,
-and what is allowed: whole vectors without helpers, or all that there is.
+and what is allowed: whole vectors without helpers, or all that there is. Beside it stands how good
+the best protocol of one pass is in another pass, as a measurement is no better than that.
 
 A machine that others use too is a half slower in some minutes than in others, and not in all
 operations alike. So a pass plays every size once, and calibrates again after every few of them; a
 protocol costs what the median of its passes costs, and is predicted from all calibrations together.
-A pass takes an hour and a half on a core with nothing else to do. FOLDER keeps what was measured
+A pass takes 75 minutes on a core with nothing else to do. FOLDER keeps what was measured
 (rounds.csv, calibration-*.json): a pass that was stopped goes on, and parts of the sizes may be
 played one after another or on two cores at once. --table plays nothing; --keep writes what it needs
 to another folder, in little space.
@@ -27,7 +28,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -85,13 +86,30 @@ class Played(NamedTuple):
     costs: tuple[float, ...]  # in the order of COSTS
 
 
+class Question(NamedTuple):
+    """What is asked."""
+
+    size: Size
+    allowed: str
+    cost: Cost
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, (*self.size, self.allowed, *self.cost)))
+
+
 class Judged(NamedTuple):
     """A question, the protocol named first for it, the one measured best, and how far apart."""
 
-    question: tuple[object, ...]
+    question: Question
     first: str
     best: str
     ratio: float
+
+
+# What was found by size and protocol, in the order of COSTS.
+Costs = Mapping[Size, Mapping[str, Sequence[float]]]
+# The protocols that qualify, the one that is predicted to cost least first.
+Answers = Mapping[Question, Sequence[str]]
 
 
 def hpcfl(*arguments: str) -> None:
@@ -151,28 +169,60 @@ def one_pass(
             yield found
 
 
-def judge(played: Sequence[Played], known: Calibration) -> Iterator[Judged]:
-    """Yield for every question who was named first, who was best, and by how much."""
+def answers(sizes: Iterable[Size], known: Calibration) -> Answers:
+    """Return what is advised for every question."""
+    questions = itertools.starmap(Question, itertools.product(sizes, ALLOWED, COSTS))
+    return {
+        question: [choice.protocol for choice in advise(asked_of(*question), known).choices]
+        for question in questions
+    }
+
+
+def medians(played: Iterable[Played]) -> Costs:
+    """Return the medians of passes."""
     found: dict[Size, dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
     for one in played:
         found[one.size][one.protocol].append(one.costs)
-    for size, by_protocol in found.items():
-        for allowed in ALLOWED:
-            for which, (criterion, uplink) in enumerate(COSTS):
-                asked = asked_of(size, allowed, (criterion, uplink))
-                names = [choice.protocol for choice in advise(asked, known).choices]
-                cost = {name: median(costs[which] for costs in by_protocol[name]) for name in names}
-                best = min(names, key=lambda name: cost[name])
-                question = (*size, allowed, criterion, uplink)
-                yield Judged(question, names[0], best, cost[names[0]] / cost[best])
+    return {
+        size: {name: [median(of) for of in zip(*costs, strict=True)] for name, costs in by.items()}
+        for size, by in found.items()
+    }
+
+
+def measured_at(question: Question, costs: Costs, names: Iterable[str]) -> dict[str, float]:
+    """Return what each protocol was measured to cost, of what is asked about."""
+    return {name: costs[question.size][name][COSTS.index(question.cost)] for name in names}
+
+
+def judge(costs: Costs, advised: Answers) -> Iterator[Judged]:
+    """Yield for every question who was named first, who was best, and by how much."""
+    for question, names in advised.items():
+        if question.size in costs:
+            yield _judged(question, names[0], measured_at(question, costs, names))
+
+
+def measured_again(passes: Iterable[Costs], advised: Answers) -> Iterator[Judged]:
+    """Yield the same for those that were the best in one pass, judged by another pass.
+
+    That is how good advice would be that plays all protocols once in place of predicting them.
+    """
+    for (before, after), question in itertools.product(itertools.permutations(passes, 2), advised):
+        if question.size in before and question.size in after:
+            then, now = (measured_at(question, one, advised[question]) for one in (before, after))
+            yield _judged(question, min(then, key=then.__getitem__), now)
+
+
+def _judged(question: Question, first: str, cost: Mapping[str, float]) -> Judged:
+    best = min(cost, key=cost.__getitem__)
+    return Judged(question, first, best, cost[first] / cost[best])
 
 
 def together(calibrations: Sequence[Calibration]) -> Calibration:
     """Return the medians of several calibrations."""
     names = calibrations[0].samples
-    medians = {name: median(one.cost(name) for one in calibrations) for name in names}
-    costs = {name: [float(f"{cost:.4g}")] for name, cost in medians.items()}
-    return replace(calibrations[0], samples=costs)
+    samples = {name: median(one.cost(name) for one in calibrations) for name in names}
+    kept = {name: [float(f"{cost:.4g}")] for name, cost in samples.items()}
+    return replace(calibrations[0], samples=kept)
 
 
 COLUMNS = ("pass", "devices", "dim", "dropout", "protocol")
@@ -223,17 +273,30 @@ def measure(folder: Path, passes: int, part: str, rounds: int) -> None:
             print(f"pass {number}: {found[0].size}", flush=True)
 
 
-def tell(judged: Sequence[Judged]) -> None:
-    """Print every question that is beyond the limit, and how many there are."""
+def tell(played: Sequence[Played], known: Calibration) -> None:
+    """Print every question that is beyond the limit, how many there are, and what to hold it to."""
+    costs = medians(played)
+    advised = answers(costs, known)
+    judged = [*judge(costs, advised)]
     for one in judged:
         if one.ratio > LIMIT:
-            words = ", ".join(map(str, one.question))
-            print(f"{words}: {one.first} was named, {one.ratio:.3f} times {one.best}")
+            print(f"{one.question}: {one.first} was named, {one.ratio:.3f} times {one.best}")
+    print(f"advised, judged by all passes: {_summary(judged)}")
+    numbers = sorted({one.number for one in played})
+    passes = [medians(one for one in played if one.number == number) for number in numbers]
+    if len(passes) > 1:
+        each = [one for costs in passes for one in judge(costs, advised)]
+        print(f"advised, judged by each pass: {_summary(each)}")
+        again = [*measured_again(passes, advised)]
+        print(f"measured in one pass, judged by each other one: {_summary(again)}")
+
+
+def _summary(judged: Sequence[Judged]) -> str:
     ratios = [one.ratio for one in judged]
     within = sum(ratio <= LIMIT for ratio in ratios)
     best = sum(one.first == one.best for one in judged)
-    print(
-        f"{len(judged)} questions: the best is named in {best}, and one within {LIMIT - 1:.0%} of "
+    return (
+        f"{len(judged)} questions, the best is named in {best}, and one within {LIMIT - 1:.0%} of "
         f"it in {within}; median {median(ratios):.3f}, largest {max(ratios):.3f}"
     )
 
@@ -254,7 +317,7 @@ def main() -> None:
     if not options.table:
         measure(options.output, options.passes, options.part, options.rounds)
     known = together([load(path) for path in sorted(options.output.glob("calibration-*.json"))])
-    tell([*judge(read(file), known)])
+    tell(read(file), known)
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
         known.save(options.keep / "calibration-all.json")

@@ -217,7 +217,8 @@ class SparseSecAgg(SecAgg):
         return {
             "derivation": 3,
             "agreement": 1,
-            "keystream": 2,
+            # Of its gaps and of its masks, each one of many that are read in a row.
+            "mask_key": 2,
             "gap": gaps,
             **mask_words(self.summed_in, selected),
             **at("scattered", selected, dim),
