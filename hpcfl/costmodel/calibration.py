@@ -17,7 +17,8 @@ from hpcfl.costmodel.overheads import OVERHEADS, PLAINEST, overheads
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import files, outputs
 
-FORMAT = "hpcfl-calibration/6"
+# Another one also where protocols count differently: overheads are what counts leave.
+FORMAT = "hpcfl-calibration/7"
 # What a rank sends or receives at once beyond this does not fit the cache.
 CACHED_BYTES = 1 << 22
 
