@@ -631,15 +631,18 @@ def test_every_protocol_is_played_for_what_operations_leave_over(monkeypatch):
     sizes = (overheads.FEW, overheads.MANY)
     assert set(played) == {(protocol, size) for protocol in PROTOCOLS for size in sizes}
     for (protocol, size), rounds in played.items():
-        kinds = {frozenset(one) for one in rounds}
-        if not kinds:
+        if not rounds:
             assert protocol == "ckks"  # its library may be missing
             continue
-        (kind,) = kinds
-        assert {"device", "server", "helper", "around"} <= kind
-        assert ("member" in kind) == bool(find(protocol).has_committee), (protocol, size)
+        parties = {"device", "server", "helper", "around"}
+        parties |= {"member"} if find(protocol).has_committee else set()
+        # Of few devices, all that are in no committee may drop out.
+        complete = [one for one in rounds if "device" in one]
+        assert all({*one} == parties for one in complete), (protocol, size)
+        assert complete or size == overheads.FEW
         # Without operations, all that a party took is left over.
-        assert all(one["device"] > 0 < one["server"] for one in rounds)
+        assert all(one["device"] > 0 for one in complete)
+        assert all(one["server"] > 0 for one in rounds)
         assert all((one["helper"] > 0) == (protocol == "assisted") for one in rounds)
 
 
