@@ -285,7 +285,7 @@ def tell(played: Sequence[Played], known: Calibration) -> None:
     numbers = sorted({one.number for one in played})
     passes = [medians(one for one in played if one.number == number) for number in numbers]
     if len(passes) > 1:
-        each = [one for costs in passes for one in judge(costs, advised)]
+        each = [one for single in passes for one in judge(single, advised)]
         print(f"advised, judged by each pass: {_summary(each)}")
         again = [*measured_again(passes, advised)]
         print(f"measured in one pass, judged by each other one: {_summary(again)}")
