@@ -49,7 +49,7 @@ UPLINKS = (1, 3, 10, 30, 100, 300, 1_000)
 PRIVATE_ROUNDS, DELTA = 20, 1e-5
 # The fewest rounds that give a 95 % interval of the median; one goes before them.
 ROUNDS = 6
-MOST_SECONDS = 80.0
+MOST_SECONDS = 180.0
 
 MEASURED, PREDICTED, REFUSED = "measured", "predicted", "refused"
 
