@@ -29,10 +29,11 @@ _ABOUT = (
     "kept apart; a device's is the mean over devices. Bars are intervals of the median, of at "
     "least 95 %, and those of a ratio of two medians of at least 93.8 %. *Predicted* ones, hollow "
     "in figures, come from the cost model that was calibrated on the same machine, where measuring "
-    f"would take longer than {costs.MOST_SECONDS:g} seconds; their intervals allow for the error "
-    "of nine of ten predictions. *Modelled* seconds are those of a round on dedicated devices and "
-    "links, from measured CPU seconds and bytes ([method.md](method.md)). "
-    "CPU seconds are those of one machine: their ratios carry over to others better than they do.",
+    "would take minutes; their intervals allow for the error of nine of ten predictions. "
+    "*Modelled* seconds are those of a round on dedicated devices and links, from measured CPU "
+    "seconds and bytes ([method.md](method.md)). CPU seconds are those of one machine: their "
+    "ratios carry over to others better than they do, and [artifact.md](artifact.md) says what "
+    "came out of the costs on another machine.",
     "Intervals of CPU seconds, and of their ratios, are those of one launch, and say nothing of "
     "the next ([method.md](method.md), Statistics): other launches found a ratio of 0.60 for 16 "
     "bits, where this one has an interval from 0.61 on. So one launch refutes no such finding; "
