@@ -228,7 +228,7 @@ ARTEFACTS = (
         costs.over("devices", costs.DEVICES, {"dim": costs.DEVICES_DIM}),
         "devices",
         "devices N",
-        12,
+        20,
     ),
     _cost(
         "dim",
@@ -244,7 +244,7 @@ ARTEFACTS = (
         _OVER_DROPOUT,
         "dropout",
         "fraction that drops out",
-        8,
+        15,
         log=False,
     ),
     _cost(
