@@ -32,8 +32,8 @@ _ABOUT = (
     "would take minutes; their intervals allow for the error of nine of ten predictions. "
     "*Modelled* seconds are those of a round on dedicated devices and links, from measured CPU "
     "seconds and bytes ([method.md](method.md)). CPU seconds are those of one machine: their "
-    "ratios carry over to others better than they do, and [artifact.md](artifact.md) says what "
-    "came out of the costs on another machine.",
+    "ratios carry over to others better than they do; [artifact.md](artifact.md) compares them "
+    "with those of another machine.",
     "Intervals of CPU seconds, and of their ratios, are those of one launch, and say nothing of "
     "the next ([method.md](method.md), Statistics): other launches found a ratio of 0.60 for 16 "
     "bits, where this one has an interval from 0.61 on. So one launch refutes no such finding; "
