@@ -4,6 +4,8 @@ import ast
 import dataclasses
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -187,3 +189,20 @@ def test_a_command_that_is_none_is_noticed():
     ):
         with pytest.raises((AssertionError, click.UsageError, HpcflError)):
             test_every_command_can_be_typed(wrong)
+
+
+def test_the_costs_on_another_machine_are_those_that_the_script_prints():
+    script = ROOT / "benchmarks" / "study_again.py"
+    kept = ROOT / "results" / "reproduction"
+    printed = subprocess.run(
+        [sys.executable, script, kept, kept / "again"], capture_output=True, text=True, check=True
+    ).stdout
+    summary = re.compile(r"(\d+) settings: the median is (.+?) times .*?(\d+)% .*?(\d+)% within")
+    (settings, *device), (_, *server) = summary.findall(printed)
+    document = " ".join(DOCUMENT.split())
+    assert f"in the {settings} settings that both have measured" in document
+    assert (
+        "{} times that of the kept ones in the median, within 25 % in {} % of the settings, and "
+        "within a factor of 1.5 in {} %. ".format(*device)
+        + "The server's is {} times, {} % and {} %.".format(*server)
+    ) in document
