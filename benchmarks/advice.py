@@ -39,20 +39,21 @@ import numpy as np
 from hpcfl.advice.advisor import Choice, advise
 from hpcfl.advice.tables import command
 from hpcfl.costmodel.calibration import Calibration, load
+from hpcfl.costmodel.model import DEVICE_WITHIN
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.reader import load as load_run
 
 DIMS = {
-    14: (1_800, 11_000, 65_000, 280_000, 1_200_000),
-    24: (1_300, 8_500, 42_000, 210_000, 900_000),
-    34: (2_200, 13_000, 75_000, 190_000, 750_000),
-    48: (1_100, 6_500, 32_000, 160_000, 480_000),
-    70: (4_500, 19_000, 95_000, 230_000, 420_000),
-    105: (2_800, 12_500, 58_000, 140_000, 300_000),
-    150: (1_400, 7_500, 26_000, 85_000, 180_000),
-    220: (1_700, 5_500, 15_000, 38_000, 110_000),
+    16: (1_500, 9_500, 55_000, 240_000, 1_000_000),
+    28: (1_600, 7_000, 36_000, 175_000, 800_000),
+    40: (2_400, 15_000, 68_000, 210_000, 650_000),
+    56: (1_200, 5_800, 29_000, 130_000, 430_000),
+    80: (3_800, 17_000, 82_000, 200_000, 380_000),
+    120: (2_600, 11_500, 50_000, 125_000, 260_000),
+    170: (1_300, 6_800, 23_000, 75_000, 150_000),
+    240: (1_900, 5_000, 14_000, 34_000, 95_000),
 }
 DROPOUTS = (0.2, 0.0, 0.1, 0.3)  # in turn: every N has all of them
 PAIRS = [(devices, dim) for devices, dims in DIMS.items() for dim in dims]
@@ -135,15 +136,15 @@ def asked_of(size: Size, allowed: str, cost: Cost = COSTS[0]) -> AdviseOptions:
 def measured(run: Run, criterion: str, uplink: float) -> float:
     """Return what a round cost, as `hpcfl advise` means it."""
     kept = run.measured
-    counted = (run.survived & run.ordinary)[kept]
-    if not counted.any():  # all are members of a committee
-        counted = run.survived[kept]
     if criterion == "time":
         link = LinkModel(uplink_mbps=uplink)
         return float(np.median(run.modelled_seconds(link).sum(axis=1)))
     if criterion == "upload":
+        counted = (run.survived & run.ordinary)[kept]
+        if not counted.any():  # all are members of a committee
+            counted = run.survived[kept]
         return float(run.bytes_up[kept].sum(axis=1)[counted].mean())
-    return float(run.cpu_seconds[kept][:, :, :-1].sum(axis=1)[counted].mean())
+    return float(run.cpu_seconds[kept][:, :, :-1].sum(axis=1)[run.survived[kept]].mean())
 
 
 def play(choice: Choice, asked: AdviseOptions, rounds: int, file: Path) -> Run:
@@ -282,6 +283,12 @@ def tell(played: Sequence[Played], known: Calibration) -> None:
         if one.ratio > LIMIT:
             print(f"{one.question}: {one.first} was named, {one.ratio:.3f} times {one.best}")
     print(f"advised, judged by all passes: {_summary(judged)}")
+    missed = {one.question.size for one in judged if one.ratio > LIMIT}
+    print(
+        f"of {len(costs)} sizes, {len(costs) - len(missed)} have no question beyond {LIMIT - 1:.0%}"
+    )
+    for line in errors(costs, known):
+        print(line)
     numbers = sorted({one.number for one in played})
     passes = [medians(one for one in played if one.number == number) for number in numbers]
     if len(passes) > 1:
@@ -289,6 +296,45 @@ def tell(played: Sequence[Played], known: Calibration) -> None:
         print(f"advised, judged by each pass: {_summary(each)}")
         again = [*measured_again(passes, advised)]
         print(f"measured in one pass, judged by each other one: {_summary(again)}")
+
+
+def errors(costs: Costs, known: Calibration) -> Iterator[str]:
+    """Yield in how many cases what `advise` says of its errors holds, for every question of time.
+
+    Of two protocols those are told apart of which one, the first, is predicted to cost so many
+    times less that `advise` does not name the other beside it.
+    """
+    for cost in COSTS:
+        within, ahead, factors = [], [], []
+        for size, allowed in itertools.product(costs, ALLOWED):
+            found = costs[size]
+            advice = advise(asked_of(size, allowed, cost), known)
+            first, *others = advice.choices
+            at = COSTS.index(cost)
+            ahead += [
+                found[first.protocol][at] < found[other.protocol][at]
+                for other in others
+                if other.protocol not in advice.as_good
+            ]
+            # All that whole vectors have to choose from is there among all as well.
+            for choice in advice.choices if allowed == "all" else ():
+                least, most = _ends(choice, cost)
+                within.append(least <= found[choice.protocol][at] <= most)
+                factors.append(found[choice.protocol][at] / choice.cost(cost[0]))
+        low, high = np.quantile(factors, (0.05, 0.95))
+        yield (
+            f"{NAMES[COSTS.index(cost)]}: {np.mean(within):.1%} of {len(within)} within what is "
+            f"said; nine of ten {low:.2f} to {high:.2f} times what is predicted; "
+            f"{np.mean(ahead):.1%} of {len(ahead)} that are told apart"
+        )
+
+
+def _ends(choice: Choice, cost: Cost) -> tuple[float, float]:
+    """Return what nine of ten are said to lie between."""
+    if cost[0] == "time":
+        return choice.prediction.modelled_within
+    least, most = (0.99, 1.01) if cost[0] == "upload" else DEVICE_WITHIN
+    return least * choice.cost(cost[0]), most * choice.cost(cost[0])
 
 
 def _summary(judged: Sequence[Judged]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import decimal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from hpcfl.advice.advisor import ERROR, Advice, Choice
+from hpcfl.advice.advisor import TOLD_APART, Advice, Choice
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.model import EXTRAPOLATED, beyond_checked
+from hpcfl.costmodel.model import DEVICE_WITHIN, EXTRAPOLATED, beyond_checked
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.options.definition import part
 from hpcfl.options.privacy import PrivacyOptions
@@ -15,35 +15,47 @@ from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, label, seconds, size
 from hpcfl.results.linkmodel import LinkModel
 
-_COLUMNS = (
-    label("protocol"),
-    size("bytes_up", "up", "/device"),
-    size("bytes_down", "down", "/device"),
-    seconds("device_cpu_seconds", "device CPU"),
+# So many times as much noise makes training another one.
+MUCH_MORE_NOISE = 1.5
+
+_UP_AND_DOWN = (size("bytes_up", "up", "/device"), size("bytes_down", "down", "/device"))
+_DEVICE, _SERVER = (
+    seconds("mean_cpu_seconds", "device CPU"),
     seconds("server_cpu_seconds", "server CPU"),
-    seconds("modelled_seconds", "round"),
-    size("device_peak_bytes", "device memory"),
-    size("server_peak_bytes", "server memory"),
-    Column("exposed_alone", "exposed alone", format=formats.share),
 )
+# Of parties that only some protocols have.
+_OTHERS = tuple(seconds(f"{party}_cpu_seconds", f"{party} CPU") for party in ("member", "helper"))
+_ROUND = seconds("modelled_seconds", "round")
 
 
 def table(advice: Advice, calibration: Calibration) -> Table:
     """Return the protocols that qualify, best first, and in notes why the others do not."""
-    asked = advice.asked
-    rows = [_row(choice) for choice in advice.choices]
-    return Table(_COLUMNS, rows, _title(asked), [*_notes(advice, calibration)])
-
-
-def _row(choice: Choice) -> list[object]:
-    found = choice.prediction
-    return [
-        choice.protocol,
-        *(found.total(one.name) for one in _COLUMNS[1:6]),
-        found.device_peak_bytes,
-        found.server_peak_bytes,
-        choice.exposed_alone,
+    choices = advice.choices
+    others = [one for one in _OTHERS if any(made.prediction.total(one.name) for made in choices)]
+    totals = (*_UP_AND_DOWN, _DEVICE, *others, _SERVER, _ROUND)
+    columns = [
+        label("protocol"),
+        *totals,
+        seconds("least_modelled_seconds", "from"),
+        seconds("most_modelled_seconds", "to"),
+        size("device_peak_bytes", "device memory"),
+        size("server_peak_bytes", "server memory"),
+        Column("exposed_alone", "exposed alone", format=formats.share),
+        *[Column("noise_in_sum", "noise in a sum", format=formats.number)]
+        * (advice.asked.epsilon is not None),
     ]
+    rows = [[choice.protocol, *_row(choice, totals)][: len(columns)] for choice in choices]
+    return Table(columns, rows, _title(advice.asked), [*_notes(advice, calibration)])
+
+
+def _row(choice: Choice, totals: Sequence[Column]) -> Iterator[object]:
+    found = choice.prediction
+    for one in totals:
+        # Without members or helpers there is no such party.
+        yield found.total(one.name) or (None if one in _OTHERS else 0.0)
+    yield from found.modelled_within
+    yield from (found.device_peak_bytes, found.server_peak_bytes)
+    yield from (choice.exposed_alone, choice.noise_in_sum)
 
 
 def _title(asked: AdviseOptions) -> str:
@@ -62,15 +74,20 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
     else:
         yield "no protocol qualifies"
     if advice.as_good:
-        yield f"not told from it by the predictions' error: {', '.join(advice.as_good)}"
+        yield f"predictions do not tell these from it: {', '.join(advice.as_good)}"
     yield (
-        f"round: on devices of their own, {part(asked, LinkModel)}; nine of ten are within "
-        f"{100 * ERROR:g} % of it; CPU seconds are those of the calibrated machine "
-        f"({calibration.about.get('cpu_model', '?')})"
+        f"round: on devices of their own, {part(asked, LinkModel)}; nine of ten rounds that were "
+        "measured, none of them with noise or against a server that cheats, lay between from and to"
     )
-    for choice in advice.choices:
-        if choice.noise_multiplier is not None:
-            yield f"{choice.protocol}: noise multiplier {choice.noise_multiplier:.4g}"
+    least, most = DEVICE_WITHIN
+    yield (
+        f"device CPU: the mean over all devices, on a machine like the calibrated one "
+        f"({calibration.about.get('cpu_model', '?')}); nine of ten that were measured lay between "
+        f"{least:g} and {most:g} times what was predicted"
+    )
+    yield from _about_members(advice)
+    if asked.epsilon is not None:
+        yield from _about_noise(advice)
     for choice in advice.choices:
         yield from (f"{choice.protocol}: {clause}" for clause in choice.left_out)
     if beyond_checked(asked.devices, asked.dim):
@@ -79,6 +96,34 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
         yield "costs are those against a curious server: signatures and agreement come to them"
     for refusal in advice.refusals:
         yield f"not {refusal.protocol}: {refusal.reason}"
+
+
+def _about_members(advice: Advice) -> Iterator[str]:
+    """Yield by how much more members of committees compute than the mean device."""
+    for choice in advice.choices:
+        mean, member = (
+            choice.prediction.total(f"{which}_cpu_seconds") for which in ("mean", "member")
+        )
+        if member > TOLD_APART * mean:
+            yield f"{choice.protocol}: a member computes {member / mean:.2g} times the mean device"
+
+
+def _about_noise(advice: Advice) -> Iterator[str]:
+    """Yield how much noise the sums have, and which have more than others."""
+    for choice in advice.choices:
+        yield f"{choice.protocol}: noise multiplier {choice.noise_multiplier:.4g}"
+    yield (
+        "noise in a sum: its standard deviation on a coordinate, in units of the norm to which "
+        "updates are clipped"
+    )
+    noises = [choice.noise_in_sum for choice in advice.choices if choice.noise_in_sum is not None]
+    first, least = advice.choices[0].noise_in_sum if noises else None, min(noises, default=0.0)
+    if first is not None and first > MUCH_MORE_NOISE * least:
+        best = next(one.protocol for one in advice.choices if one.noise_in_sum == least)
+        yield (
+            f"warning: {advice.choices[0].protocol} costs least, and its sums have "
+            f"{first / least:.2g} times the noise of those of {best}: take the noise into account"
+        )
 
 
 def command(choice: Choice, asked: AdviseOptions) -> str:

@@ -117,6 +117,8 @@ def command(
         raise UsageError("--kept runs nothing: leave --again and --scale out")
     if plot is None and size is not None:
         raise UsageError("--size is given, and has no meaning without --plot: leave it out")
+    if document is not None and document.suffix != ".md":
+        raise UsageError(f"--document is {document}: the page is Markdown, so name a file *.md")
     frame = framed(size or "page")
     world = connect()
     wanted = (

@@ -15,7 +15,7 @@ from hpcfl.options.shared import CommonOptions, LinkOptions, ProtocolOptions
 CRITERIA = {
     "time": "modelled_seconds",
     "upload": "bytes_up",
-    "device-cpu": "device_cpu_seconds",
+    "device-cpu": "mean_cpu_seconds",
 }
 # What a map can have on its upright axis; the other one is d.
 AXES = ("devices", "uplink-mbps")

@@ -323,7 +323,8 @@ def _whole(value: Any) -> int:
 def _number(value: Any) -> float:
     if isinstance(value, bool):
         raise TypeError
-    return float(value)
+    # A third is said exactly so, as gamma often is.
+    return float(_fraction(value) if isinstance(value, str) and "/" in value else value)
 
 
 def _fraction(value: Any) -> Fraction:

@@ -166,7 +166,7 @@ def bytes_scale(values: Iterable[Any]) -> tuple[str, Format]:
         return "B", count
     size, unit = _byte_unit(largest)
     if smallest < _SMALL * size:
-        return "", _own_bytes
+        return "", amount
     return unit, lambda value: _plain(None if value is None else value / size, 4)
 
 
@@ -175,7 +175,8 @@ def _own_time(value: float | None) -> str:
     return f"{milliseconds(value)} ms" if small else time(value)
 
 
-def _own_bytes(value: float | None) -> str:
+def amount(value: float | None) -> str:
+    """Return a number of bytes with four digits, in B, MB, GB or TB."""
     if value is None or not has_value(value):
         return NOTHING
     size, unit = _byte_unit(value)

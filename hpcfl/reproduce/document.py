@@ -44,7 +44,8 @@ def state(artefact: Artefact, store: Store) -> str:
     found = store.results(artefact)
     if found is not None:
         scale, results = found
-        return f"run ({artefact.scales[scale].what}): {tally(store.compare(artefact, results))}"
+        done = _what_was_run(artefact, scale, store)
+        return f"run ({done}): {tally(store.compare(artefact, results))}"
     finished = store.finished(artefact)
     begun = {name: count for name, count in finished.items() if count}
     if begun:

@@ -142,6 +142,29 @@ def test_no_training_makes_a_factor_that_the_protocols_and_rounds_do_not_enclose
     assert "by formula 1.2 x is out of reach with any other time" in why_time("figure-6", runs)
 
 
+@pytest.mark.parametrize(
+    ("sparse_seconds", "verdict"), [(50.0, DIFFERS), (5 / 6 * 100, MATCHES), (None, UNDECIDED)]
+)
+def test_a_modelled_time_is_judged_by_its_interval(sparse_seconds, verdict):
+    """The paper has 1.2: here it is 2.0 and 1.2 with three seeds, and 2.0 with one."""
+    results = [
+        Result(run.setting, run.found | {"bytes_up_total": 1.0})
+        for seed in range(3 if sparse_seconds else 1)
+        for name, seconds in (("secagg", 100.0 + seed), ("sparse", (sparse_seconds or 50) + seed))
+        for like in [{"seed": seed, "devices": 100, "partition": "shards"}]
+        for run in [run_of(name, 10, modelled_seconds=seconds, **like)]
+    ]
+
+    (line,) = (
+        one
+        for one in ARTEFACTS["sparse-secagg/figure-6"].lines(results)
+        if one.what.endswith("modelled time") and one.paper
+    )
+
+    assert line.verdict == verdict
+    assert (verdict == DIFFERS) == ("how long its devices trained" in line.evidence)
+
+
 def test_readings_are_shown_where_rounds_were_played():
     training = [run_of("secagg", 5), run_of("sparse", 5)]
     runs = paired(training)

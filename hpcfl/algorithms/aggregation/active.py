@@ -60,6 +60,7 @@ from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.shared import RoundOptions
+from hpcfl.report.formats import counted
 
 CHECK = "consistency_check"
 SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
@@ -423,8 +424,9 @@ class ActiveSecAgg(SecAgg):
         return [
             *super().promises(),
             Certain(
-                f"a server that cheats, together with up to {self.tolerated} devices, gets the sum "
-                f"of one set of survivors or none: of at least {threshold} devices, at least "
+                f"a server that cheats, together with up to "
+                f"{counted(self.tolerated, 'device')}, gets the sum of one set of survivors or "
+                f"none: of at least {threshold} devices, at least "
                 f"{threshold - self.tolerated} of them honest. It chooses who is in it"
             ),
         ]

@@ -26,6 +26,7 @@ from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.threat import Threat
+from hpcfl.report.formats import counted
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
@@ -976,8 +977,9 @@ class NoiseInSum(Promise):
     @property
     def claim(self) -> str:
         return (
-            f"the noise of at least {self.honest} honest devices is in every sum, of which "
-            f"{self.colluding} may collude: devices help with no sum of fewer"
+            f"every sum holds the noise of at least {counted(self.honest, 'honest device')}, and "
+            f"{counted(self.colluding, 'other device')} in it may collude: devices help with no "
+            "sum of fewer"
         )
 
     @property

@@ -64,6 +64,7 @@ from hpcfl.privacy.masking import InCohorts, check_alpha, largest_degree, ring_d
 from hpcfl.privacy.population import Population
 from hpcfl.privacy.ring import log2
 from hpcfl.privacy.threat import Threat
+from hpcfl.report.formats import counted
 
 Value = TypeVar("Value", bound=np.generic)
 # Places that are dealt at once, in the cache.
@@ -199,9 +200,9 @@ class Floor(Promise):
             chance = below_floor(self.threat, self.size, 2)
             return (
                 f"{cohort}; how many of them are honest and survive is not promised: should "
-                f"{self.threat} collude and up to {self.threat.dropped} others drop out, one of "
-                f"the {devices} cohorts has fewer than 2 with a probability of up to {chance:.2g} "
-                "(--min-cohort)"
+                f"{self.threat} collude and up to {counted(self.threat.dropped, 'other')} drop "
+                f"out, one of the {devices} cohorts has fewer than 2 with a probability of up to "
+                f"{chance:.2g} (--min-cohort)"
             )
         return (
             f"{cohort}, of which at least {self.least} survive, or devices refuse to unmask. "
@@ -377,8 +378,8 @@ def _counts(flags: NDArray[Any], size: int) -> NDArray[np.int64]:
 
     Each device needs that of a stretch twice as long: no work may grow with its square.
     """
-    counted = np.cumsum(np.append(0, flags), dtype=np.int64)
-    return counted[size:] - counted[:-size]
+    before = np.cumsum(np.append(0, flags), dtype=np.int64)
+    return before[size:] - before[:-size]
 
 
 def _windows(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:

@@ -41,7 +41,7 @@ def _told(found: Mapping[str, Any]) -> str:
         for name in ("device_cpu_seconds", "server_cpu_seconds")
         if name in found
     )
-    sent = formats.size(found["bytes_up"])
+    sent = formats.amount(found["bytes_up"])
     return f"{sent} up, CPU {device} device, {server} server ({found['state']})"
 
 

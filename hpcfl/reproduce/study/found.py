@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from statistics import mean
 from typing import Any, NamedTuple
 
-from hpcfl.advice.advisor import ERROR
 from hpcfl.algorithms.aggregation import find
+from hpcfl.costmodel.model import COMPUTING_WITHIN, DEVICE_WITHIN
 from hpcfl.reproduce.artefact import Result, key
 from hpcfl.reproduce.statistics import half_width
 from hpcfl.reproduce.study import costs
@@ -66,7 +66,8 @@ class Costs:
         found = self.at(name, **changes)
         figure = spread(found[what])
         if found["state"] == costs.PREDICTED:
-            return Estimate(figure.value, figure.low / (1 + ERROR), figure.high * (1 + ERROR))
+            least, most = DEVICE_WITHIN if what == "device_cpu_seconds" else COMPUTING_WITHIN
+            return Estimate(figure.value, figure.low * least, figure.high * most)
         return figure
 
 
