@@ -31,7 +31,7 @@ REPRODUCED = {
     "queries": ("table-1", *(f"figure-{number}" for number in (1, 3, 5, 7, 2, 4, 6, 8))),
     "study": (
         *("devices", "dim", "dropout", "alpha", "bits", "links", "real-links"),
-        *("hidden", "noise", "epsilon-cost", "epsilon"),
+        *("hidden", "noise", "epsilon-cost", "central-noise", "epsilon"),
         *(f"training-{model}-{how}" for model in ("2nn", "mnist-cnn") for how in ("iid", "shards")),
     ),
 }

@@ -54,6 +54,11 @@ class Store:
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
         outputs.write(self.path, outputs.FINDINGS, f'{{"results": [\n{lines}\n]}}\n')
 
+    def version(self, setting: Setting) -> str | None:
+        """Return the commit of the version that has run a setting, as far as it is known."""
+        found = self._entries[key(setting)].get("git_commit")
+        return found if isinstance(found, str) else None
+
     def results(self, artefact: Artefact) -> tuple[str, list[Result]] | None:
         """Return the best scale that was run to its end, and what was found; None for none.
 

@@ -16,6 +16,7 @@ import math
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from hpcfl.errors import MissingPackageError, UsageError
 from hpcfl.privacy.accounting.guarantee import check_delta
@@ -73,14 +74,14 @@ def rdp_epsilon(rho: float, delta: float) -> float:
     optimize = scipy("optimize")
     log_delta = math.log(delta)
 
-    def epsilon(u: float) -> float:  # at alpha = 1 + exp(u)
-        excess = math.exp(u)
-        log_alpha = math.log1p(excess)
+    def epsilon(u: Any) -> Any:  # at alpha = 1 + exp(u)
+        excess = np.exp(u)
+        log_alpha = np.log1p(excess)
         return rho * (1 + excess) + u - log_alpha - (log_delta + log_alpha) / excess
 
     # A coarse grid finds the valley; any alpha gives a valid bound.
     grid = np.linspace(-20, 20, 201) + math.log(math.sqrt(-log_delta / rho))
-    best = grid[int(np.argmin([epsilon(u) for u in np.clip(grid, -300, 300)]))]
+    best = grid[int(np.argmin(epsilon(np.clip(grid, -300, 300))))]
     found = optimize.minimize_scalar(
         epsilon, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-10}
     )

@@ -162,6 +162,33 @@ def _accuracies(results: Sequence[Result]) -> list[Line]:
     ]
 
 
+def _central_lines(results: Sequence[Result]) -> list[Line]:
+    """Return what a trusted server's noise takes, beside its round without."""
+    return [
+        Line(
+            f"d = {one.setting['dim']:,}",
+            "",
+            f"noise {formats.time(noise.value)}, the rest of its round {formats.time(rest.value)}",
+            SHOWN,
+        )
+        for one in results
+        for noise, rest in [[spread(one.found[name]) for name in _CENTRAL]]
+    ]
+
+
+_CENTRAL = {"noise_cpu_seconds": "noise", "server_cpu_seconds": "the rest of its round"}
+
+
+def _central_panels(results: Sequence[Result]) -> list[Panel]:
+    dims = [one.setting["dim"] for one in results]
+    curves, intervals = {}, {}
+    for name, title in _CENTRAL.items():
+        figures = [spread(one.found[name]) for one in results]
+        curves[title] = dims, [figure.value for figure in figures]
+        intervals[title] = [(figure.low, figure.high) for figure in figures]
+    return [Panel("", "length d", "CPU of the server, s", curves, True, True, intervals)]
+
+
 def _way_of(result: Result) -> privacy.Way:
     aggregate = result.setting["aggregate"]
     return next(way for way in privacy.WAYS if way.aggregate == aggregate)
@@ -307,6 +334,14 @@ ARTEFACTS = (
         "epsilon",
         f"proven epsilon, delta {costs.DELTA:g}",
         25,
+    ),
+    Artefact(
+        "study/central-noise",
+        f"The noise of a trusted server, over the length of vectors, N = {costs.DIMS_DEVICES}",
+        {"paper": Scale("the study's scale", privacy.central_settings(), 1)},
+        privacy.central_noise,
+        _central_lines,
+        _central_panels,
     ),
     Artefact(
         "study/epsilon",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -43,6 +43,7 @@ class Evidence:
     trained: dict[str, list[Result]]  # by the names of tasks
     accuracies: list[Result]  # of training with noise
     linked: list[Result]  # of rounds over shaped links
+    central: list[Result] = field(default_factory=list)  # of a trusted server's noise
 
 
 def findings(evidence: Evidence) -> list[Finding]:
@@ -264,7 +265,8 @@ def _bytes_to_target(evidence: Evidence) -> Finding:
 
 # What all tasks have in common.
 _TRAINING = (
-    f"MNIST, N = {training.DEVICES}, {_DROP_OUT}, alpha = {costs.ALPHA:g}, five local epochs, "
+    f"MNIST, the CNN with a tenth of it, N = {training.DEVICES}, {_DROP_OUT}, "
+    f"alpha = {costs.ALPHA:g}, five local epochs, "
     f"{len(training.SEEDS)} seeds"
 )
 
@@ -401,13 +403,15 @@ def _links(evidence: Evidence) -> Finding:
     when = "".join(f" The first one changes between {a} and {b} Mbit/s." for a, b in switched)
     slowest, fastest = (first[rate][0] for rate in (costs.UPLINKS[0], costs.UPLINKS[-1]))
     return Finding(
-        f"The shortest round, as modelled, is that of {slowest} at 1 Mbit/s and of {fastest} at "
-        "1 Gbit/s",
+        f"The shortest round, as modelled, is that of {slowest} at 1 Mbit/s and, on this machine, "
+        f"of {fastest} at 1 Gbit/s",
         f"{_BASE}, alpha = {costs.ALPHA:g} in `common`",
         "The shortest round, modelled from measured CPU seconds and bytes, among protocols that "
-        f"hide all values and need no helper: {'; '.join(parts)}.{when}",
+        f"hide all values and need no helper: {'; '.join(parts)}.{when} On fast links the "
+        "machine decides, too: [artifact.md](artifact.md) has one on which another one is first.",
         ("links",),
-        "a round on real links of that rate in which another one is shorter",
+        "a round on real links of that rate, with devices as fast as these, in which another one "
+        "is shorter",
     )
 
 
@@ -499,11 +503,27 @@ def _noise(evidence: Evidence) -> Finding:
         f"{counted(costs.PRIVATE_ROUNDS, 'round')}, {len(training.SEEDS)} seeds",
         f"With discrete Gaussian noise a device of `secagg` takes {cost} times the CPU seconds"
         f"{''.join(f', of {other}' for other in others)}. `secagg` sends {sent:.4f} times the "
-        "bytes. What the noise of a trusted server costs it was not measured. Accuracy against "
-        "that of DP-FedAvg whose trusted server adds the noise, at the same proven epsilon: "
-        f"{'; '.join(parts)}.",
-        ("noise", "epsilon"),
+        f"bytes. {_of_trusted_server(evidence)}Accuracy against that of DP-FedAvg whose trusted "
+        f"server adds the noise, at the same proven epsilon: {'; '.join(parts)}.",
+        ("noise", "epsilon", *["central-noise"] * bool(evidence.central)),
         f"accuracies whose interval does not overlap with this one, or {_LAUNCHES}",
+    )
+
+
+def _of_trusted_server(evidence: Evidence) -> str:
+    """Return what its noise costs a trusted server, over the rest of its work."""
+    told = []
+    for one in evidence.central:
+        noise, rest = (
+            spread(one.found[name]) for name in ("noise_cpu_seconds", "server_cpu_seconds")
+        )
+        ratio = Estimate(noise.value / rest.value, noise.low / rest.high, noise.high / rest.low)
+        told.append(f"{ratio} (d = {one.setting['dim']:,})")
+    if not told:
+        return ""
+    return (
+        f"A trusted server draws its noise in {', '.join(told)} times the CPU seconds that it "
+        f"takes for the rest of a round of `fedavg` with N = {costs.DIMS_DEVICES}. "
     )
 
 

@@ -7,15 +7,21 @@ sum of whole vectors.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.options.bench import DP_FEDAVG
+from hpcfl.options.training import TrainOptions
 from hpcfl.reproduce import seeds
 from hpcfl.reproduce.artefact import Context, Setting
 from hpcfl.reproduce.study import costs
+from hpcfl.training.build import planned_algorithm
 
 SEEDS = range(5)
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
@@ -55,6 +61,37 @@ def epsilon_settings() -> list[Setting]:
     able = ["fedavg", *filter(costs.carries_noise, PROTOCOLS)]
     settings = costs.settings_of(costs.BASE, among=able)
     return [{**one, "epsilon": epsilon} for one, epsilon in product(settings, EPSILONS)]
+
+
+def central_settings() -> list[Setting]:
+    """Return rounds of a trusted server, over the length of vectors."""
+    return [
+        {"noise": "central", **costs.BASE, "devices": costs.DIMS_DEVICES, "dim": dim}
+        for dim in costs.DIMS
+    ]
+
+
+def central_noise(setting: Setting, context: Context) -> Mapping[str, Any]:
+    """Measure what a trusted server's noise takes, and its round without; every rank calls this.
+
+    How much noise it is makes no difference.
+    """
+    sizes = {name: setting[name] for name in costs.BASE}
+    found = costs.run({"protocol": "fedavg", **sizes}, context)
+    if not found:
+        return {}
+    asked = TrainOptions(DP_FEDAVG, aggregate="fedavg", noise="central", noise_multiplier=1.0)
+    algorithm = planned_algorithm(asked, sizes["devices"], sizes["dim"])
+    assert isinstance(algorithm, PrivateAlgorithm)
+    seconds = []
+    for index in range(1 + costs.ROUNDS):
+        start = time.thread_time()
+        algorithm.noise(index, sizes["devices"]).gaussian(sizes["dim"], algorithm.sigma)
+        seconds.append(time.thread_time() - start)
+    return {
+        "noise_cpu_seconds": costs.spread_of(np.array(seconds[1:])),
+        "server_cpu_seconds": found["server_cpu_seconds"],
+    }
 
 
 def training_settings() -> list[Setting]:
