@@ -38,7 +38,8 @@ _ABOUT = (
     "the next ([method.md](method.md), Statistics): other launches found a ratio of 0.60 for 16 "
     "bits, where this one has an interval from 0.61 on. So one launch refutes no such finding; "
     "three do, if the median of their ratios lies more than 25 % beyond the interval: below 0.75 "
-    "times its lower end, or above 1.25 times its upper end. Within 25 %, ratios count as the same in [artifact.md](artifact.md), too.",
+    "times its lower end, or above 1.25 times its upper end. Within 25 %, ratios count as the same "
+    "in [artifact.md](artifact.md), too.",
     f"*Run it* runs the parts that a finding rests on again, into the folder {findings.AGAIN}; "
     "give each launch a folder of its own. Then `hpcfl reproduce study --kept --output "
     f"{findings.AGAIN} --document {findings.AGAIN}/study.md` writes a page like this one, with the "
