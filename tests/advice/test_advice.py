@@ -240,6 +240,16 @@ def test_costs_are_those_that_predict_prints(tmp_path, monkeypatch):
             assert one["costs"][criterion] == pytest.approx(found["total"][figure])
 
 
+def test_a_number_may_be_said_as_a_fraction(tmp_path):
+    KNOWN.save(tmp_path / "known.json")
+    asked = ("--calibration", tmp_path / "known.json", "--dim", 1000, "--json")
+    done = hpcfl("advise", "--gamma", "1/3", *asked)
+
+    assert json.loads(done.stdout)["asked"]["gamma"] == 1 / 3
+    for wrong in ("1/0", "1/", "a/3"):
+        assert f"--gamma is {wrong!r}" in refusal("advise", "--gamma", wrong)
+
+
 def test_what_is_to_be_least_is_for_and_by_its_earlier_name_that_is_said(tmp_path):
     KNOWN.save(tmp_path / "known.json")
     done = hpcfl("advise", "--for", "upload", "--calibration", tmp_path / "known.json", "--json")

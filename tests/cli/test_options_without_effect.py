@@ -176,6 +176,9 @@ def test_a_label_of_no_run_and_another_run_of_nothing_are_refused(folder, monkey
     for option in (["--again"], ["--scale", "small"]):
         asked = hpcfl("reproduce", "--document", "x.md", *option)
         assert "name a table or figure" in asked.stderr
+    page = hpcfl("reproduce", "--document", "x.txt")
+    assert page.returncode == 2
+    assert "name a file *.md" in page.stderr
 
 
 def test_nothing_is_typed_in_vain_beside_what_shows_something_and_stops(folder, monkeypatch):

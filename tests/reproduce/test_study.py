@@ -22,7 +22,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.training import TrainOptions
 from hpcfl.reproduce.artefact import Context, Result
 from hpcfl.reproduce.store import Store
-from hpcfl.reproduce.study import artefacts, costs, findings, page, training
+from hpcfl.reproduce.study import artefacts, costs, findings, page, privacy, training
 from hpcfl.reproduce.study.found import Costs, Estimate, Missing, mean_of
 from hpcfl.training.build import planned_algorithm
 
@@ -224,7 +224,10 @@ def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
     (narrow,) = [says for name, says in told.items() if name.startswith(title)]
     assert "with 16 bits 1 [0.818, 1.22] times, with 20 bits 1 [" in narrow
     settings = {finding.title: finding.where for finding in findings.findings(after)}
-    assert all(re.match(r"(N =|d =|MNIST, N =) [\d,]+", where) for where in settings.values())
+    assert all(
+        re.match(r"(N =|d =|MNIST, the CNN with a tenth of it, N =) [\d,]+", where)
+        for where in settings.values()
+    )
     title = "For an epsilon of 1 to 8 SecAgg takes 16 bits a value, and 1.10 times the noise of a"
     noise = told[f"{title} trusted server"]
     assert "`secagg` 0.008 MB (16 bits); " in noise
@@ -249,6 +252,45 @@ def test_sentences_say_what_was_found_and_nothing_of_what_was_not():
     title = "At 10 Mbit/s, rounds on real links take 2.00 times what is modelled"
     assert "10 Mbit/s 2.00 (1.50 to 3.00)" in told[title]
     assert findings.missing(before) == findings.missing(after) + 4
+
+
+def test_a_trusted_servers_noise_is_measured_and_told_beside_the_rest_of_its_round(context):
+    settings = privacy.central_settings()
+    small = {**settings[0], "devices": 3, "dim": 2_000}
+    found = privacy.central_noise(small, context)
+
+    assert [one["dim"] for one in settings] == [*costs.DIMS]
+    for name in ("noise_cpu_seconds", "server_cpu_seconds"):
+        median, low, high = found[name]
+        assert 0 < low <= median <= high < 1
+    figures = {"noise_cpu_seconds": [3.0, 2.0, 4.0], "server_cpu_seconds": [6.0, 5.0, 8.0]}
+    rounds = Costs(_all_costs(lambda name: 1_000))
+    accuracies = [
+        Result(one, {"last_accuracy": [0.8, 0.81]}) for one in privacy.training_settings()
+    ]
+    central = [Result(settings[0], figures)]
+    for of_server, told in ((central, True), ([], False)):
+        evidence = findings.Evidence(rounds, {}, accuracies, [], of_server)
+        (says,) = (
+            one for one in findings.findings(evidence) if "devices add themselves" in one.title
+        )
+        sentence = "draws its noise in 0.5 [0.25, 0.8] (d = 10,000) times the CPU seconds"
+        assert (sentence in says.says) == told
+        assert ("central-noise" in says.parts) == told
+
+
+@pytest.mark.parametrize("commit", [page._COUNTED_ONE_BY_ONE, "another"])
+def test_what_an_earlier_count_predicted_is_marked(tmp_path, commit):
+    store = Store(tmp_path, "study")
+    (links,) = (one for one in artefacts.ARTEFACTS if one.id == "study/links")
+    for setting in links.scales["paper"].settings:
+        found = {**_round(1.0, 1.0, 1.0), "state": costs.PREDICTED}
+        store.add(setting, found, {"git_commit": commit})
+
+    tables = {part.artefact.id: part.table for part in page._parts(store)}
+
+    marked = any("are of an earlier version" in note for note in tables["study/links"].notes)
+    assert marked == (commit == page._COUNTED_ONE_BY_ONE)
 
 
 def test_runs_that_did_not_reach_the_accuracy_are_no_rounds_to_it():

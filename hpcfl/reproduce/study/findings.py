@@ -578,7 +578,9 @@ def _room_for_noise(evidence: Evidence) -> Finding:
 
 
 def _between(values: Sequence[float]) -> str:
-    """Return the ends of what values are, or the one that they are."""
+    """Return the ends of what values are, or the one that they are; Missing without any."""
+    if not values:
+        raise Missing("nothing was measured")
     ends = [
         f"{one}" if isinstance(one, int) else f"{one:#.3g}" for one in (min(values), max(values))
     ]
