@@ -33,6 +33,7 @@ def table(advice: Advice, calibration: Calibration) -> Table:
     choices = advice.choices
     others = [one for one in _OTHERS if any(made.prediction.total(one.name) for made in choices)]
     totals = (*_UP_AND_DOWN, _DEVICE, *others, _SERVER, _ROUND)
+    noisy = advice.asked.epsilon is not None
     columns = [
         label("protocol"),
         *totals,
@@ -41,21 +42,22 @@ def table(advice: Advice, calibration: Calibration) -> Table:
         size("device_peak_bytes", "device memory"),
         size("server_peak_bytes", "server memory"),
         Column("exposed_alone", "exposed alone", format=formats.share),
-        *[Column("noise_in_sum", "noise in a sum", format=formats.number)]
-        * (advice.asked.epsilon is not None),
+        *([Column("noise_in_sum", "noise in a sum", format=formats.number)] if noisy else []),
     ]
-    rows = [[choice.protocol, *_row(choice, totals)][: len(columns)] for choice in choices]
+    rows = [
+        [*_row(choice, totals), *([choice.noise_in_sum] if noisy else [])] for choice in choices
+    ]
     return Table(columns, rows, _title(advice.asked), [*_notes(advice, calibration)])
 
 
 def _row(choice: Choice, totals: Sequence[Column]) -> Iterator[object]:
     found = choice.prediction
+    yield choice.protocol
     for one in totals:
         # Without members or helpers there is no such party.
         yield found.total(one.name) or (None if one in _OTHERS else 0.0)
     yield from found.modelled_within
-    yield from (found.device_peak_bytes, found.server_peak_bytes)
-    yield from (choice.exposed_alone, choice.noise_in_sum)
+    yield from (found.device_peak_bytes, found.server_peak_bytes, choice.exposed_alone)
 
 
 def _title(asked: AdviseOptions) -> str:
@@ -116,14 +118,15 @@ def _about_noise(advice: Advice) -> Iterator[str]:
         "noise in a sum: its standard deviation on a coordinate, in units of the norm to which "
         "updates are clipped"
     )
-    noises = [choice.noise_in_sum for choice in advice.choices if choice.noise_in_sum is not None]
-    first, least = advice.choices[0].noise_in_sum if noises else None, min(noises, default=0.0)
-    if first is not None and first > MUCH_MORE_NOISE * least:
-        best = next(one.protocol for one in advice.choices if one.noise_in_sum == least)
-        yield (
-            f"warning: {advice.choices[0].protocol} costs least, and its sums have "
-            f"{first / least:.2g} times the noise of those of {best}: take the noise into account"
-        )
+    noises = {one.protocol: one.noise_in_sum for one in advice.choices if one.noise_in_sum}
+    if noises:
+        first, quietest = advice.choices[0].protocol, min(noises, key=noises.__getitem__)
+        more = noises[first] / noises[quietest]
+        if more > MUCH_MORE_NOISE:
+            yield (
+                f"warning: {first} costs least, and its sums have {more:.2g} times the noise of "
+                f"those of {quietest}: take the noise into account"
+            )
 
 
 def command(choice: Choice, asked: AdviseOptions) -> str:
