@@ -41,7 +41,7 @@ SUMMED = (
 # In nine of ten rounds, of 40 sizes that nothing was fitted to, what was measured lay between so
 # many times what was predicted (docs/advice.md, "How good it is"): a device's CPU time, and all of
 # the computing that a modelled round waits for.
-DEVICE_WITHIN, COMPUTING_WITHIN = (0.75, 1.2), (0.8, 1.5)
+DEVICE_WITHIN, COMPUTING_WITHIN = (0.75, 1.25), (0.8, 1.6)
 
 # The largest rounds of benchmarks/prediction.py.
 CHECKED_DEVICES, CHECKED_DIM = 100, 2_000_000

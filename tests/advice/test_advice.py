@@ -207,9 +207,7 @@ def test_what_is_promised_of_errors_holds_for_the_rounds_that_are_kept():
             taken[choice.protocol] = seconds
             least, most = choice.prediction.modelled_within
             within["time"].append(least <= seconds <= most)
-            # What is kept is of devices that are in no committee.
-            device = choice.prediction.total("device_cpu_seconds")
-            low, high = (factor * device for factor in DEVICE_WITHIN)
+            low, high = (factor * choice.cost("device-cpu") for factor in DEVICE_WITHIN)
             cpu = median(float(row["device-cpu"]) for row in found)
             within["device-cpu"].append(low <= cpu <= high)
         first, *others = choices
