@@ -162,6 +162,9 @@ def _accuracies(results: Sequence[Result]) -> list[Line]:
     ]
 
 
+_CENTRAL = {"noise_cpu_seconds": "noise", "server_cpu_seconds": "the rest of its round"}
+
+
 def _central_lines(results: Sequence[Result]) -> list[Line]:
     """Return what a trusted server's noise takes, beside its round without."""
     return [
@@ -174,9 +177,6 @@ def _central_lines(results: Sequence[Result]) -> list[Line]:
         for one in results
         for noise, rest in [[spread(one.found[name]) for name in _CENTRAL]]
     ]
-
-
-_CENTRAL = {"noise_cpu_seconds": "noise", "server_cpu_seconds": "the rest of its round"}
 
 
 def _central_panels(results: Sequence[Result]) -> list[Panel]:
