@@ -28,7 +28,8 @@ def ratios(folder: Path, name: str) -> dict[str, tuple[Setting, float]]:
     found: dict[str, tuple[Setting, dict[str, Any]]] = {}
     for entry in json.loads((folder / "study.json").read_text())["results"]:
         setting = entry["setting"]
-        if costs.BASE.keys() <= setting.keys() and entry["found"]["state"] == costs.MEASURED:
+        rounds = {"protocol", *costs.BASE} <= setting.keys()
+        if rounds and entry["found"]["state"] == costs.MEASURED:
             found[key(setting)] = setting, entry["found"]
     ratio = {}
     for text, (setting, values) in found.items():

@@ -162,7 +162,7 @@ def test_a_modelled_time_is_judged_by_its_interval(sparse_seconds, verdict):
     )
 
     assert line.verdict == verdict
-    assert (verdict == DIFFERS) == ("how long its devices trained" in line.evidence)
+    assert (verdict == DIFFERS) == ("how long its devices trained" in line.why)
 
 
 def test_readings_are_shown_where_rounds_were_played():

@@ -208,7 +208,7 @@ def noise(generator):
     protocol.add_noise(IntegerNoise(3, bytes(16)))
     colluding = exceeded_seldom(plan.among(plan.devices), plan.failure)
     there = max(1, plan.devices - plan.gone - colluding)
-    count = int(said(r"the noise of at least (\d+) honest devices", protocol))
+    count = int(said(r"the noise of at least (\d+) honest device", protocol))
     return [f"the noise of {count} is promised, and {there} may be there" if count > there else ""]
 
 
