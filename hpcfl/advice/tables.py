@@ -83,7 +83,7 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
     )
     least, most = DEVICE_WITHIN
     yield (
-        f"device CPU: the mean over all devices, on a machine like the calibrated one "
+        "device CPU: the mean over all devices, on a machine like the calibrated one "
         f"({calibration.about.get('cpu_model', '?')}); nine of ten that were measured lay between "
         f"{least:g} and {most:g} times what was predicted"
     )

@@ -105,7 +105,7 @@ class Prediction:
 
     @property
     def modelled_within(self) -> tuple[float, float]:
-        """Between what the seconds of a modelled round are in nine of ten: bytes are exact."""
+        """The range in which nine of ten modelled rounds lie, in seconds: bytes are exact."""
         seconds = self.total("modelled_seconds")
         computing = seconds * (1 - self.shares["links"])
         least, most = (seconds + computing * (factor - 1) for factor in COMPUTING_WITHIN)

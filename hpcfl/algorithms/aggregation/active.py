@@ -424,7 +424,7 @@ class ActiveSecAgg(SecAgg):
         return [
             *super().promises(),
             Certain(
-                f"a server that cheats, together with up to "
+                "a server that cheats, together with up to "
                 f"{counted(self.tolerated, 'device')}, gets the sum of one set of survivors or "
                 f"none: of at least {threshold} devices, at least "
                 f"{threshold - self.tolerated} of them honest. It chooses who is in it"
