@@ -412,22 +412,24 @@ class Field(Group):
             self._mask_words(vector, masks, block, first)
             return
         # Two words make one 64-bit lane. `total` sums the lanes modulo 2**64, `upper` sums their
-        # upper words exactly; the lower words' sum is what is left. That takes three passes over a
-        # keystream block in cache and no modular reduction before all masks are in.
+        # upper words exactly; the lower words' sum is what is left. That takes four passes over a
+        # keystream block in cache and no modular reduction before all masks are in. Between the
+        # passes threads wait for each other's Python, so that there is little of it.
         lanes = (vector.size + 1) // 2
         block = block[: 8 * lanes]
         words, pairs = block.view("<u4"), block.view("<u8")
         total, upper = np.zeros(lanes, np.uint64), np.zeros(lanes, np.uint64)
-        shifted = np.empty(lanes, np.uint64)
+        fill, largest, half = keystream.filler(block), np.maximum.reduce, np.uint64(32)
         for key, stream, sign in masks:
-            keystream.fill(stream, block)
-            self._replace(words, key, first)
+            fill(stream)
+            if largest(words) >= self.modulus:
+                self._replace(words, key, first)
             add = np.add if sign > 0 else np.subtract
             add(total, pairs, out=total)
-            np.right_shift(pairs, np.uint64(32), out=shifted)
-            add(upper, shifted, out=upper)
+            np.right_shift(pairs, half, out=pairs)
+            add(upper, pairs, out=upper)
         sums = np.empty((lanes, 2), np.int64)
-        sums[:, 0] = (total - (upper << np.uint64(32))).view(np.int64)
+        sums[:, 0] = (total - (upper << half)).view(np.int64)
         sums[:, 1] = upper.view(np.int64)
         flat = sums.reshape(-1)[: vector.size]
         flat += vector
@@ -439,8 +441,9 @@ class Field(Group):
         """Add masks of elements that 64-bit sums have room for."""
         block = block[: vector.nbytes]
         words, total = block.view(self.dtype), vector.astype(self.sums)
+        fill = keystream.filler(block)
         for key, stream, sign in masks:
-            keystream.fill(stream, block)
+            fill(stream)
             self._replace(self._lowest(words), key, first)
             (np.add if sign > 0 else np.subtract)(total, words, out=total)
         vector[:] = self.reduce(total)
@@ -501,9 +504,9 @@ class Ring(Group):
         self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
     ) -> None:
         block = block[: vector.nbytes]
-        words = block.view(self.dtype)
+        words, fill = block.view(self.dtype), keystream.filler(block)
         for _, stream, sign in masks:
-            keystream.fill(stream, block)
+            fill(stream)
             (np.add if sign > 0 else np.subtract)(vector, words, out=vector)
         self._lowest(vector)
 

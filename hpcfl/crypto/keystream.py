@@ -8,7 +8,7 @@ the replacements for rejected words (see :mod:`hpcfl.crypto.groups`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
@@ -38,6 +38,16 @@ def fill(stream: CipherContext, out: NDArray[np.uint8]) -> None:
     for start in range(0, out.size, step):
         part = out[start : start + step]
         stream.update_into(ZEROS[: part.size].data, part.data)
+
+
+def filler(out: NDArray[np.uint8]) -> Callable[[CipherContext], object]:
+    """Return what writes the next ``out.size`` bytes of a stream to `out`, which `ZEROS` can fill.
+
+    For inner loops: it is nothing but the cipher's own call.
+    """
+    assert out.size <= ZEROS.size
+    zeros, place = ZEROS[: out.size].data, out.data
+    return lambda stream: stream.update_into(zeros, place)
 
 
 def read(keys: Sequence[bytes], sizes: Sequence[int]) -> NDArray[np.uint8]:
