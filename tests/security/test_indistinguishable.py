@@ -102,9 +102,14 @@ def look_at_locations(sampler):
 def broken(change):
     """Return a keystream for masks whose words are changed; coordinates are selected as ever."""
 
-    def fill(stream, out):
-        keystream.fill(stream, out)
-        change(out.view("<u4"))
+    def filler(out):
+        write = keystream.filler(out)
+
+        def fill(stream):
+            write(stream)
+            change(out.view("<u4"))
+
+        return fill
 
     def read(keys, sizes):
         parts = [keystream.read([key], [size]) for key, size in zip(keys, sizes, strict=True)]
@@ -112,7 +117,7 @@ def broken(change):
             change(part.view("<u4"))
         return np.concatenate([*parts, np.empty(0, np.uint8)])
 
-    return SimpleNamespace(**vars(keystream) | {"fill": fill, "read": read})
+    return SimpleNamespace(**vars(keystream) | {"filler": filler, "read": read})
 
 
 def no_mask(words):

@@ -575,6 +575,7 @@ def test_the_secret_of_noise_dies_with_its_run(tmp_path):
 
 @pytest.mark.parametrize("name", each(*RINGS))
 def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(name, planted):
+    gc.collect()  # what other tests have left
     before = alive()
     error, parties = failed_round(name, loopback(name), dict.fromkeys(range(4), "unmask"))
     assert isinstance(error, BelowThresholdError)
