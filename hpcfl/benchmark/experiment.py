@@ -8,9 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.modelupdates import NEVER
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
 from hpcfl.algorithms.quantisation import BLOCK
 from hpcfl.benchmark.stopping import StopRule
@@ -206,8 +208,8 @@ class Experiment:
         model = np.zeros(self.updates.dim, np.float32)
         models = model_updates(self.protocol, self.devices)
         if models is not None and first:
-            # All devices are in every round.
-            models.go_on(np.full(self.devices, first - 1), model)
+            had = None if earlier is None else _models_had(earlier).view(np.uint8)
+            models.go_on(transport.broadcast(had).view(np.int64), model)
         last: Aggregate | None = None
 
         def play_one(index: int) -> Played | None:
@@ -314,6 +316,16 @@ class Experiment:
         except HpcflError as error:
             return error
         return None
+
+
+def _models_had(earlier: Run) -> NDArray[np.int64]:
+    """Return the round whose model each device has, `NEVER` if none, shape (N,).
+
+    All are in every round, but those whose ranks had died: these received nothing.
+    """
+    received = earlier.messages_down.sum(axis=1) > 0
+    rounds = np.arange(earlier.rounds)[:, None]
+    return np.where(received, rounds, NEVER).max(axis=0)
 
 
 def _check_server_ranks(options: BenchOptions, protocol: AggregationProtocol) -> None:
