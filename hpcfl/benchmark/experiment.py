@@ -23,7 +23,14 @@ from hpcfl.options.definition import make, stated
 from hpcfl.options.shared import check_length
 from hpcfl.report.formats import share
 from hpcfl.rounds import usage
-from hpcfl.rounds.build import build, check_degree, model_updates, with_group, without_dropouts
+from hpcfl.rounds.build import (
+    build,
+    check_degree,
+    model_updates,
+    resume_updates,
+    with_group,
+    without_dropouts,
+)
 from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
@@ -208,8 +215,8 @@ class Experiment:
         model = np.zeros(self.updates.dim, np.float32)
         models = model_updates(self.protocol, self.devices)
         if models is not None and first:
-            had = None if earlier is None else _models_had(earlier).view(np.uint8)
-            models.go_on(transport.broadcast(had).view(np.int64), model)
+            had = None if earlier is None else _models_had(earlier)
+            resume_updates(models, transport, first, had, model)
         last: Aggregate | None = None
 
         def play_one(index: int) -> Played | None:

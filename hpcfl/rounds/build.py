@@ -15,6 +15,7 @@ from hpcfl.algorithms.aggregation.delivery import delivering
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, phase_names
+from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import values_of
@@ -120,6 +121,24 @@ def model_updates(protocol: AggregationProtocol, population: int) -> ModelUpdate
     if protocol.parameters.model_update == "whole":
         return None
     return ModelUpdates(population, protocol.parameters.dim, protocol.sent_in)
+
+
+def resume_updates(
+    models: ModelUpdates,
+    transport: Transport,
+    index: int,
+    had: NDArray[np.int64] | None,
+    model: NDArray[np.float32],
+) -> None:
+    """Let every rank know which models devices had before a run goes on with round `index`.
+
+    At the server `had` is as `ModelUpdates.kept` returns it, shape (devices,). `model` is that
+    round's, shape (d,), the same on every rank.
+    """
+    told = transport.broadcast(None if had is None else had.view(np.uint8))
+    models.go_on(told.view(np.int64), model)
+    if transport.has_server:
+        models.note(index, model)
 
 
 def with_group(options: Chosen, name: str) -> Chosen:

@@ -27,7 +27,7 @@ from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
 from hpcfl.rounds import parties
-from hpcfl.rounds.build import model_updates
+from hpcfl.rounds.build import model_updates, resume_updates
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.enrolment import Enrolled, enrol
@@ -183,8 +183,23 @@ class Training:
         def decide(index: int, result: RoundResult) -> str:
             return self._reason_to_stop(index, result, time.monotonic() - start)
 
+        self._begin_updates(transport, first)
         play_one = partial(self._round, transport, observer)
         return repeat(transport, range(first, options.rounds), play_one, decide, observer)
+
+    def _begin_updates(self, transport: Transport, first: int) -> None:
+        """Prepare to send only what changes of the model, if that is asked for."""
+        if self._options.model_update == "whole":
+            return
+        protocol = self._algorithm.federation.protocol
+        protocol = type(protocol)(replace(protocol.parameters, dim=self._state.size))
+        self._models = model_updates(protocol, self._clients.sizes.size)
+        # Before any round: one without participants may change the model.
+        if self._models is not None and transport.tell(len(self._had)):
+            had = np.array(self._had, np.int64) if transport.has_server else None
+            state = self._state.view(np.uint8) if transport.has_server else None
+            model = transport.broadcast(state).view(np.float32)
+            resume_updates(self._models, transport, first, had, model)
 
     def _round(
         self, transport: Transport, observer: RoundObserver, index: int
@@ -250,10 +265,6 @@ class Training:
             noise = algorithm.integer_noise(protocol, index)
             if noise is not None:
                 protocol.add_noise(noise)
-        if self._models is None:
-            self._models = model_updates(protocol, self._clients.sizes.size)
-            if self._models is not None:
-                self._go_on(self._models, transport)
         if not with_model:
             protocol.steps = tuple(step for step in protocol.steps if step.phase != "model")
         return play(
@@ -271,16 +282,6 @@ class Training:
             members=participants,
             models=self._models,
             observer=observer,
-        )
-
-    def _go_on(self, models: ModelUpdates, transport: Transport) -> None:
-        """Let every rank know which models its devices have from an earlier launch, if any."""
-        if not transport.tell(len(self._had)):
-            return
-        had = np.array(self._had, np.int64).view(np.uint8) if transport.has_server else None
-        model = self._state.view(np.uint8) if transport.has_server else None
-        models.go_on(
-            transport.broadcast(had).view(np.int64), transport.broadcast(model).view(np.float32)
         )
 
     def _train(

@@ -35,10 +35,10 @@ class ModelUpdates:
         self._sent_in = self._elsewhere_in = NEVER
 
     def go_on(self, had: NDArray[np.int64], model: NDArray[np.float32]) -> None:
-        """Take up what `kept` returned in an earlier launch, before `model`, the next one, is sent.
+        """Take up what `kept` returned in an earlier launch, with the same `model`.
 
-        Every rank calls this. Its copy is the next model at once: what a device lacks of it, it is
-        sent all the same.
+        Every rank calls this, and the server `note`. A rank's copy is that model at once: what a
+        device lacks of it, it is sent all the same.
         """
         self._have, self.received = had.copy(), model.copy()
 
@@ -85,12 +85,12 @@ class ModelUpdates:
     def to_send(self, slot: int, index: int, model: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return what the server sends a device of its model, shape (d,)."""
         if self._sent_in != index:
-            self._note(index, model)
+            self.note(index, model)
         had = self._had[slot]
         return model if had < self._elsewhere_in else model[self._lacking[had]]
 
-    def _note(self, index: int, model: NDArray[np.float32]) -> None:
-        """Keep the model that is sent, and whether it has changed as all believe."""
+    def note(self, index: int, model: NDArray[np.float32]) -> None:
+        """Keep, at the server, a round's model, and whether it has changed as all believe."""
         self._elsewhere_in = self._last_elsewhere(index, model)
         self._sent, self._sent_in = model.copy(), index
 
