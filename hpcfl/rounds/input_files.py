@@ -54,8 +54,8 @@ class FileUpdates(Updates):
         self.devices = shape[0] if devices is None else devices
         if shape[0] != self.devices:
             raise UsageError(
-                f"{path} has {counted(shape[0], 'row')} for {devices} devices; give "
-                f"--devices {shape[0]}"
+                f"{path} has {counted(shape[0], 'row')} for {counted(self.devices, 'device')}; "
+                f"give --devices {shape[0]}"
             )
         self.dim = shape[1]
         if weights is not None:

@@ -144,3 +144,4 @@ def test_what_is_like_nothing_is_answered_with_all_names():
     assert str(no_such("thing", "TWO", ["one", "two"])).endswith("did you mean 'two'?")
     assert nearest("18", ["8", "16"]) is None
     assert len(str(no_such("thing", "q" * 1000, []))) < 120
+    assert str(no_such("--bits", "12.0", ["8", "20"])) == "--bits is '12.0'; choose one of 8, 20"

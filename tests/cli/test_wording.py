@@ -134,6 +134,8 @@ def test_updates_say_how_many_devices_there_are_in_one_process(tmp_path):
     assert load(file).devices == 3
     refused = refusal("bench", "fedavg", "--updates", tmp_path / "three.npy", "--devices", "4")
     assert "has 3 rows for 4 devices; give --devices 3" in refused
+    refused = refusal("bench", "fedavg", "--updates", tmp_path / "three.npy", "--devices", "1")
+    assert "has 3 rows for 1 device; give --devices 3" in refused
     refused = refusal("bench", "fedavg", "--updates", tmp_path / "none.npy")
     assert "shape (0, 5); numbers of shape (devices, coordinates) are needed" in refused
 

@@ -42,7 +42,7 @@ class Dealt:
         if units < ranks:
             raise UsageError(
                 f"--server-ranks is {ranks}, and an upload has {count} values: too few for ranks "
-                f"that take {unit} at a time; give --server-ranks 1"
+                f"that take {unit} at a time; give at most {units}"
             )
         bounds = [min(k * units // ranks * unit, count) for k in range(ranks + 1)]
         return cls([range(*ends) for ends in pairwise(bounds)], bits)

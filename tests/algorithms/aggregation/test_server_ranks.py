@@ -41,9 +41,11 @@ def test_ranges_are_dealt_out_end_to_end_and_begin_where_masks_and_bytes_do(bits
 
 
 def test_no_rank_is_left_without_values_unless_there_are_too_few():
-    assert len(Dealt.out(32, 6721, 2).ranges) == 2
-    with pytest.raises(UsageError, match="6720 values: too few for ranks that take 6720 at a time"):
-        Dealt.out(32, 6720, 2)
+    words = "{} values: too few for ranks that take 6720 at a time; give at most {}"
+    for values, most in ((6720, 1), (6721, 2), (20_000, 3)):
+        assert len(Dealt.out(32, values, most).ranges) == most
+        with pytest.raises(UsageError, match=words.format(values, most)):
+            Dealt.out(32, values, most + 1)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
