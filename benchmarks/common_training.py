@@ -36,6 +36,7 @@ from scipy import stats
 from hpcfl.results.reader import load
 
 SEEDS = range(5)
+COLUMNS = ["cell", "seed", "rounds", "most_rounds", "best"]
 
 
 @dataclass(frozen=True)
@@ -134,17 +135,27 @@ class Outcome:
     best: float  # highest accuracy
 
 
-def read_known(path: Path | None) -> dict[tuple[str, int], Outcome]:
-    """Return what runs came to, by cell and seed, as a file has them."""
+def read_known(path: Path | None, accuracy: float) -> dict[tuple[str, int], Outcome]:
+    """Return what runs came to, by cell and seed, as a file has them.
+
+    ValueError if it is no such file, or one of runs to another accuracy.
+    """
     if path is None or not path.exists():
         return {}
+    found = {}
     with path.open(newline="") as file:
-        return {
-            (row["cell"], int(row["seed"])): Outcome(
-                float(row["rounds"]), int(row["most_rounds"]), float(row["best"])
-            )
-            for row in DictReader(file)
-        }
+        table = DictReader(file)
+        if table.fieldnames != COLUMNS:
+            raise ValueError(f"{path} does not begin with {','.join(COLUMNS)}")
+        for row in table:
+            one = Outcome(float(row["rounds"]), int(row["most_rounds"]), float(row["best"]))
+            if np.isfinite(one.rounds) != (one.best >= accuracy):
+                raise ValueError(
+                    f"{path}, line {table.line_num}: this run was to another accuracy than "
+                    f"{accuracy:g}: give --accuracy, or another file"
+                )
+            found[row["cell"], int(row["seed"])] = one
+    return found
 
 
 def add_known(path: Path, cell: Cell, seed: int, found: Outcome) -> None:
@@ -153,7 +164,7 @@ def add_known(path: Path, cell: Cell, seed: int, found: Outcome) -> None:
     with path.open("a", newline="") as file:
         table = writer(file, lineterminator="\n")
         if new:
-            table.writerow(["cell", "seed", "rounds", "most_rounds", "best"])
+            table.writerow(COLUMNS)
         table.writerow([cell.name, seed, f"{found.rounds:g}", found.most_rounds, found.best])
 
 
@@ -218,6 +229,14 @@ STUDIES = {
 }
 
 
+def expression(text: str) -> re.Pattern[str]:
+    """Return a regular expression; argparse's error if it is not one."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -225,7 +244,9 @@ def main() -> None:
     parser.add_argument("--study", choices=STUDIES, default="common")
     parser.add_argument("--data-dir", default=os.environ.get("HPCFL_DATA", "data"))
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--only", default="", help="expression for the names of the runs to make")
+    parser.add_argument(
+        "--only", type=expression, default="", help="expression for the names of the runs to make"
+    )
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="so many of each, at most")
     parser.add_argument("--accuracy", type=float, help="to reach; 0.97, 0.95 for cnn and few")
     parser.add_argument("--rounds", type=int, default=200, help="most rounds of a run")
@@ -234,19 +255,24 @@ def main() -> None:
     given = parser.parse_args()
     accuracy = given.accuracy or {"cnn": 0.95, "few": 0.95}.get(given.study, 0.97)
     cells = list(STUDIES[given.study]())
+    try:
+        read_known(given.known, accuracy)
+    except ValueError as error:
+        parser.error(str(error))
     given.output.mkdir(parents=True, exist_ok=True)
     found = {}
     for seed, cell in itertools.product(SEEDS, cells):
         path = cell.path(given.output, seed)
-        known = read_known(given.known)
-        wanted = seed < given.seeds and re.search(given.only, cell.name)
+        # Other scripts may have added to it.
+        known = read_known(given.known, accuracy)
+        wanted = seed < given.seeds and given.only.search(cell.name)
         if wanted and not (given.table or (cell.name, seed) in known or path.exists()):
             train(cell, seed, given.output, given.data_dir, accuracy, given.rounds)
         if path.exists():
             found[cell.name, seed] = outcome(path, accuracy)
             if given.known is not None and (cell.name, seed) not in known:
                 add_known(given.known, cell, seed, found[cell.name, seed])
-    show(cells, read_known(given.known) | found, accuracy)
+    show(cells, read_known(given.known, accuracy) | found, accuracy)
 
 
 if __name__ == "__main__":
