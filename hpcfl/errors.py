@@ -87,7 +87,7 @@ def no_such(
     known = [*known]
     shown = name if len(name) < 60 else f"{name[:57]}..."
     said = f"{what} is {shown!r}" if what.startswith("--") else f"there is no {what} {shown!r}"
-    # A number is not another one with a typing error.
+    # A number is not a misspelt form of another one.
     misspelt = any(map(str.isalpha, name))
     near = (formerly or {}).get(name) or (nearest(name, known) if misspelt else None)
     if near:

@@ -261,7 +261,7 @@ class ProtocolOptions(OptionGroup):
     )
     threads: int = option(
         1,
-        "Threads of a rank that mask and unmask, where protocols mask whole vectors.",
+        "Threads of a rank that mask and unmask, for protocols that mask whole vectors.",
         at_least=1,
         recorded="if given",
         label=True,
