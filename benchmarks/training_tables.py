@@ -1,0 +1,171 @@
+"""The tables of docs/exposure.md: how many rounds training takes where devices send less.
+
+    python benchmarks/training_tables.py tenth
+    python benchmarks/training_tables.py hundredth
+
+They are made from the runs that are kept: those of benchmarks/common_training.py in
+docs/reproduction, and those of the study (`hpcfl reproduce study`) in results/reproduction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common_training import SEEDS, Outcome, read_known
+from hpcfl.report.formats import counted
+from hpcfl.reproduce.statistics import paired
+from protocols import markdown
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "docs" / "reproduction"
+STUDY = ROOT / "results" / "reproduction" / "study.json"
+MODELS = {"2nn": "2NN", "mnist-cnn": "CNN"}
+PARTITIONS = {"iid": "IID", "shards": "300 shards"}
+
+Runs = Mapping[int, Outcome]  # by seed
+
+
+@dataclass(frozen=True)
+class Row:
+    """A federation, the accuracy to which it is trained, and the file of its runs."""
+
+    model: str
+    partition: str
+    devices: int
+    accuracy: float
+    file: str
+
+    @property
+    def cell(self) -> str:
+        """The beginning of the names of its cells."""
+        return f"{self.model}-{self.partition}-{self.devices}"
+
+    def __str__(self) -> str:
+        where = f"N = {self.devices}, {PARTITIONS[self.partition]}"
+        return f"{MODELS[self.model]}, {where}, to {100 * self.accuracy:.0f} %"
+
+
+def federations(model: str, iid: tuple[float, str], shards: tuple[float, str]) -> list[Row]:
+    """Return a row for either partition, each with its accuracy and file, with 25 and 100."""
+    ways = {"iid": iid, "shards": shards}
+    return [Row(model, way, devices, *to) for devices in (25, 100) for way, to in ways.items()]
+
+
+CNN = federations("mnist-cnn", (0.95, "cnn"), (0.90, "cnn-shards"))
+TENTHS = [*federations("2nn", (0.97, "common"), (0.94, "shards")), *CNN]
+HUNDREDTHS = [*federations("2nn", (0.95, "few"), (0.95, "few")), *CNN]
+
+
+def kept(name: str, accuracy: float) -> Mapping[str, Runs]:
+    """Return the runs of a file, by cell."""
+    cells: dict[str, dict[int, Outcome]] = defaultdict(dict)
+    for (cell, seed), one in read_known(KEPT / f"{name}-training.csv", accuracy).items():
+        cells[cell][seed] = one
+    return cells
+
+
+def study() -> Mapping[str, Runs]:
+    """Return the study's runs, by the names that cells have here."""
+    cells: dict[str, dict[int, Outcome]] = defaultdict(dict)
+    for entry in json.loads(STUDY.read_text())["results"]:
+        setting, found = entry["setting"], entry["found"]
+        if "partition" not in setting:
+            continue
+        way = "whole" if setting["protocol"] == "secagg" else f"{setting['protocol']}-0.1"
+        cell = f"{setting['model']}-{setting['partition']}-25-{way}"
+        rounds = found["rounds"] if found["reached"] else math.inf
+        best = max(found["accuracy"])
+        cells[cell][setting["seed"]] = Outcome(rounds, setting["most_rounds"], best)
+    return cells
+
+
+def mean(runs: Runs) -> float:
+    """Return the mean rounds to the accuracy."""
+    return sum(one.rounds for one in runs.values()) / len(runs)
+
+
+def more(runs: Runs, whole: Runs) -> str:
+    """Return how many rounds more than whole vectors, of the same seeds, runs take."""
+    seeds = sorted(runs.keys() & whole.keys())
+    if not seeds:
+        return "-"
+    told = "" if len(seeds) == len(SEEDS) else f", {counted(len(seeds), 'seed')}"
+    some = [runs[seed] for seed in seeds]
+    if not all(math.isfinite(one.rounds) for one in some):
+        return never(some) + told
+    if len(seeds) == 1:
+        return f"{some[0].rounds - whole[seeds[0]].rounds:.1f}{told}"
+    found = paired([one.rounds for one in some], [whole[seed].rounds for seed in seeds])
+    alike = math.isnan(found.low) or found.low == found.high
+    ends = "" if alike else f" [{found.low:.1f}, {found.high:.1f}]"
+    return f"{found.mean:.1f}{ends}{told}".replace("-0.0", "0.0")
+
+
+def never(runs: list[Outcome]) -> str:
+    """Return how many of some runs did not get to the accuracy, and how far they got."""
+    short = [one for one in runs if not math.isfinite(one.rounds)]
+    who = "" if len(short) == len(runs) else f"{len(short)} of {len(runs)}: "
+    best = [100 * one.best for one in short]
+    rounds = max(one.most_rounds for one in short)
+    return f"{who}{min(best):.1f} to {max(best):.1f} % in {rounds} rounds"
+
+
+def tenth() -> str:
+    """Return the table of a tenth of the coordinates."""
+    of_study = study()
+    rows = []
+    for row in TENTHS:
+        runs = kept(row.file, row.accuracy)
+        # What the study has is compared with its own whole vectors.
+        beside = of_study if f"{row.cell}-whole" in of_study else runs
+        whole = beside[f"{row.cell}-whole"]
+        ways = [
+            more(beside[f"{row.cell}-{way}-0.1"], whole) for way in ("sparse", "cohort", "common")
+        ]
+        feedback = more(runs[f"{row.cell}-common-0.1-feedback"], runs[f"{row.cell}-whole"])
+        rows.append([str(row), f"{mean(whole):.1f} rounds", *ways, feedback])
+    ways = ["`sparse`", "`cohort`", "`common`", "`common`, error feedback"]
+    return markdown(["alpha = 0.1", "whole vectors", *ways], rows)
+
+
+def hundredth() -> str:
+    """Return the table of a hundredth of the coordinates."""
+    rows = []
+    for row in HUNDREDTHS:
+        runs = kept(row.file, row.accuracy)
+        whole, sparse, common, feedback = (
+            runs[f"{row.cell}-{way}"]
+            for way in ("whole", "sparse-0.01", "common-0.01-rate-0.3", "common-0.01-feedback")
+        )
+        ratio = f"{mean(common) / mean(whole):.1f}" if common.keys() == whole.keys() else "-"
+        told = [more(sparse, whole), more(common, whole), ratio, more(feedback, whole)]
+        rows.append([str(row), f"{mean(whole):.1f} rounds", *told])
+    slowly = "`common`, learning rate of the server 0.3"
+    ways = [
+        "`sparse`",
+        slowly,
+        "its rounds over those of whole vectors",
+        "`common`, error feedback",
+    ]
+    return markdown(["alpha = 0.01", "whole vectors", *ways], rows)
+
+
+TABLES = {"tenth": tenth, "hundredth": hundredth}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("table", choices=TABLES)
+    print(TABLES[parser.parse_args().table]())
+
+
+if __name__ == "__main__":
+    main()
