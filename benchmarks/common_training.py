@@ -51,6 +51,11 @@ class Cell:
         return folder / f"{self.name}-{seed}.h5"
 
 
+def federation(model: str, partition: str, devices: int) -> str:
+    """Return how the names of a federation's cells begin."""
+    return f"{model}-{partition}-{devices}"
+
+
 def federations(
     model: str, *ways: tuple[str, tuple[str, ...]], more: tuple[str, ...] = ()
 ) -> Iterator[Cell]:
@@ -60,7 +65,7 @@ def federations(
     """
     whole = ("whole", ("--aggregate", "fedavg"))
     for devices, partition in itertools.product((25, 100), ("iid", "shards")):
-        where = f"{model}-{partition}-{devices}"
+        where = federation(model, partition, devices)
         options = ("--model", model, "--partition", partition, "--devices", str(devices), *more)
         for name, way in (whole, *ways):
             yield Cell(f"{where}-{name}", (*options, *way), f"{where}-whole")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from common_training import SEEDS, Outcome, read_known
+from common_training import SEEDS, Outcome, federation, read_known
 from hpcfl.report.formats import counted
 from hpcfl.reproduce.statistics import paired
 from protocols import markdown
@@ -43,23 +43,26 @@ class Row:
 
     @property
     def cell(self) -> str:
-        """The beginning of the names of its cells."""
-        return f"{self.model}-{self.partition}-{self.devices}"
+        """How the names of its cells begin."""
+        return federation(self.model, self.partition, self.devices)
 
     def __str__(self) -> str:
         where = f"N = {self.devices}, {PARTITIONS[self.partition]}"
         return f"{MODELS[self.model]}, {where}, to {100 * self.accuracy:.0f} %"
 
 
-def federations(model: str, iid: tuple[float, str], shards: tuple[float, str]) -> list[Row]:
-    """Return a row for either partition, each with its accuracy and file, with 25 and 100."""
+def rows_of(model: str, iid: tuple[float, str], shards: tuple[float, str]) -> list[Row]:
+    """Return the rows of a model: 25 and 100 devices, and both partitions.
+
+    Each partition has the accuracy to which it is trained, and the file of its runs.
+    """
     ways = {"iid": iid, "shards": shards}
     return [Row(model, way, devices, *to) for devices in (25, 100) for way, to in ways.items()]
 
 
-CNN = federations("mnist-cnn", (0.95, "cnn"), (0.90, "cnn-shards"))
-TENTHS = [*federations("2nn", (0.97, "common"), (0.94, "shards")), *CNN]
-HUNDREDTHS = [*federations("2nn", (0.95, "few"), (0.95, "few")), *CNN]
+CNN = rows_of("mnist-cnn", (0.95, "cnn"), (0.90, "cnn-shards"))
+TENTHS = [*rows_of("2nn", (0.97, "common"), (0.94, "shards")), *CNN]
+HUNDREDTHS = [*rows_of("2nn", (0.95, "few"), (0.95, "few")), *CNN]
 
 
 def kept(name: str, accuracy: float) -> Mapping[str, Runs]:
@@ -78,7 +81,7 @@ def study() -> Mapping[str, Runs]:
         if "partition" not in setting:
             continue
         way = "whole" if setting["protocol"] == "secagg" else f"{setting['protocol']}-0.1"
-        cell = f"{setting['model']}-{setting['partition']}-25-{way}"
+        cell = f"{federation(setting['model'], setting['partition'], 25)}-{way}"
         rounds = found["rounds"] if found["reached"] else math.inf
         best = max(found["accuracy"])
         cells[cell][setting["seed"]] = Outcome(rounds, setting["most_rounds"], best)
@@ -122,7 +125,7 @@ def tenth() -> str:
     rows = []
     for row in TENTHS:
         runs = kept(row.file, row.accuracy)
-        # What the study has is compared with its own whole vectors.
+        # Runs of the study are compared with whole vectors of the study.
         beside = of_study if f"{row.cell}-whole" in of_study else runs
         whole = beside[f"{row.cell}-whole"]
         ways = [
@@ -146,13 +149,8 @@ def hundredth() -> str:
         ratio = f"{mean(common) / mean(whole):.1f}" if common.keys() == whole.keys() else "-"
         told = [more(sparse, whole), more(common, whole), ratio, more(feedback, whole)]
         rows.append([str(row), f"{mean(whole):.1f} rounds", *told])
-    slowly = "`common`, learning rate of the server 0.3"
-    ways = [
-        "`sparse`",
-        slowly,
-        "its rounds over those of whole vectors",
-        "`common`, error feedback",
-    ]
+    slowly = ["`common`, learning rate of the server 0.3", "its rounds over those of whole vectors"]
+    ways = ["`sparse`", *slowly, "`common`, error feedback, learning rate 1"]
     return markdown(["alpha = 0.01", "whole vectors", *ways], rows)
 
 
