@@ -137,12 +137,18 @@ def check_levels(levels: int, largest: int, group: Group, clip: float, noisy: bo
     """Refuse more levels than the largest number: a sum could silently wrap around: UsageError."""
     if levels <= largest:
         return
-    if largest < 1:
+    if largest >= 1 and not noisy:
         raise UsageError(
-            f"clip {clip:g}{' with this noise' if noisy else ''} is too large for the group "
-            f"{group.name} at any number of levels{'' if group.bits == 32 else ': take more bits'}"
+            f"levels {levels} with clip {clip:g} could overflow the group {group.name}: the "
+            f"largest admissible number of levels is {largest}"
+        )
+    if noisy and levels > 1:
+        # Noise is drawn in steps of a level: there is more room beside that of fewer levels.
+        raise UsageError(
+            f"levels {levels} with clip {clip:g} and noise could overflow the group {group.name}: "
+            + (f"{largest} have room" if largest >= 1 else "give fewer")
         )
     raise UsageError(
-        f"levels {levels} with clip {clip:g}{' and noise' if noisy else ''} could overflow "
-        f"the group {group.name}: the largest admissible number of levels is {largest}"
+        f"clip {clip:g}{' with this noise' if noisy else ''} is too large for the group "
+        f"{group.name} at any number of levels{'' if group.bits == 32 else ': take more bits'}"
     )

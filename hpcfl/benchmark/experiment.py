@@ -28,7 +28,7 @@ from hpcfl.rounds.build import (
     check_degree,
     model_updates,
     resume_updates,
-    with_group,
+    with_room,
     without_dropouts,
 )
 from hpcfl.rounds.dropouts import DropoutSchedule
@@ -103,15 +103,20 @@ class Experiment:
         # With the length, a run goes on without the code of a model.
         dim = options.dim if options.model is None else updates.dim
         given = replace(options, devices=(devices,), dim=dim)
-        summing = partial(build, options.summed_by)
-        protocol, schedule = summing(options, devices, updates.dim, updates.weights)
+
+        def built(chosen: BenchOptions) -> tuple[AggregationProtocol, DropoutSchedule]:
+            return build(chosen.summed_by, chosen, devices, updates.dim, updates.weights)
+
+        protocol, schedule = built(options)
         algorithm = None
         privacy = options.privacy
         if privacy is not None:
-            options = with_group(options, options.summed_by)
+            options = with_room(
+                options, options.summed_by, lambda one: _add_noise(built(one)[0], one, privacy)
+            )
             if options.levels is None:
                 options = _with_most_levels(options, privacy, devices, updates)
-                protocol, schedule = summing(options, devices, updates.dim, updates.weights)
+            protocol, schedule = built(options)
             algorithm = _add_noise(protocol, options, privacy)
         rehearse(protocol, reduce=options.upload == "reduce")
         if options.server_ranks > 1:

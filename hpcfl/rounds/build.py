@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -144,16 +145,10 @@ def resume_updates(
 def with_group(options: Chosen, name: str) -> Chosen:
     """Return the options with the protocol's group of so many bits as are asked for.
 
-    UsageError if that is another one than is asked for, or if the bits are to be found: where there
-    is noise, it is the finer the more there are.
+    UsageError if that is another one than is asked for.
     """
     if options.bits is None:
         return options
-    if options.bits == "auto":
-        raise UsageError(
-            "--bits is auto, but noise takes as many levels as there are bits for: give a number "
-            "of bits"
-        )
     family = find(name).family
     group = group_of(family, options.bits)
     if options.group not in ("fq", group):
@@ -162,6 +157,28 @@ def with_group(options: Chosen, name: str) -> Chosen:
             "--group out"
         )
     return replace(options, group=group, bits=None)
+
+
+def with_room(options: Chosen, name: str, check: Callable[[Chosen], object]) -> Chosen:
+    """Return the options with the group of the bits asked for, or of the fewest that have room.
+
+    `check` refuses, by UsageError, options whose levels have no room beside the noise. If it would
+    refuse all, they are those with the most bits. UsageError if the number of levels, which by
+    default follows from that of bits, is to be found as well.
+    """
+    if options.bits != "auto":
+        return with_group(options, name)
+    if options.levels is None:
+        raise UsageError(
+            "--bits is auto, but with noise there are as many levels as the bits have room for: "
+            "give --levels too, or a number of bits"
+        )
+    *fewer, most = (with_group(replace(options, bits=str(bits)), name) for bits in WIDTHS)
+    for chosen in fewer:
+        with suppress(UsageError):
+            check(chosen)
+            return chosen
+    return most
 
 
 def _precision(

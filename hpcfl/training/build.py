@@ -28,7 +28,7 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEFAULT_LEVELS, WIDTHS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
-from hpcfl.rounds.build import build, check_degree, with_group
+from hpcfl.rounds.build import build, check_degree, with_room
 from hpcfl.training import planned
 
 # Levels have room for a little more noise than was found, as it may be with fewer of them. If that
@@ -171,7 +171,11 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
     """
     if not federated.find(options.algorithm).private:
         return _for_all_rounds(options, sizes, dim)
-    options = with_group(options, options.aggregate)
+
+    def check(chosen: TrainOptions) -> None:
+        planned.check(chosen, make_algorithm(chosen, make_federation(chosen, sizes, dim)), dim)
+
+    options = with_room(options, options.aggregate, check)
     if options.levels is not None:
         return options
 
