@@ -79,6 +79,17 @@ def test_how_many_times_as_many_rounds_is_what_the_runs_say(tables, rows, way, o
     assert said.format(f"{min(ratios):.1f}", f"{max(ratios):.1f}") in " ".join(PAGE.split())
 
 
+def test_in_how_many_rounds_error_feedback_did_not_get_there_is_what_the_runs_say(tables):
+    times = []
+    for row in tables.HUNDREDTHS:
+        runs = tables.kept(row.file, row.accuracy)
+        for run in runs[f"{row.cell}-common-0.01-feedback"].values():
+            assert math.isinf(run.rounds)
+            times.append(run.most_rounds / tables.mean(runs[f"{row.cell}-whole"]))
+    said = "no run got to the accuracy, in {:.0f} to {:.0f} times the rounds of whole vectors"
+    assert said.format(min(times), max(times)) in " ".join(PAGE.split())
+
+
 @pytest.mark.parametrize(
     ("rounds", "told"),
     [
