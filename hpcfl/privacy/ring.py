@@ -31,12 +31,10 @@ from functools import lru_cache
 import numpy as np
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.threat import SPARE, Threat
+from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
 
 # With a threshold of 1, every share would be the secret.
 SMALLEST_THRESHOLD = 2
-# So many shares more than the threshold tell which one of them is false.
-REDUNDANT = 2
 
 
 @dataclass(frozen=True)

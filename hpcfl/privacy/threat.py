@@ -17,6 +17,10 @@ from hpcfl.report.formats import counted
 # Devices that may vanish besides those that are planned to: one that is hostile, or dies, must not
 # break what is promised to all others.
 SPARE = 1
+# Devices of those that hold shares of a secret, or pieces of a vector, which may answer falsely in
+# every plan; so many more that answer tell which ones.
+LIARS = 1
+REDUNDANT = 2 * LIARS
 
 
 class Plan(Protocol):
@@ -76,6 +80,11 @@ class Threat:
     def with_dropped(self, dropped: int) -> Threat:
         """Return the same with another number of devices that have dropped out."""
         return replace(self, dropped=dropped, rate=None)
+
+    def answering(self, count: int) -> Threat:
+        """Return the same for those who still take part, of whom fewer are left to drop out."""
+        left = max(SPARE, self.dropped - (self.devices - count))
+        return replace(self, devices=count, dropped=left, rate=None)
 
     @property
     def honest(self) -> int:

@@ -52,9 +52,9 @@ def test_a_round_that_ends_as_too_many_are_expelled_says_so_and_why():
     liars = Lying(7, {"checks": {0: silent, 1: silent}})
     outcome = wire.play("secagg", 7, gone, wire=liars)
     assert (
-        "3 of 7 devices shared keys rightly, at least 4 are needed; refused: malformed "
-        "share_keys message from device 2: two holders or more have no right share of its "
-        "secrets: it is expelled"
+        "3 of 7 devices shared keys rightly by what the holders of their shares answered, at least "
+        "4 are needed; refused: malformed share_keys message from device 2: too many holders have "
+        "no right share of its secrets: it is expelled"
     ) in str(outcome.error)
 
 

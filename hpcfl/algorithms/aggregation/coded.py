@@ -5,9 +5,9 @@ A device cuts a vector, or its mask, into pieces, adds T random ones, and encode
 the pieces that they hold; any U of these, for U pieces of the vector and random ones, give the sum
 of the vectors.
 
-A piece goes to its holder under a key of the pair. A row that is none costs its sender alone: it is
-left out if two holders or more do without its piece, for one of them alone may be the one that
-lies.
+A piece goes to its holder under a key of the pair. A dealer is left out if more holders have none
+of it than the plan does without; of fewer, it may be the holder that lies. Of n sums, up to
+(n - U) / 2 wrong ones are found and left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hpcfl.algorithms.aggregation.messages import (
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import Outcome, objection
-from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile
+from hpcfl.algorithms.aggregation.reconstruction import Flags, Shares, reconcile, to_leave_out
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows
 from hpcfl.crypto import keys, matrices
@@ -40,9 +40,7 @@ from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
 from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import OnlySummed
-
-# So many holders may answer falsely without harm to the round.
-LIARS = 1
+from hpcfl.privacy.threat import LIARS
 
 
 class CodedProtocol(QuantisedProtocol):
@@ -261,8 +259,10 @@ class CodedDevice(QuantisedDevice):
 
     def _sum_of_pieces(self) -> Payload:
         """Return the sum of the pieces that were asked for."""
-        if self._survivors is None:
-            raise RefusedError(f"device {self.id} was not asked for a sum of pieces")
+        if self._survivors is None or not self._pieces:
+            raise RefusedError(
+                f"device {self.id} refuses to send a sum of pieces: it was not asked, or has told"
+            )
         total = np.zeros(self._protocol.code.width, np.uint64)
         for id in self._survivors:
             total += self._pieces[id]
@@ -295,9 +295,8 @@ class CodedServer(ModelSender):
         self.round_index = round_index
         self._public: dict[int, bytes] = {}
         self._dealers: set[int] = set()
-        # Who said whose pieces it holds, and how often each device was named.
-        self._held: set[int] = set()
-        self._holders = np.zeros(self._devices, np.int64)
+        # Of those who said it, whose pieces they hold, by device.
+        self._held: dict[int, Flags] = {}
         # Of whom something was found out only when all had answered.
         self.refused: dict[int, MessageError] = {}
         # Sums of pieces, by who added them up.
@@ -330,16 +329,18 @@ class CodedServer(ModelSender):
         name = f"device {sender}"
         if sender in self._held:
             raise MessageError(phase, name, "it was received twice")
-        self._holders[self._protocol.read_listed(payload, phase, name)] += 1
-        self._held.add(sender)
+        listed = self._protocol.read_listed(payload, phase, name)
+        self._held[sender] = to_flags(listed, self._devices)
 
     def _leave_out_unheld(self, phase: str) -> None:
-        """Leave out those of whom two holders have no piece: one alone may be the one that lies."""
-        for id in sorted(self._dealers):
-            if len(self._held) - self._holders[id] > LIARS:
-                self._dealers.discard(id)
-                reason = f"two devices or more hold no {self._protocol.piece} of it: it is left out"
-                self.refused[id] = MessageError(phase, f"device {id}", reason)
+        """Leave out dealers of whom more holders have no piece than the plan does without."""
+        dealers, holders = np.array(sorted(self._dealers)), np.array(sorted(self._held))
+        held = np.stack([self._held[id][dealers] for id in holders.tolist()], axis=1)
+        most = np.full(dealers.size, LIARS)
+        for id in dealers[to_leave_out(~held, holders, most)].tolist():
+            self._dealers.discard(id)
+            reason = f"too many devices hold no {self._protocol.piece} of it: it is left out"
+            self.refused[id] = MessageError(phase, f"device {id}", reason)
         self._require(len(self._dealers), "dealt pieces rightly")
 
     def _check_promises(self) -> None:
@@ -371,7 +372,7 @@ class CodedServer(ModelSender):
         self._answers = {}
         right = self._fitting(sums, numbers)
         for row in {*range(len(answered))} - {*right.tolist()}:
-            reason = "its sum of pieces, or a piece that it was dealt, contradicts all others"
+            reason = "its sum of pieces, or a piece that it was dealt, contradicts the others"
             self.refused[answered[row]] = MessageError(phase, f"device {answered[row]}", reason)
         used = right[: code.needed]
         return code.decode(sums[used], numbers[used])
@@ -395,14 +396,11 @@ class CodedServer(ModelSender):
         )
         right = np.flatnonzero(reconcile(shares, code.needed).received[0])
         if not right.size:
-            few = numbers.size == code.needed + 1
-            which = (
-                "one more would tell which is wrong" if few else "more than one of them is wrong"
-            )
+            least = (numbers.size - code.needed) // 2 + 1
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: the sums of pieces that {numbers.size} "
-                f"devices sent contradict each other, and {which}, or somebody dealt pieces that "
-                "do not belong together"
+                f"devices sent contradict each other: {least} or more are wrong, too many to tell "
+                "which ones, or somebody dealt pieces that do not belong together"
             )
         return right
 

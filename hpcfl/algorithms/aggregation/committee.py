@@ -37,8 +37,9 @@ sum_shares      member to        the sum of their shares: ceil(d / l) elements
 
 The server is curious, and devices do what they are to do. What holds beyond it is what holds of
 `lightsecagg`: a malformed message to the server costs its sender alone. A row that is no share
-costs the member that it was for its answer; a device of whose shares two members hold none is left
-out. Of l + T + 2 sums or more, one wrong one is found, of l + T + 1 it ends the round.
+costs the member that it was for its answer; a device of whose shares more than one member holds
+none is left out, unless those are the ones that contradict most. Of n sums, up to (n - l - T) / 2
+wrong ones are found, and more end the round.
 """
 
 from __future__ import annotations
@@ -51,12 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import check_finite
-from hpcfl.algorithms.aggregation.coded import (
-    LIARS,
-    CodedDevice,
-    CodedProtocol,
-    CodedServer,
-)
+from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer
 from hpcfl.algorithms.aggregation.costs import (
     Crowd,
     Phases,
@@ -80,7 +76,7 @@ from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.sampling import subset
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.shared import RoundOptions
-from hpcfl.privacy.threat import Threat
+from hpcfl.privacy.threat import LIARS, Threat
 
 NONCE_BYTES = 16
 # Without --committee, the smallest committee with which a device sends at most so many times what

@@ -33,12 +33,12 @@ The phases before ``masked_input`` need no vector: the paper lets devices play t
 train. Keys are made anew for each round.
 
 The server is curious, and devices do what they are to do, as in the paper. What holds beyond it: a
-malformed message costs its sender alone; a device of whose pieces two others hold none is left out,
-and told so; of U + 2 sums or more, one wrong one is found and left out, of U + 1 it ends the round.
-A device that deals pieces which do not belong together makes the sums of its peers wrong, with the
-same effect: one is taken for a wrong sum, more end the round. Sums that are wrong together may look
-right, as with exactly U sums any do: the devices that sent them change the sum as they could have
-by sending other vectors.
+malformed message costs its sender alone; a device of whose pieces more than one other holds none is
+left out, and told so, unless those are the ones that contradict most; of n sums, up to (n - U) / 2
+wrong ones are found and left out, and more end the round. A device that deals pieces which do not
+belong together makes the sums of its peers wrong, with the same effect. More than (n - U) / 2 sums
+that are wrong together may look right, as with exactly U sums any do: the devices that sent them
+change the sum as they could have by sending other vectors.
 """
 
 from __future__ import annotations
@@ -50,12 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import check_finite
-from hpcfl.algorithms.aggregation.coded import (
-    LIARS,
-    CodedDevice,
-    CodedProtocol,
-    CodedServer,
-)
+from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer
 from hpcfl.algorithms.aggregation.costs import (
     Crowd,
     Phases,
@@ -77,6 +72,7 @@ from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.shared import RoundOptions
+from hpcfl.privacy.threat import LIARS
 
 
 @dataclass(frozen=True)
@@ -267,7 +263,7 @@ class LightSecAggDevice(CodedDevice):
         dealers = self._protocol.read_listed(payload, "share_masks", "the server")
         if self.id not in dealers:
             raise RefusedError(
-                f"device {self.id} is told that two others hold no piece of its mask"
+                f"device {self.id} is told that too many others hold no piece of its mask"
             )
         self._require(len(dealers), "upload among")
 
@@ -329,6 +325,7 @@ class LightSecAggServer(CodedServer):
         self._take_held("share_masks", sender, payload)
 
     def finish_held(self) -> None:
+        self._require(len(self._held), "told whose pieces they hold")
         self._leave_out_unheld("share_masks")
 
     def send_dealers(self) -> Payload:

@@ -3,8 +3,8 @@
 A holder that has no share of a secret, because the one it was sent was not a share, writes `ABSENT`
 in each limb of its place: no field element. The others of its shares count.
 
-Wrong ones contradict the others, and are found where more than the threshold were received; exactly
-t are consistent, whatever they are.
+Wrong ones contradict the others, and are found where two more than the threshold were received for
+each of them; exactly t are consistent, whatever they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.comm.phases import Ids
-from hpcfl.crypto import shamir
+from hpcfl.crypto import reed_solomon, shamir
 from hpcfl.crypto.groups import FQ, Elements, Field
 from hpcfl.errors import BelowThresholdError
 
@@ -85,41 +85,66 @@ class Shares:
 
 
 def reconcile(shares: Shares, threshold: int) -> Shares:
-    """Return the shares without those that contradict the others.
+    """Return the shares without those that are wrong.
 
-    One wrong share of an owner is found where at least t + 2 were received: without it the others
-    fit, and no two of them can be taken for it, as t + 1 that fit have one polynomial. Where
-    leaving one out does not help, none of the owner's shares is any good.
+    Of n shares of an owner's secret that were received, up to floor((n - t) / 2) wrong ones are
+    found, whatever they are: no other polynomial of degree t - 1 agrees with as many of them. Where
+    leaving out so many does not help, none of the owner's shares is any good.
     """
-    fits = _consistent(shares, shares.values, shares.received, threshold)
-    if fits.all():
+    wrong = np.flatnonzero(~_consistent(shares, threshold))
+    if not wrong.size:
         return shares
     received = shares.received.copy()
-    # A holder that answers falsely about one is likely to do so about others.
-    liar = -1
-    for row in np.flatnonzero(~fits).tolist():
-        received[row], liar = _without_one(shares, row, threshold, liar)
+    patterns, which = np.unique(shares.received[wrong], axis=0, return_inverse=True)
+    for index, pattern in enumerate(patterns):
+        rows, places = wrong[which.reshape(-1) == index], np.flatnonzero(pattern)
+        most = (places.size - threshold) // 2
+        # Few wrong ones are found sooner than many.
+        for tried in [*(1 << k for k in range(most.bit_length()) if 1 << k < most), most]:
+            some = replace(shares, received=shares.received[rows], values=shares.values[rows])
+            if tried > 0:
+                some = replace(some, received=some.received & ~_wrong_places(some, places, tried))
+            fits = _consistent(some, threshold)
+            received[rows] = some.received & fits[:, None]
+            rows = rows[~fits]
+            if not rows.size:
+                break
     return replace(shares, received=received)
 
 
-def _consistent(shares: Shares, values: Elements, received: Flags, threshold: int) -> Flags:
-    return shamir.consistent(values, shares.numbers, received, threshold, shares.field)
+def _wrong_places(shares: Shares, places: Ids, most: int) -> Flags:
+    """Return which shares are wrong, up to so many of each owner, received at these places."""
+    owners, holders, width = shares.values.shape
+    # A wrong share may be right in some of its values.
+    words = shares.values[:, places].transpose(0, 2, 1).reshape(-1, places.size)
+    found = reed_solomon.wrong_places(words, shares.numbers[places] + 1, most, shares.field)
+    wrong = np.zeros((owners, holders), np.bool_)
+    wrong[:, places] = found.reshape(owners, width, -1).any(axis=1)
+    return wrong
 
 
-def _without_one(shares: Shares, row: int, threshold: int, suspect: int) -> tuple[Flags, int]:
-    """Return which of an owner's shares are left without the wrong one, and its holder.
+def _consistent(shares: Shares, threshold: int) -> Flags:
+    return shamir.consistent(
+        shares.values, shares.numbers, shares.received, threshold, shares.field
+    )
 
-    None are left if it cannot be found. The suspect, if it is one of the holders, is tried first.
+
+def to_leave_out(missing: Flags, holders: Ids, most: Ids) -> Flags:
+    """Return which owners to do without, shape (S,).
+
+    `missing`, shape (S, m), says which of an owner's holders have no right share of its secret;
+    their ids, `holders`, have that shape or (m,). Of each such pair one is at fault. Where more
+    than `most` holders, shape (S,), lack an owner's shares, whoever is in most of these pairs is
+    taken to be at fault: the owner is left out, or what the holder says is no longer counted. No
+    owner is left out who is right, and of whose holders no more than `most` are at fault.
     """
-    received, holders, values = shares.received[row], shares.holders[row], shares.values[row]
-    places = np.flatnonzero(received)
-    # Of t + 1 shares, any t are consistent.
-    if places.size > threshold + 1:
-        for tried in (places[holders[places] == suspect], places):
-            patterns = np.repeat(received[None], tried.size, axis=0)
-            patterns[np.arange(tried.size), tried] = False
-            same = np.broadcast_to(values, (tried.size, *values.shape))
-            good = np.flatnonzero(_consistent(shares, same, patterns, threshold))
-            if good.size == 1:
-                return patterns[good[0]], int(holders[tried[good[0]]])
-    return np.zeros_like(received), suspect
+    missing, holders = missing.copy(), np.broadcast_to(holders, missing.shape)
+    out = np.zeros(len(missing), np.bool_)
+    while ((by_owner := missing.sum(axis=1)) > most).any():
+        by_holder = np.bincount(holders[missing])
+        owner = int(np.argmax(np.where(by_owner > most, by_owner, 0)))
+        if by_holder.max() >= by_owner[owner]:
+            missing &= holders != np.argmax(by_holder)
+        else:
+            out[owner], missing[owner] = True, False
+    return out

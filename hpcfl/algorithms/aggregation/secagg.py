@@ -28,8 +28,8 @@ unmask          to the server    then: the secret (16 bytes) from which masks wi
                                  follow
 ==============  ===============  =================================================================
 
-**One device that does what it likes costs the round itself alone**, as long as the threshold holds
-among the others:
+**Devices that do what they like cost the round themselves alone**, where no more of them than that
+deal and answer falsely:
 
 * A malformed message is an error of its sender, of which nothing is used. U2 are the devices that
   sent rows, as the relay tells everybody, so that all mask with all of them, whatever is in a row.
@@ -37,9 +37,10 @@ among the others:
   uniform limbs more, its checks, and holders answer a challenge, which is drawn after all has been
   dealt, with the check plus a random combination of their share's limbs (see `sharing`). The
   answers of a right dealer lie on one polynomial of degree t - 1; they say nothing about the
-  secret, as the check is uniform. A dealer of whom two holders have no right share is expelled
-  before anybody masks with it. One holder alone, which may have answered falsely, is not believed,
-  and not needed: t + 2 answers tell which one is false.
+  secret, as the check is uniform. Of n answers, up to (n - t) / 2 false ones are found. A dealer
+  of whom more holders have no right share than that, counted with the n that are left after the
+  planned dropouts, is expelled before anybody masks with it. Fewer may have answered falsely: they
+  are not believed, and not needed.
 * A holder that later sends another share than it answered for is found out by the same equation.
 * The mask key of a dropped device that t right shares do not give is asked for differently: every
   survivor tells the secret that masks with that device follow from, which is what its mask key
@@ -50,7 +51,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -100,6 +101,7 @@ from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, Refuse
 from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import InCohorts, Masking, ring_degree
 from hpcfl.privacy.population import Population
+from hpcfl.privacy.threat import LIARS, SPARE
 
 # Devices, each with what its masks with another one follow from.
 Known = list[tuple[int, bytes]]
@@ -483,13 +485,19 @@ class SecAggServer(ModelSender):
     def finish_checks(self) -> None:
         """Find out whose shares belong together; expel the others."""
         self._require(self._checked.count, "answered the challenge")
-        self._checked.settle(self._links, self._sharers)
+        answered = self._checked.count
+        self._checked.settle(
+            self._links, self._sharers, partial(self._protocol.most_at_fault, answered)
+        )
         expelled = self._checked.expelled
-        reason = "two holders or more have no right share of its secrets: it is expelled"
+        reason = "too many holders have no right share of its secrets: it is expelled"
         for id in expelled:
             self.refused[id] = MessageError("share_keys", f"device {id}", reason)
         self._expelled = to_flags(expelled, self._parameters.devices)
-        self._take_sharers(self._sharers & ~self._expelled, "shared keys rightly")
+        self._take_sharers(
+            self._sharers & ~self._expelled,
+            "shared keys rightly by what the holders of their shares answered",
+        )
 
     def wants_expelled(self) -> bool:
         """Return whether somebody is to be expelled."""
@@ -854,6 +862,18 @@ class SecAgg(QuantisedProtocol):
             f"{self.name} among more than {2 * (shamir.MAX_TERMS - 1)} devices cannot be run: "
             f"secret sharing takes thresholds up to {shamir.MAX_TERMS}; give --degree"
         )
+
+    def most_at_fault(self, answered: int, answers: Ids) -> Ids:
+        """Return how many holders of a secret may be at fault, and dealers as well.
+
+        `answered` devices answered the challenge, of them `answers` hold the secret. So many, who
+        may vanish afterwards, and as many others whose shares are of no use, leave t shares after
+        the dropouts that are still planned, but for 2 to the minus correctness bits on a ring.
+        """
+        rest, failure = self.threat.answering(answered), 2.0**-self.parameters.correctness_bits
+        counts, which = np.unique(answers, return_inverse=True)
+        left = [count + SPARE - rest.most_dropped(count, failure) for count in counts.tolist()]
+        return np.maximum(LIARS, (np.array(left)[which] - self.topology.threshold) // 2)
 
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()

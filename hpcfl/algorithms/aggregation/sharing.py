@@ -18,13 +18,20 @@ and all coefficients are 1; only dealers who do not think of it are found then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.messages import parse_vector
-from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares, reconcile
+from hpcfl.algorithms.aggregation.reconstruction import (
+    ABSENT,
+    Flags,
+    Shares,
+    reconcile,
+    to_leave_out,
+)
 from hpcfl.algorithms.aggregation.sealed import TAG_BYTES
 from hpcfl.algorithms.aggregation.topology import Links
 from hpcfl.comm.phases import Ids, Payload
@@ -42,8 +49,6 @@ SEED_SHARE = SEED_LIMBS + 1
 # What a holder is sent: both, sealed by AES-GCM.
 SHARE_BYTES = 4 * (KEY_SHARE + SEED_SHARE) + TAG_BYTES
 ANSWERS = 2
-# So many holders may answer falsely without harm to a dealer.
-LIARS = 1
 
 
 def deal(
@@ -107,12 +112,10 @@ class Challenge:
 class Dealings:
     """The server's book of who dealt what rightly, as far as holders' answers tell.
 
-    One false answer about a dealer may be its holder's doing, and is no reason to do without the
-    dealer; of two, one holder alone cannot be the cause. So one device that deals or answers
-    falsely can expel nobody but itself, and whoever stays lacks the share of one holder at the
-    most. Where so few answered that nobody can tell, the round ends, unless the dealer did not
-    answer itself. `expelled` are the dealers of whom two holders that answered, or more, have no
-    right share.
+    `expelled` are the dealers of whom more holders have no right share than may be at fault: of
+    those who stay, enough right shares are left however the others behave. Where one false answer
+    cannot be told from a false dealer, because t + 1 answered, the round ends, unless the dealer
+    did not answer itself.
     """
 
     def __init__(self, challenge: Challenge) -> None:
@@ -139,9 +142,10 @@ class Dealings:
         # A copy: the transport uses its memory again.
         self._owners[holder], self._answers[holder] = owners, answers.copy()
 
-    def settle(self, links: Links, owners: Flags) -> None:
+    def settle(self, links: Links, owners: Flags, most: Callable[[Ids], Ids]) -> None:
         """Find out which answers are right: those that lie on one polynomial with enough others.
 
+        `most` returns how many of each owner's holders may be at fault, given how many answered.
         BelowThresholdError if nobody can tell whether a dealer is false or one of its holders is:
         t + 1 answered.
         """
@@ -151,9 +155,14 @@ class Dealings:
             return
         # Those that are marked as absent count as answers here.
         answered = {id: np.zeros_like(answers) for id, answers in self._answers.items()}
-        off = links.collect(answered, owners, ANSWERS).received & ~right.received
+        all_received = links.collect(answered, owners, ANSWERS).received
+        off = all_received & ~right.received
         self._check_clear(received, right, off, links.threshold + 1)
-        self.expelled = frozenset(right.owners[off.sum(axis=1) > LIARS].tolist())
+        # Answers that have no polynomial are not those about a right dealer.
+        lost: Flags = np.logical_not(right.received.any(axis=1))
+        disputed = off & ~lost[:, None]
+        lost |= to_leave_out(disputed, right.holders, most(all_received.sum(axis=1)))
+        self.expelled = frozenset(right.owners[lost].tolist())
         rows, places = np.nonzero(off)
         pairs = zip(right.owners[rows].tolist(), right.holders[rows, places].tolist(), strict=True)
         for owner, holder in pairs:

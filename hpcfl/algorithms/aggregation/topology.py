@@ -62,8 +62,8 @@ from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.sampling import permutation
 from hpcfl.errors import RefusedError, UsageError
-from hpcfl.privacy.ring import REDUNDANT, RingParameters, best_threshold, choose, failures, log2
-from hpcfl.privacy.threat import SPARE, Threat
+from hpcfl.privacy.ring import RingParameters, best_threshold, choose, failures, log2
+from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
 
 NONCE_BYTES = 16
 ADVERTISED_BYTES = 2 * keys.KEY_BYTES
@@ -491,7 +491,13 @@ class Unopened(Promise):
                 f"{false} costs itself alone if {enough} devices answer, and can end the round "
                 f"where dropouts leave fewer, down to {left}"
             )
-        return f"{false} costs itself alone while at least {enough} devices answer"
+        most = (left + SPARE - self.threshold) // 2
+        if most == 1:
+            return f"{false} costs itself alone while at least {enough} devices answer"
+        return (
+            "Devices that share or answer falsely cost themselves alone, k of them while at least "
+            f"{self.threshold} + 2 k devices answer: up to {most} beside the planned dropouts"
+        )
 
     @property
     def worst(self) -> float:

@@ -36,7 +36,7 @@ from hpcfl.rounds.timed import Played
 
 N = 10  # t = 7
 DROPPABLE = ("advertise_keys", "share_keys", "masked_input", "consistency_check", "unmask")
-EXPELLED = "two holders or more have no right share of its secrets: it is expelled"
+EXPELLED = "too many holders have no right share of its secrets: it is expelled"
 # What sparse uploads change is in their passive variant: one of its own suffices for it.
 each_kind = pytest.mark.parametrize("name", ["secagg", "sparse"])
 

@@ -87,7 +87,7 @@ def play_with_rows(name, change, **options):
     return play(protocol, change=sent_by_device(protocol, "share_keys", SENDER, change), **options)
 
 
-EXPELLED = "two holders or more have no right share of its secrets: it is expelled"
+EXPELLED = "too many holders have no right share of its secrets: it is expelled"
 
 
 def is_expelled(played, survivors=None):

@@ -239,7 +239,7 @@ def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_numb
 
     played = play(protocol, change=spoiling(protocol, dealer, [around[0], around[3]]))
     assert [dealer] == list(played.kept_out) == list(played.left)
-    assert "two holders or more have no right share of its secrets: it is expelled" in str(
+    assert "too many holders have no right share of its secrets: it is expelled" in str(
         played.kept_out[dealer]
     )
     told = played.told_each("expelled")
