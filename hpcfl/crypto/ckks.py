@@ -103,13 +103,13 @@ class Context:
     def decrypt(self, content: bytes, size: int) -> NDArray[np.int64]:
         """Return the vector of so many values, in steps; ValueError if the bytes are none.
 
-        They are none too if a value is too large: what is not the sum of vectors that were
-        encrypted by this key decrypts to anything.
+        OverflowError if a value is too large: what is not the sum of vectors that were encrypted
+        by this key decrypts to anything.
         """
         decoded = self.decoded(content, size)
         # Of vectors that are within the bounds, rounded to steps, up to half a step each.
         if not np.abs(decoded).max(initial=0) <= 2 * LARGEST * 2**STEP_BITS:
-            raise ValueError("it decrypts to values that are too large")
+            raise OverflowError("it decrypts to values that are too large")
         return np.rint(decoded).astype(np.int64)
 
     def decoded(self, content: bytes, size: int) -> NDArray[np.float64]:

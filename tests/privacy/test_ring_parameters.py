@@ -370,7 +370,7 @@ def test_a_round_is_judged_by_who_has_dropped_out_and_by_who_was_expelled_beside
         (2, 1, "can end the round: 4 answers are needed"),
         (10, 4, "costs itself alone if 8 devices answer, and can end the round where dropouts"),
         (14, 5, "costs itself alone if 10 devices answer, and can end the round where dropouts"),
-        (17, 5, "costs itself alone while at least 11 devices answer"),
+        (15, 5, "costs itself alone while at least 10 devices answer"),
         (18, 5, r"k of them while at least 10 \+ 2 k devices answer: up to 2 beside"),
     ],
 )

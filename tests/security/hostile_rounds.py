@@ -21,7 +21,6 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.sharing import KEY_SHARE, SEED_SHARE
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
-from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import KeyPair
 from hpcfl.errors import HpcflError, RefusedError
 from hpcfl.rounds.driver import AFTER
@@ -117,6 +116,12 @@ class Plan:
     owners: tuple[int, int] = (0, 0)  # of those keys
     vanish: str = ""  # one of `moments`: before what they disappear; "" for never
     seed: int = 0
+    # What some of the hostile devices do instead.
+    each: Mapping[int, "Plan"] = field(default_factory=dict)
+
+    def of(self, id):
+        """Return what a device does."""
+        return self.each.get(id, self)
 
     @property
     def tampered(self):
@@ -168,7 +173,7 @@ class Hostile(Wrapped):
 
     def __init__(self, inner, outcome, generator):
         super().__init__(inner)
-        self._plan, self._generator = outcome.plan, generator
+        self._plan, self._generator = outcome.plan.of(inner.id), generator
         self._devices, self._answered = outcome.devices, False
 
     def send_advertise_keys(self):
@@ -250,6 +255,34 @@ class Hostile(Wrapped):
         return limbs.view(np.uint8)
 
 
+class HostileHolder(Wrapped):
+    """A device that says of pieces that it has none, or adds up others."""
+
+    def __init__(self, inner, outcome, generator):
+        super().__init__(inner)
+        self._plan, self._generator = outcome.plan.of(inner.id), generator
+
+    def send_held(self):
+        payload = self._inner.send_held()
+        if self._plan.complain:
+            return np.zeros_like(payload)
+        held = np.unpackbits(payload)
+        if self._plan.answer:
+            held[[*self._plan.about]] = 0
+        return np.packbits(held)
+
+    def send_unmask(self):
+        return self._added_up(self._inner.send_unmask())
+
+    def send_sum_shares(self):
+        return self._added_up(self._inner.send_sum_shares())
+
+    def _added_up(self, payload):
+        if not self._plan.lie:
+            return payload
+        return self._generator.integers(0, Q, payload.size // 4).astype("<u4").view(np.uint8)
+
+
 def gone():
     """Disappear: to the others a device that says why it leaves is one that is gone."""
     raise RefusedError("it is gone")
@@ -282,18 +315,18 @@ class Network(Loopback):
 
     def route(self, senders, rows, *rest):
         spoiled = [
-            self._spoil(block) if sender in self._plan.hostile else block
+            self._spoil(block, self._plan.of(sender)) if sender in self._plan.hostile else block
             for sender, block in zip(senders, rows, strict=True)
         ]
         return super().route(senders, spoiled, *rest)
 
-    def _spoil(self, block):
-        if not self._plan.spoil or not len(block):
+    def _spoil(self, block, plan):
+        if not plan.spoil or not len(block):
             return block
         sent = []
         for row, other in zip(block, np.roll(block, -1, axis=0), strict=True):
-            is_victim = int(row[12:16].view("<u4")[0]) in self._plan.victims
-            spoil = SPOILS[self._plan.spoil]
+            is_victim = int(row[12:16].view("<u4")[0]) in plan.victims
+            spoil = SPOILS[plan.spoil]
             sent += spoil(row, other, self._generator) if is_victim else [row]
         return np.array(sent, np.uint8).reshape(-1, block.shape[1])
 
@@ -335,12 +368,12 @@ def play(
     if careless:
         server._protocol = Wrapped(protocol, promises=list)
     leaving = dict(dropouts or {})
-    if plan.vanish:
-        leaving |= dict.fromkeys(plan.hostile, plan.vanish)
+    leaving |= {id: plan.of(id).vanish for id in plan.hostile if plan.of(id).vanish}
     outcome = Outcome(protocol, plan, devices, server, vectors, leaving, identities or {})
     players = dict(devices)
+    hostile = HostileHolder if hasattr(protocol, "code") else Hostile
     for id in plan.hostile:
-        players[id] = Hostile(devices[id], outcome, generator)
+        players[id] = hostile(devices[id], outcome, generator)
     if wrap is not None:
         players = {id: wrap(id, player, outcome) for id, player in players.items()}
     for id in [id for id, moment in leaving.items() if moment == CHECKS]:
@@ -379,8 +412,11 @@ def wrong_sum(outcome):
         where, values = outcome.devices[id].contribution(outcome.vectors[id])
         total[where] += values
     differs = outcome.server.total != total
-    for id in {*outcome.plan.hostile} & {*outcome.survivors} if outcome.plan.tampered else ():
-        everywhere = outcome.protocol.name == "sparse" and outcome.plan.copy
+    for id in {*outcome.plan.hostile} & {*outcome.survivors}:
+        plan = outcome.plan.of(id)
+        if not plan.tampered:
+            continue
+        everywhere = outcome.protocol.name == "sparse" and plan.copy
         differs[slice(None) if everywhere else outcome.devices[id].sent()] = False
     return np.flatnonzero(differs).tolist()
 
@@ -443,7 +479,7 @@ def violations(outcome):
     protocol, found = outcome.protocol, []
     if wrong_sum(outcome):
         found.append("the sum is wrong")
-    if not any(step.pattern is Pattern.ROUTE for step in protocol.steps):
+    if not hasattr(protocol, "topology"):
         return found
     if opened(outcome):
         found.append(f"colluders can open both secrets of {opened(outcome)}")

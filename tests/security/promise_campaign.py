@@ -22,7 +22,7 @@ Each strategy says in its first line what it does, and there is a test of the su
 import argparse
 import copy
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -219,6 +219,68 @@ def beside_dropouts(generator, strategy, case, protocol, plan):
     }
     outcome = play(protocol, plan, dropouts=gone)
     return found_in(strategy, case, outcome, honest_lost(outcome))
+
+
+def several_liars(generator, seed):
+    """Let as many of 41 devices be hostile as answers can tell apart: no honest one is lost."""
+    case, rate = chosen(generator, AMONG_MANY), float(generator.choice([0.0, 0.1, 0.3]))
+    name, options = AMONG_MANY[case]
+    if case in FEW_NEIGHBOURS:
+        rate = 0.3
+    protocol = make(name, 41, dropout=rate, **options)
+    code = getattr(protocol, "code", None)
+    needed = protocol.topology.threshold if code is None else code.needed
+    # Dropouts leave just enough answers where a code counts on them, or few neighbours.
+    leaving = part_of(rate, 41) if code is None and case not in FEW_NEIGHBOURS else 0
+    holders = 41 if case not in FEW_NEIGHBOURS else protocol.topology.degree + 1
+    most = (holders - leaving - needed) // 2
+    ids = generator.permutation(41).tolist()
+    count = min(most, int(generator.integers(2, 11)))
+    hostile, before = tuple(ids[:count]), moments(protocol)
+    if code is not None:
+        hostile_plan = one_holder
+    else:
+        hostile_plan = one_that_answers if case in FEW_NEIGHBOURS else one_of_several
+    each = {id: hostile_plan(generator, protocol, id, seed) for id in hostile}
+    gone = {id: chosen(generator, before) for id in ids[count : count + leaving]}
+    plan = Plan(hostile=hostile, each=each, seed=seed)
+    outcome = play(protocol, plan, dropouts=gone)
+    return found_in("several liars", f"{case} {rate} {count}", outcome, honest_lost(outcome))
+
+
+AMONG_MANY = CASES | {
+    "lightsecagg": ("lightsecagg", {}),
+    "committee": ("committee", {"committee": 41}),
+    "secagg-graph": ("secagg-graph", {}),
+}
+del AMONG_MANY["secagg --degree 6"]
+# They plan for one hostile neighbour that chooses about whom it answers falsely.
+FEW_NEIGHBOURS = ("secagg-graph", "cohort")
+
+
+def one_of_several(generator, protocol, me, seed):
+    plan = one_device(generator, protocol, me, seed)
+    # With another one that does not tell what the two have in common, it ends the round.
+    return replace(plan, vanish="") if plan.tampered else plan
+
+
+def one_that_answers(generator, protocol, me, seed):
+    """Return what a device does that says of all shares that they are others, or none."""
+    answer = chosen(generator, hostile_rounds.ANSWERS)
+    return Plan((me,), answer=answer, about=tuple(range(41)), lie=bool(generator.integers(2)))
+
+
+def one_holder(generator, protocol, me, seed):
+    """Return what a device does that holds pieces: so many may be hostile as sums are wrong."""
+    trick = chosen(generator, ("lie", "complain", "spoil", "vanish"))
+    return Plan(
+        hostile=(me,),
+        lie=trick == "lie",
+        complain=trick == "complain",
+        spoil="garbled" if trick == "spoil" else "",
+        victims=tuple(range(41)),
+        vanish=protocol.steps[-2].phase if trick == "vanish" else "",
+    )
 
 
 def removed_devices(generator, seed):
@@ -721,6 +783,7 @@ def wrong_mean(outcome):
 STRATEGIES = {
     one_hostile_device: 36,
     hostile_on_large_rings: 6,
+    several_liars: 10,
     removed_devices: 4,
     framed_dealers: 4,
     early_leavers: 4,
@@ -776,9 +839,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--strategy", choices=[one.__name__ for one in STRATEGIES])
     arguments = parser.parse_args()
     generator = np.random.default_rng(arguments.seed)
-    every, weights = [*STRATEGIES], np.array([*STRATEGIES.values()]) / sum(STRATEGIES.values())
+    played = {
+        one: weight
+        for one, weight in STRATEGIES.items()
+        if arguments.strategy in (None, one.__name__)
+    }
+    every, weights = [*played], np.array([*played.values()]) / sum(played.values())
     # Each strategy at least once, however few rounds there are.
     more = generator.choice(len(every), max(0, arguments.rounds - len(every)), p=weights)
     strategies = [*every, *(every[k] for k in more)][: arguments.rounds]

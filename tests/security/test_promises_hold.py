@@ -57,7 +57,7 @@ ROUNDS = {
     **dict.fromkeys(("cut_cohorts", "ground_keys", "old_endorsements"), 2),
 }
 # Strategies that go beyond what promises bear, so that rounds must end.
-SOME_END = {"framed_dealers", "early_leavers", "chosen_departures", "few_noises"}
+SOME_END = {"early_leavers", "chosen_departures", "few_noises"}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.__name__)
@@ -240,22 +240,23 @@ def test_two_that_answer_falsely_cost_whom_they_name_at_the_most(case):
 
 
 @pytest.mark.parametrize("case", RINGS)
-def test_dealers_that_are_framed_so_as_to_cut_a_ring_end_the_round(case):
+def test_who_frames_as_many_dealers_as_cut_a_ring_is_found_out(case):
     protocol = campaign.frameable(case)
     outcome = campaign.frame(np.random.default_rng(1), protocol, 0, 0, "uniform", 1)
-    ends_with_a_promise(outcome, False)
+    assert outcome.error is None
+    assert [] == missing_honest(outcome) == violations(outcome)
 
 
 @pytest.mark.parametrize("careless", [False, True])
 @pytest.mark.parametrize("case", RINGS)
 def test_dealers_that_are_framed_weigh_more_than_those_that_chance_takes(case, careless):
-    """Two of a dealer's holders that answer falsely are enough to leave it out."""
+    """Holders that answer falsely about few dealers can have them left out."""
     protocol, framed = campaign.frameable(case), 3
     # No more are gone, together, than the noise and the number of holders bear.
     gone = campaign.at_most_gone(protocol, framed)
     generator = np.random.default_rng(1)
     outcome = campaign.frame(generator, protocol, framed, gone, "uniform", 1, careless)
-    assert framed == len(missing_honest(outcome))
+    assert 2 <= len(missing_honest(outcome)) <= framed
     ends_with_a_promise(outcome, careless)
 
 

@@ -385,6 +385,12 @@ class CkksDevice(ModelReceiver, WeightedVector):
             self._decrypted = context.decrypt(payload[cut:].tobytes(), self._dim)
         except ValueError as error:
             raise from_server("decrypt", str(error)) from None
+        except OverflowError:
+            raise RefusedError(
+                f"device {self.id} cannot tell the sum: what it decrypts is no sum of vectors, as "
+                "one of them was encrypted under another key, or has values that are too large; "
+                "nobody can tell whose"
+            ) from None
         self.in_committee = self.id in survivors[:REPORTERS]
 
     def send_decrypt(self) -> Payload:
