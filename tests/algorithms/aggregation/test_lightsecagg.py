@@ -404,6 +404,8 @@ def test_a_device_answers_once_a_round():
     for survivors in (range(9), range(8)):
         error = played.refused(RefusedError, device.receive_unmask, raw(bits(survivors, 9)))
         assert "refuses a second request to unmask" in str(error)
+    device.send_unmask()
+    assert "or has told" in str(played.refused(RefusedError, device.send_unmask))
 
 
 def test_a_device_deals_and_uploads_once_a_round():
