@@ -44,7 +44,7 @@ class Quantiser:
             If a value is not a finite number.
         """
         integers = np.empty(values.size, np.int64)
-        for part, block in self.blocks(values, scale, generator):
+        for part, block, _ in self.blocks(values, scale, generator):
             integers[part] = block
         return integers
 
@@ -54,14 +54,14 @@ class Quantiser:
         scale: float,
         generator: np.random.Generator,
         norm: float | None = None,
-    ) -> Iterator[tuple[slice, Signed]]:
-        """Yield the same, part by part, with where it belongs.
+    ) -> Iterator[tuple[slice, Signed, int]]:
+        """Yield the same, part by part, with where it belongs and how many values were clipped.
 
         With a `norm` the integers' l2 norm is no larger: a block that would make them longer is
         rounded towards zero. A ValueError says that the vector, as it is scaled, is longer.
         """
         room = math.inf if norm is None else self._room(values, scale, norm)
-        for part, scaled in self._scaled(values, scale):
+        for part, scaled, clipped in self._scaled(values, scale):
             rounded = generator.random(scaled.size)
             rounded += scaled
             np.floor(rounded, out=rounded)
@@ -71,25 +71,29 @@ class Quantiser:
                     np.trunc(scaled, out=rounded)
                     lengthened = _lengthened(scaled, rounded)
                 room -= lengthened
-            yield part, rounded.astype(np.int64)
+            yield part, rounded.astype(np.int64), clipped
 
     def _scaled(
         self, values: NDArray[np.floating], scale: float
-    ) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        """Yield part by part what is rounded."""
+    ) -> Iterator[tuple[slice, NDArray[np.float64], int]]:
+        """Yield part by part what is rounded, and how many of the values were clipped."""
         for start in range(0, values.size, BLOCK):
             part = slice(start, start + BLOCK)
             # In float64 before clipping: as a float32 the clip could be larger than it says.
             scaled = values[part].astype(np.float64)
-            if not np.isfinite(scaled).all():
+            low, high, clipped = scaled.min(), scaled.max(), 0
+            # Of a block with a NaN, both are.
+            if not (low > -math.inf and high < math.inf):
                 raise ValueError("it holds a value that is not a finite number")
-            np.clip(scaled, -self.clip, self.clip, out=scaled)
+            if low < -self.clip or high > self.clip:
+                clipped = int(np.count_nonzero(np.abs(scaled) > self.clip))
+                np.clip(scaled, -self.clip, self.clip, out=scaled)
             scaled *= scale * self.levels
-            yield part, scaled
+            yield part, scaled, clipped
 
     def _room(self, values: NDArray[np.floating], scale: float, norm: float) -> float:
         """Return how much rounding may add to the squared norm."""
-        squared = math.fsum(float(scaled @ scaled) for _, scaled in self._scaled(values, scale))
+        squared = math.fsum(float(scaled @ scaled) for _, scaled, _ in self._scaled(values, scale))
         # A little less, as sums of squares are rounded themselves. No sum of 32 bits has room for
         # norms, of 1e11 and more, that leave so little that this matters.
         room = norm * norm * (1 - 1e-11) - squared

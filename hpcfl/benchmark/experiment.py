@@ -21,7 +21,7 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make, stated
 from hpcfl.options.shared import check_length
-from hpcfl.report.formats import share
+from hpcfl.report.formats import named, share
 from hpcfl.rounds import usage
 from hpcfl.rounds.build import (
     build,
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from hpcfl.results.reader import Run
 
 
-# Devices of a rank whose vectors are looked at for what is clipped.
-FEW = 8
 # Options without effect where devices send all coordinates.
 OF_SPARSE = ("alpha", "sampler", "locations")
 
@@ -223,13 +221,12 @@ class Experiment:
             had = None if earlier is None else _models_had(earlier)
             resume_updates(models, transport, first, had, model)
         last: Aggregate | None = None
+        told: set[int] = set()  # the devices of which it was said that their vectors are clipped
 
         def play_one(index: int) -> Played | None:
             nonlocal last
             last = None  # which would take memory beside this round's
             self.updates.prepare(index, transport.local_devices)
-            if index == first:
-                self._warn_of_clipping(transport, index, watching)
             played = play(
                 self.protocol,
                 transport,
@@ -243,6 +240,7 @@ class Experiment:
                 models=models,
                 observer=watching,
             )
+            self._warn_of_clipping(transport, watching, told)
             last = played.aggregate
             if last is None:
                 return None
@@ -268,27 +266,32 @@ class Experiment:
             transport.raise_everywhere(self._save_transcript(recorder))
         return reason
 
-    def _warn_of_clipping(self, transport: Transport, index: int, observer: RoundObserver) -> None:
-        """Say, at the server, that values are clipped: the sum is right, but not theirs.
+    def _warn_of_clipping(
+        self, transport: Transport, observer: RoundObserver, told: set[int]
+    ) -> None:
+        """Say, at the server, that values were clipped: the sum is right, but not theirs.
 
-        Of some devices on each rank, as the check of a round is of what was sent. Every rank calls
-        this. Rotated vectors, and those clipped to a norm, are left out.
+        The check of a round is of what was sent. Every rank calls this after a round. Devices that
+        are `told` already are not named again.
         """
-        rounded = isinstance(self.protocol, QuantisedProtocol)
-        if not rounded or self.options.rotate or self.algorithm is not None:
+        if not isinstance(self.protocol, QuantisedProtocol):
             return
-        clip, counts = self.options.clip, np.zeros(2, np.int64)
-        for id in list(transport.local_devices)[:FEW]:
-            vector = self.updates.vector(index, id)
-            for start in range(0, vector.size, BLOCK):
-                part = np.abs(vector[start : start + BLOCK])
-                counts += np.array([np.count_nonzero(part > clip), part.size])
+        counts = np.zeros((self.devices, 2), np.int64)
+        for id in transport.local_devices:
+            counts[id] = self.protocol.clipped.pop(id, (0, 0))
         summed = transport.sum_to_server(counts)
-        if summed is not None and summed[0]:
-            observer.warned(
-                f"{share(summed[0] / summed[1])} of the values are beyond --clip {clip:g} and are "
-                "cut to it: the sum is of what is left"
-            )
+        if summed is None:
+            return
+        found = [id for id in np.flatnonzero(summed[:, 0]).tolist() if id not in told]
+        if not found:
+            return
+        told.update(found)
+        clipped, sent = summed[found].sum(axis=0).tolist()
+        observer.warned(
+            f"{share(clipped / sent)} of the {'rotated ' * self.options.rotate}values of "
+            f"{named('device', found)} are beyond --clip {self.options.clip:g} and are cut to it: "
+            "the sum is of what is left"
+        )
 
     def _refuse_to_save(self) -> None:
         if self.options.save_aggregate is not None or self.options.keep_transcript is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 Format = Callable[[Any], str]
@@ -40,6 +40,13 @@ def counted(number: int, what: str) -> str:
     if what.endswith("y"):
         return f"{number} {what[:-1]}ies"
     return f"{number} {what}{'es' if what.endswith(('s', 'ch')) else 's'}"
+
+
+def named(what: str, numbers: Sequence[int], most: int = 10) -> str:
+    """Return whose numbers these are: ``device 3``, ``devices 0, 3, 4 and 20 more``."""
+    listed = ", ".join(map(str, numbers[:most]))
+    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    return f"{what}{'s' * (len(numbers) > 1)} {listed}{more}"
 
 
 def count(value: float | None) -> str:

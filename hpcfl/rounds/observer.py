@@ -86,7 +86,7 @@ class RoundObserver:
         """
 
     def warned(self, sentence: str) -> None:
-        """Learn, before the first round, what is to be known of all."""
+        """Learn what is to be known of all rounds, or of the one that was just played."""
 
     def finished(self, index: int, result: Any) -> None:
         """Take the result of a round; an HpcflError ends the run, on every rank."""

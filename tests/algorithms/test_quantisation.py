@@ -45,7 +45,7 @@ def quantise(quantiser, values, scale=1.0, drawn=0.0):
 def rounded(values, draws, norm=None):
     """Return the integers of a vector in steps of the rounding, which nothing clips."""
     quantiser, integers = Quantiser(LARGEST, 1), np.empty(len(values), np.int64)
-    for part, block in quantiser.blocks(np.array(values), 1.0, draws, norm):
+    for part, block, _ in quantiser.blocks(np.array(values), 1.0, draws, norm):
         integers[part] = block
     return integers
 

@@ -223,21 +223,40 @@ def test_sums_of_a_cohort_are_right_where_those_of_all_devices_would_not_fit(tmp
     assert all(record.validated for record in records)
 
 
-@pytest.mark.parametrize(("clip", "told"), [(2.0, []), (0.75, ["50.00% of the values are beyond"])])
-def test_that_values_are_clipped_is_said_before_the_first_round(tmp_path, clip, told):
-    np.save(tmp_path / "u.npy", np.tile(np.array([-1.0, 0.5], np.float32), (3, 40)))
-    said = []
+class Said(RoundObserver):
+    """Keeps what was warned of."""
 
-    class Watching(RoundObserver):
-        def warned(self, sentence):
-            said.append(sentence)
+    def __init__(self):
+        self.sentences = []
 
-    options = BenchOptions(
-        *("secagg",), dim=None, updates=tmp_path / "u.npy", clip=clip, rounds=2, dropout=0.0
-    )
-    Experiment.prepare(options, 3).run(Loopback(3), Watching())
-    assert len(said) == len(told)
-    assert all(sentence.startswith(start) for sentence, start in zip(said, told, strict=True))
+    def warned(self, sentence):
+        self.sentences.append(sentence)
+
+
+@pytest.mark.parametrize("options", [("secagg", 0.0), ("prf", 0.0), ("sparse", 0.3)])
+@pytest.mark.parametrize("rotate", [False, True])
+def test_the_device_whose_values_are_clipped_is_named_once(tmp_path, options, rotate):
+    """Wherever it is among the devices of a rank, and in whichever round it takes part."""
+    (protocol, dropout), said = options, Said()
+    rows = np.full((20, 40), 0.5)
+    rows[:, ::2] *= -1
+    rows[15, :10] = 4.0
+    np.save(tmp_path / "u.npy", rows)
+    chosen = {"dim": None, "updates": tmp_path / "u.npy", "alpha": 0.5, "rotate": rotate}
+    options = BenchOptions(protocol, rounds=4, dropout=dropout, clip=3.2, **chosen)
+    Experiment.prepare(options, 20).run(Loopback(20), said)
+    (told,) = [sentence for sentence in said.sentences if "device 15 " in sentence]
+    assert "values of device 15 are beyond --clip 3.2 and are cut to it" in told
+
+
+def test_several_devices_whose_values_are_clipped_are_counted(tmp_path):
+    np.save(tmp_path / "u.npy", np.tile(np.array([-1.0, 0.5], np.float32), (13, 40)))
+    for clip, told in ((1.0, []), (0.75, ["50.00% of the values of devices 0, 1, 2, 3, 4, 5, 6"])):
+        said = Said()
+        options = {"dim": None, "updates": tmp_path / "u.npy", "rounds": 2, "dropout": 0.0}
+        Experiment.prepare(BenchOptions("secagg", clip=clip, **options), 13).run(Loopback(13), said)
+        assert [sentence[: len(told[0])] for sentence in said.sentences] == told
+        assert all("8, 9 and 3 more are beyond" in sentence for sentence in said.sentences)
 
 
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1], [1, 1000, 1, 1]])

@@ -621,6 +621,9 @@ class QuantisedProtocol(AggregationProtocol):
             )
         self.quantiser = Quantiser(parameters.clip, parameters.levels)
         self.noise: IntegerNoise | None = None
+        # Of the devices of this rank whose vectors were quantised: how many values were clipped,
+        # and of how many that were sent.
+        self.clipped: dict[int, tuple[int, int]] = {}
         self._check_levels(0)
 
     def largest_levels(
@@ -831,11 +834,15 @@ class QuantisedProtocol(AggregationProtocol):
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
         generator = np.random.Generator(np.random.SFC64(seeds))
+        blocks = self.quantiser.blocks(values, self.scale(device), generator, norm)
+        clipped = 0
         try:
-            for part, block in self.quantiser.blocks(values, self.scale(device), generator, norm):
+            for part, block, beyond in blocks:
+                clipped += beyond
                 yield part, block if noise is None else block + noise[part]
         except ValueError as error:
             raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
+        self.clipped[device] = clipped, values.size
 
     def rotation(self, round_index: int) -> Rotation | None:
         """Return how vectors are rotated in a round, which all know, if they are."""
