@@ -6,10 +6,20 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.ledger import Ledger
-from hpcfl.rounds.observer import NOBODY
+from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.timed import deal_out
 
 SERVER = -2  # stands for a device's number in what the server's secrets follow from
+
+
+class Said(RoundObserver):
+    """Keeps what was warned of."""
+
+    def __init__(self):
+        self.sentences = []
+
+    def warned(self, sentence):
+        self.sentences.append(sentence)
 
 
 class Changing(Loopback):

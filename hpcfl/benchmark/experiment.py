@@ -248,7 +248,7 @@ class Experiment:
                 enrolled.charge(played.record, index)
             # A warm-up that outlasts the time of the run ends with a measured round.
             played.record.warmup = index < options.warmup and not rule.over
-            for start in range(0, model.size, BLOCK):
+            for start in range(0, model.size if last.has_mean else 0, BLOCK):
                 part = slice(start, start + BLOCK)
                 model[part] -= last.mean_at(part).astype(np.float32)
             return replace(played, aggregate=None)

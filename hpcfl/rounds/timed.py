@@ -26,7 +26,7 @@ from hpcfl.rounds.enrolment import Enrolled
 from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
-from hpcfl.rounds.validation import as_expected, quantisation
+from hpcfl.rounds.validation import as_expected, doubtful, quantisation
 from hpcfl.system.blame import blamed
 
 # Stands for a device's number in what the server's secrets come from.
@@ -176,6 +176,9 @@ def play(
             checkable and as_planned(server.survivors, planned, failures.phase_of, upload) and right
         )
         aggregate = protocol.aggregate(server)
+        reason = doubtful(protocol, aggregate, len(server.survivors))
+        if reason:
+            observer.warned(f"round {index}: {reason}")
         record.promise_failure = protocol.promise_failure(protocol.outcome(server))
     observer.collect(Scene(index, transport, devices, here, server, inputs))
     played = Played(

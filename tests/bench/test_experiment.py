@@ -1,6 +1,7 @@
 import h5py
 import numpy as np
 import pytest
+from player import Said
 
 from hpcfl.algorithms.aggregation.fedavg import FedAvg
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggServer
@@ -221,16 +222,6 @@ def test_sums_of_a_cohort_are_right_where_those_of_all_devices_would_not_fit(tmp
     records = run("cohort", 20, alpha=0.3, bits="16", **options)
 
     assert all(record.validated for record in records)
-
-
-class Said(RoundObserver):
-    """Keeps what was warned of."""
-
-    def __init__(self):
-        self.sentences = []
-
-    def warned(self, sentence):
-        self.sentences.append(sentence)
 
 
 @pytest.mark.parametrize("options", [("secagg", 0.0), ("prf", 0.0), ("sparse", 0.3)])

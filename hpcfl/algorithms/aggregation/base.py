@@ -121,10 +121,16 @@ class Aggregate:
         """The weighted mean of what the survivors sent, or its estimate; 0 where nobody did."""
         return self._mean_sent_at(slice(None))
 
+    @cached_property
+    def has_mean(self) -> bool:
+        """Whether the survivors weigh anything; if not, their mean is NaN."""
+        return bool(np.any(self.weight))
+
     def _mean_sent_at(self, part: slice) -> NDArray[np.float64]:
         sent = self._sent_at(part)
         weight = self.weight[part] if isinstance(self.weight, np.ndarray) else self.weight
-        return np.divide(sent, weight, out=np.zeros_like(sent), where=np.greater(weight, 0))
+        nobody = np.full_like(sent, 0.0 if self.has_mean else np.nan)
+        return np.divide(sent, weight, out=nobody, where=np.greater(weight, 0))
 
     def mean_at(self, part: slice) -> NDArray[np.float64]:
         """Return some of the mean: of a long one all would take as much as four vectors."""
@@ -138,7 +144,7 @@ class Aggregate:
     @property
     def sum(self) -> NDArray[np.float64]:
         """The weighted sum of the survivors' vectors, or its estimate; weights add up to 1."""
-        return self.mean * self.survived
+        return self.mean * self.survived if self.has_mean else np.zeros(self.encoded.size)
 
 
 class AggregationProtocol(ABC):
@@ -601,6 +607,7 @@ class AggregationProtocol(ABC):
         weight = 1.0 if planned else self.weight_in_sum(server)
         survived = self.weight_of(server.survivors)
         return Aggregate(server.total, weight, survived, decode=self.decode)
+
 
 
 class QuantisedProtocol(AggregationProtocol):
