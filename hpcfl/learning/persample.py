@@ -137,7 +137,9 @@ class ClippedGradients:
             if parameter.requires_grad
         }
         per_sample = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
-        gradients = [g.flatten(1) for g in per_sample(trained, inputs, labels).values()]
+        gradients = [
+            g.reshape(len(labels), -1) for g in per_sample(trained, inputs, labels).values()
+        ]
         parts = [self._norm(gradient) for gradient in gradients]
         factors, finite = self._factors(self._norm(torch.stack(parts, dim=1)))
         for view, gradient in zip(total.split(self._sizes), gradients, strict=True):

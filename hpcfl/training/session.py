@@ -188,7 +188,9 @@ def _run(
         _check_convex(options, name, mine.classes)
         single_thread()
         model = models.build(name, mine.input_shape, mine.classes, options.seed)
-    except HpcflError as problem:  # the same on every rank
+        if transport.has_server and ":" in name:
+            _try_out(name, model, options, mine)
+    except HpcflError as problem:  # the same on every rank, or the server's
         refused = problem
     transport.raise_everywhere(refused)
     assert model is not None
@@ -474,6 +476,32 @@ def _algorithm(
         bits=None,
     )
     return told, make_algorithm(told, make_federation(told, sizes, dim))
+
+
+def _try_out(name: str, model: Module, options: TrainOptions, data: clients.Clients) -> None:
+    """Let a user's model take a training step as devices do; UsageError if it fails.
+
+    On the smallest batch of any device, where the batch normalisation of one sample fails.
+    """
+    from hpcfl.learning import models
+    from hpcfl.learning.training import smallest_batch
+
+    algorithm, remedy = find(options.algorithm), "change the model"
+    size = 1 if algorithm.noisy_steps else smallest_batch(options, data.sizes)
+    step = f"in a training step on a batch of {counted(size, 'sample')}"
+    if algorithm.noisy_steps:
+        step = f"where {algorithm.name} takes the gradient of every sample by itself"
+    else:
+        remedy += ", or the --batch-size that leaves such a batch"
+    inputs, labels = np.zeros((size, *data.input_shape), np.float32), np.zeros(size, np.int64)
+    seeds = np.random.SeedSequence(options.seed)
+    trainer = _trainer(model, replace(options, steps=1, epochs=None), "cpu")
+    try:
+        trainer.local_update(models.get_flat(model), inputs, labels, seeds, 0)
+    except Exception as error:
+        raise UsageError(
+            f"the model {name} fails {step}: {models.cause(error)}; {remedy}"
+        ) from error
 
 
 def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:

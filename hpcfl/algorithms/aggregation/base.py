@@ -609,7 +609,6 @@ class AggregationProtocol(ABC):
         return Aggregate(server.total, weight, survived, decode=self.decode)
 
 
-
 class QuantisedProtocol(AggregationProtocol):
     """A protocol that sums quantised vectors in a group."""
 
