@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import asked_for, make, names, options_of, written
 from hpcfl.options.shared import LinkOptions, check_length
-from hpcfl.report.formats import counted
+from hpcfl.report.formats import counted, named
 from hpcfl.rounds import memory, usage
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
@@ -109,6 +110,7 @@ def run(
     """
     interruption = current()
     typed = list(command or ["hpcfl", *sys.argv[1:]])
+    world.raise_everywhere(_read_otherwise(world, options))
     counts = list(counts) or [default_devices(world, options)]
     if max(counts) > memory.MANY:
         world.raise_everywhere(_too_many(world, counts))
@@ -137,6 +139,35 @@ def run(
         except AgreedError as agreed:
             error = agreed
         world.settle(error)
+
+
+def _read_otherwise(world: World, options: BenchOptions) -> UsageError | None:
+    """Return, on rank 0, which ranks read other vectors than it does; every rank calls this.
+
+    Rounds would be right all the same: what ranks add is checked against what the same ranks read.
+    """
+    if options.updates is None or world.size == 1:
+        return None
+    from hpcfl.rounds.input_files import FileUpdates
+
+    read, failed = "", ""
+    try:
+        read = FileUpdates(options.updates, None).digest()
+    except HpcflError as error:
+        failed = str(error)
+    told = world.collect("\n".join([platform.node(), read, failed]).encode())
+    if told is None:
+        return None
+    hosts, found, reasons = zip(*(one.decode().split("\n", 2) for one in told), strict=True)
+    others = [rank for rank, one in enumerate(found) if one != found[0]]
+    if not others:
+        return None  # if nobody can read them, all say so
+    where = ", ".join(dict.fromkeys(hosts[rank] for rank in others))
+    failed = next((f" ({reason})" for reason in reasons if reason), "")
+    return UsageError(
+        f"{named('rank', others)} (on {where}) and rank 0 (on {hosts[0]}) do not read the same "
+        f"from {options.updates}{failed}: let it name the same file on every rank"
+    )
 
 
 def _too_many(world: World, counts: Sequence[int]) -> HpcflError | None:

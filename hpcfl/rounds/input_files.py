@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,8 @@ from hpcfl.system import files, outputs
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 LARGEST_CHUNK = 2**30  # bytes that a packed dataset may unpack to at once
+# Of so many rows, and of so many values in all, a digest is made.
+DIGEST_ROWS, DIGEST_VALUES = 2**10, 2**17
 
 
 class FileUpdates(Updates):
@@ -33,6 +36,7 @@ class FileUpdates(Updates):
     def __init__(self, path: Path, devices: int | None) -> None:
         self._path = path
         self._read: dict[int, Vector] = {}
+        self._weights: NDArray[np.float64] | None = None
         try:
             weights = self._open(path)
         except UsageError:
@@ -66,6 +70,7 @@ class FileUpdates(Updates):
             if not (0 < total < np.inf and (values >= 0).all()):
                 raise UsageError(f"the weights in {path} are not {self.devices} positive numbers")
             self.weights, self.total_weight = values / total, float(total)
+            self._weights = values  # unlike their sum, the same on every machine
 
     def _open(self, path: Path) -> Any:
         """Set the rows, of which none is read yet; return the weights, None without any."""
@@ -105,9 +110,27 @@ class FileUpdates(Updates):
     def vector(self, round_index: int, device: int) -> Vector:
         return self._read[device] if device in self._read else self._row(device)
 
-    def _row(self, device: int) -> Vector:
+    def digest(self) -> str:
+        """Return what tells this file from those with another shape, other weights or vectors.
+
+        It is of all values of a short file, and of some of each row of a long one: of other places
+        from row to row.
+        """
+        found = hashlib.sha256(f"{self._rows.shape} {self._dtype}".encode())
+        if self._weights is not None:
+            found.update(self._weights.tobytes())
+        rows = min(self.devices, DIGEST_ROWS)
+        width = min(self.dim, DIGEST_VALUES // rows)
+        for k in range(rows):
+            part = k / max(1, rows - 1)
+            start = round(part * (self.dim - width))
+            row = self._row(round(part * (self.devices - 1)), slice(start, start + width))
+            found.update(row.tobytes())
+        return found.hexdigest()
+
+    def _row(self, device: int, part: slice = slice(None)) -> Vector:
         try:
-            row = np.asarray(self._rows[device])
+            row = np.asarray(self._rows[device, part])
         except (OSError, RuntimeError, ValueError, MemoryError) as error:
             raise HpcflError(
                 f"row {device} of {self._path} cannot be read: {files.brief(error)}"

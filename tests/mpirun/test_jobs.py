@@ -9,6 +9,7 @@ from launcher import assert_refused, bench, hpcfl, mpirun, needs_mpirun
 from hpcfl.algorithms.aggregation import find
 from hpcfl.comm.phases import phase_names
 from hpcfl.results import load
+from hpcfl.system import launch
 
 pytestmark = needs_mpirun
 
@@ -369,3 +370,25 @@ def test_the_main_job_runs_on_101_ranks(tmp_path):
 
     assert (summary["devices"], summary["dim"], summary["theta"]) == (100, 165_000, 0.3)
     assert (summary["rounds_validated"], summary["survivors_min"]) == (2, 70)
+
+
+# Runs a command in the folder that has the rank's number.
+IN_OWN_FOLDER = (
+    'cd "$0/' + "".join(f"${{{name}}}" for name in launch.RANK_VARIABLES[:3]) + '" && "$@"'
+)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_ranks_that_read_other_vectors_are_named(tmp_path, there):
+    for rank in range(3):
+        (tmp_path / str(rank)).mkdir()
+        if rank < 2 or there:
+            # In a row of that rank's alone.
+            rows = np.where(np.arange(4)[:, None] == 3, rank // 2, np.ones((4, 900)))
+            np.save(tmp_path / str(rank) / "u.npy", rows)
+    ran = ("bench", "secagg", "--updates", "u.npy", "--devices", 4, "--rounds", 1)
+    job = mpirun(3, "bash", "-c", IN_OWN_FOLDER, tmp_path, "hpcfl", *ran)
+
+    assert_refused(job, "do not read the same from u.npy")
+    assert re.search(r"Error: rank 2 \(on \S+\) and rank 0 \(on \S+\) do not read", job.stderr)
+    assert ("cannot be read" in job.stderr) == (not there)
