@@ -295,7 +295,7 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
     known = options_of(BenchOptions)
     unsaid = {name: known[name].default for name in names(BenchOptions, recorded="if given")}
     wanted = stored({**unsaid, **experiment.config(), "protocol": experiment.name})
-    found = {**stored(unsaid), **run.config, "protocol": run.protocol}
+    found = stored({**unsaid, **run.config, "protocol": run.protocol})
     # What noise costs counts the launches before.
     free = {*_FREE, *REPLACED} if experiment.algorithm is not None else _FREE
     other = [name for name in wanted if name not in free and found.get(name) != wanted[name]]

@@ -278,7 +278,8 @@ class World:
             MPI.THREAD_MULTIPLE: "multiple",
         }
         described = MPI.Get_library_version().strip("\0\n ")
-        library = described.partition("\n")[0]
+        # Open MPI's has the user who built it, in front of the host.
+        library = re.sub(r"\S+@", "", described.partition("\n")[0])
         device = re.search(r"^MPICH Device:\s*(\S+)", described, re.MULTILINE)
         lab = launch.netlab_facts()
         among_ranks = "netlab" if lab else "mpi"

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from hpcfl.errors import UsageError, no_such
 from hpcfl.system import outputs
+from hpcfl.system.kernel import without_home
 from hpcfl.system.outputs import Kind
 
 _KEY = "option"
@@ -310,7 +311,7 @@ def asked_for(options: OptionGroup) -> dict[str, Any]:
         value = getattr(options, one.name)
         if one.name in known and (known[one.name].of_launch or value == known[one.name].default):
             continue
-        found[one.name] = str(value) if isinstance(value, Path | Fraction) else value
+        found[one.name] = without_home(str(value)) if isinstance(value, Path | Fraction) else value
     return found
 
 
@@ -349,7 +350,7 @@ def _flag(value: Any) -> bool:
 
 
 def _path(value: str | os.PathLike[str]) -> Path:
-    return Path(value)
+    return Path(value).expanduser()
 
 
 def _wholes(value: Any) -> tuple[int, ...]:

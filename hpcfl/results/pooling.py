@@ -160,7 +160,8 @@ def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
         known["environment_variables"] = variables
     settings = mpisettings.steering(_mapping(environment.get("environment_variables")))
     for file, parameters in _mapping(facts.get("mpi_parameters")).items():
-        settings |= {f"{file}: {name}": value for name, value in _mapping(parameters).items()}
+        found = mpisettings.steering(_mapping(parameters), mpisettings.MCA)
+        settings |= {f"{file}: {name}": value for name, value in found.items()}
     # Names from a file are printed, too.
     return known | {formats.words(name): value for name, value in settings.items()}
 

@@ -17,6 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from hpcfl.system.kernel import without_home
+
 SCHEMA = "hpcfl/1"
 STATUSES = ("running", "complete", "failed", "interrupted")
 
@@ -413,7 +415,7 @@ def _encoded(value: Any) -> Any:
         value = value.item()
     if isinstance(value, str):
         # Some MPI libraries end their version text with a NUL, which HDF5 does not store.
-        return value.replace("\0", "")
+        return without_home(value.replace("\0", ""))
     if isinstance(value, bool | float):
         return value
     if isinstance(value, int):
@@ -423,8 +425,8 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, Mapping | list | tuple):
         import json  # which device ranks do without
 
-        return json.dumps(value, default=_json_default)
-    return str(value)
+        return without_home(json.dumps(value, default=_json_default))
+    return without_home(str(value))
 
 
 def _json_default(value: Any) -> Any:

@@ -21,6 +21,7 @@ from hpcfl.report.formats import counted
 from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.commands import COMMANDS
 from hpcfl.system import files, outputs
+from hpcfl.system.kernel import without_home
 
 NAME = "sweep.json"
 SCHEMA = "hpcfl-sweep/1"
@@ -73,7 +74,7 @@ def freeze(folder: Path, manifest: Manifest) -> Manifest:
     document = {"schema": SCHEMA} | asdict(manifest)
     try:
         with outputs.writing(folder / NAME, outputs.MANIFEST) as file:
-            file.write(f"{json.dumps(document, indent=1)}\n".encode())
+            file.write(f"{without_home(json.dumps(document, indent=1))}\n".encode())
             os.fchmod(file.fileno(), 0o444)  # writable for nobody: it is frozen
     except HpcflError:
         if load(folder) is None:

@@ -20,6 +20,7 @@ from hpcfl.sweeping import states
 from hpcfl.sweeping.cells import Cell
 from hpcfl.system import outputs
 from hpcfl.system.files import opened
+from hpcfl.system.kernel import without_home
 
 INDEX = "index.json"
 SCHEMA = "hpcfl-index/1"
@@ -123,7 +124,7 @@ def _cells(folders: set[Path]) -> dict[Path, Cell]:
 def _entry(run: Run, name: str, cell: Cell | None) -> dict[str, Any]:
     return {
         "file": name,  # in the new folder
-        "source": str(run.path),
+        "source": without_home(str(run.path)),
         **{name: getattr(run, name) for name in _OF_A_RUN},
         "cell": None if cell is None else cell.index,  # in the sweep that it belongs to
         "cell_id": None if cell is None else cell.id,

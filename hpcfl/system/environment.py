@@ -23,17 +23,6 @@ from hpcfl.system.kernel import load_1min, read
 
 _PACKAGES = ("numpy", "mpi4py", "h5py", "cryptography")
 
-_VARIABLE_PREFIXES = (
-    *("OMPI_", "PRTE_", "PMIX_", "PMI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "MPI4PY_"),
-    *("UCX_", "UCC_", "HCOLL_", "SHARP_", "FI_", "PSM2_", "PSM3_", "MVP_", "SLURM_", "HDF5_"),
-    *("OMP_", "KMP_", "GOMP_", "OPENBLAS_", "MKL_"),
-)
-_VARIABLES = ("LD_PRELOAD", "GLIBC_TUNABLES")
-# Libraries of Python set these for themselves when they are imported.
-_NOT_SET_BY_USERS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
-# Slurm passes authentication tokens as SLURM_JWT, and what its plug-ins want as SLURM_SPANK_*.
-_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASS", "CRED", "AUTH", "JWT", "COOKIE", "SPANK")
-
 _SLURM_FACTS = {
     "slurm_job_id": "SLURM_JOB_ID",
     "slurm_partition": "SLURM_JOB_PARTITION",
@@ -129,12 +118,6 @@ def _differing(found: Sequence[Mapping[str, Any] | None]) -> dict[str, list[Any]
         return None
     known = [facts or {} for facts in found]
     values = {name: [facts.get(name) for facts in known] for name in known[0]}
-    # Each names its own processes there.
-    variables = [
-        None if facts is None else mpisettings.steering(facts["environment_variables"])
-        for facts in found
-    ]
-    values["environment_variables"] = variables
     return {name: each for name, each in values.items() if any(v != each[0] for v in each)}
 
 
@@ -171,7 +154,7 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
         "git_dirty": code.dirty,
         "git_changes": code.changes,
         **{fact: os.environ.get(name) for fact, name in _SLURM_FACTS.items()},
-        "environment_variables": _variables(),
+        "environment_variables": mpisettings.steering(os.environ),
         "mpi_parameters": mpisettings.parameters(),
     }
 
@@ -243,14 +226,3 @@ def _openssl_version() -> str | None:
         return str(backend.openssl_version_text())
     except Exception:  # whatever a broken binary raises, the record goes without it
         return None
-
-
-def _variables() -> dict[str, str]:
-    """Return the environment variables that steer MPI, Slurm and threads, none with a secret."""
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if (name.startswith(_VARIABLE_PREFIXES) or name in _VARIABLES)
-        and name not in _NOT_SET_BY_USERS
-        and not any(word in name.upper() for word in _SECRET_WORDS)
-    }

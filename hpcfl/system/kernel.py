@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
+from pathlib import Path
 
 
 def read(path: str | os.PathLike[str]) -> str:
@@ -12,6 +15,15 @@ def read(path: str | os.PathLike[str]) -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def without_home(text: str) -> str:
+    """Return a text for a file that others may read: the home folder in paths is ``~``."""
+    with suppress(RuntimeError):  # there is no home folder
+        home = Path.home()
+        if home != home.parent:  # of a container's user it may be the root
+            return re.sub(rf"(?<![\w.-]){re.escape(str(home))}(?![\w.-])", "~", text)
+    return text
 
 
 def forget_peak() -> bool:

@@ -14,21 +14,24 @@ from pathlib import Path
 
 from hpcfl.system.kernel import read
 
-# Variables that change how ranks compute and how messages move. Of Open MPI's, PRRTE's and PMIx's
-# own those are the parameters alone; the others say what a launcher has set up.
+# How the names of Open MPI's parameters begin as variables.
+MCA = "OMPI_MCA_"
+# Variables that change how ranks compute and how messages move; no others are recorded. Of Open
+# MPI, PRRTE and PMIx those are parameters of the frameworks that move messages and place ranks.
+# The others start processes, with any command, or pass on any variable.
 _STEERS = re.compile(
-    r"(OMPI_MCA|PRTE_MCA|PMIX_MCA|MPICH|MPIR_CVAR|I_MPI|MV2|MVP|MPI4PY)_"
+    r"(OMPI|PRTE|PMIX)_MCA_(accelerator|allocator|bml|btl|coll|common|errmgr|gds|hwloc|memory|mpi"
+    r"|mpool|mtl|op|opal|osc|part|patcher|pml|rcache|rmaps|shmem|smsc|threads|timer|topo)(_|$)"
+    r"|(MPICH|MPIR_CVAR|I_MPI|MV2|MVP|MPI4PY)_"
     r"|(UCX|UCC|HCOLL|SHARP|FI|PSM2|PSM3|OMP|KMP|GOMP|OPENBLAS|MKL)_"
     r"|(SLURM_MPI_TYPE|SLURM_CPU_FREQ_REQ|LD_PRELOAD|GLIBC_TUNABLES)$"
 )
-# Of these, those that name a job, a process, a folder or an address, describe the machine, or say
-# how processes are started: another launch of the same command has others.
+# Of these, those that name a job, a process, a folder, a user or an address, describe the machine,
+# say how processes are started, or are set by libraries of Python when they are imported.
 _IDENTIFIES = re.compile(
-    r"^OMPI_MCA_(orte_|ess|PREFIXES$|cpu_type$|initial_wdir$|num_procs$)"
-    r"|^(PRTE|PMIX)_MCA_(plm_|prte_(hnp_uri|top_session|jobfam|progress|silence))"
-    r"|^I_MPI_(INFO_|HYDRA_|ROOT$|MPIRUN|GTOOL)"
+    r"^I_MPI_(INFO_|HYDRA_|ROOT$|MPIRUN|GTOOL)|^KMP_(DUPLICATE_LIB_OK|INIT_AT_FORK)$"
     r"|(^|_)(RANK|RANKID|LOCALID|NODEID|VPID|PID|PGID|JOBID|JOB_ID|STEP_ID|UUID|FD|NAMESPACE"
-    r"|HOSTNAME|HOSTFILE|WDIR|PORT|URI\d*)$"
+    r"|HOSTNAME|HOSTFILE|WDIR|PORT|URI\d*|AGENT|ARGS|USER|ADDR|ADDRESS)$"
     r"|TMPDIR|SESSION|KVS|_COMM_WORLD_",
     re.IGNORECASE,
 )
@@ -47,17 +50,20 @@ _NETWORKS = Path("/sys/class")
 _ETHERNET = "1"  # as the kernel numbers kinds of interfaces
 
 
-def steering(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those variables that steer a measurement; equal launches have equal ones."""
+def steering(settings: Mapping[str, str], prefix: str = "") -> dict[str, str]:
+    """Return those variables that steer a measurement; equal launches have equal ones.
+
+    Or those parameters of a file, which are variables with the `prefix` `MCA`.
+    """
     return {
         name: value
-        for name, value in variables.items()
-        if _STEERS.match(name) and not _IDENTIFIES.search(name)
+        for name, value in sorted(settings.items())
+        if _STEERS.match(prefix + name) and not _IDENTIFIES.search(name)
     }
 
 
 def parameters() -> dict[str, dict[str, str]]:
-    """Return what the parameter files of Open MPI, PRRTE and PMIx set, by file.
+    """Return what steers of what the parameter files of Open MPI, PRRTE and PMIx set, by file.
 
     Those beside the library that is loaded, or of this Python environment, those in the home
     folder, and those that a variable names. `hpcfl.system.mpiconfig` writes to the first ones.
@@ -102,4 +108,4 @@ def _folders() -> list[Path]:
 
 def _settings(path: Path) -> dict[str, str]:
     lines = re.findall(r"^[ \t]*([\w.]+)[ \t]*=[ \t]*(.*?)[ \t]*$", read(path), re.MULTILINE)
-    return dict(lines)
+    return steering(dict(lines), MCA)

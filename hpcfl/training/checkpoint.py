@@ -31,6 +31,7 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.results.schema import CHECKPOINT_SUFFIX
 from hpcfl.system import files, outputs
+from hpcfl.system.kernel import without_home
 
 VERSION = 5
 # What may differ between the run that was interrupted and the one that goes on: some options, and
@@ -108,7 +109,7 @@ class Checkpoints:
                 return
             # Scripts go on from the latest file of a folder, which it is not to become.
             times = path.stat().st_atime_ns, path.stat().st_mtime_ns
-            replace(source, successor=str(self.path)).save(path)
+            replace(source, successor=without_home(str(self.path))).save(path)
             os.utime(path, ns=times)
         except FileNotFoundError:
             return  # nobody can go on from it

@@ -22,6 +22,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from commandline import hpcfl
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from planted import CHUNK, KEY_HOLDERS, Planted, Search, contents, left_behind, modules
 from player import Changing
@@ -39,6 +40,7 @@ from hpcfl.comm.world import World
 from hpcfl.crypto import ckks, keys, shamir
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import make
 from hpcfl.results import load
 from hpcfl.rounds import enrolment
 from hpcfl.rounds import timed as rounds
@@ -268,6 +270,57 @@ def test_checkpoints_of_a_training_hold_no_secret(planted, tmp_path):
     assert len([*tmp_path.glob("*.npz")]) == 1
 
     assert set() == planted.search()(shown, *everything_in(tmp_path))
+
+
+def test_nothing_holds_what_the_environment_says_of_the_user(monkeypatch, tmp_path):
+    """What changes a measurement is recorded of it, and no file names the home folder."""
+    pytest.importorskip("torch")
+    home = tmp_path / "alice"
+    own = home / ".openmpi/mca-params.conf"
+    own.parent.mkdir(parents=True)
+    parameters = {
+        **dict.fromkeys(("plm_rsh_agent", "plm_slurm_args"), "sshpass -p marker ssh"),
+        "mca_base_env_list": "TOKEN_X=marker",
+        "btl": "tcp,self",
+    }
+    own.write_text("".join(f"{name} = {value}\n" for name, value in parameters.items()))
+    for name, value in {
+        **{f"OMPI_MCA_{name}": value for name, value in parameters.items()},
+        "OMPI_MCA_rmaps_rank_file": f"{home}/ranks",
+        "OMPI_ARGV": "--password marker",
+        "PRTE_MCA_plm_ssh_agent": "sshpass -p marker ssh",
+        **{f"SLURM_JOB_{name}": "marker" for name in ("ACCOUNT", "COMMENT", "USER")},
+        "SLURM_JOB_ID": "17",
+        "SLURM_EXPORT_ENV": "TOKEN_X=marker,PATH",
+        "SLURM_LAUNCH_NODE_IPADDR": "marker",
+        "HOME": f"{home}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(home)
+    np.save("updates.npy", np.ones((DEVICES, DIM)))
+    few = ("--devices", DEVICES, "--rounds", 1, "--output", home / "runs/")
+    done = [
+        hpcfl("bench", "secagg", *few, f"--updates={home}/updates.npy"),
+        hpcfl("train", "fedavg", "--dataset", "synthetic", "--checkpoint-every", 1, *few),
+        hpcfl("report", "runs", "--html", "runs/page.html"),
+        *(hpcfl("report", "runs", "--format", kind) for kind in ("csv", "json")),
+    ]
+    (path,) = Path("runs").glob("secagg*.h5")
+    run = load(path)
+
+    assert [0] * 5 == [one.returncode for one in done], done
+    assert [] == [one for one in done if "marker" in one.stdout + one.stderr]
+    assert {".h5", ".npz", ".html"} == {one.suffix for one in Path("runs").iterdir()}
+    assert [] == [one for one in everything_in(Path("runs")) if b"marker" in one or b"alice" in one]
+    variables = run.environment["environment_variables"]
+    assert {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_rmaps_rank_file": "~/ranks"} == {
+        name: variables[name] for name in variables if name.startswith("OMPI_MCA")
+    }
+    assert {"btl": "tcp,self"} == run.environment["mpi_parameters"]["~/.openmpi/mca-params.conf"]
+    assert "17" == run.environment["slurm_job_id"]
+    assert "--updates=~/updates.npy" in run.command
+    # A run that goes on finds its file.
+    assert {"updates": home / "updates.npy"}.items() <= vars(make(BenchOptions, run.asked)).items()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ OF_A_LAUNCH = (
     *("PMI_RANK", "PMI_SIZE", "PMI_FD", "PMI_HOSTNAME", "MV2_COMM_WORLD_LOCAL_RANK"),
     *("I_MPI_HYDRA_UUID", "I_MPI_INFO_BRAND", "I_MPI_INFO_SIGN", "I_MPI_ROOT"),
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODELIST", "SLURM_LAUNCH_NODE_IPADDR"),
-    *("FI_OPX_UUID", "HDF5_USE_FILE_LOCKING", "PATH"),
+    *("FI_OPX_UUID", "HDF5_USE_FILE_LOCKING", "PATH", "KMP_INIT_AT_FORK", "SLURM_EXPORT_ENV"),
+    *("OMPI_MCA_plm_rsh_agent", "OMPI_MCA_plm_slurm_args", "OMPI_MCA_mca_base_env_list"),
+    *("PRTE_MCA_ras_base_launch_orted_on_hn", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"),
 )
 STEERING = (
     *("OMPI_MCA_btl", "OMPI_MCA_mpi_ft_enable", "OMPI_MCA_pml", "OMPI_MCA_rmaps_rank_file"),
@@ -28,7 +30,7 @@ STEERING = (
     *("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "FI_TCP_IFACE", "PSM3_DEVICES"),
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "SLURM_MPI_TYPE"),
     *("HCOLL_MAIN_IB", "UCC_TLS", "SHARP_COLL_ENABLE_SAT", "MVP_ENABLE_AFFINITY", "LD_PRELOAD"),
-    *("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "GLIBC_TUNABLES"),
+    *("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "GLIBC_TUNABLES", "OMPI_MCA_btl_tcp_if_include"),
 )
 
 
@@ -47,14 +49,16 @@ def test_what_make_setup_writes_is_found_with_what_a_user_wrote(monkeypatch, tmp
     for setting in mpiconfig._SETTINGS:
         mpiconfig._add(tmp_path / "etc" / setting.file, setting)
     (tmp_path / "home/.openmpi").mkdir(parents=True)
-    (tmp_path / "home/.openmpi/mca-params.conf").write_text("# a = 1\n  btl = tcp , self \nx=\n")
+    (tmp_path / "home/.openmpi/mca-params.conf").write_text(
+        "# pml = ob1\n  btl = tcp , self \nbtl_tcp_links=\nplm_rsh_agent = sshpass -p hunter2 ssh\n"
+    )
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(mpisettings, "_MAPS", tmp_path / "none")
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
 
     assert mpisettings.parameters() == {
         **{setting.file: {setting.key: setting.value} for setting in mpiconfig._SETTINGS},
-        "~/.openmpi/mca-params.conf": {"btl": "tcp , self", "x": ""},
+        "~/.openmpi/mca-params.conf": {"btl": "tcp , self", "btl_tcp_links": ""},
     }
 
 
@@ -76,14 +80,14 @@ def test_files_that_a_variable_names_are_read(monkeypatch, tmp_path):
 def test_the_files_are_those_of_the_library_that_is_loaded(monkeypatch, tmp_path):
     for name in ("loaded", "python"):
         (tmp_path / name / "etc").mkdir(parents=True)
-        (tmp_path / name / "etc/openmpi-mca-params.conf").write_text(f"of = {name}\n")
+        (tmp_path / name / "etc/openmpi-mca-params.conf").write_text(f"btl = {name}\n")
     library = tmp_path / "loaded/lib/libmpi.so.40.40.9"
     (tmp_path / "maps").write_text(f"7f00-7f01 r-xp 00000000 fe:00 12    {library}\n")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "python"))
     monkeypatch.setattr(mpisettings, "_MAPS", tmp_path / "maps")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
 
-    assert mpisettings.parameters() == {"openmpi-mca-params.conf": {"of": "loaded"}}
+    assert mpisettings.parameters() == {"openmpi-mca-params.conf": {"btl": "loaded"}}
 
 
 def test_a_distributions_library_has_its_files_elsewhere(monkeypatch, tmp_path):
