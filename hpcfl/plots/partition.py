@@ -29,7 +29,7 @@ _DIGIT = 0.64
 def lacking(run: Run) -> str | None:
     """Return in words why a run's partition cannot be drawn, None if it can."""
     if run.partition is None:
-        return "holds no partition: hpcfl train writes it"
+        return "holds no partition: hpcfl train writes it, unless the algorithm is private"
     return None if run.partition.size else "has a partition without classes"
 
 

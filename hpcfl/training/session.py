@@ -253,7 +253,8 @@ def _run(
                 rounds=options.rounds,
                 training=tuple(Metric),
                 device_training=tuple(DeviceMetric) if options.device_loss else (),
-                partition=mine.table,
+                # A measurement without noise, of every device.
+                partition=None if find(options.algorithm).private else mine.table,
                 helpers=helpers,
                 committee=protocol.has_committee,
             )
