@@ -62,7 +62,8 @@ def page() -> str:
                 (
                     code(f"/{schema.PARTITION}"),
                     "int64 (N, classes)",
-                    "samples of every device and class; of `hpcfl train`, unless the algorithm is private",
+                    "samples of every device and class; of `hpcfl train`, unless the algorithm is "
+                    "private",
                 ),
                 (
                     f"`/{schema.RESUMED}/1`, `/{schema.RESUMED}/2`, ...",

@@ -166,9 +166,12 @@ def _check(
 ) -> None:
     if scale is not None and scale not in artefact.scales:
         raise no_such(f"scale of {artefact.id} called", scale, artefact.scales)
+    from hpcfl.learning.base import folder_of
+
     for name in artefact.needs(scale or artefact.scale(max_minutes)):
-        if data_dir is None or not (data_dir / name).is_dir():
-            where = f"{data_dir / name} does not exist" if data_dir else "no --data-dir is given"
+        place = data_dir and folder_of(name, data_dir)
+        if place is None or not place.is_dir():
+            where = f"{place} does not exist" if place else "no --data-dir is given"
             raise UsageError(
                 f"{artefact.id} needs the data set {name}, and {where}: "
                 f"'hpcfl data fetch {name} --data-dir DIR' gets it"

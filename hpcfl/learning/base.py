@@ -51,16 +51,23 @@ def find_data_dir(name: str, data_dir: Path | None) -> Path:
         return data_dir
     if not os.environ.get("HPCFL_DATA"):
         raise UsageError(
-            f"the data set {name} is read from files: give their folder with --data-dir DIR or in "
-            f"the environment variable HPCFL_DATA, and fill it with `hpcfl data fetch {name} "
-            "--data-dir DIR`"
+            f"the data set {name} is read from files: {advice(name, 'DIR')}, and give DIR with "
+            "--data-dir or in the environment variable HPCFL_DATA"
         )
     return Path(os.environ["HPCFL_DATA"])
 
 
+def folder_of(name: str, data_dir: Path) -> Path:
+    """Return the folder of a data set's files, which may be where torchvision keeps them."""
+    own = data_dir / {"cifar10": "cifar10/cifar-10-batches-py"}.get(name, name)
+    others = {"cifar10": "cifar-10-batches-py", "mnist": "MNIST/raw"}
+    other = data_dir / others.get(name, name)
+    return other if other.is_dir() and not own.is_dir() else own
+
+
 def missing(path: Path, name: str, data_dir: Path) -> UsageError:
     """Return the error for a file of a data set that is not there."""
-    return UsageError(f"{path} is missing: {_advice(name, data_dir)}")
+    return UsageError(f"{path} is missing: {advice(name, data_dir)}")
 
 
 def damaged(path: Path, found: str, name: str, data_dir: Path) -> UsageError:
@@ -68,11 +75,20 @@ def damaged(path: Path, found: str, name: str, data_dir: Path) -> UsageError:
 
     `found`, what is wrong with it and what was expected, follows the file's name in the sentence.
     """
-    return UsageError(f"{path} {found}: {_advice(name, data_dir)}")
+    # A fetched file may have another name, which is looked for after this one.
+    return UsageError(f"{path} {found}: move it away, and {advice(name, data_dir)}")
 
 
-def _advice(name: str, data_dir: Path) -> str:
-    return f"get it with `hpcfl data fetch {name} --data-dir {data_dir}`"
+def advice(name: str, data_dir: Path | str) -> str:
+    """Return how to get the files of a data set into the folder, as the end of a sentence."""
+    if name != "femnist":
+        return f"get it with `hpcfl data fetch {name} --data-dir {data_dir}`"
+    return (
+        "make it with LEAF, which takes NIST's forms: run `./preprocess.sh -s niid --sf 0.1 -k 100 "
+        "-t sample` in the folder data/femnist of https://github.com/TalwalkarLab/leaf, and copy "
+        f"the folders data/train and data/test that this makes to {data_dir}/femnist/train and "
+        f"{data_dir}/femnist/test"
+    )
 
 
 def sha256(path: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.learning.base import Dataset, Labels, damaged, missing, scale
+from hpcfl.learning.base import Dataset, Labels, damaged, folder_of, missing, scale
 from hpcfl.options.names import DATASETS
 from hpcfl.system import files
 
@@ -42,24 +42,20 @@ LARGEST_FILE = 2**26  # bytes; the published batches have 31 million
 LARGEST_MEMO = 2**20  # things that a pickle refers to twice; the published batches have 20,000
 
 
-def folder(data_dir: Path) -> Path:
-    """Return the folder of the batches."""
-    return data_dir / "cifar10" / "cifar-10-batches-py"
-
-
 def read(data_dir: Path, digests: Mapping[str, str] = DIGESTS) -> Dataset:
     """Read CIFAR-10, from as many of the five training batches as are there, at least the first.
 
     Images have shape (3, 32, 32), normalised by channel with `MEAN` and `DEVIATION`. Each file must
     have its SHA-256 of `digests`; a UsageError says which is missing or not the published one.
     """
-    found = [name for name in TRAIN_FILES if (folder(data_dir) / name).is_file()]
+    folder = folder_of("cifar10", data_dir)
+    found = [name for name in TRAIN_FILES if (folder / name).is_file()]
     if TRAIN_FILES[0] not in found:
-        raise missing(folder(data_dir) / TRAIN_FILES[0], "cifar10", data_dir)
+        raise missing(folder / TRAIN_FILES[0], "cifar10", data_dir)
     absent = [name for name in TRAIN_FILES if name not in found]
     incomplete = (
         f"trained with {len(found)} of the {len(TRAIN_FILES)} batches of CIFAR-10: there is no "
-        f"{' and no '.join(absent)} in {folder(data_dir)}"
+        f"{' and no '.join(absent)} in {folder}"
     )
     parts = [_read_batch(data_dir, name, digests) for name in found]
     test_pixels, test_labels = _read_batch(data_dir, TEST_FILE, digests)
@@ -78,7 +74,7 @@ def _read_batch(
     data_dir: Path, name: str, digests: Mapping[str, str]
 ) -> tuple[NDArray[np.uint8], Labels]:
     """Return images, uint8 of shape (n, 3, 32, 32), and labels, int64 of shape (n,)."""
-    path = folder(data_dir) / name
+    path = folder_of("cifar10", data_dir) / name
     try:
         content = files.contents(path, LARGEST_FILE)
     except FileNotFoundError:

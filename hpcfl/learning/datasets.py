@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpcfl.errors import no_such
 from hpcfl.learning import adult, cifar10, digits, idx, leaf, styled, synthetic
-from hpcfl.learning.base import Dataset, find_data_dir, missing
+from hpcfl.learning.base import Dataset, find_data_dir, folder_of, missing
 from hpcfl.options.names import DATASETS
 
 _READERS: dict[str, Callable[[Path], Dataset]] = {
@@ -68,5 +68,6 @@ def check(name: str, data_dir: Path | None = None) -> None:
     fetched = DATASETS[name].folder if name in DATASETS else None
     if fetched is not None:
         folder = find_data_dir(fetched, data_dir)
-        if not (folder / fetched).is_dir():
-            raise missing(folder / fetched, fetched, folder)
+        place = folder_of(fetched, folder)
+        if not place.is_dir():
+            raise missing(place, fetched, folder)

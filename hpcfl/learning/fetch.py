@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcfl.errors import HpcflError, MissingPackageError, UsageError, no_such
 from hpcfl.learning import cifar10
-from hpcfl.learning.base import find_data_dir, sha256
+from hpcfl.learning.base import advice, find_data_dir, sha256
 from hpcfl.options.names import DATASETS
 from hpcfl.system import outputs
 
@@ -120,12 +120,7 @@ def _why_not(name: str, data_dir: Path | None) -> str:
     """Return the sentence for a data set that cannot be downloaded."""
     if name == "femnist":
         folder = data_dir or os.environ.get("HPCFL_DATA") or "DIR"
-        return (
-            "femnist is not a file to download: LEAF makes it from NIST's forms, with "
-            "`./preprocess.sh -s niid --sf 0.1 -k 100 -t sample` in the folder data/femnist of "
-            "https://github.com/TalwalkarLab/leaf; copy the folders data/train and data/test that "
-            f"this makes to {folder}/femnist/train and {folder}/femnist/test"
-        )
+        return f"femnist is not a file to download: {advice(name, folder)}"
     if name not in DATASETS:
         return str(no_such("data set to download called", name, DOWNLOADS))
     of = DATASETS[name].folder

@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.learning.base import Dataset, Labels, damaged, missing, scale
+from hpcfl.learning.base import Dataset, Labels, damaged, folder_of, missing, scale
 from hpcfl.options.names import DATASETS
 from hpcfl.system import files
 
@@ -31,7 +31,7 @@ LARGEST_COUNT = 1_000_000
 
 
 def read_mnist(data_dir: Path) -> Dataset:
-    """Read MNIST from the four files in the folder ``mnist``, each with or without ``.gz``.
+    """Read MNIST from its four files in the folder ``mnist``, each with or without ``.gz``.
 
     Images have shape (1, 28, 28), normalised by mean 0.1307 and deviation 0.3081. A UsageError says
     which file is missing, damaged or something else.
@@ -65,13 +65,13 @@ def read_part(data_dir: Path, part: str) -> tuple[NDArray[np.uint8], Labels]:
 
 def _find(data_dir: Path, stem: str) -> Path:
     """Return the file's path; the unpacked one where there are both."""
-    packed = data_dir / "mnist" / f"{stem}.gz"
-    plain = packed.with_suffix("")
-    if plain.is_file():
-        return plain
-    if packed.is_file():
-        return packed
-    raise missing(packed, "mnist", data_dir)
+    folder = folder_of("mnist", data_dir)
+    # Some who hand the files on write a dot before idx.
+    for name in (stem, stem.replace("-idx", ".idx")):
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    raise missing(folder / f"{stem}.gz", "mnist", data_dir)
 
 
 def _read(path: Path, magic: int, item: tuple[int, ...], data_dir: Path) -> NDArray[np.uint8]:

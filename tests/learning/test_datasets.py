@@ -46,13 +46,14 @@ def assert_consistent(data):
 
 
 def refused(read, path, expected, name):
-    """Check for one sentence with the file, what was expected and the fetch command."""
+    """Check for one sentence with the file, what was expected and how to get it."""
     with pytest.raises(UsageError) as caught:
         read()
     message = str(caught.value)
     assert message.startswith(str(path))
     assert re.search(expected, message)
-    assert f"`hpcfl data fetch {name} --data-dir " in message
+    fetched = f"get it with `hpcfl data fetch {name} --data-dir "
+    assert ("make it with LEAF" if name == "femnist" else fetched) in message
     assert "\n" not in message
 
 
@@ -83,7 +84,8 @@ def test_raw_adult_is_fetched_and_kept_as_adult(tmp_path):
 def test_without_a_folder_the_error_says_how_to_give_one(name, monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
 
-    with pytest.raises(UsageError, match=f"--data-dir DIR or .* HPCFL_DATA.* fetch {name} "):
+    how = "with LEAF.* DIR/femnist/test" if name == "femnist" else f"fetch {name} --data-dir DIR"
+    with pytest.raises(UsageError, match=f"{how}.* give DIR with --data-dir or .* HPCFL_DATA"):
         load(name)
 
 
@@ -122,6 +124,32 @@ def test_mnist_is_read_packed_or_not(packed, tmp_path):
     expected = (arrays["t10k-images-idx3-ubyte"] / 255 - 0.1307) / 0.3081
     np.testing.assert_allclose(data.test_inputs[:, 0], expected, atol=1e-5)
     assert data.train_labels.tolist() == arrays["train-labels-idx1-ubyte"].tolist()
+
+
+def test_mnist_is_read_as_torchvision_and_others_name_it(tmp_path):
+    expected = write_mnist(tmp_path, packed=False)["train-labels-idx1-ubyte"].tolist()
+    (tmp_path / "MNIST").mkdir()
+    (tmp_path / "mnist").rename(tmp_path / "MNIST" / "raw")
+    for path in (tmp_path / "MNIST" / "raw").glob("train-*"):
+        path.rename(path.with_name(path.name.replace("-idx", ".idx")))
+    datasets.check("mnist", tmp_path)
+
+    assert load("mnist", tmp_path).train_labels.tolist() == expected
+    # What is fetched then comes before it.
+    write_mnist(tmp_path)
+    (tmp_path / "MNIST" / "raw" / "train-labels.idx1-ubyte").write_bytes(b"")
+    assert len(load("mnist", tmp_path).train_labels) == 20
+
+
+def test_a_bad_file_beside_a_good_one_is_to_be_moved_away(tmp_path):
+    """The good one is what `hpcfl data fetch` gets: it would change nothing by itself."""
+    write_mnist(tmp_path)
+    bad = tmp_path / "mnist" / "train-images-idx3-ubyte"
+    bad.write_bytes(b"")
+
+    refused(lambda: load("mnist", tmp_path), bad, "move it away, and get it with", "mnist")
+    bad.unlink()
+    assert len(load("mnist", tmp_path).train_labels) == 20
 
 
 @pytest.mark.parametrize(
@@ -206,17 +234,20 @@ def test_cifar10_is_read_from_the_batches_that_are_there(tmp_path):
         "data_batch_3": batch_bytes(IMAGES[2:3], [5]),
         "test_batch": batch_bytes(IMAGES[3:], [1]),
     }
-    data = cifar10.read(tmp_path, write_batches(tmp_path, contents))
+    digests = write_batches(tmp_path, contents)
+    data = cifar10.read(tmp_path, digests)
 
     assert_consistent(data)
     assert (data.shape, data.classes) == ((3, 32, 32), 10)
     assert data.train_labels.tolist() == [0, 9, 5]
     assert data.incomplete == (
         "trained with 2 of the 5 batches of CIFAR-10: there is no data_batch_2 and no data_batch_4 "
-        f"and no data_batch_5 in {cifar10.folder(tmp_path)}"
+        f"and no data_batch_5 in {tmp_path / 'cifar10/cifar-10-batches-py'}"
     )
     green = (IMAGES[3, 1] / 255 - 0.4822) / 0.2435
     np.testing.assert_allclose(data.test_inputs[0, 1], green, atol=1e-5)
+    (tmp_path / BATCHES).rename(tmp_path / "cifar-10-batches-py")  # as torchvision has it
+    assert cifar10.read(tmp_path, digests).train_labels.tolist() == [0, 9, 5]
 
 
 @pytest.mark.parametrize("absent", ["data_batch_1", "test_batch"])

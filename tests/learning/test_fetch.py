@@ -313,7 +313,7 @@ def test_the_command_says_where_the_files_are(server, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("femnist", "LEAF makes it .*DIR/femnist/train and DIR/femnist/test"),
+        ("femnist", "make it with LEAF.*DIR/femnist/train and DIR/femnist/test"),
         ("digits", "digits needs no files"),
         ("synthetic", "synthetic needs no files"),
         ("adult-raw", "is made of adult"),

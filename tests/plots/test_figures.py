@@ -128,7 +128,7 @@ def test_a_partition_that_cannot_be_drawn_is_told(trained):
     run = trained(rounds=0)
 
     assert partition.lacking(run) is None
-    assert "holds no partition" in partition.lacking(replace(run, partition=None))
+    assert "unless the algorithm is private" in partition.lacking(replace(run, partition=None))
     assert "without classes" in partition.lacking(replace(run, partition=np.ones((4, 0), int)))
     with pytest.raises(UsageError, match="there are 2: name one file"):
         partition.draw([run, run])

@@ -34,6 +34,7 @@ def test_every_system_trains_and_spends(tmp_path, name):
     first, last = trained.results[0].figures, trained.results[-1].figures
 
     assert right(trained)
+    assert load(trained.path).partition is None
     assert last["loss"] < first["loss"] < 2.5
     for side in ("paper", "proven"):
         spent = epsilons(trained, side)
