@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tarfile
 import tempfile
 import zlib
@@ -173,13 +174,14 @@ def _download(url: str, download: Download, temporary: Path, progress: bool) -> 
         headers={"Accept-Encoding": "identity"},
     )
     known = f"sha256:{download.digest}"
+    shown = re.sub(r"//[^/]*@", "//", url)  # without the password for a mirror
     try:
         path = pooch.retrieve(url, known, download.file, temporary, downloader=downloader)
     except requests.RequestException as error:
-        raise HpcflError(f"{url} cannot be downloaded ({_in_short(error)})") from None
+        raise HpcflError(f"{shown} cannot be downloaded ({_in_short(error)})") from None
     except ValueError:  # pooch's for a wrong checksum
         raise HpcflError(
-            f"what {url} sent is not the publisher's {download.file} (SHA-256 "
+            f"what {shown} sent is not the publisher's {download.file} (SHA-256 "
             f"{download.digest}) and was not kept: try again, or a mirror with --base-url"
         ) from None
     return Path(path)

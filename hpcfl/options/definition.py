@@ -350,7 +350,7 @@ def _flag(value: Any) -> bool:
 
 
 def _path(value: str | os.PathLike[str]) -> Path:
-    return Path(value).expanduser()
+    return Path(os.path.expanduser(value))
 
 
 def _wholes(value: Any) -> tuple[int, ...]:

@@ -179,11 +179,12 @@ def test_an_unreachable_server_and_what_is_no_url_are_reported(server, tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # but nobody listens
         for url, why in (
-            (f"http://127.0.0.1:{free.getsockname()[1]}", "Connection refused"),
+            (f"http://me:marker@127.0.0.1:{free.getsockname()[1]}", "Connection refused"),
             ("nonsense", "Invalid URL"),
         ):
-            with pytest.raises(HpcflError, match=rf"/a cannot be downloaded \({why}"):
+            with pytest.raises(HpcflError, match=rf"/a cannot be downloaded \({why}") as caught:
                 fetch("tiny", tmp_path, url, downloads=table(server, a=b"1"))
+            assert "marker" not in str(caught.value)
 
     assert everything(tmp_path) == []
 
