@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -496,6 +497,8 @@ def _try_out(name: str, model: Module, options: TrainOptions, data: clients.Clie
         remedy += ", or the --batch-size that leaves such a batch"
     inputs, labels = np.zeros((size, *data.input_shape), np.float32), np.zeros(size, np.int64)
     seeds = np.random.SeedSequence(options.seed)
+    # A copy, whose running statistics are nobody's.
+    model = copy.deepcopy(model)
     trainer = _trainer(model, replace(options, steps=1, epochs=None), "cpu")
     try:
         trainer.local_update(models.get_flat(model), inputs, labels, seeds, 0)
