@@ -112,7 +112,7 @@ class PrivateTrainer(Trainer):
         start = self._load(weights)
         x, y = self._samples(inputs, labels)
         participation = round_index if participation is None else participation
-        batch_size = self.options.batch_size or max(1, len(y))
+        batch_size = self.options.divisor(len(y))
         rate = self.options.rate(round_index)
         clipped = torch.zeros((), dtype=torch.int64, device=self.device)
         used = 0
@@ -143,7 +143,7 @@ class PrivateTrainer(Trainer):
         if self.options.steps is not None:
             return self.options.steps
         assert self.options.epochs is not None
-        return self.options.epochs * epoch_steps(samples, self.options.batch_size or samples)
+        return self.options.epochs * epoch_steps(samples, self.options.divisor(samples))
 
     def _noise(self, noise: Noise) -> Any:
         """Return the noise of a step as a tensor."""
@@ -160,7 +160,7 @@ class PrivateTrainer(Trainer):
 
 def epoch_steps(samples: int, batch_size: int) -> int:
     """Return the steps of an epoch: full batches only, unless there is not even one."""
-    return max(1, samples // max(1, batch_size))
+    return max(1, samples // batch_size)
 
 
 def batches(

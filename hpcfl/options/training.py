@@ -100,6 +100,13 @@ class LocalOptions(OptionGroup):
         rate = self.learning_rate * self.decay**round_index
         return rate / math.sqrt(round_index + 1) if self.schedule == "sqrt" else rate
 
+    def divisor(self, samples: int) -> int:
+        """Return what a private step divides its sum of gradients by, on a device of `samples`.
+
+        It is the batch size, also where a device has fewer samples than that.
+        """
+        return self.batch_size or max(1, samples)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):

@@ -296,13 +296,14 @@ def test_a_device_with_less_than_a_batch_uses_all_and_divides_by_the_batch(shuff
     np.testing.assert_allclose(update, whole * 5 / 8, rtol=0, atol=1e-7)
 
 
-def test_one_record_replaced_moves_one_step_by_twice_the_clip_over_the_batch():
+@pytest.mark.parametrize("samples", [8, 5])
+def test_one_record_replaced_moves_one_step_by_twice_the_clip_over_the_batch(samples):
     private = PrivateOptions(clip=0.3)
     one, start = trainer("2nn", private, batch_size=8, steps=1, learning_rate=0.5)
-    inputs, labels = data(8)
+    inputs, labels = data(samples)
     first = one.local_update(start, inputs, labels, seed(), 0)
     moved = []
-    for record in range(8):
+    for record in range(samples):
         others, classes = inputs.copy(), labels.copy()
         others[record], classes[record] = inputs[record], (labels[record] + 1) % CLASSES
         moved.append(np.linalg.norm(first - one.local_update(start, others, classes, seed(), 0)))

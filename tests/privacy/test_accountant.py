@@ -116,7 +116,7 @@ COMMON = [
 OWN = {
     "cdp": [
         ({"steps": 0}, "steps is 0"),
-        ({"batch_size": 2442}, "2442 of 2441 samples"),
+        ({"batch_size": 0}, "batch size is 0"),
         ({"colluding": 16}, "16 of 16 devices collude"),
         ({"lipschitz": 0.9}, "Lipschitz constant is 0.9"),
         ({"lipschitz": math.nan}, "Lipschitz constant is nan"),
@@ -170,7 +170,10 @@ OWN = {
         ({"delta": -1e-5}, "delta is -1e-05"),
         ({"delta": 0, "mechanism": "gaussian"}, "delta is 0"),
         ({"fraction": 0}, "fraction is 0; it must be above 0"),
-        ({"fraction": 1.1, "mechanism": "gaussian"}, "fraction is 1.1"),
+        (
+            {"fraction": 1.1, "mechanism": "gaussian", "record_sampling": "fixed"},
+            "fraction is 1.1; a sample of a fixed size",
+        ),
         ({"fraction": math.nan, "mechanism": "gaussian"}, "fraction is nan"),
         ({"fraction": 0.5}, "with Laplace noise an answer uses all samples"),
         ({"fraction": 1e-5, "mechanism": "gaussian"}, "less than one of them"),

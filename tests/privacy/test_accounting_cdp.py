@@ -199,6 +199,14 @@ def test_shuffles_of_more_than_an_epoch_are_not_amplified():
     )
 
 
+def test_a_device_with_less_than_a_batch_has_all_its_samples_in_every_step():
+    """Its steps are divided by the batch size, and nothing is secret of which samples they use."""
+    few = adult(samples=16, steps=1, secret_order=True, secagg=False)
+    all_of_it = zcdp.exact_epsilon(13 * 2 / (32 * 0.01353) ** 2, 1e-4)
+    assert [one.epsilon for one in cdp.bounds(few)] == pytest.approx([all_of_it] * 2, rel=1e-9)
+    assert cdp.tight(few).epsilon == pytest.approx(all_of_it, rel=1e-9)
+
+
 # --- Accesses ---
 
 

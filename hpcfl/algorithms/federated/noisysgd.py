@@ -131,8 +131,8 @@ class NoisyGradients(PrivateAlgorithm):
 
     @property
     def _batch(self) -> int:
-        smallest = int(self.federation.sizes.min())
-        return min(self._local.batch_size or smallest, smallest)
+        """What the steps of the device with the fewest samples divide by."""
+        return self._local.divisor(int(self.federation.sizes.min()))
 
 
 class NoisySGD(NoisyGradients):

@@ -79,7 +79,9 @@ class Settings(Schedule):
 
     claim: ClassVar[str] = "Theorem 1"
 
-    batch_size: int  # mini-batch size gamma
+    # Mini-batch size gamma, which a step's sum of gradients is divided by; a device with fewer
+    # samples has all of them in every batch.
+    batch_size: int
     samples: int  # number m of records on a device
     steps: int = 1  # local steps tau in a round
     clip_norm: float = 1.0  # norm G to which every sample's gradient is clipped
@@ -105,10 +107,6 @@ class Settings(Schedule):
         counts, naturals = ("batch_size", "samples", "steps"), ("colluding", "participations")
         self.check(("clip_norm", "integer_sigma"), counts, naturals, shuffle=SHUFFLES)
         check_delta(self.delta)
-        if self.batch_size > self.samples:
-            raise UsageError(
-                f"a batch has {self.batch_size} of {self.samples} samples; it can have at most all"
-            )
         if self.colluding >= self.devices:
             raise UsageError(
                 f"{self.colluding} of {self.devices} devices collude; at least one must be honest"
@@ -143,12 +141,13 @@ class Settings(Schedule):
     @property
     def epoch(self) -> int:
         """Steps of an epoch at the least: a last, smaller batch may be left out."""
-        return self.samples // self.batch_size
+        return max(1, self.samples // self.batch_size)
 
     @property
     def paper_rho(self) -> float:
         """2 C tau G**2 / (r m gamma sigma**2) (Theorem 1); without r if sums are not hidden."""
-        accesses = self.worst_participations * self.steps * self.batch_size / self.samples
+        used = min(1.0, self.batch_size / self.samples)
+        accesses = self.worst_participations * self.steps * used
         return accesses * self.access_rho / (self.per_round if self.secagg else 1)
 
 
@@ -342,7 +341,7 @@ def _amplified(settings: Settings, cost: Callable[[int], float], delta: float) -
         return math.inf, "too few integers for amplification"
     epsilon, method = sampling.fixed_size_gaussian(
         settings.samples,
-        settings.steps * settings.batch_size,
+        min(settings.steps * settings.batch_size, settings.samples),
         zcdp.gaussian_multiplier(cost(1) * growth),
         settings.worst_participations,
         delta * math.exp(-apart),

@@ -28,6 +28,7 @@ from hpcfl.privacy.accounting.guarantee import (
     Guarantee,
     Schedule,
     check_delta,
+    check_positive,
 )
 from hpcfl.report.formats import counted
 
@@ -47,7 +48,9 @@ class Settings(Schedule):
     clip_norm: float = 1.0  # norm xi to which a sample's gradient is clipped, l1 (laplace) or l2
     delta: float | None = None  # by default 1e-5 for Gaussian noise; 0, pure, for Laplace
     mechanism: str = "laplace"
-    fraction: float = 1.0  # part q of the samples in an answer; all with Laplace noise
+    # Part q of the samples in an answer; all with Laplace noise. Above 1 an answer has all of them,
+    # and their sum is divided by more: a device has fewer samples than a batch.
+    fraction: float = 1.0
     record_sampling: str = "poisson"  # every sample by chance, or "fixed"; with Gaussian noise
     replies: int | None = None  # answers of the device that answers most; else ceil(T b / N)
 
@@ -62,8 +65,11 @@ class Settings(Schedule):
         )
         if self.delta is not None and not (self.delta == 0 and self.mechanism == "laplace"):
             check_delta(self.delta)
-        if not 0 < self.fraction <= 1:
-            raise UsageError(f"the fraction is {self.fraction}; it must be above 0, at most 1")
+        check_positive(fraction=self.fraction)
+        if self.record_sampling == "fixed" and self.fraction > 1:
+            raise UsageError(
+                f"the fraction is {self.fraction}; a sample of a fixed size has at most all samples"
+            )
         if self.mechanism == "laplace" and self.fraction != 1:
             raise UsageError(
                 f"the fraction is {self.fraction}; with Laplace noise an answer uses all samples"
@@ -94,6 +100,11 @@ class Settings(Schedule):
     def paper_replies(self) -> float:
         """The paper's T1 = T b / N."""
         return self.rounds * self.per_round / self.devices
+
+    @property
+    def rate(self) -> float:
+        """Probability that a sample is in an answer."""
+        return min(1.0, self.fraction)
 
     @property
     def batch(self) -> float:
@@ -130,8 +141,8 @@ def paper(settings: Settings) -> Guarantee:
             "Theorem 1",
         )
     delta = settings.actual_delta
-    epsilon = settings.fraction * math.sqrt(replies * -math.log(delta)) / settings.multiplier
-    regime = settings.fraction**2 * replies
+    epsilon = settings.rate * math.sqrt(replies * -math.log(delta)) / settings.multiplier
+    regime = settings.rate**2 * replies
     return Guarantee(
         epsilon,
         delta,
@@ -161,9 +172,9 @@ def bounds(settings: Settings) -> tuple[Guarantee, ...]:
             found.append(Guarantee(epsilon, delta, REPLACE_RECORD, basis, method))
         return tuple(found)
     if settings.record_sampling == "poisson":
-        epsilon, method = sampling.poisson_gaussian(settings.fraction, z, replies, delta)
+        epsilon, method = sampling.poisson_gaussian(settings.rate, z, replies, delta)
         how: tuple[str, ...] = (
-            f"an answer uses every sample with probability {settings.fraction:g}, independently "
+            f"an answer uses every sample with probability {settings.rate:g}, independently "
             "and in secret",
             f"the sum is divided by {settings.batch:g}, however many samples there are",
             f"the number {settings.samples}, from which these two follow, is public, and the same "

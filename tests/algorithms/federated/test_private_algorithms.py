@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation
+from dp_accounting.pld import PLDAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -25,6 +27,7 @@ from hpcfl.algorithms.noise import IntegerNoise, clip_l2, insecure_noise, system
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import HpcflError, RefusedError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import LocalOptions
 from hpcfl.privacy.accounting import distributed, dp_fedavg, zcdp
 
 # Seeds are fixed; with others, a test fails with this probability although all is right.
@@ -37,6 +40,8 @@ class Local(SimpleNamespace):
     def __init__(self, **changes):
         fields = {"steps": 1, "batch_size": 8, "momentum": 0.0, "weight_decay": 0.0}
         super().__init__(**{**fields, "learning_rate": 0.5, **changes})
+
+    divisor = LocalOptions.divisor
 
     def rate(self, round_index):
         return self.learning_rate / (round_index + 1)
@@ -160,6 +165,26 @@ def test_dropouts_and_colluders_take_their_noise_with_them():
         where = federation("secagg", devices=10, gamma=gamma, dropout=dropout)
         settings = algorithm("cdp", where, sigma=1.0).account_settings(3, 1.0)
         assert hidden == settings["per_round"] - settings["colluding"]
+
+
+@pytest.mark.parametrize(
+    ("name", "moved", "accesses"),
+    # A record is replaced in all three steps of both rounds, or in both, or added in both.
+    [("cdp", 2 / 28, 6), ("dp-dsgd", 2 / 28, 2), ("fedsgd-dpc", 1 / 28, 2)],
+)
+@pytest.mark.parametrize("fewest", [1, 14, 28])
+def test_a_device_is_charged_by_what_its_steps_divide_by(name, moved, accesses, fewest):
+    """However few samples there are, a sum of gradients is divided by the batch size, 28 here."""
+    local = Local(steps=accesses // 2, batch_size=28)
+    sizes = np.array([fewest, *[90] * 19])
+    where = federation(devices=20, per_round=5, sizes=sizes, local=local, rounds=8)
+    shuffle = "poisson" if name == "fedsgd-dpc" else "continuing"
+    spent = algorithm(name, where, sigma=0.2, shuffle=shuffle).spent(8)
+
+    event = GaussianDpEvent(0.2 / moved)  # of a sensitivity of one
+    pld = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    assert spent.proven == pytest.approx(pld.compose(event, accesses).get_epsilon(1e-5), rel=1e-3)
+    assert name != "cdp" or spent.proven == pytest.approx(3.752, abs=5e-4)
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
