@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation
+from dp_accounting.pld import PLDAccountant
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import distributed, dp_fedavg, sampling, zcdp
@@ -18,8 +20,7 @@ def run(**settings):
 
 
 def proven(settings):
-    (bound,) = dp_fedavg.bounds(settings)
-    return bound
+    return min(dp_fedavg.bounds(settings), key=lambda bound: bound.epsilon)
 
 
 def of_integers(**settings):
@@ -201,8 +202,28 @@ def test_the_worst_user_was_in_the_rounds_with_the_least_noise():
     )
 
 
-def test_a_round_without_honest_noise_proves_nothing():
-    assert proven(of_integers(rounds=2, honest_by_round=(9, 0))).epsilon == math.inf
+def test_a_round_without_honest_noise_proves_nothing_but_by_a_users_own():
+    sums, own = dp_fedavg.bounds(of_integers(rounds=2, honest_by_round=(9, 0)))
+    assert sums.epsilon == math.inf
+    # Each of 9 adds a third.
+    rho = 2 * zcdp.gaussian_rho(1.32 / 3)
+    assert own.epsilon == pytest.approx(zcdp.exact_epsilon(rho, 1e-5), rel=1e-4)
+
+
+def test_a_users_own_noise_holds_whatever_masks_do():
+    """Each of 3 adds all noise, as one honest user is planned for: 1.144 for a round of 3.3."""
+    few = of_integers(sigma=3.3, rounds=7, honest=1, participations=1, failure=0.013)
+    sums, own = dp_fedavg.bounds(few)
+    gaussian = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE).compose(GaussianDpEvent(3.3))
+
+    assert sums.epsilon == math.inf
+    assert own.epsilon == pytest.approx(gaussian.get_epsilon(1e-5), rel=1e-3)
+    assert own.epsilon == pytest.approx(1.144, abs=5e-4)
+    assert "a user adds" in own.assumptions[2]
+    assert not any("probability" in clause for clause in own.assumptions)
+    # With many honest users, and masks that hold, sums are far better.
+    sums, own = dp_fedavg.bounds(of_integers(rounds=7))
+    assert own.epsilon > 4 * sums.epsilon
 
 
 # --- What is refused ---

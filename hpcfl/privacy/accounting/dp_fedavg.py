@@ -26,7 +26,7 @@ claim the same for rounds of a fixed size; that is shown as the paper's value, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import distributed, sampling, zcdp
@@ -181,9 +181,13 @@ def integers(settings: Settings) -> Integers:
 
 
 def bounds(settings: Settings) -> tuple[Guarantee, ...]:
-    """Return the one bound that is proven for the noise and the sampling."""
+    """Return what is proven for the noise and the sampling.
+
+    Of distributed noise, that of all honest users in a sum may count, or a user's own alone, which
+    is in whatever the user sends: with few users in a round, masks may fail too often for the sum.
+    """
     if settings.noise == "distributed":
-        return (_distributed(settings),)
+        return _distributed(settings), _distributed(settings, own=True)
     n, b, rounds, z = settings.devices, settings.per_round, settings.rounds, settings.multiplier
     epsilon, method, left = math.inf, NOTHING_LEFT, _left(settings)
     if settings.sampling == "poisson":
@@ -211,7 +215,9 @@ def bounds(settings: Settings) -> tuple[Guarantee, ...]:
     return (Guarantee(epsilon, settings.delta, adjacency, assumptions, method),)
 
 
-def _distributed(settings: Settings) -> Guarantee:
+def _distributed(settings: Settings, own: bool = False) -> Guarantee:
+    if own:
+        settings = replace(settings, honest_by_round=(1,) * settings.rounds, failure=0.0)
     found, rounds = integers(settings), settings.worst_participations
     worst, left = settings.worst_rounds, _left(settings)
     epsilon, method = math.inf, NOTHING_LEFT
@@ -220,12 +226,17 @@ def _distributed(settings: Settings) -> Guarantee:
     least = min(worst, default=settings.honest)
     honest = f"at least {least}" if settings.honest_by_round is not None else f"{least}"
     noisy = "user adds" if least == 1 else "users add"
+    noise = f"discrete Gaussian noise of parameter {found.sigma} to every coordinate"
+    who = f"{honest} honest {noisy} {noise} of every sum, and keep it to themselves"
+    seen = "the server learns only sums of integers"
+    if own:
+        who, seen = f"a user adds {noise} that it sends, and keeps it to itself", "users send integers"
+        method = f"own noise, {method}"
     assumptions = (
         "who takes part may be known to all: no amplification by sampling is claimed",
         f"a user takes part in at most {rounds} of the {counted(settings.rounds, 'round')}",
-        f"{honest} honest {noisy} discrete Gaussian noise of parameter {found.sigma} to "
-        "every coordinate of every sum, and keep it to themselves",
-        f"the server learns only sums of integers, {settings.unit:g} to a unit, and those of a "
+        who,
+        f"{seen}, {settings.unit:g} to a unit, and those of a "
         f"user have an l2 norm of at most {found.norm:.10g}, however they are rounded",
         *_clipped(settings),
         *failure_clauses(settings.rounds, settings.failure),

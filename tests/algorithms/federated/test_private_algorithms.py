@@ -600,6 +600,19 @@ def test_what_may_fail_is_told_to_the_account():
     assert 0 < failure("cohort", 90) <= 2 * 2.0**-40
 
 
+@pytest.mark.parametrize(("devices", "per_round"), [(37, 3), (333, 10)])
+def test_masks_that_fail_do_not_take_a_devices_own_noise(devices, per_round):
+    """With 7 rounds in turn a device is in one, and one honest device is planned for in each."""
+    where = federation(
+        "secagg", devices=devices, per_round=per_round, gamma=0.1, rounds=7, levels=2**20
+    )
+    found = algorithm("dp-fedavg", where, noise="distributed", noise_multiplier=3.3)
+    assert 7 * where.protocol.hidden_failure() > 1e-5
+    assert found.spent(7).proven == pytest.approx(1.144, abs=5e-4)
+    wanted = algorithm("dp-fedavg", where, noise="distributed", epsilon=2.0)
+    assert wanted.spent(7).proven == pytest.approx(2.0, rel=1e-4)
+
+
 # Noise within a protocol
 
 
