@@ -229,11 +229,34 @@ def test_the_norm_of_integers_is_between_that_of_the_mean_square_and_the_worst(n
     assert math.sqrt(norm**2 + min(dim / 4, norm)) <= found <= norm + math.sqrt(dim)
 
 
+def test_no_vector_of_a_norm_has_a_larger_mean_square_when_it_is_rounded(monkeypatch):
+    """Equal coordinates below 1/2, and halves, reach what is charged, without room for chance."""
+    monkeypatch.setattr(distributed, "_TOO_LONG", 1.0)
+    generator = np.random.default_rng(1)
+    shares = []
+    for norm in np.tile(np.geomspace(0.01, 100, 20), 100):
+        x = generator.exponential(size=generator.integers(1, 60)) ** generator.choice([0, 0.1, 1, 9])
+        x[generator.integers(1, x.size + 1) :] = 0
+        for vector in (x * norm / np.linalg.norm(x), np.floor(x * norm) + 0.5):
+            below, part = np.floor(vector), vector % 1
+            mean = float(((1 - part) * below**2 + part * (below + 1) ** 2).sum())
+            most = distributed.rounded_norm(float(np.linalg.norm(vector)), vector.size) ** 2
+            shares.append(mean / most)
+    assert 1 - 1e-12 < max(shares) < 1 + 1e-12
+    assert distributed.rounded_norm(15, 165_000) ** 2 == pytest.approx(math.sqrt(165_000) * 15)
+
+
+def test_few_integers_to_a_unit_take_less_room_than_halves_at_all_coordinates():
+    """The mean square is 6,093, and 1,624 more is allowed for chance: it was 207.6 with d / 4."""
+    assert distributed.rounded_norm(15, 165_000) == pytest.approx(87.85, abs=0.005)
+
+
 def test_rounding_seldom_makes_a_vector_longer_than_the_norm_at_any_coordinate(monkeypatch):
     """With one in ten allowed: 10 % of 2,000 are exceeded by 300 with less than 1e-12."""
     monkeypatch.setattr(distributed, "_TOO_LONG", 0.1)
     generator = np.random.default_rng(1)
-    for vector in (np.full(400, 0.5), generator.normal(0, 3, 400), np.full(400, 20.5)):
+    halves, normal = np.full(400, 0.5), generator.normal(0, 3, 400)
+    for vector in (np.full(400, 0.05), halves, normal, np.full(400, 20.5)):
         norm = float(np.linalg.norm(vector))
         room = distributed.rounded_norm(norm, vector.size) ** 2 - norm**2
         rounded = np.floor(vector + generator.random((2000, vector.size)))

@@ -186,12 +186,23 @@ def rounded_distance(norm: float, dim: int) -> float:
 def rounded_norm(norm: float, dim: int) -> float:
     """Return the l2 norm that a vector is held to when its coordinates are rounded to integers.
 
-    Rounded at random, without bias, a coordinate x has the mean square x**2 + 1/4 at most, and its
-    square is between two that are 2 |x| + 1 apart at most. So by Hoeffding's inequality for the
-    largest of all partial sums, the squares of the coordinates never exceed what they may by then,
-    but with a probability of `_TOO_LONG`; there the rest has to be rounded towards zero
-    (:meth:`~hpcfl.algorithms.quantisation.Quantiser.blocks`). Kairouz, Liu and Steinke (2021,
-    Proposition 26) draw until the norm is small enough. `norm` is that before, in steps.
+    `norm` is the most that it has before, D0, in steps; `dim` is the number d of coordinates.
+
+    Rounded at random, without bias, a coordinate x = k + f with 0 <= f < 1 has the mean square
+    x**2 + f (1 - f) = (2 k + 1) x - k (k + 1). For x >= 0 that is at most h(x**2), where h(s) is
+    sqrt(s) up to s = 1/4 and s + 1/4 from there on: the difference to x**2 + 1/4 is
+    (x - k - 1/2)**2, and with k = 0 the mean square is x. As h is concave, d coordinates whose
+    squares add up to D0**2 have a mean square of at most d h(D0**2 / d) together, which is
+    sqrt(d) D0 for D0 < sqrt(d) / 2, and D0**2 + d / 4 otherwise. Equal coordinates reach the first,
+    and the second where each is half way between two integers.
+
+    A coordinate's square is one of two that are 2 |x| + 1 apart at most. So by Hoeffding's
+    inequality for the largest of all partial sums, the squares of the coordinates never exceed what
+    they may by then, but with a probability of `_TOO_LONG`; there the rest has to be rounded
+    towards zero (:meth:`~hpcfl.algorithms.quantisation.Quantiser.blocks`). Kairouz, Liu and Steinke
+    (2021, Proposition 26) draw until the norm is small enough.
     """
-    spread = math.sqrt(-2 * math.log(_TOO_LONG)) * (norm + math.sqrt(dim) / 2)
-    return min(math.sqrt(norm * norm + dim / 4 + spread), rounded_distance(norm, dim))
+    half = math.sqrt(dim) / 2
+    mean = 2 * half * norm if norm < half else norm * norm + half * half
+    spread = math.sqrt(-2 * math.log(_TOO_LONG)) * (norm + half)
+    return min(math.sqrt(mean + spread), rounded_distance(norm, dim))
