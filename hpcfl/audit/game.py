@@ -41,9 +41,10 @@ class Game:
         self.devices = Devices(instance, victim, int(times.max()), replaced, seed)
 
     def account(self) -> Spent:
-        """Return what the accounts say of all rounds that are seen."""
+        """Return what the accounts say of all rounds that are seen, if noise is secret."""
         instance = self.instance
-        algorithm = self._make(self._algorithm.federation)
+        secret, where = replace(instance.privacy, fast_noise=False), self._algorithm.federation
+        algorithm = self._kind(where, secret, insecure_noise(where.seed))
         if instance.replayed:
             self._go_on(algorithm, instance.resumes)
         for _ in range(instance.replayed or instance.rounds):

@@ -68,7 +68,7 @@ def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
     options = session.asked(world, wanted)
     counts = options.devices or (session.default_devices(world, options),)
     if first and options.insecure_seed is not None:
-        warn("--insecure-seed is given: keys are not secret")
+        warn("--insecure-seed is given: keys are not secret, nor is noise")
     if first and options.keep_transcript is not None:
         warn("--keep-transcript is given: values are not secret either")
 

@@ -181,7 +181,7 @@ def _run(output: Path, prepare: Callable[[int], Manifest], index: int | None) ->
     cells = session.plan_cells(world, output, lambda: prepare(world.size), index)
     first = world.rank == 0
     if first and any("--insecure-seed" in text for cell in cells for text in cell.arguments):
-        warn("insecure-seed is given: keys are not secret")
+        warn("insecure-seed is given: keys are not secret, nor is noise")
     seen = launch.terminal_for_progress() is not None
     with noting_signals(to_the_end=True), progress_bar(sum(cell.rounds for cell in cells)) as bar:
         before = 0

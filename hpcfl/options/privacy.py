@@ -113,7 +113,7 @@ class PrivacyOptions(OptionGroup):
     fast_noise: bool = option(
         False,
         "Draw the noise from a generator that is fast but not cryptographic, and repeats itself "
-        "for a seed.",
+        "for the recorded seed: epsilon is infinite.",
         section=Section.ADVANCED,
     )
 
@@ -121,3 +121,8 @@ class PrivacyOptions(OptionGroup):
         super().__post_init__()
         if self.sigma is not None and self.noise_multiplier is not None:
             raise UsageError("give either --sigma or --noise-multiplier, and not both")
+        if self.fast_noise and self.epsilon is not None:
+            raise UsageError(
+                "--epsilon cannot be kept with --fast-noise, whose noise anybody can draw again: "
+                "leave one of them out"
+            )

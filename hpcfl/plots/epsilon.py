@@ -41,7 +41,7 @@ def lacking(run: Run, **_: object) -> str | None:
     if reason is not None:
         return reason
     if not any(np.isfinite(run.training[column]).any() for column, _ in SIDES.values()):
-        return "records no epsilon: its training was not private"
+        return "records no finite epsilon: its training was not private, or its noise no secret"
     return None
 
 

@@ -328,7 +328,7 @@ def trained(*arguments, folder):
         ("fedavg", "--aggregate", "prf", "--server-momentum", 0.5, *TRAIN),
         ("rand-k", "--alpha", 0.5, "--partition", "shards", *TRAIN),
         ("dp-fedavg", "--noise-multiplier", 1, "--fast-noise", *TRAIN),
-        ("cdp", "--epsilon", 20, "--steps", 2, "--fast-noise", *TRAIN[:2], *TRAIN[4:]),
+        ("cdp", "--epsilon", 20, "--steps", 2, *TRAIN[:2], *TRAIN[4:]),
         (
             *("fedavg", "--preset", "sparse-secagg-mnist", "--dataset", "digits", "--model"),
             *("softmax", *TRAIN),

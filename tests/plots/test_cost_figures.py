@@ -204,7 +204,7 @@ def test_what_cannot_be_drawn_is_told(tmp_path):
     assert epsilon.lacking(trained) is None
     assert "no training" in str(epsilon.lacking(plain))
     public = replace(trained, training=trained.training | nothing)
-    assert "records no epsilon" in str(epsilon.lacking(public))
+    assert "records no finite epsilon" in str(epsilon.lacking(public))
     for module in (phases, ranks, scaling):
         assert module.lacking(plain) is None
         assert module.lacking(unmeasured) == "has no measured round"

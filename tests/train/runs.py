@@ -16,7 +16,7 @@ def train(folder, aggregate="fedavg", devices=6, algorithm="fedavg", observer=NO
 
 def train_privately(folder, algorithm, aggregate="fedavg", devices=8, **options):
     common = {"gamma": 0.0, "epochs": None, "steps": 2, "momentum": 0.0, "sampling": "balanced"}
-    common |= {"fast_noise": True}
+    common |= {"insecure_seed": 1}
     return train(folder, aggregate, devices, algorithm, **common | options)
 
 

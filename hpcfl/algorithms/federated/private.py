@@ -118,6 +118,8 @@ class PrivateAlgorithm(FederatedAlgorithm):
         """
         if rounds == 0:
             return Spent(0.0, 0.0)
+        if self.privacy.fast_noise:
+            return Spent(math.inf, math.inf)
         if self.slow_account and rounds > ALWAYS_ASKED:
             step = math.ceil(self.federation.rounds / ASKED)
             rounds = min(-(-rounds // step) * step, max(rounds, self.federation.rounds))
@@ -172,6 +174,11 @@ class PrivateAlgorithm(FederatedAlgorithm):
         return parameters.dropout > 0 and parameters.dropout_model == "exact"
 
     def promises(self) -> list[str]:
+        if self.privacy.fast_noise:
+            return [
+                "--fast-noise takes the noise from the recorded seed, so that anybody can draw it "
+                "again and take it off: nothing is differentially private, and epsilon is infinite"
+            ]
         if not self.exact_dropouts:
             return []
         return [
