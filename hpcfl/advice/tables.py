@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 from collections.abc import Iterator, Sequence
 
 from hpcfl.advice.advisor import TOLD_APART, Advice, Choice
@@ -133,7 +132,7 @@ def command(choice: Choice, asked: AdviseOptions) -> str:
     """Return what is typed to measure a choice."""
     protocol, rounds = choice.protocol, ""
     if choice.noise_multiplier is not None:
-        noise = f"{_rounded_up(choice.noise_multiplier)!r}"
+        noise = f"{formats.rounded_up(choice.noise_multiplier, 5)!r}"
         protocol = f"dp-fedavg --aggregate {protocol} --noise-multiplier {noise}"
         # Warm-up rounds would cost privacy, too.
         rounds = f"--rounds {asked.rounds} --warmup 0"
@@ -141,9 +140,3 @@ def command(choice: Choice, asked: AdviseOptions) -> str:
             rounds = f"--delta {asked.delta!r} {rounds}"
     size = f"--devices {asked.devices} --dim {asked.dim}"
     return " ".join(filter(None, ("hpcfl bench", protocol, size, rounds, *choice.options)))
-
-
-def _rounded_up(noise: float) -> float:
-    """Return a number of five digits that is no less: with less noise the epsilon is not met."""
-    with decimal.localcontext(prec=5, rounding=decimal.ROUND_CEILING):
-        return float(+decimal.Decimal(noise))

@@ -72,7 +72,7 @@ def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any
     world = connect()
     options = session.asked(world, given(typed), preset)
     if world.rank == 0 and options.insecure_seed is not None:
-        warn("--insecure-seed is given: keys are not secret")
+        warn("--insecure-seed is given: keys are not secret, nor is noise")
 
     begun: list[Path] = []
     try:
@@ -99,6 +99,10 @@ def _show(as_json: bool, trained: Trained, options: TrainOptions) -> None:
     rounds = [result.figures for result in trained.results]
     show(
         as_json,
-        lambda: {"path": str(trained.path), "rounds": rounds},
+        lambda: {
+            "path": str(trained.path),
+            "rounds": rounds,
+            "stop_reason": trained.stop_reason,
+        },
         lambda: report.render_end(trained, options),
     )

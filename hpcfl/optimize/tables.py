@@ -120,12 +120,13 @@ def _sentences(found: dict[str, Any]) -> list[str]:
     at = f"at T = {noise['rounds']}, b = {noise['per_round']}, {noise['replies']} replies"
     if "scale" in noise:
         scales = ", ".join(
-            f"{scale:.4g} (epsilon {epsilon})" for epsilon, scale in noise["scale"].items()
+            f"{formats.rounded_up(scale, 4):g} (epsilon {epsilon})"
+            for epsilon, scale in noise["scale"].items()
         )
         return [*lines, f"scale of the noise on a coordinate {at}: {scales}"]
     for epsilon, sigma in noise["sigma_proven"].items():
         lines.append(
-            f"sigma of the noise on a coordinate {at} (epsilon {epsilon}): proven {sigma:.4g}, "
-            f"paper {noise['sigma_paper'][epsilon]:.4g}"
+            f"sigma of the noise on a coordinate {at} (epsilon {epsilon}): "
+            f"proven {formats.rounded_up(sigma, 4):g}, paper {noise['sigma_paper'][epsilon]:.4g}"
         )
     return [*lines, f"U there with the proven noise: {noise['bound_proven']:.4g}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -59,6 +60,12 @@ def number(value: float | None, digits: int = 4) -> str:
     if isinstance(value, int):
         return str(value)
     return f"{value:.{digits}g}" if value is not None and has_value(value) else NOTHING
+
+
+def rounded_up(value: float, digits: int) -> float:
+    """Return a number of so many significant digits that is no less, as of noise that is needed."""
+    with decimal.localcontext(prec=digits, rounding=decimal.ROUND_CEILING):
+        return float(+decimal.Decimal(value))
 
 
 def change(value: float | None) -> str:

@@ -99,7 +99,8 @@ ENVIRONMENT = {
     "slurm_cluster": "name of the cluster",
     "environment_variables": "rank 0's variables that steer MPI, fabrics and threads",
     "mpi_parameters": "what steers of what files of MPI parameters set, by file",
-    "stop_reason": "what ended `bench`: rounds, max_rounds, rel_ci, max_seconds or interrupted",
+    "stop_reason": "what ended the run: rounds, max_rounds, rel_ci, max_seconds, target_accuracy, "
+    "epsilon or interrupted",
     **{name: f"{COUNTERS[of]}, before the run" for name, of in zip(BEFORE, COUNTERS, strict=True)},
     **{name: f"{COUNTERS[of]}, after the run" for name, of in zip(AFTER, COUNTERS, strict=True)},
 }

@@ -29,10 +29,12 @@ _SLOW_START = 2.0
 
 _STAR = "*: unreliable: see warnings"
 
-_STOPPED = {
+STOPPED = {
     "rel_ci": "the median's interval was narrow enough",
     "max_seconds": "--max-seconds had passed",
     "max_rounds": "--max-rounds was reached",
+    "target_accuracy": "--target-accuracy was reached",
+    "epsilon": "one more round would have cost more than --epsilon",
 }
 
 
@@ -98,7 +100,7 @@ def facts(summary: Summary) -> Facts:
             f"(fewest {summary.survivors_min}, most {summary.survivors_max})"
         )
     reason = summary.stop_reason
-    stopped = f"; stopped because {_STOPPED[reason]} ({reason})" if reason in _STOPPED else ""
+    stopped = f"; stopped because {STOPPED[reason]} ({reason})" if reason in STOPPED else ""
     launches = f"{counted(summary.repeats, 'launch')}: {', '.join(summary.files)}"
     return Facts(
         {

@@ -9,6 +9,7 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.results.schema import Metric
+from hpcfl.results.tables import STOPPED
 from hpcfl.training.session import Trained
 
 
@@ -20,12 +21,13 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
             f"no round is within epsilon {options.epsilon:g}: give more noise or a larger "
             f"--epsilon\n\nResults: {trained.path}"
         )
-    last = rounds[-1]
+    last, reason = rounds[-1], trained.stop_reason
     modelled = sum(figures[Metric.MODELLED_SECONDS] for figures in rounds)
     lines = [
         f"\n{trained.model}, {counted(trained.weights.size, 'parameter')}: accuracy "
         f"{last[Metric.ACCURACY]:.4f} after {counted(len(rounds), 'round')}, all aggregates "
         "validated",
+        *([f"stopped because {STOPPED[reason]}"] if reason in STOPPED else []),
         f"sent up by all devices: {last[Metric.BYTES_UP_TOTAL] / 1e6:.3f} MB",
         f"modelled: {formats.number(modelled, 3)} s, training included",
     ]

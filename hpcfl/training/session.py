@@ -65,6 +65,7 @@ class Trained:
     results: list[RoundResult]
     config: Mapping[str, object]  # every option with its value, as the results file has it
     notes: tuple[str, ...] = ()  # what to know of the epsilons, in sentences
+    stop_reason: str = ""  # what ended the run, one of `~hpcfl.rounds.loop.REASONS`
 
     def __repr__(self) -> str:
         accuracy = [result.figures[Metric.ACCURACY] for result in self.results[-1:]]
@@ -248,7 +249,7 @@ def _run(
                 config=config,
                 asked=wanted,
                 environment=hosts.environment(world.facts(), transport.placement),
-                at_end=hosts.unknown(),
+                at_end={"stop_reason": "", **hosts.unknown()},
                 phases=algorithm.phases(protocol),
                 devices=count,
                 rounds=options.rounds,
@@ -278,7 +279,7 @@ def _run(
         reason = training.run(transport, Together(keeping, watching))
         keeping.end(reason, hosts.counters(transport))
     notes = _notes(algorithm)
-    return Trained(writer.path, name, training.weights, results, config, notes)
+    return Trained(writer.path, name, training.weights, results, config, notes, reason)
 
 
 def _expected_dim(name: str, options: TrainOptions) -> int:
@@ -364,7 +365,7 @@ class _Keeping(RoundObserver):
 
     def end(self, reason: str, counters: Mapping[str, NDArray[np.float64]]) -> None:
         """Write what is known at the end of the rounds; raises `Left` if a signal ended them."""
-        self._writer.record_end(counters)
+        self._writer.record_end({"stop_reason": reason, **counters})
         if reason == "interrupted":
             raise self._left(self._state())
         every = self._options.checkpoint_every

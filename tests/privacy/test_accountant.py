@@ -35,6 +35,8 @@ def account(name, **changes):
 def test_calibrated_noise_is_enough_and_no_more(name):
     for found in find_private(name).accountant.noise(3.0, **SETTINGS[name]):
         side = {"paper": "paper", "proven": "proven", "same-rho tight": "tight"}[found.by]
+        printed = float(f"{found.sigma:.6g}")
+        assert getattr(account(name, sigma=printed), side).epsilon <= 3.0
         assert getattr(found.account, side).epsilon <= 3.0
         assert getattr(account(name, sigma=found.sigma * 0.99), side).epsilon > 3.0
 

@@ -235,7 +235,8 @@ def test_no_vector_of_a_norm_has_a_larger_mean_square_when_it_is_rounded(monkeyp
     generator = np.random.default_rng(1)
     shares = []
     for norm in np.tile(np.geomspace(0.01, 100, 20), 100):
-        x = generator.exponential(size=generator.integers(1, 60)) ** generator.choice([0, 0.1, 1, 9])
+        power = generator.choice([0, 0.1, 1, 9])
+        x = generator.exponential(size=generator.integers(1, 60)) ** power
         x[generator.integers(1, x.size + 1) :] = 0
         for vector in (x * norm / np.linalg.norm(x), np.floor(x * norm) + 0.5):
             below, part = np.floor(vector), vector % 1

@@ -13,6 +13,9 @@ from hpcfl.errors import MessageError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
+from hpcfl.results.footer import footer
+from hpcfl.results.summary import summarise
+from hpcfl.results.tables import render_run
 from hpcfl.training import checkpoint
 from hpcfl.training.report import render_end
 
@@ -65,7 +68,7 @@ def test_without_noise_to_speak_of_a_private_algorithm_is_federated_averaging(tm
 
 def test_virtual_devices_train_the_same_model_whatever_their_noise_is_from(tmp_path):
     first, again = (train(tmp_path, "cdp", sigma=0.1) for _ in range(2))
-    other = train(tmp_path, "cdp", sigma=0.1, fast_noise=False)
+    other = train(tmp_path, "cdp", sigma=0.1, insecure_seed=None)
 
     assert np.array_equal(first.weights, again.weights)
     assert not np.array_equal(first.weights, other.weights)
@@ -79,6 +82,48 @@ def test_no_round_begins_that_would_cost_more_than_there_is(tmp_path, by):
     stopped = train(tmp_path, "cdp", epsilon=limit, epsilon_by=by, **options)
     assert 5 == len(stopped.results)
     assert load(stopped.path).status == "complete"
+    assert "one more round would have cost more than --epsilon" in render_end(
+        stopped, TrainOptions("cdp", epsilon=limit)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "played"),
+    [
+        ({}, "rounds", 3),
+        ({"target_accuracy": 0.01}, "target_accuracy", 1),
+        ({"max_seconds": 0}, "max_seconds", 1),
+        ({"epsilon": 16.0}, "epsilon", 2),
+        ({"epsilon": 0.1}, "epsilon", 0),
+    ],
+)
+def test_why_a_run_stopped_is_said_and_recorded(tmp_path, options, reason, played):
+    trained = train(tmp_path, "cdp", sigma=0.05, shuffle="fresh", **options)
+    run = load(trained.path)
+
+    assert (trained.stop_reason, run.environment["stop_reason"]) == (reason, reason)
+    assert len(trained.results) == run.rounds == played
+    said = render_end(trained, TrainOptions("cdp", epsilon=options.get("epsilon")))
+    assert ("stopped because" in said) == (reason != "rounds" and played > 0)
+    if played:
+        assert ("stopped because" in render_run(summarise(run, run.link()))) == (reason != "rounds")
+
+
+@pytest.mark.parametrize("name", ["cdp", "dp-fedavg"])
+def test_noise_that_anybody_can_draw_again_is_no_privacy(tmp_path, name):
+    trained = train(
+        tmp_path, name, insecure_seed=None, fast_noise=True, sampling="exact", **SYSTEMS[name]
+    )
+    run = load(trained.path)
+
+    assert epsilons(trained) == epsilons(trained, "paper") == [math.inf] * 3
+    assert "HPCFL epsilon_paper: inf\nHPCFL epsilon_proven: inf\n" in footer(run)
+    assert "nothing is differentially private" in str(run.config["promises"])
+    said = render_end(trained, TrainOptions(name))
+    assert "inf as the paper counts, inf proven" in said
+    assert "anybody can draw it again" in said
+    with pytest.raises(UsageError, match="--epsilon cannot be kept with --fast-noise"):
+        PrivacyOptions(fast_noise=True, epsilon=2.0)
 
 
 def test_noise_for_an_epsilon_is_chosen_and_recorded(tmp_path):
@@ -90,7 +135,6 @@ def test_noise_for_an_epsilon_is_chosen_and_recorded(tmp_path):
     assert run.config["epsilon"] == 5.0
     assert run.config["sigma"] > 0
     assert run.config["delta"] == 1e-4
-    assert run.config["fast_noise"]
 
 
 def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):

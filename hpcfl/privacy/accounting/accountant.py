@@ -11,6 +11,7 @@ from typing import Any
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import zcdp
 from hpcfl.privacy.accounting.guarantee import Account, Guarantee, check_positive, spaced
+from hpcfl.report.formats import rounded_up
 
 # Noise beyond it is refused: no target that makes sense takes it, and squares must not overflow.
 _LARGEST_SIGMA = 1e12
@@ -95,7 +96,10 @@ class Accountant:
             def spent(sigma: float, value: Callable[[Any], Guarantee] = value) -> float:
                 return value(dataclasses.replace(start, sigma=sigma)).epsilon
 
-            sigma = least_noise(spent, epsilon, start.sigma)
+            # As it is shown: put back in, it must not cost more than the target.
+            sigma = rounded_up(least_noise(spent, epsilon, start.sigma), 6)
+            while spent(sigma) > epsilon:
+                sigma = rounded_up(math.nextafter(sigma, math.inf), 6)
             at = dataclasses.replace(start, sigma=sigma)
             found.append(TargetNoise(by, sigma, self._account(at)))
         return tuple(found)
@@ -133,7 +137,7 @@ class TargetNoise:
     """Noise for a target epsilon, and what it buys."""
 
     by: str  # the value that meets the target: "paper", "same-rho tight" or "proven"
-    sigma: float  # the least noise for it, to six digits
+    sigma: float  # the least noise for it, rounded up to six digits
     account: Account  # all values at this noise
 
     def as_dict(self) -> dict[str, Any]:

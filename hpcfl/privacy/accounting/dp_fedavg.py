@@ -230,7 +230,10 @@ def _distributed(settings: Settings, own: bool = False) -> Guarantee:
     who = f"{honest} honest {noisy} {noise} of every sum, and keep it to themselves"
     seen = "the server learns only sums of integers"
     if own:
-        who, seen = f"a user adds {noise} that it sends, and keeps it to itself", "users send integers"
+        who, seen = (
+            f"a user adds {noise} that it sends, and keeps it to itself",
+            "users send integers",
+        )
         method = f"own noise, {method}"
     assumptions = (
         "who takes part may be known to all: no amplification by sampling is claimed",
