@@ -63,9 +63,12 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def rounded_up(value: float, digits: int) -> float:
-    """Return a number of so many significant digits that is no less, as of noise that is needed."""
+    """Return a number of so many significant digits that is no less, as of noise that is needed.
+
+    What a float has beyond twelve digits counts for nothing.
+    """
     with decimal.localcontext(prec=digits, rounding=decimal.ROUND_CEILING):
-        return float(+decimal.Decimal(value))
+        return float(+decimal.Decimal(f"{value:.12g}"))
 
 
 def change(value: float | None) -> str:

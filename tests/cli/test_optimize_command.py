@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -160,14 +161,17 @@ def test_gaussian_noise_shows_that_of_the_accountant_too(mnist):
     # All of its samples, 30 times: no subsampling, so that both are nearly known in closed form.
     sensitivity = 10.0 * 10 / 60000
     paper = sensitivity * math.sqrt(30 * math.log(1e5))
-    assert noise["sigma_paper"] == {"1.0": pytest.approx(paper, rel=1e-6)}
+    assert noise["sigma_paper"] == {"1.0": pytest.approx(paper, rel=1e-5)}
     proven = noise["sigma_proven"]["1.0"]
     assert 1.01 * paper < proven < 1.5 * paper
     by_hand = bound.with_noise(30, 10, 7840 * proven**2 / 10)
     assert noise["bound_proven"] == pytest.approx(float(by_hand))
     table = invoke(*ASKED, *asked, "--delta", "1e-5").stdout
     assert "infinite" in table
-    assert f"proven {proven:.4g}, paper {paper:.4g}" in table
+    shown = re.search(r"proven (\S+), paper (\S+)\n", table)
+    # Rounded up: with less noise than is needed, an epsilon would be above the budget.
+    assert proven <= float(shown[1]) < proven * 1.001
+    assert shown[2] == f"{paper:.4g}"
 
 
 def test_a_start_that_no_training_beats_is_kept(mnist):
