@@ -12,7 +12,7 @@ from commandline import hpcfl, refusal
 
 from hpcfl.advice import advisor, winners
 from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone, foreign_options
-from hpcfl.advice.tables import MUCH_MORE_NOISE, _rounded_up, command, table
+from hpcfl.advice.tables import MUCH_MORE_NOISE, command, table
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.aggregation.ckks import WeightedVector
@@ -32,6 +32,7 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.privacy.distributions import hypergeometric
 from hpcfl.privacy.population import Population
 from hpcfl.privacy.threat import Threat
+from hpcfl.report.formats import rounded_up
 from hpcfl.results import load
 from hpcfl.rounds.build import build
 from hpcfl.training.build import NOISE_OF_FEW_BITS, planned_algorithm
@@ -569,7 +570,7 @@ def test_with_noise_the_accuracy_takes_bits():
 
 def test_noise_is_never_rounded_down():
     for noise in (1.89801, 0.00123456, 12345.678, 1e-7, 3.0):
-        assert noise <= _rounded_up(noise) <= 1.0001 * noise
+        assert noise <= rounded_up(noise, 5) <= 1.0001 * noise
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])

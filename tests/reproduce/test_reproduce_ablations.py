@@ -28,7 +28,7 @@ def make(name, **privacy):
         local=None,
     )
     kind = find_algorithm(ABLATIONS[name].home if name in ABLATIONS else name)
-    given = {"sigma": 1e-9, "fast_noise": True} | privacy
+    given = {"sigma": 1e-9} | privacy
     return kind(where, PrivacyOptions(**given), insecure_noise(1))
 
 
