@@ -105,7 +105,16 @@ def test_an_accuracy_that_no_integers_have_is_refused():
 
 def test_an_epsilon_that_no_noise_keeps_is_said_to_be_one(tmp_path):
     KNOWN.save(tmp_path / "known.json")
-    asked = ("--epsilon", 1e-300, "--dim", 10**8, "--calibration", tmp_path / "known.json")
+    asked = (
+        "--epsilon",
+        1e-300,
+        "--delta",
+        1e-9,
+        "--dim",
+        10**8,
+        "--calibration",
+        tmp_path / "known.json",
+    )
     done = hpcfl("advise", *asked)
 
     assert done.returncode == 0, done.stderr
