@@ -1,4 +1,4 @@
-"""Wrong values of polynomials: as many are found as a Reed-Solomon code allows, whatever they are."""
+"""Wrong values of polynomials are found, as many as a Reed-Solomon code can correct."""
 
 import numpy as np
 import pytest

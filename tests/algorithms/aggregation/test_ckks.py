@@ -353,7 +353,7 @@ def test_a_vector_under_another_key_ends_the_round_and_nobody_is_blamed_for_it()
     server.finish_encrypted_input()
     told = server.send_decrypt()
     for device in devices:
-        with pytest.raises(RefusedError, match="no sum of vectors.*nobody can tell whose"):
+        with pytest.raises(RefusedError, match="nobody can tell whose"):
             device.receive_decrypt(told)
 
 
