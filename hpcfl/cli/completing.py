@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.options.names import MODELS
+from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -37,12 +38,12 @@ REPRODUCED = {
 }
 # Endings of the files that options and arguments read; what is written says its own.
 ENDINGS = {
-    **dict.fromkeys(("paths", "a", "b"), (".h5", ".hdf5")),
+    **dict.fromkeys(("paths", "a", "b"), outputs.HDF5),
     "plan": (".toml",),
     "transcript": (".npz",),
-    "updates": (".npy", ".h5", ".hdf5"),
+    "updates": (".npy", ".npz", ".safetensors", *outputs.HDF5),
     **dict.fromkeys(("calibration", "constants"), (".json",)),
-    "resume": (".h5", ".hdf5", ".npz"),
+    "resume": (*outputs.HDF5, ".npz"),
 }
 
 
@@ -161,7 +162,7 @@ def files(typed: str, endings: tuple[str, ...]) -> list[str]:
         for entry in entries
         if entry.name.startswith(begin)
         and (begin or not entry.name.startswith("."))
-        and (entry.is_dir() or entry.suffix in endings)
+        and (entry.is_dir() or entry.suffix.lower() in endings)
     ]
     if len(found) == 1 and found[0].endswith("/") and found[0] != typed:
         return files(found[0], endings) or found

@@ -26,7 +26,7 @@ from hpcfl.report.formats import counted, words
 from hpcfl.results import heaps, schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.schema import SCHEMA, STATUSES, Metric, StoredDataset
-from hpcfl.system import files
+from hpcfl.system import files, hdf5, outputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -277,15 +277,15 @@ class Run:
         return np.divide(sent, count, out=np.full(len(sent), np.nan), where=count > 0)
 
 
-def _opened(path: Path) -> h5py.File:
+def _opened(path: Path) -> Any:
     try:
         # Without a lock: the writer holds one, and what it does is safe to look at.
-        return h5py.File(path, "r", locking=False)
+        return hdf5.opened(path, "r", lock=False)
     except OSError as error:
         # A user's own h5py.File of it in this process: it must then be opened in the same way.
         if "locking flag" not in str(error):
             raise
-        return h5py.File(path, "r")
+        return hdf5.opened(path, "r")
 
 
 # Bytes that an attribute of the oldest file format holds.
@@ -565,15 +565,19 @@ def _plain(value: Any) -> Any:
 def find(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return the results files that files and folders stand for, in the order given, each once.
 
-    A folder stands for the ``*.h5`` files in it, sorted by name, and a pattern such as
-    ``results/*-100x*.h5`` for the files and folders that it matches. A path that does not exist,
-    and no file at all, are a UsageError.
+    A folder stands for the files in it that have an ending of HDF5, sorted by name, and a pattern
+    such as ``results/*-100x*.h5`` for the files and folders that it matches. A path that does not
+    exist, and no file at all, are a UsageError.
     """
     asked = [Path(paths)] if isinstance(paths, str | os.PathLike) else [Path(p) for p in paths]
     files: list[Path] = []
     for path in _matching(asked):
         if path.is_dir():
-            files += sorted(file for file in path.glob("*.h5") if file.is_file())
+            files += sorted(
+                file
+                for file in path.iterdir()
+                if file.suffix.lower() in outputs.HDF5 and file.is_file()
+            )
         elif path.exists():
             files.append(path)
         else:

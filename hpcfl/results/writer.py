@@ -18,7 +18,6 @@ import errno
 import json
 import math
 import os
-import re
 import secrets
 import shlex
 import shutil
@@ -39,7 +38,7 @@ from hpcfl.report import formats
 from hpcfl.results import schema
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import StoredDataset
-from hpcfl.system import outputs
+from hpcfl.system import hdf5, outputs
 from hpcfl.system.interruption import Left
 
 # HDF5's index of chunks is a tree of nodes of 64 entries of 8 bytes with 65 keys of 24 bytes and 8
@@ -123,7 +122,8 @@ class ResultsWriter:
         with self._creating(needed, keep=True) as file:
             _fill_attributes(file, header)
             _fill_attributes(file.create_group(schema.CONFIG), config)
-            _fill_attributes(file.create_group(schema.ENVIRONMENT), environment)
+            facts = {**environment, schema.LOCKED: hdf5.locked(Path(file.filename))}
+            _fill_attributes(file.create_group(schema.ENVIRONMENT), facts)
             _begin(file, schema.ENVIRONMENT, self._at_end)
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
             sizes = self._allocated, len(phases), devices
@@ -170,8 +170,7 @@ class ResultsWriter:
             old = _opened(self.path, "r+")
         except (OSError, RuntimeError) as error:
             raise UsageError(
-                f"cannot continue {self.path} ({_reason(error)}): another process may still be "
-                "writing it, or it may not be written to"
+                f"cannot continue {self.path} ({hdf5.reason(error)}): see that it can be written to"
             ) from error
         with old:
             self.run_id = str(old.attrs["run_id"])
@@ -203,7 +202,8 @@ class ResultsWriter:
                 for name in schema.OF_THE_RUN & self._at_end.keys():
                     file[schema.ENVIRONMENT].attrs[name] = _fixed("")
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
-                _fill_attributes(file.require_group(launch), told | dict(environment))
+                told |= {**environment, schema.LOCKED: hdf5.locked(Path(file.filename))}
+                _fill_attributes(file.require_group(launch), told)
                 _begin(file, launch, self._at_end)
                 sizes = self._allocated, phases, devices
                 _allocate(file, schema.ROUNDS, datasets, *sizes, ranks, helpers)
@@ -229,9 +229,10 @@ class ResultsWriter:
                     yield file
                 _allocate_blocks(draft)
         except (OSError, RuntimeError) as error:
+            why = hdf5.reason(error) + _room(self.path, needed_bytes)
             raise UsageError(
-                f"cannot create {self.path} ({_reason(error)}{_room(self.path, needed_bytes)}): "
-                "make room, or choose another place with --output"
+                f"cannot create {self.path} ({why}): make room, or choose another place with "
+                "--output"
             ) from error
 
     def _open(self, launch: str, training: Sequence[str]) -> None:
@@ -240,7 +241,7 @@ class ResultsWriter:
             # Without a cache of chunks: it would hold rounds that are never looked at again.
             self._file = _opened(self.path, "r+", rdcc_nbytes=0)
         except (OSError, RuntimeError) as error:
-            raise UsageError(f"cannot write to {self.path} ({_reason(error)})") from error
+            raise UsageError(f"cannot write to {self.path} ({hdf5.reason(error)})") from error
         # A node of HDF5's trees takes six times what it is accounted for.
         config = self._file.id.get_mdc_config()
         config.set_initial_size = True
@@ -329,8 +330,8 @@ class ResultsWriter:
             self._file.flush()
         except (OSError, RuntimeError) as error:
             raise HpcflError(
-                f"cannot write round {self.written} to {self.path} ({_reason(error)}): the rounds "
-                f"before it are kept; make room, and continue with {self._how_on}"
+                f"cannot write round {self.written} to {self.path} ({hdf5.reason(error)}): the "
+                f"rounds before it are kept; make room, and continue with {self._how_on}"
             ) from error
         self.written += 1
         self._check_place()
@@ -364,7 +365,7 @@ class ResultsWriter:
                 group = schema.ENVIRONMENT if name in schema.OF_THE_RUN else self._launch
                 self._file[group].attrs.modify(name, value)
         except (OSError, RuntimeError) as error:
-            raise HpcflError(f"cannot finish {self.path} ({_reason(error)})") from error
+            raise HpcflError(f"cannot finish {self.path} ({hdf5.reason(error)})") from error
 
     def close(self, status: str) -> None:
         """End the file: set its status and cut it to the rounds that are finished.
@@ -381,7 +382,7 @@ class ResultsWriter:
             self._file.attrs.modify(schema.STATUS, np.array(status, schema.STATUS_TYPE))
             self._file.close()
         except (OSError, RuntimeError) as error:
-            raise HpcflError(f"cannot finish {self.path} ({_reason(error)})") from error
+            raise HpcflError(f"cannot finish {self.path} ({hdf5.reason(error)})") from error
         # Another file that has the name by now is somebody else's.
         if self.written < self._allocated and _inode(self.path) == self._inode:
             self._trim()
@@ -437,7 +438,7 @@ def complete(path: Path) -> None:
             file.attrs.modify(schema.FINISHED, np.array(_now(), schema.TIME_TYPE))
             file.attrs.modify(schema.STATUS, np.array("complete", schema.STATUS_TYPE))
     except (OSError, RuntimeError) as error:
-        raise HpcflError(f"cannot finish {path} ({_reason(error)})") from error
+        raise HpcflError(f"cannot finish {path} ({hdf5.reason(error)})") from error
 
 
 def predicted_bytes(
@@ -490,7 +491,7 @@ def check_room(path: Path, needed_bytes: int) -> None:
 def _opened(path: Path, mode: str, **more: Any) -> Any:
     # The oldest file format has no checksums: a half-written attribute at the end of a run then
     # spoils nothing but itself.
-    return h5py.File(path, mode, libver="earliest", locking="best-effort", **more)
+    return hdf5.opened(path, mode, libver="earliest", **more)
 
 
 def _datasets(
@@ -512,16 +513,6 @@ def _of_ranks(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     whole = np.full((*values.shape[:-1], shape[-1]), np.nan)
     whole[..., : values.shape[-1]] = values
     return whole
-
-
-def _reason(error: BaseException) -> str:
-    """Return what the system says is wrong, without HDF5's account of where."""
-    number = getattr(error, "errno", None)
-    if not number:
-        # HDF5 hands some errors on in words alone.
-        found = re.search(r"errno = (\d+)", str(error))
-        number = int(found[1]) if found else None
-    return os.strerror(number) if number else " ".join(str(error).split())
 
 
 def _room(path: Path, needed_bytes: int) -> str:

@@ -18,8 +18,7 @@ from hpcfl.results.resuming import distinct_names, joined
 from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping import states
 from hpcfl.sweeping.cells import Cell
-from hpcfl.system import outputs
-from hpcfl.system.files import opened
+from hpcfl.system import hdf5, outputs
 from hpcfl.system.kernel import without_home
 
 INDEX = "index.json"
@@ -72,7 +71,8 @@ def _read(files: Sequence[Path]) -> tuple[list[Run], list[str]]:
     runs, warnings = [], []
     for file in files:
         try:
-            if _at_work(file):
+            # The copy of a file that is being written might vouch for rounds that it does not hold.
+            if hdf5.locked(file):
                 warnings.append(f"{file} is being written right now; left out")
             else:
                 runs.append(load(file))
@@ -81,23 +81,6 @@ def _read(files: Sequence[Path]) -> tuple[list[Run], list[str]]:
     if not runs:
         raise HpcflError(f"nothing of {counted(len(files), 'file')} can be merged: {warnings[0]}")
     return runs, warnings
-
-
-def _at_work(file: Path) -> bool:
-    """Return whether a run is writing a file: its copy might vouch for rounds it does not hold.
-
-    HDF5 locks the files that it writes to, on file systems that can.
-    """
-    try:
-        import fcntl  # of POSIX systems alone
-
-        with opened(file) as content:
-            fcntl.flock(content, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (ImportError, OSError):
-        pass
-    return False
 
 
 def _refuse_duplicates(runs: Sequence[Run]) -> None:

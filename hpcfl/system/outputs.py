@@ -42,7 +42,7 @@ class Kind:
 
     def is_folder(self, path: Path) -> bool:
         """Return whether a path names a folder for files of this kind, and not a file."""
-        return self.in_folder and path.suffix not in self.endings
+        return self.in_folder and path.suffix.lower() not in self.endings
 
     def recognises(self, path: Path) -> bool:
         """Return whether a file is of this kind."""
@@ -52,9 +52,10 @@ class Kind:
             return head.startswith(self.begins) and self.mark in head + b"\n" + file.read()
 
 
-RESULTS = Kind("results", endings=(".h5", ".hdf5"), in_folder=True)
+HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
+RESULTS = Kind("results", endings=HDF5, in_folder=True)
 FOLDER = Kind("results", in_folder=True)
-AGGREGATE = Kind("aggregates")
+AGGREGATE = Kind("aggregates", endings=(".npy", ".npz", *HDF5))
 TRANSCRIPT = Kind("transcripts")
 MANIFEST = Kind("frozen sweeps")
 SOURCE = Kind("files of code")

@@ -127,7 +127,7 @@ def restored(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     from hpcfl.results.restoring import together
 
-    if path.suffix in outputs.RESULTS.endings:
+    if path.suffix.lower() in outputs.RESULTS.endings:
         raise UsageError(
             f"{path} is a file of results, and a training goes on from its checkpoint: "
             f"hpcfl train --resume {path_for(path)}"

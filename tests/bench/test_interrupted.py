@@ -304,7 +304,7 @@ def test_two_processes_do_not_write_one_file(tmp_path):
         bench(path, "fedavg", after=2, act=resume_elsewhere, dim=20, rounds=50, insecure_seed=None)
 
     assert len(refusals) == 1
-    assert "another process may still be writing it" in refusals[0]
+    assert "run.h5 is being written by another process: wait" in refusals[0]
     assert load(path).rounds == 2
 
 

@@ -232,9 +232,9 @@ READERS = {
     *("system/revision.py", "system/mpiconfig.py", "netlab/lab.py", "slurm/script.py"),
     *("scaffold/__init__.py", "sweeping/shipped.py"),
     # Each after `files.require` or `files.opened` has looked at the path.
-    *("results/reader.py", "rounds/input_files.py", "submission/archive.py"),
-    # A download, and results, that it has written itself.
-    *("learning/fetch.py", "results/writer.py"),
+    *("system/hdf5.py", "rounds/input_files.py", "submission/archive.py"),
+    # A download that it has written itself.
+    "learning/fetch.py",
 }
 OPENERS = {"open", "h5py.File", "ZipFile", "np.load", "np.memmap", "tarfile.open", "gzip.open"}
 

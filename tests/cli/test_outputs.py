@@ -234,7 +234,7 @@ def test_a_file_that_comes_meanwhile_stays_too(folder):
     assert len(load("run.h5").round_seconds) == 12
 
 
-@pytest.mark.parametrize("kind", [outputs.AGGREGATE, outputs.FIGURE])
+@pytest.mark.parametrize("kind", [outputs.TRANSCRIPT, outputs.FIGURE])
 def test_nothing_is_left_of_a_file_that_cannot_be_written(kind, folder):
     def fail():
         with outputs.writing(Path("new", "x.png"), kind) as file:
@@ -260,7 +260,7 @@ def test_a_checkpoint_of_another_kind_is_found_before_a_training(folder):
 # written in place, and files that nobody names: settings, probes, folders made for one purpose.
 WRITERS = {
     *("system/outputs.py", "results/writer.py", "system/mpiconfig.py", "sweeping/merge.py"),
-    *("netlab/launcher.py", "system/kernel.py"),
+    *("netlab/launcher.py", "system/kernel.py", "system/hdf5.py"),
 }
 # What writes to a file that is open, or to a path; what `outputs.writing` yields is called `file`.
 TAKES_EITHER = ("np.save", "np.savez", "np.savez_compressed", "figure.savefig", "h5py.File")

@@ -72,8 +72,11 @@ def test_one_rank_alone_answers(arguments, monkeypatch):
         (["bench", "sparse", "--devices", "0"], "--devices is 0; it must be at least 1"),
         (["bench", "sparse", "--seed", "-1"], "--seed is -1; it must be at least 0"),
         (["bench", "sparse", "--devices", "2,3", "--output", "x.h5"], "let --output name a folder"),
-        (["bench", "sparse", "--devices", "2,3", "--save-aggregate", "x"], "takes one number of"),
-        (["bench", "sparse", "--save-aggregate", "/proc/x"], "cannot write /proc/x"),
+        (
+            ["bench", "sparse", "--devices", "2,3", "--save-aggregate", "x.npy"],
+            "takes one number of",
+        ),
+        (["bench", "sparse", "--save-aggregate", "/proc/x.npy"], "cannot write /proc/x"),
         (["bench", "math:pi"], "'math:pi' must be a subclass of"),
         (["bench", "no_such_module:X"], "cannot be loaded"),
         (["bench", "sparse", "--keep-transcript", "x.npz"], "together with --insecure-seed"),

@@ -62,7 +62,7 @@ def test_files_of_this_schema_are_still_written_so(tmp_path):
     assert layout(known).items() <= written.items()
     # What was added since, which readers of this schema do without.
     added = {name.partition("@")[0] for name in written.keys() - layout(known).keys()}
-    assert {"rounds/promise_failure"} == added
+    assert {"rounds/promise_failure", "environment"} == added
 
 
 def test_the_columns_of_training_are_those_of_the_documented_schema():
