@@ -101,11 +101,13 @@ class BenchOptions(RunOptions):
         of_launch=True,
     )
     updates: Path | None = option(
-        None, "Vectors from a .npy or HDF5 file, one row per device.", section=Section.WHAT
+        None,
+        "Vectors from a .npy, .npz, .safetensors or HDF5 file, one row per device.",
+        section=Section.WHAT,
     )
     save_aggregate: Path | None = option(
         None,
-        "Write the last round's decoded sum, as .npy or HDF5.",
+        "Write the last round's decoded sum, as .npy, .npz or HDF5.",
         sweepable=False,
         resumable=True,
         repeats="yes",

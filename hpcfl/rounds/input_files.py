@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report.formats import counted
 from hpcfl.rounds.inputs import HELD_BYTES, Updates, Vector
-from hpcfl.system import files, outputs
+from hpcfl.system import files, hdf5, outputs
 
-HDF5_SUFFIXES = (".h5", ".hdf5")
-LARGEST_CHUNK = 2**30  # bytes that a packed dataset may unpack to at once
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_READ = "give NumPy's .npy, or HDF5, .npz or .safetensors with an array called updates"
 # Of so many rows, and of so many values in all, a digest is made.
 DIGEST_ROWS, DIGEST_VALUES = 2**10, 2**17
 
@@ -27,10 +27,10 @@ class FileUpdates(Updates):
 
     Every round has the same vectors.
 
-    A ``.npy`` file with an array of shape (N, d), or an HDF5 file with such a dataset called
-    ``updates`` and, if wanted, one called ``weights`` of shape (N,). A UsageError says what else it
-    is. What a rank's devices need is read once, before the first round, up to `HELD_BYTES`; other
-    rows are read whenever they are needed.
+    A ``.npy`` file with an array of shape (N, d), or an HDF5, ``.npz`` or ``.safetensors`` file
+    with such an array called ``updates`` and, if wanted, one called ``weights`` of shape (N,). A
+    UsageError says what else it is. What a rank's devices need is read once, before the first
+    round, up to `HELD_BYTES`; other rows are read whenever they are needed.
     """
 
     def __init__(self, path: Path, devices: int | None) -> None:
@@ -38,18 +38,19 @@ class FileUpdates(Updates):
         self._read: dict[int, Vector] = {}
         self._weights: NDArray[np.float64] | None = None
         try:
-            weights = self._open(path)
-        except UsageError:
+            found = _arrays(path)
+            if "updates" not in found:
+                raise ValueError(f"it has no array 'updates', only {files.shorten([*found])}")
+            self._rows = found["updates"]
+            weights = found.get("weights")
+            shape, kind = self._rows.shape, self._rows.dtype.kind
+            if weights is not None and weights.shape == shape[:1]:
+                weights = weights[()]
+        except HpcflError:
             raise
-        except OSError as error:
-            raise UsageError(
-                f"the updates in {path} cannot be read: {error.strerror or error}"
-            ) from None
-        except Exception as error:  # a damaged HDF5 file fails in many ways
-            raise UsageError(
-                f"the updates in {path} cannot be read: {files.brief(error)}"
-            ) from None
-        shape, kind = self._rows.shape, self._rows.dtype.kind
+        except Exception as error:  # a damaged file fails in many ways
+            why = hdf5.reason(error) if isinstance(error, OSError) else files.brief(error)
+            raise UsageError(f"the updates in {path} cannot be read ({why}): {_READ}") from None
         if len(shape) != 2 or kind not in "fiu" or not math.prod(shape):
             raise UsageError(
                 f"{path} holds {self._rows.dtype} of shape {shape}; "
@@ -65,39 +66,15 @@ class FileUpdates(Updates):
         if weights is not None:
             # Nothing is converted that is not a number: HDF5 has text and complex numbers too.
             usable = weights.shape == (self.devices,) and weights.dtype.kind in "fiu"
-            values = np.asarray(weights, np.float64) if usable else np.zeros(1)
+            values = np.asarray(weights if usable else [0], np.float64)
             total = values.sum()
             if not (0 < total < np.inf and (values >= 0).all()):
-                raise UsageError(f"the weights in {path} are not {self.devices} positive numbers")
+                raise UsageError(
+                    f"the weights in {path} are {weights.dtype} of shape {weights.shape}: "
+                    f"{self.devices} positive numbers of shape ({self.devices},) are needed"
+                )
             self.weights, self.total_weight = values / total, float(total)
             self._weights = values  # unlike their sum, the same on every machine
-
-    def _open(self, path: Path) -> Any:
-        """Set the rows, of which none is read yet; return the weights, None without any."""
-        if path.suffix not in HDF5_SUFFIXES:
-            with files.opened(path) as raw:
-                shape, column_major, dtype = files.npy_header(raw)
-                here = path.stat().st_size - raw.tell()
-                if math.prod(shape) * dtype.itemsize != here:
-                    raise ValueError(
-                        f"its shape {files.shorten(shape)} does not fit its {here} bytes"
-                    )
-                order: Literal["C", "F"] = "F" if column_major else "C"
-                if math.prod(shape) == 0:  # cannot be mapped
-                    self._rows = np.empty(shape, dtype)
-                else:
-                    self._rows = np.memmap(raw, dtype, "r", raw.tell(), shape, order)
-            return None
-        import h5py
-
-        files.require(path)
-        file = h5py.File(path, "r", locking="best-effort")
-        self._rows = _dataset(file, "updates")
-        if not file.id.links.exists(b"weights"):
-            return None
-        weights = _dataset(file, "weights")
-        # More than there are rows are refused for their shape: they need not be read.
-        return weights[()] if weights.shape == self._rows.shape[:1] else np.empty(0)
 
     def prepare(self, round_index: int, devices: Iterable[int]) -> None:
         held = sum(row.nbytes for row in self._read.values())
@@ -143,50 +120,45 @@ class FileUpdates(Updates):
         return np.dtype(np.float32 if self._rows.dtype.str in ("<f4", ">f4") else np.float64)
 
 
-def _dataset(file: Any, name: str) -> Any:
-    """Return a dataset that lies in the file itself, every value of it.
-
-    A ValueError says that it is a link, lies in other files, or claims more values than there are.
-    """
-    import h5py
-
-    if not file.id.links.exists(name.encode()):
-        raise ValueError(f"it has no dataset {name!r}, only {files.shorten(list(file))}")
-    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise ValueError(f"its {name} are a link to somewhere else")
-    dataset = file[name]
-    if not isinstance(dataset, h5py.Dataset):
-        raise ValueError(f"its {name} are not a dataset")
-    if dataset.is_virtual or dataset.external:
-        raise ValueError(f"its {name} lie in other files")
-    if dataset.dtype.hasobject:
-        raise ValueError(f"its {name} are {dataset.dtype}, not numbers")
-    if dataset.chunks is None:
-        whole = dataset.id.get_storage_size() >= dataset.nbytes <= file.id.get_filesize()
-    else:
-        # HDF5 takes what was never written for zeros.
-        chunks = math.prod(
-            -(-length // side) for length, side in zip(dataset.shape, dataset.chunks, strict=True)
-        )
-        whole = dataset.id.get_num_chunks() == chunks
-        if math.prod(dataset.chunks) * dataset.dtype.itemsize > LARGEST_CHUNK:
-            raise ValueError(f"its {name} are packed in chunks of more than {LARGEST_CHUNK} bytes")
-    if not whole:
-        raise ValueError(f"its {name} claim a shape {dataset.shape} that the file does not hold")
-    return dataset
+def _arrays(path: Path) -> Any:
+    """Return the arrays of a file by their names; those of an .npz file are read when asked for."""
+    files.require(path)
+    with path.open("rb") as file:
+        head = file.read(8)
+        if head == _HDF5 or path.suffix.lower() in outputs.HDF5:
+            return hdf5.opened(path, "r")
+        if path.suffix.lower() == ".safetensors":
+            # The length of a header, the header, and the values at the places that it says.
+            length = int.from_bytes(head, "little")
+            header = files.parse_json(file.read(length))
+            values = np.memmap(path, np.uint8, "r", 8 + length)
+            kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
+            return {
+                name: values[slice(*one["data_offsets"])]
+                .view(kinds.get(one["dtype"], one["dtype"]))
+                .reshape(one["shape"])
+                for name, one in header.items()
+                if name != "__metadata__"
+            }
+    if not head.startswith((b"\x93NUMPY", b"PK")):
+        raise ValueError("it is of another format")
+    found = np.load(path, mmap_mode="r")
+    return {"updates": found} if isinstance(found, np.ndarray) else found
 
 
 def save_aggregate(path: Path, total: NDArray[np.float64], mean: NDArray[np.float64]) -> None:
-    """Write what a round has given, float64 of shape (d,), as .npy or, by the name, as HDF5.
+    """Write what a round has given, float64 of shape (d,), in the format that the name tells.
 
     `total` is the sum of the survivors' vectors, each times its weight, and all that a .npy holds;
     `mean` is their weighted mean.
     """
     with outputs.writing(path, outputs.AGGREGATE) as file:
-        if path.suffix not in HDF5_SUFFIXES:
+        if path.suffix.lower() == ".npy":
             np.save(file, total)
-            return
-        import h5py
+        elif path.suffix.lower() == ".npz":
+            np.savez(file, sum=total, mean=mean)
+        else:
+            import h5py
 
-        with h5py.File(file, "w") as stored:
-            stored["sum"], stored["mean"] = total, mean
+            with h5py.File(file, "w") as stored:
+                stored["sum"], stored["mean"] = total, mean

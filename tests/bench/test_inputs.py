@@ -1,10 +1,15 @@
+import json
+import zipfile
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from commandline import refusal
 
+from hpcfl.api import bench
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.results.reader import find
 from hpcfl.rounds import input_files, inputs
 from hpcfl.rounds.input_files import FileUpdates, save_aggregate
 from hpcfl.rounds.inputs import Held, SyntheticUpdates
@@ -55,20 +60,61 @@ def test_synthetic_updates_have_the_stated_spread():
     assert np.std(SyntheticUpdates(10**6, 0).vector(0, 0)) == pytest.approx(0.01, rel=0.005)
 
 
-@pytest.mark.parametrize("name", ["updates.npy", "updates.h5"])
-def test_a_file_gives_each_device_its_row(tmp_path, name):
+def save_hdf5(path, **arrays):
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+
+
+def save_safetensors(path, kind="F64", **arrays):
+    about, content = {}, b""
+    for name, array in arrays.items():
+        place = [len(content), len(content) + array.nbytes]
+        about[name] = {"dtype": kind, "shape": array.shape, "data_offsets": place}
+        content += array.tobytes()
+    header = json.dumps({"__metadata__": {"format": "pt"}, **about}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content)
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("updates.npy", lambda path, updates, weights: np.save(path, updates)),
+        ("updates.npz", np.savez),
+        ("updates.npz", np.savez_compressed),
+        ("updates.safetensors", save_safetensors),
+        *((f"updates{ending}", save_hdf5) for ending in (".h5", ".H5", ".hdf", ".he5", "", ".npy")),
+    ],
+)
+def test_a_file_gives_each_device_its_row(tmp_path, name, save):
     rows = np.random.default_rng(1).normal(size=(3, 5))
     path = tmp_path / name
-    if path.suffix == ".npy":
-        np.save(path, rows)
-    else:
-        with h5py.File(path, "w") as file:
-            file["updates"] = rows
+    save(path, updates=rows, weights=np.array([1.0, 2.0, 1.0]))
     updates = FileUpdates(path, devices=3)
 
-    assert (updates.dim, updates.weights) == (5, None)
+    assert updates.dim == 5
+    if path.read_bytes().startswith(b"\x93NUMPY"):
+        assert updates.weights is None
+    else:
+        assert updates.weights.tolist() == [0.25, 0.5, 0.25]
     for device in range(3):
         np.testing.assert_array_equal(updates.vector(7, device), rows[device])
+
+
+@pytest.mark.parametrize("chunks", [None, (1, 5)])
+@pytest.mark.parametrize(("exponent", "mantissa"), [(8, 7), (4, 3), (5, 2)])
+def test_small_floating_point_numbers_of_hdf5_are_read(tmp_path, chunks, exponent, mantissa):
+    bits = 1 + exponent + mantissa
+    kind = h5py.h5t.IEEE_F16LE.copy()
+    kind.set_fields(bits - 1, mantissa, exponent, 0, mantissa)
+    kind.set_size(bits // 8)
+    kind.set_ebias(2 ** (exponent - 1) - 1)
+    rows = np.arange(-5.0, 5.0).reshape(2, 5)[:, ::-1] / 2
+    with h5py.File(tmp_path / "u.h5", "w") as file:
+        file.create_dataset("updates", (2, 5), kind, chunks=chunks)[...] = rows
+    updates = FileUpdates(tmp_path / "u.h5", 2)
+
+    np.testing.assert_array_equal(updates.vector(0, 1), rows[1])
 
 
 @pytest.mark.parametrize("room", [0, 79, 80, 10**9])
@@ -151,16 +197,22 @@ def test_the_digest_of_a_file_tells_it_from_others(tmp_path, monkeypatch):
     assert digest(rows) != digest(other)
 
 
-def write_bad_weights(path):
-    with h5py.File(path, "w") as file:
-        file["updates"] = np.ones((2, 5))
-        file["weights"] = [1.0, 2.0, 3.0]
+def bad_weights(weights):
+    return lambda path: save_hdf5(path, updates=np.ones((2, 5)), weights=weights)
+
+
+def zipped(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", b"...")
+
+
+READ = r"HDF5, \.npz or \.safetensors with an array called updates"
 
 
 @pytest.mark.parametrize(
     ("name", "write", "sentence"),
     [
-        ("u.npy", lambda path: None, "cannot be read"),
+        ("u.npy", lambda path: None, "there is no file"),
         ("u.npy", lambda path: path.write_bytes(b"junk"), "cannot be read"),
         ("u.h5", lambda path: path.write_bytes(b"junk"), "cannot be read"),
         ("u.npy", lambda path: np.save(path, np.ones(5)), r"shape \(5,\); numbers of shape"),
@@ -171,7 +223,17 @@ def write_bad_weights(path):
             "cannot be read",
         ),
         ("u.npy", lambda path: np.save(path, np.ones((3, 5))), "3 rows for 2 devices; give"),
-        ("u.h5", write_bad_weights, "are not 2 positive numbers"),
+        ("u.h5", bad_weights([1.0, 2.0, 3.0]), r"\(3,\): 2 positive numbers of shape \(2,\)"),
+        ("u.h5", bad_weights([[1.0], [2.0]]), r"float64 of shape \(2, 1\): 2 positive numbers"),
+        ("u.h5", bad_weights([True, True]), r"bool of shape \(2,\): 2 positive numbers"),
+        ("u.pt", zipped, rf"only \['model/data.pkl'\].*{READ}"),
+        ("u.csv", lambda path: path.write_text("1,2"), READ),
+        ("u.safetensors", lambda path: save_safetensors(path, x=np.ones(2)), rf"\['x'\].*{READ}"),
+        (
+            "u.safetensors",
+            lambda path: save_safetensors(path, "BF16", updates=np.ones((2, 5))),
+            f"BF16.*{READ}",
+        ),
     ],
 )
 def test_a_file_of_another_form_is_refused_with_a_sentence(tmp_path, name, write, sentence):
@@ -186,15 +248,29 @@ def test_a_row_with_nan_is_the_affair_of_its_device(tmp_path):
     np.testing.assert_array_equal(FileUpdates(tmp_path / "u.npy", 2).vector(0, 1), [np.nan, 0.0])
 
 
-@pytest.mark.parametrize("name", ["sum.npy", "sum.h5"])
+@pytest.mark.parametrize("name", ["sum.npy", "sum.NPY", "sum.npz", "sum.h5", "sum.H5"])
 def test_the_aggregate_is_saved_as_the_name_says(tmp_path, name):
     save_aggregate(tmp_path / name, np.array([0.5, -0.25]), np.array([0.125, -0.5]))
-    if name.endswith("npy"):
+    if name.lower().endswith("npy"):
         saved = np.load(tmp_path / name)
     else:
-        with h5py.File(tmp_path / name) as file:
+        opened = np.load if name.endswith("npz") else h5py.File
+        with opened(tmp_path / name) as file:
             assert {*file} == {"sum", "mean"}
             saved = file["sum"][()]
             assert file["mean"][()].tolist() == [0.125, -0.5]
 
     assert (saved.tolist(), saved.dtype) == ([0.5, -0.25], np.float64)
+
+
+def test_an_aggregate_of_no_known_format_is_refused():
+    said = refusal("bench", "fedavg", "--devices", 3, "--save-aggregate", "sum.csv")
+
+    assert "sum.csv does not end in .npy, .npz, .h5" in said
+
+
+def test_results_are_a_file_whatever_the_case_of_its_ending(tmp_path):
+    path = bench("fedavg", devices=3, dim=4, rounds=1, output=tmp_path / "run.H5").path
+
+    assert path == tmp_path / "run.H5"
+    assert find(tmp_path) == [path]

@@ -145,7 +145,7 @@ def test_a_file_of_updates_without_updates_says_what_it_has(tmp_path):
         file["vectors"] = np.zeros((3, 5))
     refused = refusal("bench", "fedavg", "--devices", "3", "--updates", tmp_path / "other.h5")
 
-    assert "it has no dataset 'updates', only ['vectors']" in refused
+    assert "it has no array 'updates', only ['vectors']" in refused
 
 
 def test_a_cell_that_runs_alone_is_not_one_of_1(tmp_path):

