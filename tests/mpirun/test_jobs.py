@@ -341,7 +341,7 @@ def test_a_missing_device_ends_the_job_once_with_a_sentence(tmp_path):
             ["secagg", "--devices", "2", "--server-ranks", "2", "--upload", "reduce"],
             "with --upload reduce one rank receives all of every upload",
         ),
-        (["secagg", "--updates", "/nowhere.npy"], "the updates in /nowhere.npy cannot be read"),
+        (["secagg", "--updates", "/nowhere.npy"], "there is no file /nowhere.npy"),
     ],
 )
 def test_wrong_use_is_refused_once_with_a_sentence(options, sentence):
