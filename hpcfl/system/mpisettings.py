@@ -24,7 +24,7 @@ _STEERS = re.compile(
     r"|mpool|mtl|op|opal|osc|part|patcher|pml|rcache|rmaps|shmem|smsc|threads|timer|topo)(_|$)"
     r"|(MPICH|MPIR_CVAR|I_MPI|MV2|MVP|MPI4PY)_"
     r"|(UCX|UCC|HCOLL|SHARP|FI|PSM2|PSM3|OMP|KMP|GOMP|OPENBLAS|MKL)_"
-    r"|(SLURM_MPI_TYPE|SLURM_CPU_FREQ_REQ|LD_PRELOAD|GLIBC_TUNABLES)$"
+    r"|(SLURM_MPI_TYPE|SLURM_CPU_FREQ_REQ|HDF5_USE_FILE_LOCKING|LD_PRELOAD|GLIBC_TUNABLES)$"
 )
 # Of these, those that name a job, a process, a folder, a user or an address, describe the machine,
 # say how processes are started, or are set by libraries of Python when they are imported.
