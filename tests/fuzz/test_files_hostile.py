@@ -18,6 +18,7 @@ import pytest
 from hpcfl.costmodel import calibration
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.learning import adult, cifar10, leaf
+from hpcfl.learning.base import folder_of
 from hpcfl.reproduce import ARTEFACTS
 from hpcfl.reproduce.store import Store
 from hpcfl.results import schema
@@ -210,7 +211,7 @@ def read_adult(folder):
 
 
 def read_cifar(folder):
-    digest = hashlib.sha256((cifar10.folder(folder) / "test_batch").read_bytes()).hexdigest()
+    digest = hashlib.sha256((folder_of("cifar10", folder) / "test_batch").read_bytes()).hexdigest()
     cifar10.read(folder, dict.fromkeys(("data_batch_1", "test_batch"), digest))
 
 
@@ -218,7 +219,7 @@ def read_cifar(folder):
 READERS = {
     "adult": ("adult/adult.data", read_adult, None),
     "leaf": ("femnist/train/a.json", leaf.read_femnist, LEAF),
-    "cifar": (str(cifar10.folder(Path()) / "data_batch_1"), read_cifar, None),
+    "cifar": (str(folder_of("cifar10", Path()) / "data_batch_1"), read_cifar, None),
     "plan": ("plan.toml", lambda folder: plan.read(folder / "plan.toml"), None),
     "manifest": (manifest.NAME, manifest.load, MANIFEST),
     "cell": (manifest.NAME, manifest.load, CELL),
