@@ -3,12 +3,14 @@
 import json
 from importlib.util import find_spec
 
+import epsilons
 import pytest
 import recording
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 
 RECORDED = json.loads(recording.FILE.read_text())
+EPSILONS = json.loads(epsilons.FILE.read_text())
 
 
 def test_everything_that_is_run_was_recorded():
@@ -37,3 +39,7 @@ def test_a_seeded_run_moves_the_bytes_that_were_recorded(name):
 @pytest.mark.parametrize("name", recording.FILES)
 def test_a_seeded_run_writes_the_file_that_was_recorded(name, tmp_path):
     assert RECORDED["file"][name] == recording.file(recording.RUNS[name], tmp_path)
+
+
+def test_every_setting_has_the_epsilons_that_were_recorded():
+    assert {setting: epsilons.printed(setting) for setting in epsilons.SETTINGS} == EPSILONS
