@@ -719,30 +719,13 @@ def _updates(suffix: str, folder: Path) -> Target:
     return Target(f"updates{suffix}", f"updates{suffix}", seeds, damage, read)
 
 
-def _store() -> Target:
-    from hpcfl.reproduce import ARTEFACTS
-    from hpcfl.reproduce.store import Store
-
-    kept = Path(__file__).parent.parent / "results" / "reproduction" / "locks.json"
-
-    def read(path: Path) -> None:
-        store = Store(path.parent, "locks")
-        for artefact in ARTEFACTS.values():
-            if artefact.id.startswith("locks/") and (found := store.results(artefact)):
-                store.compare(artefact, found[1])
-                if artefact.draw is not None:
-                    store.panels(artefact, found[1])
-
-    return Target("reproduction", "locks.json", [kept.read_bytes()], damage_json, read)
-
-
 def targets(folder: Path) -> list[Target]:
     """Return all readers; their valid files are made in a folder."""
     return [
         *(_mnist(packed=False), _mnist(packed=True), _mnist_labels(), _cifar10(), _adult()),
         *(_femnist(), _results(folder), _plan(), _manifest()),
         *(_calibration(folder), _checkpoint(folder), _transcript(folder)),
-        *(_updates(".npy", folder), _updates(".h5", folder), _store()),
+        *(_updates(".npy", folder), _updates(".h5", folder)),
     ]
 
 

@@ -3,8 +3,8 @@
     python benchmarks/training_tables.py tenth
     python benchmarks/training_tables.py hundredth
 
-They are made from the runs that are kept: those of benchmarks/common_training.py in
-docs/reproduction, and those of the study (`hpcfl reproduce study`) in results/reproduction.
+They are made from the runs that are kept in results/reproduction: those of
+benchmarks/common_training.py, and those of the study (`python -m papers study`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from scipy import stats
+
 from common_training import SEEDS, Outcome, federation, read_known
 from hpcfl.report.formats import counted
-from hpcfl.reproduce.statistics import paired
 from protocols import markdown
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "docs" / "reproduction"
-STUDY = ROOT / "results" / "reproduction" / "study.json"
+KEPT = ROOT / "results" / "reproduction"
+STUDY = KEPT / "study.json"
 MODELS = {"2nn": "2NN", "mnist-cnn": "CNN"}
 PARTITIONS = {"iid": "IID", "shards": "300 shards"}
 
@@ -104,10 +106,12 @@ def more(runs: Runs, whole: Runs) -> str:
         return never(some) + told
     if len(seeds) == 1:
         return f"{some[0].rounds - whole[seeds[0]].rounds:.1f}{told}"
-    found = paired([one.rounds for one in some], [whole[seed].rounds for seed in seeds])
-    alike = math.isnan(found.low) or found.low == found.high
-    ends = "" if alike else f" [{found.low:.1f}, {found.high:.1f}]"
-    return f"{found.mean:.1f}{ends}{told}".replace("-0.0", "0.0")
+    differences = np.array([runs[seed].rounds - whole[seed].rounds for seed in seeds])
+    ends = ""
+    if np.ptp(differences) > 0:
+        low, high = stats.ttest_1samp(differences, 0.0).confidence_interval()
+        ends = f" [{low:.1f}, {high:.1f}]"
+    return f"{differences.mean():.1f}{ends}{told}".replace("-0.0", "0.0")
 
 
 def never(runs: list[Outcome]) -> str:

@@ -11,7 +11,6 @@ PACKAGE = Path(__file__).parent.parent / "hpcfl"
 # Imports point downwards only, but for annotations. What is not listed is a leaf, the lowest layer.
 LAYERS = {
     "cli": 7,
-    "reproduce": 6,
     "api": 5,
     "attack": 4,
     "audit": 4,

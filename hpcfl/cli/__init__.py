@@ -24,7 +24,6 @@ COMMANDS = {
     "predict": "Say what a round would cost, without playing it.",
     "advise": "Say which protocol to take, and what it costs.",
     "calibrate": "Measure what operations and messages cost here, for predict.",
-    "reproduce": "Run the papers' tables and figures again.",
     "report": "Print results files: one in full, or several side by side.",
     "compare": "Say whether one run is slower than another, and by how much.",
     "submit": "Pack results for a comparison, and verify what others have packed.",

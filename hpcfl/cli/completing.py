@@ -25,17 +25,6 @@ PHASES = (
     *("upload", "advertise_keys", "share_keys", "masked_input", "unmask", "share_masks"),
     *("share_input", "sum_shares", "encrypted_input", "decrypt"),
 )
-REPRODUCED = {
-    "sparse-secagg": ("table-1", *(f"figure-{number}" for number in range(2, 7))),
-    "zcdp": tuple(f"figure-{number}" for number in range(3, 9)),
-    "locks": ("figure-1", "multipliers"),
-    "queries": ("table-1", *(f"figure-{number}" for number in (1, 3, 5, 7, 2, 4, 6, 8))),
-    "study": (
-        *("devices", "dim", "dropout", "alpha", "bits", "links", "real-links"),
-        *("hidden", "noise", "epsilon-cost", "central-noise", "epsilon"),
-        *(f"training-{model}-{how}" for model in ("2nn", "mnist-cnn") for how in ("iid", "shards")),
-    ),
-}
 # Endings of the files that options and arguments read; what is written says its own.
 ENDINGS = {
     **dict.fromkeys(("paths", "a", "b"), outputs.HDF5),
@@ -102,10 +91,6 @@ NAMES: dict[str, Callable[[str | None], Iterable[str]]] = {
     "partition": lambda command: PARTITIONS,
     "dropout_phase": lambda command: PHASES,
     "name": lambda command: DOWNLOADS,
-    "names": lambda command: [
-        *REPRODUCED,
-        *(f"{paper}/{name}" for paper, found in REPRODUCED.items() for name in found),
-    ],
     "size": lambda command: ("column", "page"),
     "style": lambda command: ("paper", "talk"),
 }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from hpcfl.errors import no_such
-from hpcfl.learning import adult, cifar10, digits, idx, leaf, styled, synthetic
+from hpcfl.learning import adult, cifar10, digits, idx, leaf, synthetic
 from hpcfl.learning.base import Dataset, find_data_dir, folder_of, missing
 from hpcfl.options.names import DATASETS
 
@@ -19,11 +17,7 @@ _READERS: dict[str, Callable[[Path], Dataset]] = {
     "adult": adult.read,
     "adult-raw": partial(adult.read, standardise=False),
     "femnist": leaf.read_femnist,
-    "styled-mnist": styled.read,
 }
-
-_keeping = ContextVar("keeping", default=False)
-_kept: dict[tuple[str, Path], Dataset] = {}
 
 
 def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
@@ -39,28 +33,7 @@ def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
     if kind.folder is None:
         return synthetic.make(seed) if name == "synthetic" else digits.read()
     folder = find_data_dir(kind.folder, data_dir)
-    if (name, folder) in _kept:
-        return _kept[name, folder]
-    data = _READERS[name](folder)
-    if _keeping.get():
-        _kept.clear()
-        _kept[name, folder] = data
-    return data
-
-
-@contextmanager
-def read_once() -> Iterator[None]:
-    """Within, the data set that was read last is not read again: for many runs on one set.
-
-    Nobody may change its arrays.
-    """
-    token = _keeping.set(True)
-    try:
-        yield
-    finally:
-        _keeping.reset(token)
-        if not _keeping.get():  # else this is within another one
-            _kept.clear()
+    return _READERS[name](folder)
 
 
 def check(name: str, data_dir: Path | None = None) -> None:

@@ -40,7 +40,7 @@ def make(spec: str, dataset: Dataset, devices: int, seed: int) -> Parts:
     if dataset.writers is None:
         raise UsageError(
             f"the data set {dataset.name} does not say who wrote what: the partition writer is "
-            "for femnist and styled-mnist"
+            "for femnist"
         )
     return by_writer(dataset.writers, devices, seed)
 

@@ -26,7 +26,6 @@ DATASETS = {
     "adult": DatasetKind((108,), 2, "adult-lr", "adult"),
     "adult-raw": DatasetKind((108,), 2, "adult-lr", "adult"),
     "femnist": DatasetKind((1, 28, 28), 62, "femnist-cnn", "femnist"),
-    "styled-mnist": DatasetKind((1, 28, 28), 10, "softmax", "mnist"),
 }
 FILES = tuple(name for name, kind in DATASETS.items() if kind.folder is not None)
 """Data sets that are read from files."""

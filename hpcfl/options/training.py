@@ -128,7 +128,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     )
     dataset: str = option(
         "digits",
-        "Data set; digits and synthetic need no files, and styled-mnist those of mnist.",
+        "Data set; digits and synthetic need no files.",
         choices=tuple(DATASETS),
         section=Section.WHAT,
     )

@@ -23,7 +23,6 @@ from hpcfl.options.compare import METRICS
 from hpcfl.options.definition import options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.plots import KINDS, style
-from hpcfl.reproduce import ARTEFACTS, PAPERS, STUDY
 from hpcfl.results.columns import COLUMNS
 from hpcfl.sweeping.shipped import titles
 from hpcfl.training.presets import PRESETS
@@ -51,10 +50,6 @@ def test_names_that_are_known_without_numpy_are_those_that_there_are():
         for phase in phase_names(find(name).steps)
         if phase not in ("model", "result")
     }
-    assert {*completing.REPRODUCED} == {*PAPERS, STUDY}
-    assert {f"{paper}/{one}" for paper, all in completing.REPRODUCED.items() for one in all} == {
-        *ARTEFACTS
-    }
     assert {*style.STYLES} == {*completing.NAMES["style"](None)}
     assert {*style.WIDTHS} == {*completing.NAMES["size"](None)}
 
@@ -77,8 +72,6 @@ def test_names_that_are_known_without_numpy_are_those_that_there_are():
         (["data", "fetch", ""], {*fetch.DOWNLOADS}),
         (["bench", "sparse", "--dropout-phase", "share_"], SHARED),
         (["bench", "sparse", "--kill", ""], set()),
-        (["reproduce", ""], {*PAPERS, STUDY, *ARTEFACTS}),
-        (["reproduce", "queries/table-1", "zcdp/figure-3", "zcdp/figure-8"], {"zcdp/figure-8"}),
         (["compare", "--metric", ""], {*METRICS}),
         (["plot", "--kind", ""], {*KINDS}),
         (["report", "--columns", "protocol,accur"], {f"protocol,{one}" for one in ACCURACIES}),
@@ -149,9 +142,7 @@ def test_plans_are_completed_by_name_and_by_file(tmp_path, monkeypatch):
     assert {*offered("sweep", "")} == {*titles(), "table.toml"}
 
 
-@pytest.mark.parametrize(
-    "words", ["report ", "train fedavg --mo", "reproduce z", "sweep ", "plot --kind "]
-)
+@pytest.mark.parametrize("words", ["report ", "train fedavg --mo", "sweep ", "plot --kind "])
 def test_completion_loads_nothing_heavy(words, tmp_path):
     code = (
         "import sys\nfrom hpcfl.cli import group\nfrom click.shell_completion import BashComplete\n"

@@ -19,7 +19,6 @@ from hpcfl.options.compare import METRICS
 from hpcfl.options.definition import options_of
 from hpcfl.options.names import DATASETS
 from hpcfl.plots import KINDS
-from hpcfl.reproduce import ARTEFACTS
 from hpcfl.results.columns import COLUMNS
 from hpcfl.sweeping.shipped import titles
 from hpcfl.training.presets import PRESETS
@@ -53,8 +52,6 @@ PLACES = {
     "phase": (f"bench secagg {' '.join(SMALL)} --dropout-phase {{}}", ["masked_input", "unmask"]),
     "metric": ("compare run.h5 run.h5 --metric {}", METRICS),
     "plot kind": ("plot run.h5 --kind {}", KINDS),
-    "reproduce id": ("reproduce {}", ARTEFACTS),
-    "scale": ("reproduce zcdp/figure-3 --scale {}", ["paper", "small", "more"]),
     "plan": ("sweep {}", titles()),
     "column": ("report run.h5 --columns {}", [one for one in COLUMNS if len(one) > 3]),
     "key": ("report run.h5 --where {}=1", ["protocol", "devices", "dropout", "min_cohort"]),

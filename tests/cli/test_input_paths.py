@@ -65,13 +65,9 @@ FILES = {
 BESIDE = {
     "an option of a plan": ("x.npy", "sweep", "updates.toml"),
     "the manifest of a sweep": ("swept/sweep.json", "sweep", "plan.toml", "--output", "swept"),
-    "what was reproduced before": (
-        *("kept/sparse-secagg.json", "reproduce", "sparse-secagg/table-1"),
-        *("--output", "kept"),
-    ),
 }
 # Folders of data sets and results, whose files are opened as all others; see the last tests.
-INTO = {"train --data-dir", "optimize fedsgd-dpc --data-dir", "reproduce --data-dir"}
+INTO = {"train --data-dir", "optimize fedsgd-dpc --data-dir"}
 INTO |= {"doctor --results"}
 # Arguments that are names of something, or command lines of their own.
 NAMES = {"protocol", "algorithm", "name", "names", "more", "arguments", "kind", "shell"}

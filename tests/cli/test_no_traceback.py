@@ -30,7 +30,6 @@ LINES = {
     "sweep": ("sweep", "plan.toml", "--dry-run"),
     "data fetch": ("data", "fetch", "digits"),
     "predict": ("predict", "fedavg", "--devices=3", "--dim=4"),
-    "reproduce": ("reproduce", "--list"),
     "report": ("report", "good.h5"),
     "compare": ("compare", "good.h5", "good.h5"),
     "privacy exposure": ("privacy", "exposure", "sparse", "--simulated=10"),

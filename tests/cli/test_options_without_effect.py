@@ -173,12 +173,6 @@ def test_a_label_of_no_run_and_another_run_of_nothing_are_refused(folder, monkey
     assert drawn.returncode == 2
     assert "'sparse'" in drawn.stderr
     assert not Path("x.svg").exists()
-    for option in (["--again"], ["--scale", "small"]):
-        asked = hpcfl("reproduce", "--document", "x.md", *option)
-        assert "name a table or figure" in asked.stderr
-    page = hpcfl("reproduce", "--document", "x.txt")
-    assert page.returncode == 2
-    assert "name a file *.md" in page.stderr
 
 
 def test_nothing_is_typed_in_vain_beside_what_shows_something_and_stops(folder, monkeypatch):
@@ -190,10 +184,9 @@ def test_nothing_is_typed_in_vain_beside_what_shows_something_and_stops(folder, 
         for one in command.params
         if isinstance(one, click.Option) and re.search("Show .* and stop", one.help or "")
     ]
-    assert {name for name, _ in stopping} == {"sweep", "reproduce"}
+    assert {name for name, _ in stopping} == {"sweep"}
     beside = {
         "sweep": ["plan.toml", "--dry-run", "--freeze", "--no-shuffle", "--output=x", "--seed=1"],
-        "reproduce": ["sparse-secagg", "zcdp/figure-3", "--kept", "--again", "--document=x.md"],
     }
     for name, option in stopping:
         assert hpcfl(*name.split(), *option.opts).returncode == 0

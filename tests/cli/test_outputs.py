@@ -44,9 +44,6 @@ WRITES = {
     "optimize fedsgd-dpc --save-constants": ("x.json", "optimize", "fedsgd-dpc", *CONSTANTS),
     "optimize fedsgd-dpc --plot": ("x.svg", "optimize", "fedsgd-dpc", *CONSTANTS),
     "privacy exposure --plot": ("x.pdf", "privacy", "exposure", "sparse", "--simulated", 10),
-    "reproduce --output": ("x", "reproduce", "sparse-secagg/table-1"),
-    "reproduce --plot": ("x.svg", "reproduce", "sparse-secagg/figure-2"),
-    "reproduce --document": ("x.md", "reproduce"),
     "submit pack --output": (
         *("x.zip", "submit", "pack", "good.h5"),
         *("--class", "small", "--job", "plan.toml"),
@@ -58,7 +55,7 @@ READS = {
     *("bench --resume", "bench --updates", "train --resume", "train --data-dir"),
     *("predict --calibration", "advise --calibration", "optimize fedsgd-dpc --constants"),
     *("report --calibration", "plot --calibration"),
-    *("optimize fedsgd-dpc --data-dir", "reproduce --data-dir", "doctor --results"),
+    *("optimize fedsgd-dpc --data-dir", "doctor --results"),
     "submit pack --job",
 }
 # What goes into job scripts, for other machines.
@@ -68,16 +65,11 @@ TEXTS = {
     for option in ("activate", "directive", "output", "results")
 }
 FOLDERS = (
-    *("sweep --output", "merge --output", "reproduce --output", "data fetch --data-dir"),
+    *("sweep --output", "merge --output", "data fetch --data-dir"),
     "new-protocol --output",
 )
 # What takes the place of an older one, and is quickly made.
-REPLACED = [
-    one
-    for one in WRITES
-    if one.startswith(("report", "plot", "optimize", "privacy", "reproduce --document"))
-    # Who is first is found out for hundreds of settings.
-]
+REPLACED = [one for one in WRITES if one.startswith(("report", "plot", "optimize", "privacy"))]
 
 
 def path_options(command, name):
@@ -151,7 +143,7 @@ def test_every_option_that_takes_a_path_is_known_here():
 )
 @pytest.mark.parametrize("option", WRITES)
 def test_what_is_there_stays_and_nothing_is_begun(option, what, folder):
-    if option.startswith(("train", "reproduce")):
+    if option.startswith("train"):
         pytest.importorskip("torch")
     if option in FOLDERS and what == "a folder":
         pytest.skip("files can be put into it")

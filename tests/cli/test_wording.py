@@ -28,9 +28,7 @@ def test_one_round_is_not_1_rounds_and_warnings_begin_alike(path):
     text = path.read_text(encoding="utf-8")
 
     assert not re.search(r"[\"'(]Warning: ", text)
-    # Of the papers' settings it is known how many rounds they have.
-    if path.parent.name != "reproduce":
-        assert not re.search(r"\{[^{}]*\} rounds\b", text), "see formats.counted"
+    assert not re.search(r"\{[^{}]*\} rounds\b", text), "see formats.counted"
 
 
 # Of what there may be one of, in what commands print.
@@ -172,11 +170,6 @@ def test_a_job_for_what_there_is_not_is_refused(arguments, sentence):
     # One's own may be found where the job runs.
     own = hpcfl("slurm", "render", arguments[0], "--", "mine:Mine")
     assert (own.returncode, "mine:Mine" in own.stdout) == (0, True)
-
-
-@pytest.mark.parametrize("minutes", ["-1", "0"])
-def test_a_limit_that_leaves_no_time_is_refused(minutes):
-    assert "max-minutes" in refusal("reproduce", "queries/table-1", "--max-minutes", minutes)
 
 
 def test_training_shows_no_density_where_all_is_sent_and_no_option_that_it_has_not(tmp_path):

@@ -88,7 +88,6 @@ TRAIN = ("train", "fedavg", "--devices", 2, "--rounds", 1, "--output", "x.h5")
         ("sweep.json", NESTED, 1, ("sweep", "plan.toml", "--cell", 0, "--output", ".")),
         ("bad.npz", NESTED, 2, ("attack", "components", "bad.npz")),
         ("bad.json", NESTED, 1, ("predict", "fedavg", "--calibration", "bad.json")),
-        ("locks.json", '{"results": [1]}', 1, ("reproduce", "--list", "--output", ".")),
         ("bad.json", NESTED, 2, ("optimize", "fedsgd-dpc", "--constants", "bad.json")),
         (
             *("bad.npy", np.array([[{}]]), 2),

@@ -19,8 +19,6 @@ from hpcfl.costmodel import calibration
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.learning import adult, cifar10, leaf
 from hpcfl.learning.base import folder_of
-from hpcfl.reproduce import ARTEFACTS
-from hpcfl.reproduce.store import Store
 from hpcfl.results import schema
 from hpcfl.results.reader import load
 from hpcfl.results.record import RoundRecord
@@ -582,7 +580,7 @@ def test_a_header_of_python_2_is_read_without_a_word(recwarn):
     assert not recwarn.list
 
 
-# Checkpoints, reproduced figures
+# Checkpoints
 
 CONFIG = {"dim": 4, "seed": 0, "devices": 2}
 
@@ -657,18 +655,3 @@ def test_a_pickle_within_a_checkpoint_is_not_run(tmp_path):
     with refused(path, "cannot be read as a checkpoint"):
         checkpoint.load(path, CONFIG)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("found", [{}, {"epsilon": "x", "accuracy": {}}, {"accuracy": []}])
-def test_figures_that_are_missing_blame_the_file(tmp_path, found):
-    for artefact in ARTEFACTS.values():
-        if not artefact.id.startswith("locks/") or not artefact.scales:
-            continue
-        settings = next(iter(artefact.scales.values())).settings
-        entries = [{"setting": dict(one), "found": found} for one in settings]
-        (tmp_path / "locks.json").write_text(json.dumps({"results": entries}))
-        store = Store(tmp_path, "locks")
-        stored = store.results(artefact)
-        assert stored is not None
-        with refused("locks.json", "does not hold what locks/", HpcflError):
-            store.compare(artefact, stored[1])

@@ -65,15 +65,6 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         load("minst")
 
 
-def test_a_data_set_is_read_once_where_that_is_asked_for(tmp_path):
-    write_mnist(tmp_path)
-    with datasets.read_once():
-        first = load("mnist", tmp_path)
-        assert load("mnist", tmp_path) is first
-
-    assert load("mnist", tmp_path) is not first
-
-
 def test_raw_adult_is_fetched_and_kept_as_adult(tmp_path):
     refused(
         lambda: load("adult-raw", tmp_path), tmp_path / "adult" / "adult.data", "missing", "adult"

@@ -83,16 +83,6 @@ def test_ranks_are_calibrated_and_predicted(tmp_path):
     assert one["total"]["measured_seconds"] > 0
 
 
-def test_ranks_reproduce_figures_together_and_one_of_them_reports(tmp_path):
-    job = hpcfl(3, "reproduce", "queries/table-1", "--output", tmp_path)
-    assert job.returncode == 0, job.stderr
-    assert job.stdout.count("24 of 24 match") == 1
-
-    (tmp_path / "queries.json").write_text("[]")
-    job = hpcfl(3, "reproduce", "queries/table-1", "--output", tmp_path)
-    assert_refused(job, "queries.json cannot be read", status=1)
-
-
 # Stop rules: all ranks stop together, and the file says why
 
 

@@ -3,7 +3,6 @@
 import itertools
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +16,7 @@ import hpcfl as api
 from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import AdviseOptions
-from hpcfl.plots import KINDS, chosen, exposure, framed, panels, queries, style, winners
-from hpcfl.reproduce import ARTEFACTS
-from hpcfl.reproduce.store import Store
+from hpcfl.plots import KINDS, chosen, exposure, framed, queries, style, winners
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 
@@ -31,7 +28,6 @@ CASES = [
     for size in ("column", "page")
 ]
 RANKS = 40
-KEPT = Path(__file__).parent.parent.parent / "results" / "reproduction"
 
 
 @pytest.fixture(scope="module")
@@ -136,19 +132,6 @@ def test_figures_of_speed_up_can_be_read_too(tmp_path, against, count, size):
     assert_readable(chosen("scaling", {"size": size, "against": against}).draw(found), "scaling")
 
 
-@pytest.mark.parametrize("id", [id for id, one in ARTEFACTS.items() if one.draw is not None])
-def test_labels_of_figures_of_what_was_run_again_are_inside_and_apart(id):
-    artefact = ARTEFACTS[id]
-    found = Store(KEPT, id.partition("/")[0]).results(artefact)
-    if found is None:
-        pytest.skip("nothing is kept of it")
-    figure = panels.draw(artefact.draw(found[1]))
-
-    renderer = laid_out(figure)
-    assert overlapping(words_of(figure), renderer) == []
-    assert_inside(figure, words_of(figure), renderer)
-
-
 def assert_inside(figure, texts, renderer):
     # The layout is solved to a pixel, of a hundred an inch.
     for text in texts:
@@ -233,11 +216,9 @@ def test_a_talk_has_larger_fonts_and_a_style_file_has_its_own(runs, kind, tmp_pa
     assert dict(rcParams.copy()) == before
 
 
-def test_figures_of_no_results_have_readable_texts(tmp_path):
-    curves = {f"curve {k}": ([0, 1, 2], [k, None, k + 1]) for k in range(9)}
+def test_figures_of_no_results_have_readable_texts():
     shown = [
         exposure.draw_over_alpha(find("cohort"), 30, 10, [0.0, 0.3]),
-        panels.draw([panels.Panel(f"panel {k}", "rounds", "accuracy", curves) for k in range(4)]),
         queries.draw(np.geomspace(1, 900, 9), [1, 5], np.ones((2, 9)), [None, (5, 1)], "title", 2),
     ]
     assert "Theorem" not in shown[0].axes[0].get_ylabel()

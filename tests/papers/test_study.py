@@ -1,0 +1,188 @@
+"""The study's figures are those of rounds that were run, and its sentences those of its figures."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import NormalDist
+
+import pytest
+
+from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.algorithms.aggregation.costs import OPERATIONS
+from hpcfl.benchmark import experiment
+from hpcfl.costmodel import calibration
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.errors import UsageError
+from hpcfl.options.training import TrainOptions
+from hpcfl.training.build import planned_algorithm
+from papers import pages
+from papers.artefact import Result, Store
+from papers.study import artefacts, costs, findings
+from papers.study.found import Costs, Estimate, Missing, mean_of
+
+pytestmark = pytest.mark.full
+
+KEPT = Path(__file__).parents[2] / "results" / "reproduction"
+KNOWN = Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)})
+COSTED = [one for one in artefacts.ARTEFACTS if one.run is costs.run]
+TINY = {"devices": 6, "dim": 40, "dropout": 0.2}
+
+
+@pytest.fixture(autouse=True)
+def _calibrated(monkeypatch):
+    monkeypatch.setattr(calibration, "load", lambda path: KNOWN)
+
+
+def test_settings_give_only_options_that_protocols_have_a_use_for_and_most_can_be_prepared():
+    refused = 0
+    settings = [one for artefact in COSTED for one in artefact.scales["paper"].settings]
+    for setting in settings:
+        asked = experiment.asked(costs.options_of(setting)[0])
+        assert asked.devices == (setting["devices"],)
+        try:
+            experiment.Experiment.prepare(asked, asked.devices[0])
+        except UsageError:
+            refused += 1
+
+    assert refused < len(settings) / 20
+
+
+def test_a_setting_is_measured_where_that_is_short_and_predicted_otherwise(monkeypatch):
+    setting = {"protocol": "secagg", **TINY}
+    measured = costs.run(setting, None)
+    monkeypatch.setattr(costs, "MOST_SECONDS", 0.0)
+    predicted = costs.run(setting, None)
+
+    assert (measured["state"], predicted["state"]) == (costs.MEASURED, costs.PREDICTED)
+    # Bytes are known beforehand.
+    assert measured["bytes_up"] == predicted["bytes_up"]
+    assert measured["bytes_down"] == pytest.approx(predicted["bytes_down"], rel=0.05)
+    median, low, high = measured["device_cpu_seconds"]
+    assert 0 < low <= median <= high
+    assert len(predicted["device_cpu_seconds"]) == 1
+    slow, *_, fast = (one[0] for one in measured["modelled_seconds"].values())
+    assert slow > fast
+    json.dumps([measured, predicted], allow_nan=False)
+
+
+def test_what_a_protocol_refuses_is_told_and_left_out():
+    sizes = {"devices": 25, "dim": 40, "dropout": 0.3}
+    found = costs.run({"protocol": "secagg-graph", **sizes}, None)
+
+    assert found["state"] == costs.REFUSED
+    assert "every device with all others" in found["why"]
+    with pytest.raises(Missing):
+        Costs([Result({"protocol": "secagg", **costs.BASE}, found)]).at("secagg")
+
+
+def test_an_epsilon_takes_the_fewest_bits_that_have_room_for_its_noise():
+    sizes = {"devices": 20, "dim": 1_000, "dropout": 0.1}
+    found = costs.run({"protocol": "secagg", **sizes, "epsilon": 2.0}, None)
+    central = costs.run({"protocol": "fedavg", **sizes, "epsilon": 2.0}, None)
+    coded = costs.run({"protocol": "lightsecagg", **sizes, "epsilon": 2.0}, None)
+
+    bits = int(found["bits"])
+    asked = TrainOptions(
+        "dp-fedavg", aggregate="secagg", rounds=20, dropout=0.1, epsilon=2.0, noise="distributed"
+    )
+
+    def noise(bits):
+        return planned_algorithm(replace(asked, bits=f"{bits}"), 20, 1_000).noise_in_sum
+
+    assert found["noise_in_sum"] == pytest.approx(noise(bits), rel=1e-3)
+    assert found["noise_in_sum"] <= 1.05 * noise(32) < noise(bits - 4)
+    whole = costs.run({"protocol": "secagg", **sizes}, None)
+    assert whole["bytes_up"] - found["bytes_up"] == 1_000 * (32 - bits) // 8
+    assert "bits" not in central
+    assert coded["bits"] == found["bits"]
+    # Balle and Wang (2018), Theorem 8, with the sensitivity of 20 rounds.
+    for one in (found, central, coded):
+        moved = math.sqrt(20) / one["noise_multiplier"]
+        above, below = (NormalDist().cdf(side * moved / 2 - 2.0 / moved) for side in (1, -1))
+        assert above - math.exp(2.0) * below == pytest.approx(1e-5, rel=0.02)
+
+
+def test_devices_of_a_committee_and_helpers_have_figures_of_their_own():
+    sizes = {"devices": 20, "dim": 40, "dropout": 0.1}
+
+    members = costs.run({"protocol": "committee", **sizes}, None)
+    helpers = costs.run({"protocol": "assisted", **sizes}, None)
+
+    assert "member_cpu_seconds" in members
+    assert "helper_cpu_seconds" not in members
+    assert "helper_cpu_seconds" in helpers
+
+
+def test_the_interval_of_a_ratio_holds_both_intervals():
+    def found(protocol, *spread):
+        return Result(
+            {"protocol": protocol, **costs.BASE},
+            {"state": costs.MEASURED, "device_cpu_seconds": [*spread]},
+        )
+
+    known = Costs([found("secagg", 2.0, 1.9, 2.2), found("secagg-graph", 4.0, 3.8, 4.4)])
+
+    ratio = known.versus("device_cpu_seconds", "secagg-graph")
+
+    assert ratio == Estimate(2.0, 3.8 / 2.2, 4.4 / 1.9)
+
+
+def test_a_mean_has_students_interval():
+    # NIST/SEMATECH e-Handbook, 1.3.5.2: mean plus or minus t(0.975, n - 1) s / sqrt(n).
+    found = mean_of([9.0, 10.0, 11.0])
+
+    assert found.value == 10.0
+    assert found.high - 10.0 == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    with pytest.raises(Missing):
+        mean_of([1.0])
+
+
+def test_the_parts_that_a_finding_names_suffice_for_it(tmp_path):
+    """What its command runs gives the sentence, and no part is run for nothing."""
+    kept = Store(KEPT, "study")
+    by_name = {one.id.partition("/")[2]: one for one in artefacts.ARTEFACTS}
+    told = findings.findings(pages.evidence(KEPT))
+
+    def said_by(parts):
+        store = Store(tmp_path / "-".join(parts), "study")
+        for part in parts:
+            for one in kept.results(by_name[part])[1]:
+                store._entries[json.dumps(one.setting, sort_keys=True)] = vars(one)
+        store.add({"none": 0}, {})
+        return findings.findings(pages.evidence(store.path.parent))
+
+    assert len(told) == len(findings._FINDINGS)
+    for finding in told:
+        assert finding in said_by(finding.parts)
+        for part in finding.parts if len(finding.parts) > 1 else ():
+            assert finding not in said_by([one for one in finding.parts if one != part])
+
+
+def test_runs_that_did_not_reach_the_accuracy_are_no_rounds_to_it():
+    (task, *_) = findings.training.TASKS
+    trained = [
+        Result(
+            {"protocol": way, "seed": seed},
+            {"rounds": 12 if way == "sparse" else 10, "reached": (way, seed) != ("sparse", 2)},
+        )
+        for way in findings.training.WAYS
+        for seed in range(3)
+    ]
+    # The seed that did not get there would have made it another mean.
+    trained[5].found["rounds"] = 99
+    evidence = findings.Evidence(Costs([]), {one.part: trained for one in findings.training.TASKS})
+
+    more = findings._rounds(evidence).figures
+
+    assert more[f"{task.title}, `sparse`"] == Estimate(2.0, 2.0, 2.0)
+
+
+def test_protocols_without_dropouts_or_an_option_are_left_out():
+    told = {one["protocol"] for one in costs.settings_of(costs.BASE)}
+    narrow = {one["protocol"] for one in costs.over_option("bits", [16])}
+
+    assert told == {*PROTOCOLS} - {"prf"}
+    assert {"secagg", "sparse", "common", "committee", "lightsecagg"} <= narrow
+    assert not narrow & {"fedavg", "ckks"}
