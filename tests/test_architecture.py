@@ -21,7 +21,6 @@ LAYERS = {
     "optimize": 4,
     "pages": 4,
     "slurm": 4,
-    "submission": 4,
     "sweeping": 4,
     "training": 4,
     "scaffold": 4,

@@ -27,7 +27,6 @@ COMMANDS = {
     "reproduce": "Run the papers' tables and figures again.",
     "report": "Print results files: one in full, or several side by side.",
     "compare": "Say whether one run is slower than another, and by how much.",
-    "submit": "Pack results for a comparison, and verify what others have packed.",
     "privacy": "Say what a protocol hides, and what it exposes.",
     "optimize": "Find the numbers of queries and replies that suit a budget.",
     "attack": "Play the curious server on a recorded round.",

@@ -59,7 +59,6 @@ AGGREGATE = Kind("aggregates", endings=(".npy", ".npz", *HDF5))
 TRANSCRIPT = Kind("transcripts")
 MANIFEST = Kind("frozen sweeps")
 SOURCE = Kind("files of code")
-SUBMISSION = Kind("submissions", endings=(".zip",))
 FIGURE = Kind(
     "figures",
     False,

@@ -53,7 +53,6 @@ LINES = {
 # Their options are paths, flags, or names of what is installed.
 WITHOUT_NUMBERS = {
     *("merge", "new-protocol", "calibrate", "completion", "doctor", "slurm probe"),
-    *("submit classes", "submit pack", "submit verify"),
 }
 ABSURD = ("1" + 30 * "0", "-1e308", "1e308", "nan", 5000 * "9")
 

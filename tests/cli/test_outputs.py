@@ -47,10 +47,6 @@ WRITES = {
     "reproduce --output": ("x", "reproduce", "sparse-secagg/table-1"),
     "reproduce --plot": ("x.svg", "reproduce", "sparse-secagg/figure-2"),
     "reproduce --document": ("x.md", "reproduce"),
-    "submit pack --output": (
-        *("x.zip", "submit", "pack", "good.h5"),
-        *("--class", "small", "--job", "plan.toml"),
-    ),
     "data fetch --data-dir": ("x", "data", "fetch", "mnist", "--base-url", "http://localhost:9"),
 }
 # What is only read, or read and then continued in a form of its own.
@@ -59,7 +55,6 @@ READS = {
     *("predict --calibration", "advise --calibration", "optimize fedsgd-dpc --constants"),
     *("report --calibration", "plot --calibration"),
     *("optimize fedsgd-dpc --data-dir", "reproduce --data-dir", "doctor --results"),
-    "submit pack --job",
 }
 # What goes into job scripts, for other machines.
 TEXTS = {
