@@ -23,7 +23,6 @@ LAYERS = {
     "slurm": 4,
     "sweeping": 4,
     "training": 4,
-    "scaffold": 4,
     "advice": 4,
     "plots": 3,
     "rounds": 3,

@@ -31,7 +31,6 @@ COMMANDS = {
     "optimize": "Find the numbers of queries and replies that suit a budget.",
     "attack": "Play the curious server on a recorded round.",
     "plot": "Draw figures of results.",
-    "new-protocol": "Write a protocol of your own to start from, with its test.",
     "netlab": "Run on one machine with a shaped link for every device (Linux, root).",
     "slurm": "Write and submit job scripts for Slurm.",
     "completion": "Print a script for the shell that completes commands and names.",
@@ -48,9 +47,7 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(
-            f"hpcfl.cli.{name.replace('-', '_')}"
-        ).command
+        found: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

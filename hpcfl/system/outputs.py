@@ -58,7 +58,6 @@ FOLDER = Kind("results", in_folder=True)
 AGGREGATE = Kind("aggregates", endings=(".npy", ".npz", *HDF5))
 TRANSCRIPT = Kind("transcripts")
 MANIFEST = Kind("frozen sweeps")
-SOURCE = Kind("files of code")
 FIGURE = Kind(
     "figures",
     False,

@@ -221,7 +221,7 @@ def test_a_pipe_is_read_up_to_the_bound():
 READERS = {
     *("system/files.py", "system/outputs.py", "system/kernel.py", "system/launch.py"),
     *("system/revision.py", "system/mpiconfig.py", "netlab/lab.py", "slurm/script.py"),
-    *("scaffold/__init__.py", "sweeping/shipped.py"),
+    "sweeping/shipped.py",
     # Each after `files.require` or `files.opened` has looked at the path.
     *("system/hdf5.py", "rounds/input_files.py"),
     # A download that it has written itself.

@@ -34,7 +34,6 @@ WRITES = {
     "bench --keep-transcript": ("x.npz", "bench", "secagg", *SMALL, "--insecure-seed", 1),
     "train --output": ("x.h5", "train", "fedavg", "--devices", 2, "--rounds", 1),
     "sweep --output": ("x", "sweep", "plan.toml"),
-    "new-protocol --output": ("x", "new-protocol", "a_sum"),
     "merge --output": ("x", "merge", "good.h5"),
     "report --html": ("x.html", "report", "good.h5"),
     "report --trace": ("x.json", "report", "good.h5"),
@@ -62,10 +61,7 @@ TEXTS = {
     for command in ("render", "submit")
     for option in ("activate", "directive", "output", "results")
 }
-FOLDERS = (
-    *("sweep --output", "merge --output", "reproduce --output", "data fetch --data-dir"),
-    "new-protocol --output",
-)
+FOLDERS = ("sweep --output", "merge --output", "reproduce --output", "data fetch --data-dir")
 # What takes the place of an older one, and is quickly made.
 REPLACED = [
     one
