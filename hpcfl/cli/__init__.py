@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import click
 
 from hpcfl.cli.options import Group, option
-from hpcfl.errors import HpcflError
+from hpcfl.errors import HpcflError, no_such
 from hpcfl.system import launch
 from hpcfl.system.blame import explained
 
@@ -33,7 +33,6 @@ COMMANDS = {
     "plot": "Draw figures of results.",
     "netlab": "Run on one machine with a shaped link for every device (Linux, root).",
     "slurm": "Write and submit job scripts for Slurm.",
-    "completion": "Print a script for the shell that completes commands and names.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
 
@@ -49,6 +48,13 @@ class LazyGroup(Group):
             return None
         found: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise no_such("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

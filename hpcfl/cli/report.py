@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.options import Choice, Command, Output, argument, given, option, options
+from hpcfl.cli.options import Command, Output, given, option, options
 from hpcfl.cli.scales import continuing, parted
 from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command("report", cls=Command)
-@argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
 @options(ContinuationOptions)
 @option(
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--format",
     "form",
     section=Section.OUTPUT,
-    type=Choice("terminal", "markdown", "latex", "csv", "json"),
+    type=click.Choice(["terminal", "markdown", "latex", "csv", "json"]),
     default="terminal",
     help="What to print: text, tables for a README or a paper (booktabs), a row for each run and "
     "phase, or all figures; csv and json with --columns have a row for each run.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Choice, Command, Output, argument, option, same
+from hpcfl.cli.options import Command, Output, option, same
 from hpcfl.cli.terminal import check_alone
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.shared import CommonOptions, RunOptions
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 @click.command("reproduce", cls=Command)
-@argument("names", nargs=-1, metavar="[ID...]")
+@click.argument("names", nargs=-1, metavar="[ID...]")
 @option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
 @option(
     "--scale",
-    type=Choice("paper", "small", "stand-in", "more"),
+    type=click.Choice(["paper", "small", "stand-in", "more"]),
     help="How much to run; more: further seeds and other readings of the text, compared as far as "
     "they were run.  [default: the paper's scale where it takes at most --max-minutes]",
 )
