@@ -19,7 +19,6 @@ LAYERS = {
     "costmodel": 4,
     "netlab": 4,
     "optimize": 4,
-    "pages": 4,
     "slurm": 4,
     "sweeping": 4,
     "training": 4,

@@ -65,7 +65,6 @@ FIGURE = Kind(
     MADE_BY.encode(),
     (".png", ".svg", ".pdf"),
 )
-PAGE = Kind("pages", False, (b"<!DOCTYPE html>",), b'<meta name="generator" content="hpcfl">')
 TRACE = Kind("traces", False, (b'{"otherData": {"format": "hpcfl-trace/',))
 CALIBRATION = Kind("calibrations", False, (b"{",), b'"format": "hpcfl-calibration/')
 CONSTANTS = Kind("files of constants", False, (b"{",), b'"format": "hpcfl-constants/')

@@ -35,7 +35,6 @@ WRITES = {
     "train --output": ("x.h5", "train", "fedavg", "--devices", 2, "--rounds", 1),
     "sweep --output": ("x", "sweep", "plan.toml"),
     "merge --output": ("x", "merge", "good.h5"),
-    "report --html": ("x.html", "report", "good.h5"),
     "report --trace": ("x.json", "report", "good.h5"),
     "advise --plot": ("x.svg", "advise", "--calibration", "known.json"),
     "plot --output": ("x.png", "plot", "good.h5", "--kind", "phases"),
@@ -168,15 +167,14 @@ def test_an_older_one_of_its_kind_is_replaced_and_folders_are_made(option, folde
 
 
 def test_a_file_that_a_link_leads_to_is_replaced_and_not_the_link(folder):
-    pytest.importorskip("matplotlib")
-    Path("page.html").symlink_to("real/page.html")
+    Path("trace.json").symlink_to("real/trace.json")
     Path("real").mkdir()
-    hpcfl("report", "good.h5", "--html", "real/page.html")
-    before = Path("real/page.html").stat().st_ino
+    hpcfl("report", "good.h5", "--trace", "real/trace.json")
+    before = Path("real/trace.json").stat().st_ino
 
-    assert "(replaced)" in hpcfl("report", "good.h5", "--html", "page.html").stdout
-    assert Path("page.html").is_symlink()
-    assert Path("real/page.html").stat().st_ino != before
+    assert "(replaced)" in hpcfl("report", "good.h5", "--trace", "trace.json").stdout
+    assert Path("trace.json").is_symlink()
+    assert Path("real/trace.json").stat().st_ino != before
 
 
 def test_constants_that_were_written_are_read_again(folder):
@@ -290,7 +288,6 @@ def test_files_are_written_nowhere_else():
             *("bench", "secagg", *SMALL, "--insecure-seed", 1),
             *("--keep-transcript", "x.npz", "--save-aggregate", "linked/x.npz"),
         ),
-        ("report", "good.h5", "--html", "x", "--trace", "x"),
         (
             *("optimize", "fedsgd-dpc", *CONSTANTS),
             *("--save-constants", "x.svg", "--plot", "x.svg"),

@@ -345,21 +345,18 @@ def test_the_parts_that_a_finding_names_suffice_for_it(tmp_path):
             assert finding not in said_by([one for one in finding.parts if one != part])
 
 
-def test_the_pages_hold_every_part_that_was_run_and_load_nothing(tmp_path):
+def test_the_page_holds_every_part_that_was_run(tmp_path):
     store = Store(tmp_path, "study")
     for one in _all_costs(lambda name: 8_000 if name == "secagg" else 1_000):
         store.add(one.setting, one.found, {})
 
-    markdown, html = page.write(tmp_path / "docs/study.md", tmp_path)
+    page.write(tmp_path / "docs/study.md", tmp_path)
 
-    text, web = markdown.read_text(), html.read_text()
+    text = (tmp_path / "docs/study.md").read_text()
     for artefact in COSTED:
         assert f"## {artefact.title}" in text
-        assert artefact.title in web
         assert (tmp_path / "docs/study" / f"{artefact.id.partition('/')[2]}.svg").exists()
     assert "## Training" not in text
-    assert web.count("<svg") == len(COSTED)
-    assert not re.search(r"""(src|href)=["'](?!#)""", web)
 
 
 def test_what_is_kept_is_shown_without_running_anything(tmp_path):
