@@ -546,7 +546,6 @@ def _results(folder: Path) -> Target:
 
 def use_run(path: Path, drawn: bool) -> None:
     """Do with a results file what report, compare, merge and plot do."""
-    from hpcfl.pages.page import render
     from hpcfl.results import comparison, pooling, tables
     from hpcfl.results.reader import load, load_many
 
@@ -579,7 +578,6 @@ def use_run(path: Path, drawn: bool) -> None:
     if drawn:
         from hpcfl.plots import KINDS
 
-        render(pools, summaries, compared)
         for kind in KINDS.values():
             module = kind.module()
             if module.lacking(run) is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 # What NumPy, HDF5, torch and the system's threads say where memory is short.
 _OUT_OF_MEMORY = (
@@ -61,7 +61,6 @@ def no_such(
     known: Iterable[str],
     *,
     also: str = "",
-    formerly: Mapping[str, str] | None = None,
     listed: bool = True,
     place: str = "",
 ) -> UsageError:
@@ -77,38 +76,24 @@ def no_such(
         All that could be.
     also : str, optional
         What else could be given, as the end of the list, such as ``or give MODULE:CLASS``.
-    formerly : mapping, optional
-        New names by earlier ones.
     listed : bool
         Whether all that could be is listed where nothing is alike; not if it is much.
     place : str, optional
         Where it was typed, as the beginning of the sentence.
     """
+    import difflib  # not by the ranks that hold devices
+
     known = [*known]
-    shown = name if len(name) < 60 else f"{name[:57]}..."
-    said = f"{what} is {shown!r}" if what.startswith("--") else f"there is no {what} {shown!r}"
     # A number is not a misspelt form of another one.
-    misspelt = any(map(str.isalpha, name))
-    near = (formerly or {}).get(name) or (nearest(name, known) if misspelt else None)
+    near = [] if name.isdigit() else difflib.get_close_matches(name, known, n=1)
+    said = f"{what} is {name!r}" if what.startswith("--") else f"there is no {what} {name!r}"
     if near:
-        hint = f"; did you mean {near!r}?"
+        hints = [f"did you mean {near[0]!r}?"]
     elif listed:
-        hint = f"; choose one of {', '.join(known)}" + (f", {also}" if also else "")
+        hints = [f"choose one of {', '.join(known)}" + (f", {also}" if also else "")]
     else:
-        hint = f"; {also}" if also else ""
-    return UsageError(f"{place}{said}{hint}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like another one; None if none is, and of numbers."""
-    import difflib
-
-    if name.isdigit():
-        return None
-
-    plain = {one.lower().replace("_", "-"): one for one in known}
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), sorted(plain), n=1)
-    return plain[near[0]] if near else None
+        hints = [also] if also else []
+    return UsageError("; ".join([f"{place}{said}", *hints]))
 
 
 class MissingPackageError(UsageError):

@@ -1,4 +1,4 @@
-"""Runs for pages: benchmarks of several sizes, private training, and a file that means ill."""
+"""Runs whose figures are known: benchmarks of several sizes, and private training."""
 
 import numpy as np
 from run_files import new_writer
@@ -6,7 +6,6 @@ from run_files import new_writer
 from hpcfl.results.record import RoundRecord
 
 PHASES = ("share_keys", "masked_input")
-HOSTILE = "</td></pre><script>window.owned = 1</script><img src=x onerror='owned=1'>\"&amp;"
 FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds", "epsilon_paper", "epsilon_proven")
 
 
@@ -46,12 +45,3 @@ def write_run(
             values = dict(zip(FIGURES, (0.1 * k, 1e6 * k, 0.5, 1.5 * k, 1.0 * k), strict=True))
             writer.append(record, values if training else None)
     return path
-
-
-def write_runs(folder):
-    """Write five runs that give every figure of a page."""
-    write_run(folder / "a.h5", "sparse", 4, 10)
-    write_run(folder / "b.h5", "sparse", 8, 10)
-    write_run(folder / "c.h5", "sparse", 4, 100)
-    write_run(folder / "d.h5", HOSTILE, 4, 10, words=HOSTILE)
-    write_run(folder / "e.h5", "secagg", 4, 10, training=True, algorithm="cdp", epsilon=2.0)

@@ -43,7 +43,7 @@ def read(arguments: Sequence[str]) -> dict[str, Any] | None:
             return None
         if not equals:
             value = next(rest, "--")
-        if not equals and value.startswith("-"):
+        if (not equals and value.startswith("-")) or (about.choices and value not in about.choices):
             return None
         if about.type == tuple[str, ...]:
             found[about.name] = (*found.get(about.name, ()), value)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import click
 
 from hpcfl.cli.options import Group, option
-from hpcfl.errors import HpcflError
+from hpcfl.errors import HpcflError, no_such
 from hpcfl.system import launch
 from hpcfl.system.blame import explained
 
@@ -26,15 +26,12 @@ COMMANDS = {
     "calibrate": "Measure what operations and messages cost here, for predict.",
     "report": "Print results files: one in full, or several side by side.",
     "compare": "Say whether one run is slower than another, and by how much.",
-    "submit": "Pack results for a comparison, and verify what others have packed.",
     "privacy": "Say what a protocol hides, and what it exposes.",
     "optimize": "Find the numbers of queries and replies that suit a budget.",
     "attack": "Play the curious server on a recorded round.",
     "plot": "Draw figures of results.",
-    "new-protocol": "Write a protocol of your own to start from, with its test.",
     "netlab": "Run on one machine with a shaped link for every device (Linux, root).",
     "slurm": "Write and submit job scripts for Slurm.",
-    "completion": "Print a script for the shell that completes commands and names.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
 
@@ -48,10 +45,15 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(
-            f"hpcfl.cli.{name.replace('-', '_')}"
-        ).command
+        found: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise no_such("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

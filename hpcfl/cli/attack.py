@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcfl.algorithms.federated.audited import AuditOptions, Instance, default
-from hpcfl.cli.options import Group, argument, given, option, options, same
+from hpcfl.cli.options import Group, given, option, options, same
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
 from hpcfl.options.definition import make, options_of
@@ -21,7 +21,7 @@ def command() -> None:
 
 
 @command.command("components")
-@argument("transcript", type=click.Path(path_type=Path))
+@click.argument("transcript", type=click.Path(path_type=Path))
 @option(
     "--largest",
     type=click.IntRange(1, 6),
@@ -68,7 +68,7 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
 
 
 @command.command("audit")
-@argument("algorithm")
+@click.argument("algorithm")
 @options(AuditOptions)
 @options(Instance, defaults=False)
 @json_option("Print the audit as JSON.")

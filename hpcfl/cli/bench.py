@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.cli.options import Command, argument, given, listing, options
+from hpcfl.cli.options import Command, given, listing, options
 from hpcfl.cli.terminal import (
     footer_option,
     footer_wanted,
@@ -21,7 +21,7 @@ from hpcfl.options.bench import BenchOptions
 
 
 @click.command("bench", cls=Command)
-@argument("protocol", required=False)
+@click.argument("protocol", required=False)
 @options(BenchOptions)
 @json_option("Print the summary as JSON.")
 @footer_option

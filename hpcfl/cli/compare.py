@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, argument, given, option, options
+from hpcfl.cli.options import Command, given, option, options
 from hpcfl.cli.terminal import alone, json_option, show, warn
 from hpcfl.options.compare import CompareOptions
 from hpcfl.options.definition import make
@@ -36,8 +36,8 @@ class Share(click.ParamType):
 
 
 @click.command("compare", cls=Command)
-@argument("a", metavar="A")
-@argument("b", metavar="B")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
 @options(CompareOptions)
 @option(
     "--fail-if-slower",

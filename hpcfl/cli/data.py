@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Group, Output, argument, option, same
+from hpcfl.cli.options import Group, Output, option, same
 from hpcfl.cli.terminal import alone
 from hpcfl.options.training import TrainOptions
 from hpcfl.system.outputs import FOLDER
@@ -19,7 +19,7 @@ def command() -> None:
 
 
 @command.command("fetch")
-@argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME")
 @same(
     TrainOptions,
     "data_dir",

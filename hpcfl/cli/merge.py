@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, Output, argument, same
+from hpcfl.cli.options import Command, Output, same
 from hpcfl.cli.terminal import alone, warn
 from hpcfl.options.shared import RunOptions
 from hpcfl.report.formats import counted
@@ -14,7 +14,9 @@ from hpcfl.system.outputs import FOLDER
 
 
 @click.command("merge", cls=Command)
-@argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
+)
 @same(RunOptions, "output", "The new folder.", required=True, type=Output(FOLDER))
 @alone
 def command(paths: tuple[Path, ...], output: Path) -> None:

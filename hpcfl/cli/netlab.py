@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, argument, option
+from hpcfl.cli.options import Command, option
 
 
 @click.command("netlab", cls=Command, context_settings={"allow_interspersed_args": False})
@@ -32,7 +32,7 @@ from hpcfl.cli.options import Command, argument, option
 )
 @option("--check", is_flag=True, help="Time transfers of known size instead of a run.")
 @option("--dry-run", is_flag=True, help="Print the commands instead of running them.")
-@argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
 def command(check: bool, dry_run: bool, arguments: tuple[str, ...], **about: Any) -> int:
     """Run bench, train or sweep over links such as devices have. Linux only, as root.
 

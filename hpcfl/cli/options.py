@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import click
 
-from hpcfl.cli import completing
-from hpcfl.errors import nearest, no_such
 from hpcfl.options.definition import Option, OptionGroup, Section, options_of
 from hpcfl.system import outputs
 from hpcfl.system.outputs import Kind
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    _Choice = click.Choice[str]
-else:  # before version 8.2 it is not generic
-    _Choice = click.Choice
 
 Function = Callable[..., Any]
 
@@ -35,30 +26,6 @@ class Output(click.Path):
         self.kind = kind
 
 
-class Choice(_Choice):
-    """One of several words; an error says which of them may be meant."""
-
-    def __init__(self, *words: str) -> None:
-        super().__init__(words)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the word, or refuse it by UsageError."""
-        if value not in self.choices:
-            name = "value" if param is None else str(param.name)
-            what = param.opts[0] if isinstance(param, click.Option) else name
-            raise no_such(what, str(value), self.choices)
-        return str(value)
-
-
-class ShownArgument(click.Argument):
-    """An argument that a shell completes; see `hpcfl.cli.completing`."""
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what the beginning of a value may be meant to be."""
-        found = completing.complete(self, ctx, incomplete)
-        return super().shell_complete(ctx, incomplete) if found is None else found
-
-
 class ShownOption(click.Option):
     """An option that the help has under a heading; see `Command`."""
 
@@ -66,25 +33,12 @@ class ShownOption(click.Option):
         self,
         *names: Any,
         section: Section = Section.ADVANCED,
-        formerly: tuple[str, ...] = (),
         origin: str = "",
-        choices: tuple[str, ...] = (),
         **more: Any,
     ) -> None:
         super().__init__(*names, **more)
         self.section = section
-        self.formerly = formerly
         self.origin = origin
-        self.choices = choices
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what the beginning of a value may be meant to be."""
-        from click.shell_completion import CompletionItem
-
-        if self.choices:
-            return [CompletionItem(one) for one in self.choices if one.startswith(incomplete)]
-        found = completing.complete(self, ctx, incomplete)
-        return super().shell_complete(ctx, incomplete) if found is None else found
 
 
 class DefinedOption(ShownOption):
@@ -97,7 +51,6 @@ class DefinedOption(ShownOption):
 
 # An option of one command alone, with a `section` besides what `click.option` takes.
 option = partial(click.option, cls=ShownOption)
-argument = partial(click.argument, cls=ShownArgument)
 
 
 def same(
@@ -112,7 +65,7 @@ def same(
         "section": about.section,
         "origin": about.origin,
         "metavar": about.unit.upper() or _METAVARS[about.type],
-        "choices": about.choices,
+        "type": click.Choice(about.choices) if about.choices else None,
     }
     return option(f"--{about.dashed}", *names, help=help, **about_it | more)
 
@@ -121,18 +74,6 @@ def same(
 LONGEST_CHOICES = 60
 # Headings are for commands with more options than one looks through at a glance.
 MOST_PLAIN = 9
-
-
-def no_such_option(context: click.Context, typed: str, known: Iterable[str]) -> click.NoSuchOption:
-    """Return the error for an option that a command has not, with the one that may be meant.
-
-    That is the one which had this name earlier, or else those `known` that are like it.
-    """
-    for one in context.command.params:
-        if typed.lstrip("-") in getattr(one, "formerly", ()):
-            said = f"No such option {typed!r}. Did you mean {one.opts[0]!r}?"
-            return click.NoSuchOption(typed, said, ctx=context)
-    return click.NoSuchOption(typed, possibilities=known, ctx=context)
 
 
 class Command(click.Command):
@@ -157,11 +98,8 @@ class Command(click.Command):
                     formatter.write_dl(sections[heading])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read a command line; an option by an earlier name is refused with its name of today."""
-        try:
-            rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise no_such_option(ctx, error.option_name, error.possibilities or ()) from None
+        """Read a command line, and refuse outputs in each other's place."""
+        rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             outputs.check_apart(
                 (Path(ctx.params[one.name]), one.type.kind)
@@ -172,22 +110,9 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of commands that says which one may be meant where there is none of a name."""
+    """A group of such commands."""
 
     command_class = Command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is meant, by its name in the first argument."""
-        name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
-            if ctx.resilient_parsing:
-                return None, None, args[1:]
-            near = nearest(name, self.list_commands(ctx))
-            hint = f" Did you mean {near!r}?" if near else ""
-            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
 
 # What the help calls a value, by its type.
@@ -259,9 +184,7 @@ def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
         help += f"  [default: {default}]"
     kept: dict[str, Any] = {
         "section": about.section,
-        "formerly": about.formerly,
         "origin": about.origin,
-        "choices": about.choices,
         "help": help,
         "cls": DefinedOption,
         "about": about,
@@ -284,6 +207,8 @@ def _type(about: Option) -> click.ParamType | None:
     """Return what click is to know of an option; its definition reads the text all the same."""
     if about.writes is not None:
         return Output(about.writes, None)
+    if about.choices:
+        return click.Choice(about.choices)
     return click.Path() if about.type is Path else None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Choice, Command, Output, argument, given, option, options, same
+from hpcfl.cli.options import Command, Output, given, option, options, same
 from hpcfl.cli.scales import continuing, parted
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
@@ -20,12 +20,12 @@ from hpcfl.system import outputs
 
 
 @click.command("plot", cls=Command)
-@argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @option(
     "--kind",
     metavar="KIND",
     section=Section.WHAT,
-    type=Choice(*KINDS),
+    type=click.Choice([*KINDS]),
     required=True,
     help="; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items()) + ".",
 )

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, argument, given, options
+from hpcfl.cli.options import Command, given, options
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.options.predict import PredictOptions
 
 
 @click.command("predict", cls=Command)
-@argument("protocol")
+@click.argument("protocol")
 @options(PredictOptions)
 @json_option()
 @alone

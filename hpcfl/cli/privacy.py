@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
-from hpcfl.cli.options import Group, argument, given, no_such_option, options, same
+from hpcfl.cli.options import Group, given, options, same
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import UsageError
 from hpcfl.options.accounting import AccountOptions
@@ -27,7 +27,7 @@ def command() -> None:
 
 
 @command.command("exposure")
-@argument("protocol")
+@click.argument("protocol")
 @options(ExposureOptions)
 @json_option("Print the figures as JSON.")
 @alone
@@ -105,7 +105,7 @@ def exposure(as_json: bool, **typed: Any) -> None:
 
 def settings_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of all algorithms, those of one's own algorithm, and --json."""
-    function = argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")(function)
+    function = click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")(function)
     function = json_option()(function)
     return options(AccountOptions)(function)
 
@@ -128,7 +128,7 @@ def _settings(
         if not option.startswith("-"):
             raise click.UsageError(f"Got unexpected extra argument ({word})")
         if not option.startswith("--") or name in given or name not in fields:
-            raise no_such_option(click.get_current_context(), option, _known(fields))
+            raise click.NoSuchOption(option, possibilities=_known(fields))
         given[name] = text if equals else next(words, None)
         if given[name] is None:
             raise click.BadOptionUsage(option, f"Option {option!r} requires an argument.")
@@ -162,7 +162,7 @@ def _read(name: str, hint: Any, value: Any) -> Any:
 
 
 @command.command("epsilon", context_settings={"ignore_unknown_options": True})
-@argument("algorithm")
+@click.argument("algorithm")
 @same(
     PrivacyOptions,
     "sigma",
@@ -205,7 +205,7 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
 
 
 @command.command("noise", context_settings={"ignore_unknown_options": True})
-@argument("algorithm")
+@click.argument("algorithm")
 @same(PrivacyOptions, "epsilon", "The target.", type=float, required=True)
 @settings_options
 @alone

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.options import Choice, Command, Output, argument, given, option, options
+from hpcfl.cli.options import Command, Output, given, option, options
 from hpcfl.cli.scales import continuing, parted
 from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command("report", cls=Command)
-@argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
 @options(ContinuationOptions)
 @option(
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--format",
     "form",
     section=Section.OUTPUT,
-    type=Choice("terminal", "markdown", "latex", "csv", "json"),
+    type=click.Choice(["terminal", "markdown", "latex", "csv", "json"]),
     default="terminal",
     help="What to print: text, tables for a README or a paper (booktabs), a row for each run and "
     "phase, or all figures; csv and json with --columns have a row for each run.",
@@ -51,15 +51,6 @@ if TYPE_CHECKING:
     is_flag=True,
     section=Section.OUTPUT,
     help="Print what --format json does.",
-)
-@option(
-    "--html",
-    "page",
-    section=Section.OUTPUT,
-    type=Output(outputs.PAGE),
-    metavar="FILE",
-    help="Write a page with tables, figures and everything recorded instead; an older page is "
-    "replaced.",
 )
 @option(
     "--trace",
@@ -77,7 +68,6 @@ def command(
     no_pool: bool,
     form: str,
     as_json: bool,
-    page: Path | None,
     trace: Path | None,
     **typed: Any,
 ) -> None:
@@ -100,29 +90,24 @@ def command(
       hpcfl report results/ --json > summary.json
       hpcfl report results/ --format csv > phases.csv
       hpcfl report results/strong/* --speed-up ranks --continue-to 256,1024
-      hpcfl report results/ --html report.html
       hpcfl report sparse.h5 --trace trace.json
     """
-    form = _form(context, form, as_json, page or trace)
+    form = _form(context, form, as_json, trace)
     further, typed = parted(typed)
     asked = make(ReportOptions, given(typed))
     if asked.speed_up is not None:
-        _refuse_beside_scaling(asked, page or trace, no_pool)
+        _refuse_beside_scaling(asked, trace, no_pool)
         click.echo(_scaling(paths, asked, continuing(further), form), nl=form != "csv")
         return
     if further:
         raise UsageError(f"--{next(iter(further)).replace('_', '-')} is for --speed-up ranks|nodes")
-    if trace is not None and page is None:
+    if trace is not None:
         shown = asked_for(asked).keys() - {"where"}
         for name in sorted(shown):
             raise UsageError(
                 f"--{name.replace('_', '-')} is about tables, and --trace prints none: leave it out"
             )
-    told = {
-        kind: outputs.check(path, kind)
-        for path, kind in ((page, outputs.PAGE), (trace, outputs.TRACE))
-        if path is not None
-    }
+    told = outputs.check(trace, outputs.TRACE) if trace is not None else ""
 
     from hpcfl.results import columns, pooling, tables
     from hpcfl.results.reader import find
@@ -161,15 +146,10 @@ def command(
         from hpcfl.results.trace import write as write_trace
 
         count = write_trace(trace, runs)
-        click.echo(f"Trace of {count} events: {told[outputs.TRACE]}")
-    if page is not None:
-        from hpcfl.pages.page import write
-
-        write(page, pools, summaries, compared)
-        click.echo(f"Page: {told[outputs.PAGE]}")
-    elif trace is None and (asked.columns is not None or len(summaries) > 1):
+        click.echo(f"Trace of {count} events: {told}")
+    elif asked.columns is not None or len(summaries) > 1:
         click.echo(_side_by_side(compared, summaries, asked, form), nl=form != "csv")
-    elif trace is None:
+    else:
         click.echo(_one(pools[0], summaries[0], form), nl=form != "csv")
     if errors:
         raise SystemExit(1)
@@ -197,7 +177,7 @@ def _refuse_beside_scaling(asked: ReportOptions, written: Path | None, no_pool: 
         if getattr(asked, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} has no meaning for --speed-up")
     if written is not None or no_pool:
-        raise UsageError("--html, --trace and --no-pool have no meaning for --speed-up")
+        raise UsageError("--trace and --no-pool have no meaning for --speed-up")
 
 
 def _side_by_side(
@@ -240,6 +220,6 @@ def _form(context: click.Context, form: str, as_json: bool, written: Path | None
         raise UsageError(f"--json and --format {form} do not go together: choose one")
     if written is not None and (as_json or asked):
         raise UsageError(
-            "--html and --trace write a file and print no tables: leave --format and --json out"
+            "--trace writes a file and prints no tables: leave --format and --json out"
         )
     return "json" if as_json else form

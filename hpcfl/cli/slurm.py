@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Choice, Group, argument, given, options, same
+from hpcfl.cli.options import Group, given, options, same
 from hpcfl.cli.terminal import Command, alone
 from hpcfl.slurm.script import KINDS, Job, render
 
 
 def _job_options(function: Command) -> Command:
     function = options(Job)(alone(function))
-    function = argument(
+    function = click.argument(
         "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- [HPCFL ARGUMENTS]"
     )(function)
-    return argument("kind", type=Choice(*KINDS))(function)
+    return click.argument("kind", type=click.Choice([*KINDS]))(function)
 
 
 @click.group("slurm", cls=Group)

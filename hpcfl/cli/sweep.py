@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Command, Output, argument, option, same
+from hpcfl.cli.options import Command, Output, option, same
 from hpcfl.cli.terminal import check_alone, json_option, progress_bar, show, warn
 from hpcfl.options.shared import RunOptions
 from hpcfl.system.outputs import FOLDER
@@ -30,7 +30,7 @@ def _print_plans() -> None:
 
 
 @click.command("sweep", cls=Command)
-@argument("plan", type=click.Path(), metavar="PLAN", required=False)
+@click.argument("plan", type=click.Path(), metavar="PLAN", required=False)
 @option("--list", "listing", is_flag=True, help="Show the plans that come with hpcfl and stop.")
 @same(
     RunOptions,

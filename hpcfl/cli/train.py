@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcfl.algorithms.federated import REGISTRY
-from hpcfl.cli.options import Command, argument, given, listing, option, options
+from hpcfl.cli.options import Command, given, listing, option, options
 from hpcfl.cli.terminal import (
     footer_option,
     footer_wanted,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command("train", cls=Command)
-@argument("algorithm", required=False)
+@click.argument("algorithm", required=False)
 @option(
     "--preset",
     section=Section.WHAT,

@@ -50,7 +50,6 @@ class AccountOptions(OptionGroup):
         "batch_size",
         None,
         help="Samples in a mini-batch (cdp, dp-dsgd).",
-        formerly=("batch",),
         section=Section.SIZE,
     )
     steps: int | None = again(
@@ -103,7 +102,6 @@ class AccountOptions(OptionGroup):
         None,
         help="Norm to which a gradient of a sample, or a user's update, is clipped.",
         default_text="1",
-        formerly=("clip",),
     )
     delta: float | None = again(
         PrivacyOptions,
@@ -195,7 +193,6 @@ class AccountOptions(OptionGroup):
         CommonOptions,
         "secret_order",
         None,
-        formerly=("secret-shuffle",),
         help="Whether fresh shuffles are uniform and the device's secret (cdp, dp-dsgd).",
         negative="known-order",
         default_text="known-order",

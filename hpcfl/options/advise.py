@@ -29,7 +29,6 @@ class AdviseOptions(LinkOptions):
         "time",
         "What is to be least.",
         typed="for",  # a keyword of Python
-        formerly=("criterion",),
         choices=tuple(CRITERIA),
         section=Section.WHAT,
     )

@@ -49,5 +49,4 @@ class CompareOptions(OptionGroup):
         below=1,
         unit="probability",
         section=Section.ADVANCED,
-        formerly=("alpha",),
     )

@@ -56,7 +56,6 @@ class Option:
     unit: str = ""
     section: Section = Section.ADVANCED  # under which heading the help has it
     typed: str = ""  # the name as it is typed, without dashes, where the field cannot have it
-    formerly: tuple[str, ...] = ()  # earlier names, as they were typed; they are refused with this
     negative: str = ""  # the flag that says no, without dashes, where neither is the default
     default_text: str = ""  # default in words, where it depends on something
     # Whether results files hold it; "if given" leaves those as they are whose runs do not use it.
@@ -226,11 +225,8 @@ def make(group: type[Group], given: Mapping[str, Any]) -> Group:
     """
     known = options_of(group)
     fields = {one.name for one in dataclasses.fields(group)}
-    formerly = {
-        old.replace("-", "_"): about.name for about in known.values() for old in about.formerly
-    }
     for name in given.keys() - fields:
-        raise no_such("option", name, fields, formerly=formerly, listed=False)
+        raise no_such("option", name, fields, listed=False)
     values = {
         name: known[name].read(value) if name in known and value is not None else value
         for name, value in stated(group, given).items()

@@ -88,7 +88,6 @@ class ExposureOptions(OptionGroup):
         default_text="100000, fewer with over 200 devices",
         unit="coordinates",
         section=Section.ADVANCED,
-        formerly=("samples",),
     )
     seed: int = again(SeedOptions, "seed", 0, help="Seed of the simulation.")
     plot: Path | None = again(

@@ -94,24 +94,21 @@ class OptimizeOptions(OptionGroup):
         "Number d of samples on all devices together.",
         unit="samples",
         section=Section.SIZE,
-        formerly=("samples",),
     )
     gradient_norm: float | None = option(
         None,
         "G: upper bound on the l2 norm of a device's gradient.",
         unit="norm",
         section=Section.WHAT,
-        formerly=("g",),
     )
     smoothness: float | None = option(
         None,
         "lambda: smoothness of the loss.",
         unit="lambda",
         section=Section.WHAT,
-        formerly=("lambda",),
     )
     convexity: float | None = option(
-        None, "mu: strong convexity of the loss.", unit="mu", section=Section.WHAT, formerly=("mu",)
+        None, "mu: strong convexity of the loss.", unit="mu", section=Section.WHAT
     )
     heterogeneity: float | None = option(
         None,
@@ -135,7 +132,6 @@ class OptimizeOptions(OptionGroup):
         PrivacyOptions,
         "clip_norm",
         None,
-        formerly=("xi",),
         help="xi: norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). "
         "With --dataset it is the largest gradient norm found, if that is less.",
     )

@@ -62,5 +62,4 @@ class ReportOptions(LinkAsked):
         help="Accuracy of training: show what it took to reach it.",
         default_text="the run's own",
         section=Section.WHAT,
-        formerly=("target",),
     )

@@ -152,7 +152,6 @@ class PlotOptions(FrameOptions):
         None,
         help="Accuracy to mark.",
         section=Section.WHAT,
-        formerly=("target",),
     )
     protocol: str | None = option(
         None,

@@ -38,10 +38,3 @@ def element(name: str, content: object = "", /, **attributes: object) -> Markup:
 def join(parts: Iterable[object], between: str = "\n") -> Markup:
     """Return parts one after the other."""
     return Markup(between.join(text(part) for part in parts))
-
-
-def details(summary: str, content: object, is_open: bool) -> Markup:
-    """Return content under a heading that can be folded."""
-    opened = {"open": "open"} if is_open else {}
-    heading = element("summary", element("h3", summary))
-    return element("details", join([heading, content]), **opened)

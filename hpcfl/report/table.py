@@ -357,15 +357,6 @@ class Facts:
         """Return a list."""
         return bullets([f"{name}: {value}" for name, value in self.known.items()])
 
-    def html(self) -> Markup:
-        """Return an HTML table with a header cell for each name."""
-        rows = [
-            element("tr", join([element("th", name, scope="row"), element("td", value)], ""))
-            for name, value in self.known.items()
-        ]
-        body = element("tbody", join(rows))
-        return element("table", join([element("caption", self.title), body]), class_="pairs")
-
 
 def screen_width() -> int:
     """Return how many letters a line may have: $COLUMNS, or what the terminal has, or `WIDTH`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcfl.errors import UsageError, nearest, no_such
+from hpcfl.errors import UsageError, no_such
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names, options_of
 from hpcfl.options.privacy import PrivacyOptions
@@ -406,7 +406,4 @@ def _named(name: str) -> Choice:
         return COLUMNS[name]
     if name in _OPTIONS:
         return Choice(label(name), _OPTIONS[name].help, lambda row: row.summary.config.get(name))
-    if nearest(name, [*COLUMNS, *_OPTIONS]) is not None:
-        raise no_such("column", name, [*COLUMNS, *_OPTIONS], place="--columns: ")
-    also = "and the options of bench and train"
-    raise no_such("column", name, COLUMNS, also=also, place="--columns: ")
+    raise no_such("column", name, [*COLUMNS, *_OPTIONS], place="--columns: ")

@@ -58,8 +58,6 @@ FOLDER = Kind("results", in_folder=True)
 AGGREGATE = Kind("aggregates", endings=(".npy", ".npz", *HDF5))
 TRANSCRIPT = Kind("transcripts")
 MANIFEST = Kind("frozen sweeps")
-SOURCE = Kind("files of code")
-SUBMISSION = Kind("submissions", endings=(".zip",))
 FIGURE = Kind(
     "figures",
     False,
@@ -67,7 +65,6 @@ FIGURE = Kind(
     MADE_BY.encode(),
     (".png", ".svg", ".pdf"),
 )
-PAGE = Kind("pages", False, (b"<!DOCTYPE html>",), b'<meta name="generator" content="hpcfl">')
 TRACE = Kind("traces", False, (b'{"otherData": {"format": "hpcfl-trace/',))
 CALIBRATION = Kind("calibrations", False, (b"{",), b'"format": "hpcfl-calibration/')
 CONSTANTS = Kind("files of constants", False, (b"{",), b'"format": "hpcfl-constants/')

@@ -28,7 +28,7 @@ def by_click(arguments, monkeypatch):
     "arguments",
     [
         "sparse",
-        "secagg --dim 10 --rounds=3 --devices 3,4",
+        "secagg --dim 10 --rounds=3 --devices 3,4 --group ring32",
         "--alpha 0.3 sparse --json",
         "--no-footer sparse --footer",
         "secagg --output a=b.h5 --dim 5 --dim 6",
@@ -54,6 +54,7 @@ def test_options_are_read_as_the_command_line_reads_them(arguments, monkeypatch)
         "sparse --dim",
         "sparse --gamma -0.1",
         "sparse --json=1",
+        "sparse --group ring33",
         "sparse -- --dim",
         "-h",
     ],

@@ -126,15 +126,3 @@ def test_one_name_has_one_meaning(name):
 def test_an_option_has_one_name():
     for name, one in EVERY:
         assert len(one.opts) == 1, (name, one.opts)
-
-
-def test_an_earlier_name_is_refused_with_the_name_of_today():
-    earlier = [(name, one, old) for name, one in EVERY for old in one.formerly]
-
-    assert {old for _, _, old in earlier} >= {"xi", "batch", "target", "alpha", "clip"}
-    for name, one, old in earlier:
-        needed = {"privacy epsilon": ["cdp"], "privacy noise": ["cdp", "--epsilon", 1]}
-        done = hpcfl(*name.split(), *needed.get(name, []), f"--{old}", "1")
-        assert done.returncode == 2
-        if f"--{old}" not in {other.opts[0] for other in options(name)}:
-            assert f"Did you mean '{one.opts[0]}'?" in done.stderr, (name, old)

@@ -44,20 +44,11 @@ FILES = {
     "optimize fedsgd-dpc --constants": (
         *("x.json", "optimize", "fedsgd-dpc", "--constants", "x.json", *CONSTANTS[-2:]),
     ),
-    "submit pack --job": (
-        *("x", "submit", "pack", "good.h5", "--class", "small"),
-        *("--job", "x", "--output", "new.zip"),
-    ),
     "sweep plan": ("x.toml", "sweep", "x.toml"),
     "merge paths": ("x.h5", "merge", "x.h5", "--output", "new"),
     "report paths": ("x.h5", "report", "x.h5"),
     "compare a": ("x.h5", "compare", "x.h5", "good.h5"),
     "compare b": ("x.h5", "compare", "good.h5", "x.h5"),
-    "submit pack paths": (
-        *("x.h5", "submit", "pack", "x.h5", "--class", "small"),
-        *("--job", "plan.toml", "--output", "new.zip"),
-    ),
-    "submit verify path": ("x.zip", "submit", "verify", "x.zip"),
     "attack components transcript": ("x.npz", "attack", "components", "x.npz"),
     "plot paths": ("x.h5", "plot", "x.h5", "--kind", "phases"),
 }
@@ -226,9 +217,9 @@ def test_a_pipe_is_read_up_to_the_bound():
 READERS = {
     *("system/files.py", "system/outputs.py", "system/kernel.py", "system/launch.py"),
     *("system/revision.py", "system/mpiconfig.py", "netlab/lab.py", "slurm/script.py"),
-    *("scaffold/__init__.py", "sweeping/shipped.py"),
+    "sweeping/shipped.py",
     # Each after `files.require` or `files.opened` has looked at the path.
-    *("system/hdf5.py", "rounds/input_files.py", "submission/archive.py"),
+    *("system/hdf5.py", "rounds/input_files.py"),
     # A download that it has written itself.
     "learning/fetch.py",
 }

@@ -51,8 +51,7 @@ LINES = {
 }
 # Their options are paths, flags, or names of what is installed.
 WITHOUT_NUMBERS = {
-    *("merge", "new-protocol", "calibrate", "completion", "doctor", "slurm probe"),
-    *("submit classes", "submit pack", "submit verify"),
+    *("merge", "calibrate", "doctor", "slurm probe"),
 }
 ABSURD = ("1" + 30 * "0", "-1e308", "1e308", "nan", 5000 * "9")
 

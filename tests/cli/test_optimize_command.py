@@ -233,7 +233,6 @@ def test_what_is_drawn_is_what_was_given():
         ([], "the bound needs --devices, --dim, --total-samples, --gradient-norm"),
         (["--epsilon", "one"], "--epsilon 'one' is not a number"),
         (["--epsilon", "-1"], "--epsilon is -1; every budget must be above 0"),
-        (["--mechanism", "cauchy"], "--mechanism is 'cauchy'; choose one of laplace, gaussian"),
         (["--epsilon", "1,nan"], "every budget must be above 0"),
         (["--constants", "FILE", "--epsilon", "1,2,3"], "3 epsilons for 10 devices"),
         (["--constants", "FILE", "--convexity", "9"], "lambda is never below mu"),

@@ -59,7 +59,7 @@ VALUES = {
     "dropout-model": "bernoulli", "epsilon": "3", "estimate-steps": "3", "exact-dropouts": "",
     "failure": "1e-7", "first-stage": "25", "first-stages": "3", "floor": "3", "for": "upload",
     "format": "markdown", "fraction": "0.5", "gamma": "0.2", "gradient-norm": "9",
-    "helper-mbps": "3", "helpers": "3", "heterogeneity": "0.1", "honest": "3", "html": "page.html",
+    "helper-mbps": "3", "helpers": "3", "heterogeneity": "0.1", "honest": "3",
     "integer-sigma": "30", "job-name": "mine", "json": "", "kind": "scaling",
     "label": "secagg=Masks", "latency-ms": "30", "launcher": "srun", "lead": "60",
     "learning-rate": "0.3", "lipschitz": "1.5", "log-x": "", "max-exposed": "1",

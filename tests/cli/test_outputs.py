@@ -34,9 +34,7 @@ WRITES = {
     "bench --keep-transcript": ("x.npz", "bench", "secagg", *SMALL, "--insecure-seed", 1),
     "train --output": ("x.h5", "train", "fedavg", "--devices", 2, "--rounds", 1),
     "sweep --output": ("x", "sweep", "plan.toml"),
-    "new-protocol --output": ("x", "new-protocol", "a_sum"),
     "merge --output": ("x", "merge", "good.h5"),
-    "report --html": ("x.html", "report", "good.h5"),
     "report --trace": ("x.json", "report", "good.h5"),
     "advise --plot": ("x.svg", "advise", "--calibration", "known.json"),
     "plot --output": ("x.png", "plot", "good.h5", "--kind", "phases"),
@@ -44,10 +42,9 @@ WRITES = {
     "optimize fedsgd-dpc --save-constants": ("x.json", "optimize", "fedsgd-dpc", *CONSTANTS),
     "optimize fedsgd-dpc --plot": ("x.svg", "optimize", "fedsgd-dpc", *CONSTANTS),
     "privacy exposure --plot": ("x.pdf", "privacy", "exposure", "sparse", "--simulated", 10),
-    "submit pack --output": (
-        *("x.zip", "submit", "pack", "good.h5"),
-        *("--class", "small", "--job", "plan.toml"),
-    ),
+    "reproduce --output": ("x", "reproduce", "sparse-secagg/table-1"),
+    "reproduce --plot": ("x.svg", "reproduce", "sparse-secagg/figure-2"),
+    "reproduce --document": ("x.md", "reproduce"),
     "data fetch --data-dir": ("x", "data", "fetch", "mnist", "--base-url", "http://localhost:9"),
 }
 # What is only read, or read and then continued in a form of its own.
@@ -55,8 +52,7 @@ READS = {
     *("bench --resume", "bench --updates", "train --resume", "train --data-dir"),
     *("predict --calibration", "advise --calibration", "optimize fedsgd-dpc --constants"),
     *("report --calibration", "plot --calibration"),
-    *("optimize fedsgd-dpc --data-dir", "doctor --results"),
-    "submit pack --job",
+    *("optimize fedsgd-dpc --data-dir", "reproduce --data-dir", "doctor --results"),
 }
 # What goes into job scripts, for other machines.
 TEXTS = {
@@ -64,12 +60,14 @@ TEXTS = {
     for command in ("render", "submit")
     for option in ("activate", "directive", "output", "results")
 }
-FOLDERS = (
-    *("sweep --output", "merge --output", "data fetch --data-dir"),
-    "new-protocol --output",
-)
+FOLDERS = ("sweep --output", "merge --output", "reproduce --output", "data fetch --data-dir")
 # What takes the place of an older one, and is quickly made.
-REPLACED = [one for one in WRITES if one.startswith(("report", "plot", "optimize", "privacy"))]
+REPLACED = [
+    one
+    for one in WRITES
+    if one.startswith(("report", "plot", "optimize", "privacy", "reproduce --document"))
+    # Who is first is found out for hundreds of settings.
+]
 
 
 def path_options(command, name):
@@ -143,7 +141,7 @@ def test_every_option_that_takes_a_path_is_known_here():
 )
 @pytest.mark.parametrize("option", WRITES)
 def test_what_is_there_stays_and_nothing_is_begun(option, what, folder):
-    if option.startswith("train"):
+    if option.startswith(("train", "reproduce")):
         pytest.importorskip("torch")
     if option in FOLDERS and what == "a folder":
         pytest.skip("files can be put into it")
@@ -169,15 +167,14 @@ def test_an_older_one_of_its_kind_is_replaced_and_folders_are_made(option, folde
 
 
 def test_a_file_that_a_link_leads_to_is_replaced_and_not_the_link(folder):
-    pytest.importorskip("matplotlib")
-    Path("page.html").symlink_to("real/page.html")
+    Path("trace.json").symlink_to("real/trace.json")
     Path("real").mkdir()
-    hpcfl("report", "good.h5", "--html", "real/page.html")
-    before = Path("real/page.html").stat().st_ino
+    hpcfl("report", "good.h5", "--trace", "real/trace.json")
+    before = Path("real/trace.json").stat().st_ino
 
-    assert "(replaced)" in hpcfl("report", "good.h5", "--html", "page.html").stdout
-    assert Path("page.html").is_symlink()
-    assert Path("real/page.html").stat().st_ino != before
+    assert "(replaced)" in hpcfl("report", "good.h5", "--trace", "trace.json").stdout
+    assert Path("trace.json").is_symlink()
+    assert Path("real/trace.json").stat().st_ino != before
 
 
 def test_constants_that_were_written_are_read_again(folder):
@@ -291,7 +288,6 @@ def test_files_are_written_nowhere_else():
             *("bench", "secagg", *SMALL, "--insecure-seed", 1),
             *("--keep-transcript", "x.npz", "--save-aggregate", "linked/x.npz"),
         ),
-        ("report", "good.h5", "--html", "x", "--trace", "x"),
         (
             *("optimize", "fedsgd-dpc", *CONSTANTS),
             *("--save-constants", "x.svg", "--plot", "x.svg"),

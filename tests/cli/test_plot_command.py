@@ -178,7 +178,7 @@ def test_nothing_to_draw_is_an_error(results, tmp_path):
         ("trained.h5", "accuracy --style box", "chosen by --spread"),
         ("trained.h5", "accuracy --label fedavg", "give NAME=TEXT"),
         ("trained.h5", "accuracy --where devices=6", "no run has devices=6: there are 5"),
-        ("trained.h5", "nonsense", "--kind is 'nonsense'; choose one of partition, accuracy"),
+        ("trained.h5", "nonsense", "'--kind': 'nonsense' is not one of 'partition', 'accuracy'"),
         ("nothing.h5", "accuracy", "there is no file or folder"),
     ],
 )

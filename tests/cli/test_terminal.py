@@ -65,7 +65,7 @@ def test_one_rank_alone_answers(arguments, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nonsense"], "No such command 'nonsense'"),
+        (["nonsense"], "there is no command 'nonsense'; choose one of bench, sweep"),
         (["attack", "nonsense"], "No such command 'nonsense'"),
         (["bench"], "no protocol is given"),
         (["bench", "sparse", "--devices", "3,x"], "--devices is '3,x'; it must be whole numbers"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -10,12 +11,12 @@ import numpy as np
 import pytest
 from launcher import MPIRUN, assert_refused, finish, hpcfl, mpirun, needs_mpirun, start
 
-from hpcfl import scaffold
 from hpcfl.results import load
 from hpcfl.results.reader import find
 from hpcfl.system.interruption import LEFT_STATUS
 
 pytestmark = needs_mpirun
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -36,24 +37,24 @@ def cut(path, rounds):
         file["rounds/finished"][rounds:] = False
 
 
-def test_a_new_protocol_is_measured_and_trained_by_under_mpirun(folder):
-    scaffold.write("my_sum", folder)
+def test_the_protocol_of_the_examples_is_measured_and_trained_by_under_mpirun(folder):
+    shutil.copy(ROOT / "examples/own_protocol.py", folder)
     small = ("--dim", 60, "--rounds", 2, "--warmup", 0)
-    done(mpirun(4, "hpcfl", "bench", "my_sum:MySum", *small, "--output", "run.h5"))
+    done(mpirun(4, "hpcfl", "bench", "own_protocol:SignSum", *small, "--output", "run.h5"))
     run = load("run.h5")
 
     assert (run.devices, bool(run.validated.all())) == (3, True)
     cut("run.h5", 1)
-    done(mpirun(3, "hpcfl", "bench", "my_sum:MySum", "--resume", "run.h5"))
+    done(mpirun(3, "hpcfl", "bench", "own_protocol:SignSum", "--resume", "run.h5"))
     assert load("run.h5").rounds == 2
     pytest.importorskip("torch")
-    train = ("train", "fedavg", "--aggregate", "my_sum:MySum", "--devices", 4, "--rounds", 1)
-    done(mpirun(3, "hpcfl", *train, "--output", "train.h5"))
+    train = ("fedavg", "--aggregate", "own_protocol:SignSum", "--devices", 4, "--rounds", 1)
+    done(mpirun(3, "hpcfl", "train", *train, "--output", "train.h5"))
     assert load("train.h5").validated.all()
 
 
 def test_the_patterns_of_the_page_are_played_and_trained_by_under_mpirun(folder):
-    page = (Path(__file__).parents[2] / "docs/own-protocol.md").read_text()
+    page = (ROOT / "docs/own-protocol.md").read_text()
     code = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (folder / "patterns.py").write_text("\n\n".join(code))
     names = ("Attended", "Blocks", "Shared", "Dithered", "Approved", "Asking", "Summed", "Counted")

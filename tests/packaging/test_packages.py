@@ -205,8 +205,8 @@ def test_the_wheel_alone_has_what_the_commands_need(installed):
     assert told.count("HPCFL valid: true\n") == 1
     assert "sparse" in hpcfl(installed, "report", "mpi.h5")
     assert "8 pending" in hpcfl(installed, "sweep", "table-1", "--dry-run")
-    hpcfl(installed, "new-protocol", "my_sum")
-    told = hpcfl(installed, "bench", "my_sum:MySum", "--devices", 5, "--dim", 100)
+    shutil.copy(ROOT / "examples" / "own_protocol.py", folder)
+    told = hpcfl(installed, "bench", "own_protocol:SignSum", "--devices", 5, "--dim", 100)
     assert "\nHPCFL valid: true\n" in told
     assert "problem" not in hpcfl(installed, "doctor")
     for kind in KINDS:

@@ -123,8 +123,8 @@ def test_a_report_is_printed_in_every_form(pair):
 def test_two_forms_at_once_are_refused(pair):
     for options, sentence in (
         (["--json", "--format", "csv"], "do not go together"),
-        (["--html", "a.html", "--json"], "leave --format and --json out"),
-        (["--html", "a.html", "--format", "csv"], "leave --format and --json out"),
+        (["--trace", "a.json", "--json"], "leave --format and --json out"),
+        (["--trace", "a.json", "--format", "csv"], "leave --format and --json out"),
     ):
         result = report(*pair, *options)
         assert isinstance(result.exception, UsageError)

@@ -86,10 +86,10 @@ def test_runs_of_one_process_have_no_ranks_to_compare(threads):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--speed-up", "sideways"), "--speed-up is 'sideways'"),
+        (("--speed-up", "sideways"), "'sideways' is not one of 'ranks', 'nodes'"),
         (("--speed-up", "threads", "--columns", "protocol"), "--columns has no meaning"),
         (("--speed-up", "threads", "--uplink-mbps", "3"), "--uplink-mbps has no meaning"),
-        (("--speed-up", "threads", "--html", "x.html"), "have no meaning for --speed-up"),
+        (("--speed-up", "threads", "--trace", "x.json"), "have no meaning for --speed-up"),
         (("--continue-to", "9"), "--continue-to is for --speed-up ranks|nodes"),
         (("--speed-up", "ranks", "--network-us", "9"), "is for --continue-to: give that too"),
         (("--speed-up", "ranks", "--continue-to", "0"), "--continue-to is 0"),

@@ -1,1 +1,0 @@
-"""The page of a report: tables and figures of results files in one HTML file."""

@@ -1,1 +1,0 @@
-"""Submissions: results in one archive that others can check and compare."""
