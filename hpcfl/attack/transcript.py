@@ -161,14 +161,14 @@ def load(path: Path, protocol: str | None = None) -> Transcript:
 
 
 def _read(file: Mapping[str, NDArray[Any]], protocol: str | None) -> Transcript:
-    header = files.parse_json(file["header"].tobytes())
+    header = json.loads(file["header"].tobytes())
     weights = file["weights"]
     _require(weights.dtype == np.float64, "its weights are not numbers")
     return Transcript(
         kind=attackable(find_named(header["protocol"], protocol)),
         parameters=Parameters(**header["parameters"], weights=weights if weights.size else None),
         config=dict(header["config"]),
-        round_index=files.integer(header, "round"),
+        round_index=header["round"],
         nonce=bytes.fromhex(header["nonce"]),
         survived=file["survived"],
         dropped=file["dropped"],

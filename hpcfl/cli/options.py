@@ -14,7 +14,6 @@ import click
 from hpcfl.cli import completing
 from hpcfl.errors import nearest, no_such
 from hpcfl.options.definition import Option, OptionGroup, Section, options_of
-from hpcfl.system import outputs
 from hpcfl.system.outputs import Kind
 
 if TYPE_CHECKING:
@@ -159,16 +158,9 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a command line; an option by an earlier name is refused with its name of today."""
         try:
-            rest = super().parse_args(ctx, args)
+            return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise no_such_option(ctx, error.option_name, error.possibilities or ()) from None
-        if not ctx.resilient_parsing:
-            outputs.check_apart(
-                (Path(ctx.params[one.name]), one.type.kind)
-                for one in self.params
-                if isinstance(one.type, Output) and one.name and ctx.params.get(one.name)
-            )
-        return rest
 
 
 class Group(click.Group):

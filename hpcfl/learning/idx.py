@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from hpcfl.learning.base import Dataset, Labels, damaged, folder_of, missing, scale
 from hpcfl.options.names import DATASETS
-from hpcfl.system import files
 
 IMAGES_MAGIC = 2051  # unsigned bytes in three dimensions
 LABELS_MAGIC = 2049  # unsigned bytes in one
@@ -77,7 +76,7 @@ def _find(data_dir: Path, stem: str) -> Path:
 def _read(path: Path, magic: int, item: tuple[int, ...], data_dir: Path) -> NDArray[np.uint8]:
     """Return the values of an IDX file, uint8 of shape (n, *item)."""
     try:
-        with files.opened(path) as raw:
+        with path.open("rb") as raw:
             packed = path.suffix == ".gz"
             file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
             return _parse(file, magic, item)

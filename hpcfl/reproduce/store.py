@@ -11,7 +11,7 @@ from typing import Any
 from hpcfl.errors import HpcflError
 from hpcfl.report.jsontext import finite
 from hpcfl.reproduce.artefact import MORE, SCALES, Artefact, Line, Panel, Result, Setting, key
-from hpcfl.system import files, outputs
+from hpcfl.system import outputs
 
 
 class Store:
@@ -27,7 +27,7 @@ class Store:
         if not self.path.exists():
             return
         try:
-            for entry in files.parse_json(files.text(self.path))["results"]:
+            for entry in json.loads(self.path.read_text("utf-8"))["results"]:
                 if not (isinstance(entry["setting"], dict) and isinstance(entry["found"], dict)):
                     raise ValueError("a result is not a setting and what was found for it")
                 self._entries[key(entry["setting"])] = entry

@@ -71,7 +71,7 @@ def digest(source: Path | bytes) -> Member:
     """Return size and digest of a file, or of what will be one."""
     if isinstance(source, bytes):
         return Member(len(source), hashlib.sha256(source).hexdigest())
-    with files.opened(source) as file:
+    with source.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         return Member(file.tell(), found)
 
@@ -151,7 +151,7 @@ def _check_end(path: Path, size: int) -> None:
         raise ValueError(f"its {size} bytes exceed the limit of {LARGEST} bytes")
     if size < _END.size:
         raise ValueError("it is not a ZIP archive")
-    with files.opened(path) as file:
+    with path.open("rb") as file:
         file.seek(max(0, size - _END.size - _LOCATOR_BYTES))
         tail = file.read()
     signature, *_, count, list_bytes, list_at, comment = _END.unpack(tail[-_END.size :])

@@ -65,7 +65,7 @@ def read(content: bytes) -> dict[str, Any]:
 
     Raises ValueError if it is none, or is of another version.
     """
-    document = files.parse_json(content)
+    document = json.loads(content)
     if not isinstance(document, dict):
         raise ValueError("it is not a JSON object")
     named = document.get("format")

@@ -36,7 +36,7 @@ def pack(paths: Sequence[Path], asked: SubmissionClass, job: Path, output: Path)
     HpcflError if one of these cannot be read, or the submission cannot be written.
     """
     try:
-        script = files.text(job, archive.LARGEST_JOB).encode()
+        script = job.read_bytes()
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{job} cannot be read as a job script ({files.brief(error)}): give the text file "

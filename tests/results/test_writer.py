@@ -172,7 +172,7 @@ def test_sigkill_between_the_flushes_of_a_round(tmp_path, flush, before, finishe
 
 
 def test_sigkill_during_creation_leaves_no_file_that_looks_like_results(tmp_path):
-    killed(tmp_path / "run.h5", 5, 5, "os.link = killing(os.link, 1, True)")
+    killed(tmp_path / "run.h5", 5, 5, "os.replace = killing(os.replace, 1, True)")
 
     assert list(tmp_path.glob("*.h5")) == []
 
@@ -182,10 +182,9 @@ def test_sigkill_during_creation_leaves_no_file_that_looks_like_results(tmp_path
     [
         ("h5py.AttributeManager.modify", 1, False),
         ("h5py.AttributeManager.modify", 2, False),
-        ("h5py.Dataset.resize", 1, False),
-        ("h5py.Dataset.resize", 5, False),
-        ("os.replace", 1, True),
-        ("os.replace", 1, False),
+        ("h5py.Group.create_group", 4, False),
+        ("os.replace", 2, True),
+        ("os.replace", 2, False),
     ],
 )
 def test_sigkill_while_the_file_is_closed_and_cut(tmp_path, function, call, before):
@@ -236,7 +235,7 @@ def test_a_full_disk_at_the_end_only_prevents_the_cutting(tmp_path, monkeypatch)
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shutil.copyfile", full)
+    monkeypatch.setattr("hpcfl.results.writer._copy", full)
     path = write_run(tmp_path / "run.h5", [random_record(1)], rounds=5, status="failed")
 
     assert_holds(load(path), [random_record(1)])
@@ -423,8 +422,8 @@ def test_a_run_of_very_many_rounds_begins_with_a_small_file(tmp_path):
     assert load(writer.path).rounds == 3
 
 
-# A new file is given its name by a link; each replacement after that is a copy with more space.
-@pytest.mark.parametrize(("call", "finished"), [(1, 1), (2, 2), (3, 4), (4, 8)])
+# A new file takes its name first; each replacement after that is a copy with more space.
+@pytest.mark.parametrize(("call", "finished"), [(2, 1), (3, 2), (4, 4), (5, 8)])
 @pytest.mark.parametrize("before", [True, False])
 def test_sigkill_while_the_file_grows(tmp_path, call, finished, before):
     prepare = f"{SMALL}os.replace = killing(os.replace, {call}, {before})"
