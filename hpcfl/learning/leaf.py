@@ -15,7 +15,6 @@ import numpy as np
 
 from hpcfl.learning.base import Dataset, Inputs, Labels, damaged, missing
 from hpcfl.options.names import DATASETS
-from hpcfl.system import files
 
 # Ten digits, 26 capital and 26 small letters.
 CLASSES, IMAGE = DATASETS["femnist"].classes, DATASETS["femnist"].shape
@@ -61,7 +60,7 @@ def _read_part(data_dir: Path, part: str) -> tuple[Inputs, Labels, Labels]:
                 labels.append(classes)
                 writers.append(np.full(len(classes), number, np.int64))
         except KeyError as error:
-            found = f"has no {files.shorten(error.args[0])}, which LEAF's files have"
+            found = f"has no {error.args[0]!r}, which LEAF's files have"
             raise damaged(path, found, "femnist", data_dir) from None
         except (OSError, ValueError, TypeError, OverflowError, MemoryError) as error:
             found = f"is not a file of LEAF's FEMNIST ({error})"
@@ -86,9 +85,9 @@ def _parse(path: Path) -> list[tuple[str, Inputs, Labels]]:
     parsed = []
     for user, count in zip(users, counts, strict=True):
         if count:
-            parsed.append((user, *_parse_writer(files.shorten(user), count, data[user])))
+            parsed.append((user, *_parse_writer(repr(user), count, data[user])))
         elif user in data and data[user]["y"]:
-            raise ValueError(f"writer {files.shorten(user)} has samples, and num_samples has none")
+            raise ValueError(f"writer {user!r} has samples, and num_samples has none")
     return parsed
 
 

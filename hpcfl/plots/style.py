@@ -278,8 +278,6 @@ def lacking_training(run: Run, names: Sequence[str]) -> str | None:
     for name in names:
         if name not in run.training:
             return f"does not record {name}"
-        if run.training[name].shape != (run.rounds,):
-            return f"is damaged: its {name} has the shape {run.training[name].shape}"
     return None if run.validated.any() else "has no finished round"
 
 

@@ -41,7 +41,7 @@ class FileUpdates(Updates):
         try:
             found = _arrays(path)
             if "updates" not in found:
-                raise ValueError(f"it has no array 'updates', only {files.shorten([*found])}")
+                raise ValueError(f"it has no array 'updates', only {[*found]!r}")
             self._rows = found["updates"]
             weights = found.get("weights")
             shape, kind = self._rows.shape, self._rows.dtype.kind

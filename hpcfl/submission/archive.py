@@ -169,7 +169,7 @@ def _check_members(archive: ZipFile, members: list[ZipInfo], size: int) -> None:
     names = [member.filename for member in members]
     place = 0
     for member in members:
-        name = files.shorten(member.filename)
+        name = repr(member.filename)
         if not _ALLOWED.fullmatch(member.filename):
             raise ValueError(f"it has {name}, which is no file of a submission")
         if names.count(member.filename) > 1:

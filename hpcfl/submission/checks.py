@@ -17,7 +17,7 @@ from hpcfl.results.schema import PLACEMENT
 from hpcfl.results.summary import warnings
 from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.submission.classes import SubmissionClass
-from hpcfl.system import disturbances, files
+from hpcfl.system import disturbances
 
 # A line names at most so many problems of one kind.
 _NAMED = 3
@@ -207,7 +207,7 @@ def _of_run(run: Run) -> Iterator[Label]:
     if _upload_phase(run) is None:
         yield Label(
             "own protocol",
-            f"{files.shorten(run.protocol)} does not come with hpcfl: what it promises, and the "
+            f"{run.protocol!r} does not come with hpcfl: what it promises, and the "
             "phase before which devices drop out, are not known here",
         )
 

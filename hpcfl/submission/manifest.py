@@ -15,7 +15,6 @@ from hpcfl.results.reader import Run
 from hpcfl.results.schema import SCHEMA
 from hpcfl.submission.archive import Member
 from hpcfl.submission.classes import SubmissionClass, fingerprint
-from hpcfl.system import files
 
 FORMAT = "hpcfl-submission/1"
 FILES = "files"
@@ -73,7 +72,7 @@ def read(content: bytes) -> dict[str, Any]:
         raise ValueError("it is not of a submission of hpcfl")
     if named != FORMAT:
         raise ValueError(
-            f"its format is {files.shorten(named)}, and this version of hpcfl reads {FORMAT}: use "
+            f"its format is {named!r}, and this version of hpcfl reads {FORMAT}: use "
             "the version of hpcfl that made it"
         )
     if not isinstance(document.get("class"), str) or not _are_members(document.get(FILES)):
@@ -105,7 +104,7 @@ def file_problems(document: Mapping[str, Any], members: Mapping[str, Member]) ->
 def other_problems(document: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
     """Return in what else a manifest differs from the one that the results give."""
     return [
-        f"its {files.shorten(name)} is not what the results say"
+        f"its {name!r} is not what the results say"
         for name in {**expected, **document}
         if document.get(name) != expected.get(name)
     ]

@@ -120,7 +120,7 @@ def _judge(
 def _class_of(document: dict[str, Any]) -> SubmissionClass:
     name = document["class"]
     if name not in CLASSES:
-        raise ValueError(f"there is no class {files.shorten(name)}")
+        raise ValueError(f"there is no class {name!r}")
     return CLASSES[name]
 
 

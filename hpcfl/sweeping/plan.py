@@ -59,9 +59,7 @@ def combine(content: Mapping[str, Any], source: str, ranks: int = 1) -> list[Set
     """
     unknown = sorted(content.keys() - {"fixed", "grid"})
     if unknown:
-        raise UsageError(
-            f"{source}: {files.shorten(unknown[0])} is neither [fixed] nor [grid], put it into one"
-        )
+        raise UsageError(f"{source}: {unknown[0]!r} is neither [fixed] nor [grid], put it into one")
     fixed = _table(content.get("fixed", {}), f"{source}: [fixed]")
     grids = content.get("grid", {})
     several = isinstance(grids, list)
@@ -149,14 +147,12 @@ def _choices(
     choices: dict[str, list[str]] = {}
     for where, table in ((fixed_place, fixed), (place, grid)):
         for key, value in table.items():
-            spot = f"{where}, {key if key.isprintable() and len(key) < 60 else files.shorten(key)}"
+            spot = f"{where}, {key}"
             if key != _REPEATS:
                 choices[key] = _values(command, key, value, spot, several=table is grid)
                 continue
             if type(value) is not int or value < 1:
-                raise UsageError(
-                    f"{spot}: {files.shorten(value)} is not a number of repeats, give 1 or more"
-                )
+                raise UsageError(f"{spot}: {value!r} is not a number of repeats, give 1 or more")
             repeats = value
     if "devices" in choices and _PER_RANK in choices:
         raise UsageError(
@@ -205,7 +201,7 @@ def _typed(command: Command, key: str, value: str) -> str:
 def _text(command: Command, key: str, value: Any, spot: str) -> str:
     flag = key in command.keys and command.keys[key].type is bool
     if isinstance(value, bool) is not flag or not isinstance(value, int | float | str):
-        raise UsageError(f"{spot}: {files.shorten(value)} is neither a number nor text")
+        raise UsageError(f"{spot}: {value!r} is neither a number nor text")
     return str(value)
 
 

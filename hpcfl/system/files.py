@@ -32,16 +32,8 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(f"it is not a .npz file, or a damaged one ({brief(error)})") from None
 
 
-def shorten(value: object) -> str:
-    """Return a value as Python writes it, cut to what an error message can hold."""
-    return _cut(repr(value))
-
-
 def brief(error: Exception) -> str:
     """Return an error's words on one line, cut to what an error message can hold."""
-    return _cut(" ".join(str(error).split()) or type(error).__name__)
-
-
-def _cut(written: str) -> str:
+    written = " ".join(str(error).split()) or type(error).__name__
     half = _LONGEST_WORD // 2
     return written if len(written) <= _LONGEST_WORD else f"{written[:half]}...{written[-half:]}"

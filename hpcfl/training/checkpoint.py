@@ -164,7 +164,7 @@ def load(path: Path, config: Mapping[str, Any], free: Collection[str] = ()) -> C
     if successor:
         raise UsageError(
             f"{path} is superseded: a private run that went on from it has written "
-            f"{_word(successor)}, which knows what was played since; resume from that"
+            f"{successor}, which knows what was played since; resume from that"
         )
     wanted = json.loads(_bound(config))
     unsaid = stored.keys() & options_of(TrainOptions) - wanted.keys()
@@ -173,7 +173,7 @@ def load(path: Path, config: Mapping[str, Any], free: Collection[str] = ()) -> C
     if other:
         name = other[0]
         raise UsageError(
-            f"{path} is of a run with {name} {_word(stored.get(name))}, not {wanted.get(name)}: "
+            f"{path} is of a run with {name} {stored.get(name)}, not {wanted.get(name)}: "
             "leave it out, or give the same"
         )
     return checkpoint
@@ -203,10 +203,6 @@ def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
 
 def _object(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, Any]:
     return dict(json.loads(arrays[name].tobytes()))
-
-
-def _word(value: object) -> str:
-    return value if isinstance(value, str) and len(value) < 100 else files.shorten(value)
 
 
 def _bound(config: Mapping[str, Any]) -> str:
