@@ -97,8 +97,6 @@ class ResultsWriter:
         helpers: int = 0,
         committee: bool = False,
     ) -> None:
-        if rounds < 1 or devices < 1 or not phases:
-            raise ValueError("a results file needs at least one round, device and phase")
         self.path = Path(path)
         self.run_id = uuid.uuid4().hex
         self.written = 0
@@ -279,35 +277,19 @@ class ResultsWriter:
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
 
-        `training` has a value, or an array of shape (N,), for each name given at the start. Other
-        names and shapes than planned are a ValueError; HpcflError says that the file system refuses
-        the data, or that the file is no longer there.
+        `training` has a value, or an array of shape (N,), for each name given at the start.
+        HpcflError says that the file system refuses the data, or that the file is no longer there.
         """
-        if not self._file:
-            raise ValueError("the results file is closed")
-        if self.written == self._rounds:
-            raise ValueError(f"all {self._rounds} planned rounds are written")
-        learned = dict(training or {})
-        if learned.keys() != self._training.keys():
-            raise ValueError(f"{sorted(self._training)} were planned, not {sorted(learned)}")
         values = {name: np.asarray(getattr(record, name)) for name in self._datasets}
         for dataset in schema.RANK_TIMES:
             if dataset.name in values:
                 shape = self._datasets[dataset.name].shape[1:]
                 values[dataset.name] = _of_ranks(values[dataset.name], shape)
-        values |= {name: np.asarray(value) for name, value in learned.items()}
-        datasets = self._datasets | self._training
-        for name, dataset in datasets.items():
-            # h5py would broadcast a smaller array without a word.
-            if values[name].shape != dataset.shape[1:]:
-                raise ValueError(
-                    f"{name} has the shape {values[name].shape}, not {dataset.shape[1:]}"
-                )
+        values |= {name: np.asarray(value) for name, value in (training or {}).items()}
         if self.written == self._allocated:
             self._grow()
-            datasets = self._datasets | self._training
         try:
-            for name, dataset in datasets.items():
+            for name, dataset in (self._datasets | self._training).items():
                 dataset[self.written] = values[name]
             # Two flushes: the mark must not reach the file before what it vouches for.
             self._file.flush()
@@ -333,22 +315,13 @@ class ResultsWriter:
     def record_end(self, values: Mapping[str, Any]) -> None:
         """Write what of the environment is found out when the run ends.
 
-        Numbers, arrays of them of the size that was planned, and text of at most 16 bytes. Other
-        names than those of `at_end`, other sizes and longer texts are a ValueError; HpcflError says
-        that the file system refuses the data.
+        By the names of `at_end`: numbers, arrays of them of the size that was planned, and text of
+        at most 16 bytes. HpcflError says that the file system refuses the data.
         """
-        if not self._file:
-            raise ValueError("the results file is closed")
-        if values.keys() != self._at_end.keys():
-            raise ValueError(f"{sorted(self._at_end)} were planned, not {sorted(values)}")
-        fixed = {name: _fixed(value) for name, value in values.items()}
-        for name, value in fixed.items():
-            if value.shape != _fixed(self._at_end[name]).shape:
-                raise ValueError(f"{name} has the shape {value.shape}, which was not planned")
         try:
-            for name, value in fixed.items():
+            for name, value in values.items():
                 group = schema.ENVIRONMENT if name in schema.OF_THE_RUN else self._launch
-                self._file[group].attrs.modify(name, value)
+                self._file[group].attrs.modify(name, _fixed(value))
         except (OSError, RuntimeError) as error:
             raise HpcflError(f"cannot finish {self.path} ({hdf5.reason(error)})") from error
 
@@ -357,8 +330,6 @@ class ResultsWriter:
 
         A second call does nothing. HpcflError says that the file system refuses the data.
         """
-        if status not in schema.STATUSES[1:]:
-            raise ValueError(f"a run ends complete or failed or interrupted, not {status!r}")
         if not self._file:
             return
         try:
@@ -594,11 +565,9 @@ def _fill_attributes(target: Any, values: Mapping[str, Any]) -> None:
 
 def _fixed(value: float | str | NDArray[np.float64]) -> NDArray[Any]:
     """Return a value of a type of fixed length, which is overwritten in place."""
-    if not isinstance(value, str):
-        return np.asarray(value, np.float64)
-    if len(value.encode()) > np.dtype(schema.WORD_TYPE).itemsize:
-        raise ValueError(f"{value!r} is longer than {schema.WORD_TYPE[1:]} bytes")
-    return np.array(value.encode(), schema.WORD_TYPE)
+    if isinstance(value, str):
+        return np.array(value.encode(), schema.WORD_TYPE)
+    return np.asarray(value, np.float64)
 
 
 def _now() -> str:
