@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from hpcfl.results import attributes, schema
@@ -87,19 +85,8 @@ def _datasets(datasets: tuple[StoredDataset, ...]) -> str:
             code(one.name),
             f"{np.dtype(one.dtype).name} ({', '.join(['R', *(_AXES[axis] for axis in one.axes)])})",
             "" if one.unit == "1" else one.unit,
-            _range(one),
             words(one.about),
         )
         for one in datasets
     ]
-    return table(("dataset", "type, shape", "unit", "range", "what it is"), rows)
-
-
-def _range(one: StoredDataset) -> str:
-    """Return the range of values, as far as it has an end."""
-    if one.limits is None:
-        return ""
-    low, high = one.limits
-    ends = f"at least {low:g}" if math.isinf(high) else f"{low:g} to {high:.3g}"
-    unknown = one.unknown is not None and math.isnan(one.unknown)
-    return f"{ends}, or NaN" if unknown else ends
+    return table(("dataset", "type, shape", "unit", "what it is"), rows)

@@ -78,9 +78,7 @@ def _check_declared(name: str, found: type[Any], kind: type[Any], what: str) -> 
             continue
         # A property, or whatever else a class works out, is seen only in its objects.
         if type(own) is not type(default) and not hasattr(type(own), "__get__"):
-            from hpcfl.system import files
-
             raise UsageError(
-                f"the {what} {name!r} has {attribute} = {files.shorten(own)}; it must be of the "
+                f"the {what} {name!r} has {attribute} = {own!r}; it must be of the "
                 f"type {type(default).__name__}"
             )

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import click
 
 from hpcfl.options.definition import Option, OptionGroup, Section, options_of
-from hpcfl.system import outputs
 from hpcfl.system.outputs import Kind
 
 Function = Callable[..., Any]
@@ -96,17 +95,6 @@ class Command(click.Command):
             if heading in sections:
                 with formatter.section(heading):
                     formatter.write_dl(sections[heading])
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read a command line, and refuse outputs in each other's place."""
-        rest = super().parse_args(ctx, args)
-        if not ctx.resilient_parsing:
-            outputs.check_apart(
-                (Path(ctx.params[one.name]), one.type.kind)
-                for one in self.params
-                if isinstance(one.type, Output) and one.name and ctx.params.get(one.name)
-            )
-        return rest
 
 
 class Group(click.Group):

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.learning.base import Dataset, Inputs, Labels, damaged, missing
-from hpcfl.system import files
 
 # In the order of the file; True for a number, False for a category. fnlwgt, the number of people
 # that the census takes the person to stand for, is kept as a number like the others.
@@ -36,11 +35,6 @@ COLUMNS = {
 LABELS = ("<=50K", ">50K")
 TRAIN_ROWS = 32_561
 TEST_ROWS = 16_281
-
-# The published files have 4 MB, and categories of up to 26 letters, 42 of them in a column.
-LARGEST_FILE = 2**24
-LONGEST_CATEGORY = 64
-MOST_CATEGORIES = 100
 
 Column = NDArray[Any]  # float64 or text, shape (n,)
 
@@ -87,7 +81,7 @@ def _read_rows(data_dir: Path, name: str, expected: int) -> tuple[dict[str, Colu
     path = data_dir / "adult" / name
     rows: list[list[str]] = []
     try:
-        text = files.contents(path, LARGEST_FILE).decode("ascii")
+        text = path.read_text("ascii")
         for number, line in enumerate(text.splitlines(), 1):
             if not line.strip() or line.startswith("|"):
                 continue  # the empty line at the end, and the first of adult.test
@@ -102,10 +96,6 @@ def _read_rows(data_dir: Path, name: str, expected: int) -> tuple[dict[str, Colu
         found = f"has {len(rows)} of the {expected} rows of the published file"
         raise damaged(path, found, "adult", data_dir)
     *attributes, labels = zip(*rows, strict=True)
-    for (column, numeric), values in zip(COLUMNS.items(), attributes, strict=True):
-        if not numeric and len(set(values)) > MOST_CATEGORIES:
-            found = f"has more than {MOST_CATEGORIES} categories of {column}"
-            raise damaged(path, found, "adult", data_dir)
     columns: dict[str, Column] = {
         column: np.array(values, np.float64 if numeric else np.str_)
         for (column, numeric), values in zip(COLUMNS.items(), attributes, strict=True)
@@ -126,8 +116,8 @@ def _parse_row(line: str, number: int) -> list[str]:
     for (column, numeric), field in zip(COLUMNS.items(), fields, strict=False):
         if numeric and not (field.isdecimal() and len(field) < 10):
             raise ValueError(f"line {number} has no whole number as its {column}")
-        if not 0 < len(field) <= LONGEST_CATEGORY:
-            raise ValueError(f"line {number} has {len(field)} characters as its {column}")
+        if not field:
+            raise ValueError(f"line {number} has nothing as its {column}")
     return fields
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.system import files
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -93,7 +92,7 @@ def advice(name: str, data_dir: Path | str) -> str:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
-    with files.opened(path) as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

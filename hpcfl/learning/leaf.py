@@ -7,19 +7,17 @@ and ``user_data``, by name, with ``x``, a list of images of 784 numbers from 0 (
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hpcfl.learning.base import Dataset, Inputs, Labels, damaged, missing
 from hpcfl.options.names import DATASETS
-from hpcfl.system import files
 
 # Ten digits, 26 capital and 26 small letters.
 CLASSES, IMAGE = DATASETS["femnist"].classes, DATASETS["femnist"].shape
 PIXELS = 28 * 28
-LARGEST_FILE = 2**30  # bytes; LEAF's own, of 100 writers each, have about 2**27
 
 
 def read_femnist(data_dir: Path) -> Dataset:
@@ -61,7 +59,7 @@ def _read_part(data_dir: Path, part: str) -> tuple[Inputs, Labels, Labels]:
                 labels.append(classes)
                 writers.append(np.full(len(classes), number, np.int64))
         except KeyError as error:
-            found = f"has no {files.shorten(error.args[0])}, which LEAF's files have"
+            found = f"has no {error.args[0]!r}, which LEAF's files have"
             raise damaged(path, found, "femnist", data_dir) from None
         except (OSError, ValueError, TypeError, OverflowError, MemoryError) as error:
             found = f"is not a file of LEAF's FEMNIST ({error})"
@@ -73,41 +71,21 @@ def _read_part(data_dir: Path, part: str) -> tuple[Inputs, Labels, Labels]:
 
 def _parse(path: Path) -> list[tuple[str, Inputs, Labels]]:
     """Return name, images and labels of each writer of a file who has samples."""
-    content = files.parse_json(files.contents(path, LARGEST_FILE))
-    if not isinstance(content, dict):
-        raise ValueError("it is not a JSON object")
-    users, counts, data = content["users"], content["num_samples"], content["user_data"]
-    if not (isinstance(users, list) and isinstance(counts, list) and isinstance(data, dict)):
-        raise ValueError("its users, num_samples or user_data are something else")
-    if len(users) != len(counts) or len(set(users)) != len(users):
-        raise ValueError("its users and num_samples do not fit together")
-    if not all(type(count) is int and count >= 0 for count in counts):
-        raise ValueError("its num_samples are not whole numbers")
+    content = json.loads(path.read_bytes())
     parsed = []
-    for user, count in zip(users, counts, strict=True):
-        if count:
-            parsed.append((user, *_parse_writer(files.shorten(user), count, data[user])))
-        elif user in data and data[user]["y"]:
-            raise ValueError(f"writer {files.shorten(user)} has samples, and num_samples has none")
+    for user in content["users"]:
+        data = content["user_data"][user]
+        labels = np.asarray(data["y"], np.int64)
+        images = np.asarray(data["x"], np.float32)
+        if not labels.size:
+            continue
+        if images.shape != (len(labels), PIXELS):
+            raise ValueError(
+                f"writer {user!r} does not have {len(labels)} images of {PIXELS} pixels"
+            )
+        if labels.min() < 0 or labels.max() >= CLASSES:
+            raise ValueError(f"writer {user!r} has labels that are not 0 to {CLASSES - 1}")
+        if not ((images >= 0) & (images <= 1)).all():
+            raise ValueError(f"writer {user!r} has pixels that are not 0 to 1")
+        parsed.append((user, images.reshape(len(labels), *IMAGE), labels))
     return parsed
-
-
-def _parse_writer(name: str, count: int, data: dict[str, Any]) -> tuple[Inputs, Labels]:
-    rows, classes = data["x"], data["y"]
-    # Before NumPy sees them: it takes text for numbers, and makes all of them as long as one.
-    if not all(type(row) is list and {*map(type, row)} <= {int, float} for row in [*rows]):
-        raise ValueError(f"writer {name} has pixels that are not numbers")
-    if not (type(classes) is list and {*map(type, classes)} <= {int}):
-        raise ValueError(f"writer {name} has labels that are not whole numbers")
-    with np.errstate(over="ignore"):  # what overflows is not a pixel, which is found below
-        images = np.asarray(rows, np.float32)
-    labels = np.asarray(classes)
-    if labels.shape != (count,) or labels.dtype != np.int64:
-        raise ValueError(f"writer {name} does not have the {count} labels of num_samples")
-    if images.shape != (count, PIXELS):
-        raise ValueError(f"writer {name} does not have {count} images of {PIXELS} pixels")
-    if labels.min() < 0 or labels.max() >= CLASSES:
-        raise ValueError(f"writer {name} has labels that are not 0 to {CLASSES - 1}")
-    if not ((images >= 0) & (images <= 1)).all():
-        raise ValueError(f"writer {name} has pixels that are not 0 to 1")
-    return images.reshape(count, *IMAGE), labels

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UsageError
 from hpcfl.options.optimize import OptimizeOptions
-from hpcfl.system import files, outputs
+from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.queries import Constants
@@ -37,7 +37,7 @@ def asked(options: OptimizeOptions) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = files.parse_json(files.text(path))
+        found = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(
             f"cannot read {path} ({error.strerror or error}): give a file of constants"

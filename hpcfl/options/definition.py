@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from hpcfl.errors import UsageError, no_such
-from hpcfl.system import outputs
 from hpcfl.system.kernel import without_home
 from hpcfl.system.outputs import Kind
 
@@ -165,7 +164,6 @@ class OptionGroup:
     def __post_init__(self) -> None:
         for name, about in options_of(type(self)).items():
             about.check(getattr(self, name))
-        outputs.check_apart(written(self))
 
 
 Group = TypeVar("Group", bound=OptionGroup)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcfl.errors import MissingPackageError, UsageError
-from hpcfl.system import files, outputs
+from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +100,6 @@ def applied(name: str = "paper") -> Iterator[None]:
     elif name not in STYLES:
         try:
             # Only a file: matplotlib itself would also read addresses of pages.
-            files.opened(Path(name)).close()
             with _unlogged() as complaints:
                 own = rc_params_from_file(
                     Path(name).resolve(strict=True), use_default_template=False
@@ -279,8 +278,6 @@ def lacking_training(run: Run, names: Sequence[str]) -> str | None:
     for name in names:
         if name not in run.training:
             return f"does not record {name}"
-        if run.training[name].shape != (run.rounds,):
-            return f"is damaged: its {name} has the shape {run.training[name].shape}"
     return None if run.validated.any() else "has no finished round"
 
 

@@ -149,7 +149,7 @@ def machine(run: Run) -> dict[str, Any]:
 def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
     # The links of a lab (hpcfl netlab) are part of the machine.
     lab = [name for name in environment if name.startswith("netlab_")]
-    facts = {**environment, **_mapping(environment.get("host_facts"))}
+    facts = {**environment, **(environment.get("host_facts") or {})}
     known = {name: facts[name] for name in (*MACHINE, *sorted(lab)) if facts.get(name) is not None}
     # A build has a part of its commit, in its version.
     for name, part in (("hpcfl_version", _release), ("git_commit", _shortened)):
@@ -158,16 +158,12 @@ def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
     variables = facts.get("environment_variables")
     if isinstance(variables, list):
         known["environment_variables"] = variables
-    settings = mpisettings.steering(_mapping(environment.get("environment_variables")))
-    for file, parameters in _mapping(facts.get("mpi_parameters")).items():
-        found = mpisettings.steering(_mapping(parameters), mpisettings.MCA)
+    settings = mpisettings.steering(environment.get("environment_variables") or {})
+    for file, parameters in (facts.get("mpi_parameters") or {}).items():
+        found = mpisettings.steering(parameters, mpisettings.MCA)
         settings |= {f"{file}: {name}": value for name, value in found.items()}
     # Names from a file are printed, too.
     return known | {formats.words(name): value for name, value in settings.items()}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _release(version: str) -> str:

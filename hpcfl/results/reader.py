@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-import math
+import json
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,9 +21,9 @@ from hpcfl.options.definition import make, names, options_of, stated
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted, words
-from hpcfl.results import heaps, schema
+from hpcfl.results import schema
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.schema import SCHEMA, STATUSES, Metric, StoredDataset
+from hpcfl.results.schema import SCHEMA, Metric
 from hpcfl.system import files, hdf5, outputs
 
 if TYPE_CHECKING:
@@ -138,10 +136,9 @@ class Run:
     @property
     def dim(self) -> int:
         """Number of parameters d, from the options; HpcflError if the file does not tell."""
-        found = self.config.get("dim")
-        if type(found) is not int or not 0 < found < 2**32:  # the most that is ever run
+        if self.config.get("dim") is None:
             raise HpcflError(f"{self.path} does not record the option dim")
-        return found
+        return int(self.config["dim"])
 
     def link(self, **asked: float | None) -> LinkModel:
         """Return the link model: as asked for, else as stored with the run, else the default.
@@ -288,9 +285,6 @@ def _opened(path: Path) -> Any:
         return hdf5.opened(path, "r")
 
 
-# Bytes that an attribute of the oldest file format holds.
-_LARGEST_ATTRIBUTE = 1 << 16
-_TEXT = h5py.h5t.py_create(h5py.string_dtype())
 # Options that are words, such as a note that looks like a list.
 _TEXTS = {*names(BenchOptions, type=str), *names(TrainOptions, type=str)}
 
@@ -304,25 +298,17 @@ def load(path: str | os.PathLike[str]) -> Run:
     path = Path(path)
     files.require(path)
     try:
-        heaps.check(path)
-        file = _opened(path)
-    except PermissionError as error:
-        raise HpcflError(f"{path} may not be read: permission denied") from error
-    except (OSError, ValueError) as error:
-        raise HpcflError(f"{path} is damaged or is not an HDF5 file ({error})") from error
-    try:
-        with file:
-            root = _attributes(file)
-            _check_schema(root, path)
-            run = _read(file, root, path)
-        run.link()
-    except UsageError as error:
-        raise HpcflError(f"{path} is damaged: it records a link of which {error}") from None
+        with _opened(path) as file:
+            _check_schema(str(file.attrs.get("schema", "")), path)
+            return _read(file, path)
+    except OSError as error:
+        raise HpcflError(f"{path} cannot be read as HDF5 ({hdf5.reason(error)})") from error
     except HpcflError:
         raise
-    except Exception as error:  # a damaged file fails in many ways, MemoryError among them
-        raise HpcflError(f"{path} is damaged: its contents do not follow {SCHEMA}") from error
-    return run
+    except Exception as error:  # what is not there, or is something else, fails in many ways
+        raise HpcflError(
+            f"{path} is damaged: its contents do not follow {SCHEMA} ({files.brief(error)})"
+        ) from error
 
 
 def load_usable(
@@ -350,10 +336,9 @@ def load_usable(
     return runs, errors
 
 
-def _check_schema(root: dict[str, Any], path: Path) -> None:
-    schema = root.get("schema", "")
-    family, _, version = str(schema).partition("/")
-    if family != "hpcfl" or not re.fullmatch(r"[\w.]{1,16}", version):
+def _check_schema(schema: str, path: Path) -> None:
+    family, _, version = schema.partition("/")
+    if family != "hpcfl":
         raise HpcflError(f"{path} is not a results file of hpcfl")
     # A minor version may add to the file, so it can be read all the same.
     if version.partition(".")[0] != SCHEMA.partition("/")[2]:
@@ -363,36 +348,13 @@ def _check_schema(root: dict[str, Any], path: Path) -> None:
         )
 
 
-def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
-    rounds = _group(file, schema.ROUNDS)
-    marks = _array(rounds, schema.MARKS, np.bool_)
-    finished = int(np.logical_and.accumulate(marks).sum())
-    phases = [name.decode() for name in _array(file, schema.PHASES, object)]
-    _require(len(set(phases)) == len(phases) > 0, "its phases have no names of their own")
-    devices = _array(rounds, "survived", np.bool_).shape[1]
-    _require(devices > 0, "it has no devices")
-    sizes = (
-        len(phases),
-        devices,
-        _last_of(rounds, schema.RANK_TIMES),
-        _last_of(rounds, schema.HELPERS),
-    )
-    arrays: dict[str, Any] = {
-        dataset.name: _rounds_of(rounds, dataset, finished, *sizes) for dataset in schema.KNOWN
-    }
-    helped = [arrays[name] is not None for name in schema.SPENT_BY_HELPERS]
-    _require(all(helped) == any(helped), "it tells only a part of what helpers spent")
-    _require(sizes[3] > 0 or not any(helped), "it has no helpers")
-    lost = arrays["lost_phase"]
-    _require(lost is None or bool((lost <= len(phases)).all()), "a device failed in no phase")
-    _require(all(isinstance(root[name], str) for name in schema.HEADER), "what it was is not text")
-    _require(root[schema.STATUS] in STATUSES, "its status is unknown")
-    config = schema.decode(_attributes(_group(file, schema.CONFIG)), _TEXTS)
-    servers = config.get("server_ranks", 1)
-    possible = range(1, max(2, sizes[2]))
-    _require(type(servers) is int and servers in possible, "its number of server ranks is none")
-    # It becomes a part of file names.
-    _require(re.fullmatch("[0-9a-f]{32}", root["run_id"]) is not None, "its run_id is none")
+def _read(file: Any, path: Path) -> Run:
+    root = _attributes(file)
+    rounds = file[schema.ROUNDS]
+    finished = int(np.logical_and.accumulate(rounds[schema.MARKS][()]).sum())
+    asked = root.get(schema.ASKED)
+    resumed = file.get(schema.RESUMED, {})
+    training = file.get(schema.TRAINING, {})
     return Run(
         path=path,
         status=root[schema.STATUS],
@@ -401,165 +363,32 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
         started=root["started"],
         finished=root[schema.FINISHED] or None,
         run_id=root["run_id"],
-        phases=phases,
-        config=config,
-        environment=_facts(_group(file, schema.ENVIRONMENT)),
-        asked=_asked(root.get(schema.ASKED)),
-        training=_training(file, finished, devices),
-        partition=_partition(file, devices),
-        resumed=_resumed(file, finished),
-        **arrays,
+        phases=[name.decode() for name in file[schema.PHASES]],
+        config=schema.decode(_attributes(file[schema.CONFIG]), _TEXTS),
+        environment=_facts(file[schema.ENVIRONMENT]),
+        asked=None if asked is None else json.loads(asked),
+        training={name: values[:finished] for name, values in training.items()},
+        partition=file[schema.PARTITION][()] if schema.PARTITION in file else None,
+        resumed=[_facts(resumed[str(number)]) for number in range(1, len(resumed) + 1)],
+        **{
+            dataset.name: rounds[dataset.name][:finished]
+            for dataset in schema.KNOWN
+            if dataset.name in rounds or dataset.unknown is None
+        },
     )
-
-
-def _asked(text: Any) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    found = files.parse_json(text)
-    _require(isinstance(found, dict), "what was asked for is not a JSON object")
-    return dict(found)
-
-
-def _last_of(rounds: Any, datasets: Sequence[StoredDataset]) -> int:
-    """Return the number of ranks, or helpers, of which something is known, 0 if nothing is."""
-    name, dtype = datasets[0].name, datasets[0].dtype
-    return _array(rounds, name, dtype).shape[-1] if _has(rounds, name) else 0
-
-
-def _rounds_of(
-    rounds: Any, dataset: StoredDataset, finished: int, *sizes: int
-) -> NDArray[Any] | None:
-    """Return the finished rounds of a dataset; None if the file may do, and does, without it."""
-    name = dataset.name
-    if dataset.unknown is not None and not _has(rounds, name):
-        return None
-    found = _array(rounds, name, dataset.dtype)[:finished]
-    fits = found.shape == (finished, *dataset.shape(*sizes))
-    _require(fits, f"{name} has the shape {found.shape}")
-    _require(dataset.holds(found), f"{name} has values that it cannot have")
-    return found
-
-
-def _resumed(file: Any, finished: int) -> list[dict[str, Any]]:
-    group = _group(file, schema.RESUMED) if _has(file, schema.RESUMED) else {}
-    found = [_facts(_group(group, str(number))) for number in range(1, len(group) + 1)]
-    for launch in found:
-        first = launch[schema.FIRST_ROUND]
-        _require(type(first) is int and 0 <= first <= finished, "a launch began at no round")
-    return found
-
-
-def _training(file: Any, finished: int, devices: int) -> dict[str, NDArray[np.float64]]:
-    group = _group(file, schema.TRAINING) if _has(file, schema.TRAINING) else {}
-    found = {name: _array(group, name, np.float64)[:finished] for name in group}
-    for name, values in found.items():
-        fits = values.shape in ((finished,), (finished, devices))
-        _require(fits, f"{name} has the shape {values.shape}")
-    return found
-
-
-def _partition(file: Any, devices: int) -> NDArray[np.int64] | None:
-    if not _has(file, schema.PARTITION):
-        return None
-    table = _array(file, schema.PARTITION, np.int64)
-    _require(table.ndim == 2 and len(table) == devices, "its partition is of other devices")
-    _require(bool((table >= 0).all()), "its partition has negative numbers of samples")
-    return table
-
-
-def _has(group: Any, name: str) -> bool:
-    return bool(group.id.links.exists(name.encode()))
-
-
-def _group(file: Any, name: str) -> Any:
-    _check_own(file, name)
-    group = file[name]
-    _require(isinstance(group, h5py.Group), f"{name} is not a group")
-    return group
-
-
-def _check_own(group: Any, name: str) -> None:
-    """Refuse a link by name, which may lead to another file, and one that leads in a circle."""
-    kind = group.id.links.get_info(name.encode()).type
-    _require(kind == h5py.h5l.TYPE_HARD, f"{name} is a link to somewhere else")
-
-
-def _array(group: Any, name: str, kind: type) -> NDArray[Any]:
-    """Return a whole dataset; h5py's own way to it takes twice as long, which many files feel.
-
-    What is claimed must be in the file, byte by byte: HDF5 would fill up what is not there, unpack
-    what is packed, and fetch what is said to lie in other files.
-    """
-    _check_own(group, name)
-    dataset = h5py.h5d.open(group.id, name.encode())
-    shape, dtype = dataset.shape, dataset.dtype
-    _require(dtype == np.dtype(kind), f"{name} is of another type")
-    layout = dataset.get_create_plist()
-    _require(
-        layout.get_layout() != h5py.h5d.VIRTUAL
-        and layout.get_external_count() == layout.get_nfilters() == 0,
-        f"{name} is packed or lies in another file",
-    )
-    size = math.prod(shape) * dataset.get_type().get_size()
-    _require(
-        size <= min(dataset.get_storage_size(), h5py.h5i.get_file_id(dataset).get_filesize()),
-        f"{name} is not in the file as a whole",
-    )
-    found = np.empty(shape, dtype)
-    dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, found)
-    return found
-
-
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise ValueError(reason)
 
 
 def _facts(group: Any) -> dict[str, Any]:
-    return schema.decode(_attributes(group, lists=True))
+    return schema.decode(_attributes(group))
 
 
-def _attributes(group: Any, lists: bool = False) -> dict[str, Any]:
-    # In one pass: h5py's own mapping finds every attribute by its name, and then once more.
-    found: dict[str, Any] = {}
-
-    def take(name: bytes, *_: Any) -> None:
-        attribute = h5py.h5a.open(group.id, name)
-        stored, word = attribute.get_type(), name.decode()
-        if attribute.get_space().get_simple_extent_type() != h5py.h5s.SCALAR:
-            found[word] = _numbers(attribute, word, lists)
-            return
-        if isinstance(stored, h5py.h5t.TypeStringID) and stored.is_variable_str():
-            # Most are texts: their type in memory is found once for all.
-            value = np.empty((), object)
-            attribute.read(value, _TEXT)
-        else:
-            value = np.empty((), stored.dtype)
-            _require(value.dtype.kind in "biufS", f"{word} is neither a number nor text")
-            attribute.read(value)
-        found[word] = _plain(value[()])
-
-    h5py.h5a.iterate(group.id, take, index_type=h5py.h5.INDEX_NAME)
-    return found
-
-
-def _numbers(attribute: Any, word: str, allowed: bool) -> NDArray[np.float64]:
-    """Return a list of numbers, no longer than an attribute of the oldest file format can be."""
-    shape: tuple[int, ...] = attribute.shape or ()
-    _require(allowed and len(shape) == 1, f"{word} is not a single value")
-    _require(attribute.dtype == np.float64, f"{word} is a list of another type")
-    _require(8 * shape[0] <= _LARGEST_ATTRIBUTE, f"{word} is longer than an attribute can be")
-    values = np.empty(shape)
-    attribute.read(values)
-    return values
+def _attributes(group: Any) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in group.attrs.items()}
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode()
-    plain = value.item() if isinstance(value, np.generic) else value
-    _require(isinstance(plain, bool | int | float | str), "an attribute is a reference")
-    return plain
+    value = value.item() if isinstance(value, np.generic) else value
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def find(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:

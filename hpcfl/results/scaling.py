@@ -55,14 +55,12 @@ def lacking(run: Run, against: str) -> str | None:
     """Return in words why a run is no point of a table or figure of scaling, None if it is one."""
     if run.training:
         return "is of training: speed-up is that of the rounds of hpcfl bench"
-    if not isinstance(run.config.get("dim"), int):
+    if run.config.get("dim") is None:
         return "does not record the option dim"
     if not run.measured.any():
         return "has no measured round"
-    if not _whole(run.environment.get("ranks")):
+    if run.environment.get("ranks") is None:
         return "does not record how many ranks it had"
-    if holding(run) < 1:
-        return "is damaged: it has fewer ranks than the server and helpers take"
     if against == "nodes" and not _ranks_of_hosts(run):
         return "does not record how many ranks each node had"
     return None
@@ -251,23 +249,17 @@ def holding(run: Run) -> int:
 def oversubscribed(run: Run) -> bool | None:
     """Return whether ranks, or their threads, shared cores; None where it is not recorded."""
     ratio = run.environment.get("oversubscription_ratio")
-    if not isinstance(ratio, int | float):
+    if ratio is None:
         return None
     return bool(ratio * _threads(run) > 1)
 
 
 def _threads(run: Run) -> int:
-    found = run.config.get("threads")
-    return found if isinstance(found, int) and _whole(found) else 1
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and value > 0
+    return int(run.config.get("threads") or 1)
 
 
 def _ranks_of_hosts(run: Run) -> list[int]:
-    found = run.environment.get("host_ranks")
-    return found if isinstance(found, list) and all(map(_whole, found)) else []
+    return run.environment.get("host_ranks") or []
 
 
 def _kept(runs: Sequence[Run], against: str) -> tuple[list[Run], list[str], int | None]:

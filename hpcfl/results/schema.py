@@ -68,8 +68,6 @@ _TRAFFIC = ("phase", "device")
 _OF_HELPERS = ("phase", "helper")
 _TIMES = ("phase", "device or server")
 NOT_LOST = -1
-# Seconds that no round takes; sums of fewer stay finite.
-_EVER = 1e12
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,6 @@ class StoredDataset:
     axes: tuple[str, ...]  # labels of those after the first, the round
     unit: str  # ``bytes``, ``s``, ``1`` for what has none, or "" for what its name says
     about: str = ""  # what it is
-    limits: tuple[float, float] | None = None  # NaN is a value only where `unknown` is NaN
     # What stands for rounds that were measured without it, by an earlier version or by a run that
     # could not go on when ranks die. None where all files have it.
     unknown: float | None = None
@@ -92,19 +89,7 @@ class StoredDataset:
         sizes |= {"rank": ranks, "helper": helpers}
         return tuple(sizes[label] for label in self.axes)
 
-    def holds(self, values: Any) -> bool:
-        """Return whether all values are within the limits."""
-        if self.limits is None:
-            return True
-        low, high = self.limits
-        within = (values >= low) & (values <= high)
-        if self.unknown is not None and math.isnan(self.unknown):
-            within |= np.isnan(values)
-        return bool(within.all())
 
-
-_SECONDS = (0.0, _EVER)
-_MEMORY = (0.0, 2.0**60)
 DATASETS = (
     StoredDataset(
         "bytes_up", np.uint64, _TRAFFIC, "bytes", "what the device sent, envelopes included"
@@ -120,7 +105,6 @@ DATASETS = (
         _TIMES,
         "s",
         "elapsed time of the device's part of the phase; the server is last",
-        _SECONDS,
     ),
     StoredDataset(
         "cpu_seconds",
@@ -128,15 +112,9 @@ DATASETS = (
         _TIMES,
         "s",
         "CPU time of the device's part of the phase; the server is last",
-        _SECONDS,
     ),
     StoredDataset(
-        "round_seconds",
-        np.float64,
-        (),
-        "s",
-        "elapsed time of the round, on the slowest rank",
-        _SECONDS,
+        "round_seconds", np.float64, (), "s", "elapsed time of the round, on the slowest rank"
     ),
     StoredDataset(
         "survived", np.bool_, ("device",), "1", "whether the device's vector is in the sum"
@@ -150,7 +128,6 @@ DATASETS = (
         "1",
         "at most how likely it is that something that was promised does not hold of the round, "
         "recomputed from who was there; NaN where nothing is promised",
-        (0.0, 1.0),
         math.nan,
     ),
 )
@@ -163,7 +140,6 @@ FAILURES = (
         "1",
         "phase, its index in `/phases`, in which the device's rank was found dead; the number of "
         "phases for outside of all; -1 if it was alive, or dead before",
-        (NOT_LOST, np.inf),
         NOT_LOST,
     ),
     StoredDataset(
@@ -172,7 +148,6 @@ FAILURES = (
         (),
         "s",
         "how long it took to find ranks dead; NaN without a loss",
-        _SECONDS,
         math.nan,
     ),
     StoredDataset(
@@ -181,7 +156,6 @@ FAILURES = (
         (),
         "s",
         "how long it took to continue without them; NaN without a loss",
-        _SECONDS,
         math.nan,
     ),
 )
@@ -195,17 +169,10 @@ RANK_TIMES = (
         _RANK_TIMES,
         "s",
         "when the rank began the phase, since the first one began the round, by the server's clock",
-        _SECONDS,
         math.nan,
     ),
     StoredDataset(
-        "end_seconds",
-        np.float64,
-        _RANK_TIMES,
-        "s",
-        "when it ended the phase, likewise",
-        _SECONDS,
-        math.nan,
+        "end_seconds", np.float64, _RANK_TIMES, "s", "when it ended the phase, likewise", math.nan
     ),
     StoredDataset(
         "computing_seconds",
@@ -213,7 +180,6 @@ RANK_TIMES = (
         _RANK_TIMES,
         "s",
         "what the rank computed in the phase",
-        _SECONDS,
         math.nan,
     ),
     StoredDataset(
@@ -222,17 +188,10 @@ RANK_TIMES = (
         _RANK_TIMES,
         "s",
         "what the rank spent in calls of MPI, waiting left out",
-        _SECONDS,
         math.nan,
     ),
     StoredDataset(
-        "waiting_seconds",
-        np.float64,
-        _RANK_TIMES,
-        "s",
-        "what the rank waited for others",
-        _SECONDS,
-        math.nan,
+        "waiting_seconds", np.float64, _RANK_TIMES, "s", "what the rank waited for others", math.nan
     ),
     StoredDataset(
         "skew_seconds",
@@ -240,7 +199,6 @@ RANK_TIMES = (
         (),
         "s",
         "between the first and the last rank that left the barrier before the round",
-        _SECONDS,
         math.nan,
     ),
     StoredDataset(
@@ -249,7 +207,6 @@ RANK_TIMES = (
         ("rank",),
         "s",
         "what was added to the rank's clock",
-        None,
         math.nan,
     ),
     StoredDataset(
@@ -258,7 +215,6 @@ RANK_TIMES = (
         (),
         "s",
         "by how much the worst of these may be off",
-        _SECONDS,
         math.nan,
     ),
     StoredDataset(
@@ -267,7 +223,6 @@ RANK_TIMES = (
         ("rank",),
         "bytes",
         "resident memory of the rank's process when the round began",
-        _MEMORY,
         math.nan,
     ),
     StoredDataset(
@@ -276,23 +231,16 @@ RANK_TIMES = (
         ("rank",),
         "bytes",
         "its peak in the round; pages that processes share count for each",
-        _MEMORY,
         math.nan,
     ),
 )
 # What each phase cost each helper; only of protocols that have helpers.
 HELPERS = (
+    StoredDataset("helper_bytes_up", np.uint64, _OF_HELPERS, "bytes", "what the helper sent", 0),
+    StoredDataset("helper_bytes_down", np.uint64, _OF_HELPERS, "bytes", "what it received", 0),
+    StoredDataset("helper_messages_up", np.uint64, _OF_HELPERS, "1", "messages that it sent", 0),
     StoredDataset(
-        "helper_bytes_up", np.uint64, _OF_HELPERS, "bytes", "what the helper sent", None, 0
-    ),
-    StoredDataset(
-        "helper_bytes_down", np.uint64, _OF_HELPERS, "bytes", "what it received", None, 0
-    ),
-    StoredDataset(
-        "helper_messages_up", np.uint64, _OF_HELPERS, "1", "messages that it sent", None, 0
-    ),
-    StoredDataset(
-        "helper_messages_down", np.uint64, _OF_HELPERS, "1", "messages that it received", None, 0
+        "helper_messages_down", np.uint64, _OF_HELPERS, "1", "messages that it received", 0
     ),
     StoredDataset(
         "helper_wall_seconds",
@@ -300,12 +248,9 @@ HELPERS = (
         _OF_HELPERS,
         "s",
         "elapsed time of the helper's part of the phase",
-        _SECONDS,
         0,
     ),
-    StoredDataset(
-        "helper_cpu_seconds", np.float64, _OF_HELPERS, "s", "CPU time of it", _SECONDS, 0
-    ),
+    StoredDataset("helper_cpu_seconds", np.float64, _OF_HELPERS, "s", "CPU time of it", 0),
 )
 # Which devices were the committee; only of protocols that choose one. A member works for all, and
 # its figures are never averaged with those of other devices.
@@ -316,7 +261,6 @@ COMMITTEE = (
         ("device",),
         "1",
         "whether the device is in the committee of the round",
-        None,
         0,
     ),
 )
@@ -441,8 +385,8 @@ def _decoded(value: Any) -> Any:
     if value in ("", NONE):
         return None
     if isinstance(value, str) and value[0] in "[{":
-        from hpcfl.system import files
+        import json  # which device ranks do without
 
         with suppress(ValueError):
-            return files.parse_json(value)
+            return json.loads(value)
     return value

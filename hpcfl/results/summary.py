@@ -161,7 +161,6 @@ def summarise(run: Run, link: LinkModel, target: float | None = None) -> Summary
     survivors = survived.sum(axis=1)
     servers = run.server_ranks
     ranks = run.environment.get("ranks")
-    ranks = ranks if type(ranks) is int else None
     # Every phase and, behind them, all of them together.
     up, down, messages_up, messages_down, wall, cpu, modelled = map(
         _with_total, (*(getattr(run, name)[kept] for name in SPENT), run.modelled_seconds(link))
@@ -311,11 +310,9 @@ def warnings(runs: Sequence[Run]) -> tuple[str, ...]:
 def _bound_to_few(run: Run, environment: Mapping[str, Any]) -> Iterator[str]:
     """Yield a warning if ranks may use fewer hardware threads than they have threads."""
     threads, ranks = run.config.get("threads"), environment.get(PLACEMENT)
-    if not isinstance(threads, int) or not isinstance(ranks, list):
-        return
-    cores = [place.get("cores") for place in ranks if isinstance(place, dict)]
-    fewest = min((count_listed(one) for one in cores if isinstance(one, str)), default=0)
-    if 0 < fewest < threads:
+    cores = [place["cores"] for place in ranks or [] if place["cores"]]
+    fewest = min(map(count_listed, cores), default=0)
+    if 0 < fewest < (threads or 1):
         yield (
             f"--threads {threads} where ranks are bound to as few as {fewest}: bind each to as "
             f"many, as mpirun --map-by slot:PE={threads} or srun --cpus-per-task={threads} does"

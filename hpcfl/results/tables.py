@@ -400,9 +400,7 @@ def _placement(ranks: Any, servers: int) -> dict[str, str]:
     The first `servers` ranks are the server's.
     """
     together: dict[str, tuple[list[int], int]] = {}
-    for rank, place in enumerate(ranks if isinstance(ranks, list) else []):
-        if not isinstance(place, dict) or not isinstance(place.get("devices"), list):
-            return {}
+    for rank, place in enumerate(ranks or []):
         where = f"{place.get('host')}, hardware threads {place.get('cores') or 'not known'}"
         members, devices = together.get(where, ([], 0))
         together[where] = [*members, rank], devices + len(place["devices"])
@@ -415,8 +413,7 @@ def _placement(ranks: Any, servers: int) -> dict[str, str]:
 
 def promises(run: Run) -> list[str]:
     """Return what the run's protocol hides, and how surely, as it was recorded."""
-    recorded = run.config.get("promises")
-    sentences = list(map(str, recorded)) if isinstance(recorded, list) else []
+    sentences = [*(run.config.get("promises") or [])]
     found = run.promise_failure
     if found is not None and np.isfinite(found).any():
         worst = float(np.nanmax(found))

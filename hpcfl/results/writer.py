@@ -97,8 +97,6 @@ class ResultsWriter:
         helpers: int = 0,
         committee: bool = False,
     ) -> None:
-        if rounds < 1 or devices < 1 or not phases:
-            raise ValueError("a results file needs at least one round, device and phase")
         self.path = Path(path)
         self.run_id = uuid.uuid4().hex
         self.written = 0
@@ -127,7 +125,7 @@ class ResultsWriter:
             _begin(file, schema.ENVIRONMENT, self._at_end)
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
             sizes = self._allocated, len(phases), devices
-            _allocate(file, schema.ROUNDS, _datasets(*some), *sizes, ranks, helpers)
+            _allocate(file.create_group(schema.ROUNDS), _datasets(*some), *sizes, ranks, helpers)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
@@ -136,7 +134,7 @@ class ResultsWriter:
                 learned += [
                     StoredDataset(name, np.float64, ("device",), "") for name in device_training
                 ]
-                _allocate(file, schema.TRAINING, learned, *sizes)
+                _allocate(file.create_group(schema.TRAINING), learned, *sizes)
         self._open(schema.ENVIRONMENT, (*training, *device_training))
 
     @classmethod
@@ -174,46 +172,37 @@ class ResultsWriter:
             ) from error
         with old:
             self.run_id = str(old.attrs["run_id"])
-            for purpose in ("part", "cut", "trim"):
-                # Of a process that was killed while it wrote them.
-                with suppress(OSError):
-                    self._sibling(purpose).unlink(missing_ok=True)
-            marks = old[schema.ROUNDS][schema.MARKS][()]
-            self.written = int(np.logical_and.accumulate(marks).sum())
-            _, phases, devices = old[schema.ROUNDS]["bytes_up"].shape
+            with suppress(OSError):  # of a process that was killed while it wrote it
+                self._draft.unlink(missing_ok=True)
+            before = old[schema.ROUNDS]
+            self.written = int(np.logical_and.accumulate(before[schema.MARKS][()]).sum())
+            _, phases, devices = before["bytes_up"].shape
             launch = f"{schema.RESUMED}/{len(old.get(schema.RESUMED, ())) + 1}"
-            failures = failures or schema.FAILURES[0].name in old[schema.ROUNDS]
-            of_ranks = old[schema.ROUNDS].get(schema.RANK_TIMES[0].name)
-            ranks = max(ranks, 0 if of_ranks is None else of_ranks.shape[-1])
-            of_helpers = old[schema.ROUNDS].get(schema.HELPERS[0].name)
-            helpers = 0 if of_helpers is None else of_helpers.shape[-1]
-            committee = schema.COMMITTEE[0].name in old[schema.ROUNDS]
+            failures = failures or schema.FAILURES[0].name in before
+            of_ranks, of_helpers = (
+                before[some[0].name].shape[-1] if some[0].name in before else 0
+                for some in (schema.RANK_TIMES, schema.HELPERS)
+            )
+            ranks, helpers = max(ranks, of_ranks), of_helpers
+            committee = schema.COMMITTEE[0].name in before
             some = failures, ranks, helpers, committee
-            datasets = _datasets(*some)
             size = _bytes_of_round(phases, devices, *some)
             self._allocated = _first_rounds(self.written, rounds, size)
             needed = predicted_bytes(phases, devices, self._allocated, *some)
             with self._creating(needed) as file:
-                for name in (schema.CONFIG, schema.ENVIRONMENT, schema.PHASES, schema.RESUMED):
-                    if name in old:
-                        old.copy(name, file)
+                _copy(old, file, self._allocated, self.written, ranks)
                 _fill_attributes(file[schema.CONFIG], config or {})
-                _copy_attributes(old, file, without=(schema.STATUS, schema.FINISHED))
                 for name in schema.OF_THE_RUN & self._at_end.keys():
                     file[schema.ENVIRONMENT].attrs[name] = _fixed("")
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
                 told |= {**environment, schema.LOCKED: hdf5.locked(Path(file.filename))}
                 _fill_attributes(file.require_group(launch), told)
                 _begin(file, launch, self._at_end)
+                new = [dataset for dataset in _datasets(*some) if dataset.name not in before]
                 sizes = self._allocated, phases, devices
-                _allocate(file, schema.ROUNDS, datasets, *sizes, ranks, helpers)
-                for dataset in datasets:
-                    before = old[schema.ROUNDS].get(dataset.name)
-                    now = file[schema.ROUNDS][dataset.name]
-                    if before is None:
-                        now[: self.written] = dataset.unknown
-                    else:
-                        now[: self.written] = _of_ranks(before[: self.written], now.shape[1:])
+                _allocate(file[schema.ROUNDS], new, *sizes, ranks, helpers)
+                for dataset in new:
+                    file[schema.ROUNDS][dataset.name][: self.written] = dataset.unknown
             self._open(launch, ())
         return self
 
@@ -224,7 +213,7 @@ class ResultsWriter:
         With `keep` it must not have the place of another one.
         """
         try:
-            with outputs.replacing(self.path, self._sibling("part"), keep=keep) as draft:
+            with outputs.replacing(self.path, self._draft, keep=keep) as draft:
                 with _opened(draft, "x") as file:
                     yield file
                 _allocate_blocks(draft)
@@ -263,13 +252,7 @@ class ResultsWriter:
         needed = self.path.stat().st_size * self._allocated // self.written
         try:
             with self._creating(needed) as file:
-                for name in before:
-                    if name not in (schema.ROUNDS, schema.TRAINING):
-                        before.copy(name, file)
-                _copy_attributes(before, file)
-                for group in (schema.ROUNDS, schema.TRAINING):
-                    if group in before:
-                        _extend(before[group], file.create_group(group), self._allocated)
+                _copy(before, file, self._allocated, self.written)
             before.close()
             self._open(self._launch, [*self._training])
         except UsageError as error:
@@ -294,35 +277,19 @@ class ResultsWriter:
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
 
-        `training` has a value, or an array of shape (N,), for each name given at the start. Other
-        names and shapes than planned are a ValueError; HpcflError says that the file system refuses
-        the data, or that the file is no longer there.
+        `training` has a value, or an array of shape (N,), for each name given at the start.
+        HpcflError says that the file system refuses the data, or that the file is no longer there.
         """
-        if not self._file:
-            raise ValueError("the results file is closed")
-        if self.written == self._rounds:
-            raise ValueError(f"all {self._rounds} planned rounds are written")
-        learned = dict(training or {})
-        if learned.keys() != self._training.keys():
-            raise ValueError(f"{sorted(self._training)} were planned, not {sorted(learned)}")
         values = {name: np.asarray(getattr(record, name)) for name in self._datasets}
         for dataset in schema.RANK_TIMES:
             if dataset.name in values:
                 shape = self._datasets[dataset.name].shape[1:]
                 values[dataset.name] = _of_ranks(values[dataset.name], shape)
-        values |= {name: np.asarray(value) for name, value in learned.items()}
-        datasets = self._datasets | self._training
-        for name, dataset in datasets.items():
-            # h5py would broadcast a smaller array without a word.
-            if values[name].shape != dataset.shape[1:]:
-                raise ValueError(
-                    f"{name} has the shape {values[name].shape}, not {dataset.shape[1:]}"
-                )
+        values |= {name: np.asarray(value) for name, value in (training or {}).items()}
         if self.written == self._allocated:
             self._grow()
-            datasets = self._datasets | self._training
         try:
-            for name, dataset in datasets.items():
+            for name, dataset in (self._datasets | self._training).items():
                 dataset[self.written] = values[name]
             # Two flushes: the mark must not reach the file before what it vouches for.
             self._file.flush()
@@ -348,22 +315,13 @@ class ResultsWriter:
     def record_end(self, values: Mapping[str, Any]) -> None:
         """Write what of the environment is found out when the run ends.
 
-        Numbers, arrays of them of the size that was planned, and text of at most 16 bytes. Other
-        names than those of `at_end`, other sizes and longer texts are a ValueError; HpcflError says
-        that the file system refuses the data.
+        By the names of `at_end`: numbers, arrays of them of the size that was planned, and text of
+        at most 16 bytes. HpcflError says that the file system refuses the data.
         """
-        if not self._file:
-            raise ValueError("the results file is closed")
-        if values.keys() != self._at_end.keys():
-            raise ValueError(f"{sorted(self._at_end)} were planned, not {sorted(values)}")
-        fixed = {name: _fixed(value) for name, value in values.items()}
-        for name, value in fixed.items():
-            if value.shape != _fixed(self._at_end[name]).shape:
-                raise ValueError(f"{name} has the shape {value.shape}, which was not planned")
         try:
-            for name, value in fixed.items():
+            for name, value in values.items():
                 group = schema.ENVIRONMENT if name in schema.OF_THE_RUN else self._launch
-                self._file[group].attrs.modify(name, value)
+                self._file[group].attrs.modify(name, _fixed(value))
         except (OSError, RuntimeError) as error:
             raise HpcflError(f"cannot finish {self.path} ({hdf5.reason(error)})") from error
 
@@ -372,8 +330,6 @@ class ResultsWriter:
 
         A second call does nothing. HpcflError says that the file system refuses the data.
         """
-        if status not in schema.STATUSES[1:]:
-            raise ValueError(f"a run ends complete or failed or interrupted, not {status!r}")
         if not self._file:
             return
         try:
@@ -388,33 +344,19 @@ class ResultsWriter:
             self._trim()
 
     def _trim(self) -> None:
-        # Cutting a dataset rewrites metadata, so it is done on a copy that then takes the file's
-        # name at once. It only tidies up: readers go by the marks, so on a full disk the file
-        # stays as it is.
-        cut = self._sibling("cut")
-        try:
-            shutil.copyfile(self.path, cut)
-            with (
-                outputs.replacing(self.path, self._sibling("trim")) as copy,
-                _opened(cut, "r+") as file,
-            ):
-                for group in (schema.ROUNDS, schema.TRAINING):
-                    for dataset in file.get(group, {}).values():
-                        dataset.resize(self.written, axis=0)
-                # HDF5 keeps the space of what was cut off within the file, but does not copy it.
-                with _opened(copy, "x") as packed:
-                    for name in file:
-                        file.copy(name, packed)
-                    _copy_attributes(file, packed)
-        except (OSError, RuntimeError):
-            pass
-        finally:
-            with suppress(OSError):
-                cut.unlink(missing_ok=True)
+        # It only tidies up: readers go by the marks, so on a full disk the file stays as it is.
+        with (
+            suppress(OSError, RuntimeError),
+            outputs.replacing(self.path, self._draft) as draft,
+            _opened(self.path, "r") as whole,
+            _opened(draft, "x") as file,
+        ):
+            _copy(whole, file, self.written, self.written)
 
-    def _sibling(self, purpose: str) -> Path:
+    @property
+    def _draft(self) -> Path:
         # Hidden and without .h5, so that nobody takes it for results.
-        return self.path.with_name(f".{self.path.name}.{self.run_id[:8]}.{purpose}")
+        return self.path.with_name(f".{self.path.name}.{self.run_id[:8]}.part")
 
     def __enter__(self) -> Self:
         return self
@@ -558,11 +500,8 @@ def _begin(file: Any, launch: str, at_end: Mapping[str, Any]) -> None:
         file[launch].attrs.create(name, _fixed(value))
 
 
-def _allocate(
-    file: Any, name: str, datasets: Iterable[StoredDataset], rounds: int, *sizes: int
-) -> None:
-    """Create a group of datasets of all rounds, allocated, one round to a chunk."""
-    group = file.create_group(name)
+def _allocate(group: Any, datasets: Iterable[StoredDataset], rounds: int, *sizes: int) -> None:
+    """Create datasets of all rounds, allocated, one round to a chunk."""
     for wanted in datasets:
         shape = wanted.shape(*sizes)
         labels = ("round", *wanted.axes)
@@ -594,22 +533,29 @@ def _create(
     return dataset
 
 
-def _extend(before: Any, group: Any, rounds: int) -> None:
-    """Create the datasets of a full group again in another one, with space for more rounds."""
-    for name, old in before.items():
-        labels = [dim.label for dim in old.dims]
-        shape = (rounds, *old.shape[1:])
-        new = _create(group, name, shape, old.dtype, labels, old.attrs.get("unit"))
-        step = max(1, _AT_ONCE_BYTES // max(1, old.nbytes // len(old)))
-        for start in range(0, len(old), step):
-            part = slice(start, min(start + step, len(old)))
-            new[part] = old[part]
+def _copy(old: Any, new: Any, rounds: int, kept: int, ranks: int = 0) -> None:
+    """Copy a results file to another one with space for `rounds`, of which the `kept` first are in.
 
-
-def _copy_attributes(source: Any, target: Any, without: Sequence[str] = ()) -> None:
-    for name, value in source.attrs.items():
-        if name not in without:
-            target.attrs.create(name, value, dtype=source.attrs.get_id(name).dtype)
+    And with columns for so many ranks, if the old one has fewer.
+    """
+    for name, value in old.attrs.items():
+        new.attrs.create(name, value, dtype=old.attrs.get_id(name).dtype)
+    for name in old:
+        if name not in (schema.ROUNDS, schema.TRAINING):
+            old.copy(name, new)
+            continue
+        group = new.create_group(name)
+        for data in old[name].values():
+            labels = [dim.label for dim in data.dims]
+            row = data.shape[1:]
+            if labels[-1] == "rank":
+                row = (*row[:-1], max(row[-1], ranks))
+            unit, word = data.attrs.get("unit"), data.name.rpartition("/")[2]
+            copy = _create(group, word, (rounds, *row), data.dtype, labels, unit)
+            step = max(1, _AT_ONCE_BYTES // max(1, data.nbytes // max(1, len(data))))
+            for start in range(0, kept, step):
+                part = slice(start, min(start + step, kept))
+                copy[part] = _of_ranks(data[part], row)
 
 
 def _fill_attributes(target: Any, values: Mapping[str, Any]) -> None:
@@ -619,11 +565,9 @@ def _fill_attributes(target: Any, values: Mapping[str, Any]) -> None:
 
 def _fixed(value: float | str | NDArray[np.float64]) -> NDArray[Any]:
     """Return a value of a type of fixed length, which is overwritten in place."""
-    if not isinstance(value, str):
-        return np.asarray(value, np.float64)
-    if len(value.encode()) > np.dtype(schema.WORD_TYPE).itemsize:
-        raise ValueError(f"{value!r} is longer than {schema.WORD_TYPE[1:]} bytes")
-    return np.array(value.encode(), schema.WORD_TYPE)
+    if isinstance(value, str):
+        return np.array(value.encode(), schema.WORD_TYPE)
+    return np.asarray(value, np.float64)
 
 
 def _now() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,7 +41,7 @@ class FileUpdates(Updates):
         try:
             found = _arrays(path)
             if "updates" not in found:
-                raise ValueError(f"it has no array 'updates', only {files.shorten([*found])}")
+                raise ValueError(f"it has no array 'updates', only {[*found]!r}")
             self._rows = found["updates"]
             weights = found.get("weights")
             shape, kind = self._rows.shape, self._rows.dtype.kind
@@ -130,7 +131,7 @@ def _arrays(path: Path) -> Any:
         if path.suffix.lower() == ".safetensors":
             # The length of a header, the header, and the values at the places that it says.
             length = int.from_bytes(head, "little")
-            header = files.parse_json(file.read(length))
+            header = json.loads(file.read(length))
             values = np.memmap(path, np.uint8, "r", 8 + length)
             kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
             return {

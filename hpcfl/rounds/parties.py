@@ -178,10 +178,8 @@ def _check_promises(protocol: AggregationProtocol) -> None:
     if not isinstance(promises, (list, tuple)) or not all(
         isinstance(one, Promise) for one in promises
     ):
-        from hpcfl.system import files  # not by the ranks that only play
-
         raise UsageError(
             f"the method promises of the protocol {protocol.name!r} returns "
-            f"{files.shorten(promises)}: it must return a list of "
+            f"{promises!r}: it must return a list of "
             "hpcfl.algorithms.aggregation.promises.Promise, such as Certain"
         )

@@ -18,9 +18,7 @@ from hpcfl.system import files
 _REPEATS = "repeats"
 # In place of devices: so many on each rank that holds some, however many ranks are started.
 _PER_RANK = "devices-per-rank"
-LARGEST_PLAN = 2**20  # bytes
 MOST_CELLS = 100_000
-LONGEST_VALUE = 1000  # characters; a path may be that long
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,9 @@ def read(path: Path, ranks: int = 1) -> list[Setting]:
     UsageError that says in which table.
     """
     try:
-        content = tomllib.loads(files.text(path, LARGEST_PLAN))
+        content = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"the plan {path} cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise UsageError(f"the plan {path} is not TOML: it is nested too deeply") from None
     except ValueError as error:
         # Of TOML, of UTF-8, of a number with too many digits.
         raise UsageError(f"the plan {path} is not TOML: {files.brief(error)}") from None
@@ -63,9 +59,7 @@ def combine(content: Mapping[str, Any], source: str, ranks: int = 1) -> list[Set
     """
     unknown = sorted(content.keys() - {"fixed", "grid"})
     if unknown:
-        raise UsageError(
-            f"{source}: {files.shorten(unknown[0])} is neither [fixed] nor [grid], put it into one"
-        )
+        raise UsageError(f"{source}: {unknown[0]!r} is neither [fixed] nor [grid], put it into one")
     fixed = _table(content.get("fixed", {}), f"{source}: [fixed]")
     grids = content.get("grid", {})
     several = isinstance(grids, list)
@@ -153,14 +147,12 @@ def _choices(
     choices: dict[str, list[str]] = {}
     for where, table in ((fixed_place, fixed), (place, grid)):
         for key, value in table.items():
-            spot = f"{where}, {key if key.isprintable() and len(key) < 60 else files.shorten(key)}"
+            spot = f"{where}, {key}"
             if key != _REPEATS:
                 choices[key] = _values(command, key, value, spot, several=table is grid)
                 continue
             if type(value) is not int or value < 1:
-                raise UsageError(
-                    f"{spot}: {files.shorten(value)} is not a number of repeats, give 1 or more"
-                )
+                raise UsageError(f"{spot}: {value!r} is not a number of repeats, give 1 or more")
             repeats = value
     if "devices" in choices and _PER_RANK in choices:
         raise UsageError(
@@ -189,8 +181,6 @@ def _values(command: Command, key: str, value: Any, spot: str, *, several: bool)
     values = value if isinstance(value, list) else [value]
     if not values:
         raise UsageError(f"{spot}: the list is empty")
-    if len(values) > MOST_CELLS:
-        raise UsageError(f"{spot}: the list has more than {MOST_CELLS} values")
     texts = [_text(command, key, item, spot) for item in values]
     for text in texts:
         try:
@@ -211,14 +201,8 @@ def _typed(command: Command, key: str, value: str) -> str:
 def _text(command: Command, key: str, value: Any, spot: str) -> str:
     flag = key in command.keys and command.keys[key].type is bool
     if isinstance(value, bool) is not flag or not isinstance(value, int | float | str):
-        raise UsageError(f"{spot}: {files.shorten(value)} is neither a number nor text")
-    try:
-        text = str(value)
-    except ValueError as error:  # of thousands of digits, written in hexadecimal ones
-        raise UsageError(f"{spot}: {error}") from None
-    if len(text) > LONGEST_VALUE:
-        raise UsageError(f"{spot}: {files.shorten(value)} has more than {LONGEST_VALUE} characters")
-    return text
+        raise UsageError(f"{spot}: {value!r} is neither a number nor text")
+    return str(value)
 
 
 def _check(command: Command, key: str, text: str) -> None:

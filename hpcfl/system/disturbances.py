@@ -114,33 +114,23 @@ def found(environment: Mapping[str, Any]) -> list[Disturbance]:
 
 
 def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the hosts' names, and what is known of each: a fact's own value where it has one.
-
-    A file of an earlier version has one value of each fact, rank 0's host's. All hosts are taken to
-    have as many cores as that one, and nothing is known of what disturbed the others.
-    """
-    ranks = environment.get("host_ranks")
-    ranks = ranks if isinstance(ranks, list | tuple) and ranks else [None]
-    count = len(ranks)
-    named = environment.get("hosts")
-    if not isinstance(named, list | tuple) or len(named) != count:
-        named = range(1, count + 1)
-    differing = environment.get("host_facts")
-    differing = differing if isinstance(differing, Mapping) else {}
-    hosts: list[dict[str, Any]] = [{} for _ in ranks]
+    """Return the hosts' names, and what is known of each: a fact's own value where it has one."""
+    ranks = environment.get("host_ranks") or [None]
+    named = environment.get("hosts") or []
+    if len(named) != len(ranks):
+        named = [f"host {number}" for number in range(1, len(ranks) + 1)]
+    differing = environment.get("host_facts") or {}
+    hosts: list[dict[str, Any]] = [{"ranks": number} for number in ranks]
     for name in ("cores_usable", "cores_logical"):
-        own = differing.get(name)
-        fits = isinstance(own, list | tuple) and len(own) == count
-        for host, facts in enumerate(hosts):
-            facts[name] = own[host] if own is not None and fits else environment.get(name)
+        own = differing.get(name) or [environment.get(name)] * len(ranks)
+        for facts, value in zip(hosts, own, strict=True):
+            facts[name] = value
     for name in (*BEFORE, *AFTER):
         values = environment.get(name)
         values = values if isinstance(values, list | tuple) else [values]
         for facts, value in zip(hosts, values, strict=False):
             facts[name] = value
-    for facts, number in zip(hosts, ranks, strict=True):
-        facts["ranks"] = number if type(number) is int else None
-    return [f"{name}" if isinstance(name, str) else f"host {name}" for name in named], hosts
+    return [*named], hosts
 
 
 def _of_host(facts: Mapping[str, Any]) -> Iterator[Disturbance]:

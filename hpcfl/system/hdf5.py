@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.system import files
 
 # HDF5 takes the word of this variable against that of any program.
 SETTING = "HDF5_USE_FILE_LOCKING"
@@ -56,7 +55,7 @@ def locked(path: Path) -> bool:
     try:
         import fcntl  # of POSIX systems alone
 
-        with files.opened(path) as content:
+        with path.open("rb") as content:
             fcntl.flock(content, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in _HELD

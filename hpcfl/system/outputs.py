@@ -1,18 +1,15 @@
 """Writes all files of all commands, so that no slip of a name costs a file.
 
 What was measured is never overwritten. What can be made again takes the place of an older file of
-its own kind, which its first bytes and a mark tell, and of nothing else. A special file, a folder
-in the place of a file, and a link to nothing are refused. A command checks all its outputs before
+its own kind, which a mark in it tells, and of nothing else. A command checks all its outputs before
 it begins to work, and each is checked again when it is written.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +30,8 @@ class Kind:
     """A kind of files that commands write."""
 
     name: str  # in the plural, as in "results"
-    kept: bool = True  # whether a file that is there is never replaced
-    # How a file of this kind begins, in one of several ways, and what it has near one of its ends.
-    begins: tuple[bytes, ...] = (b"",)
-    mark: bytes = b""
+    # What an older file has that may be replaced by one of this kind; None if none ever is.
+    mark: bytes | None = None
     endings: tuple[str, ...] = ()  # of their names; none for any
     in_folder: bool = False  # whether a name that ends otherwise is that of a folder for them
 
@@ -45,11 +40,13 @@ class Kind:
         return self.in_folder and path.suffix.lower() not in self.endings
 
     def recognises(self, path: Path) -> bool:
-        """Return whether a file is of this kind."""
+        """Return whether there is a file of this kind, which may be replaced."""
+        if self.mark is None or not path.is_file():
+            return False
         with path.open("rb") as file:
             head = file.read(_MARKED_BYTES)
             file.seek(max(0, os.fstat(file.fileno()).st_size - _MARKED_BYTES))
-            return head.startswith(self.begins) and self.mark in head + b"\n" + file.read()
+            return self.mark in head + b"\n" + file.read()
 
 
 HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
@@ -58,19 +55,13 @@ FOLDER = Kind("results", in_folder=True)
 AGGREGATE = Kind("aggregates", endings=(".npy", ".npz", *HDF5))
 TRANSCRIPT = Kind("transcripts")
 MANIFEST = Kind("frozen sweeps")
-FIGURE = Kind(
-    "figures",
-    False,
-    (b"\x89PNG\r\n", b"<?xml", b"%PDF-"),
-    MADE_BY.encode(),
-    (".png", ".svg", ".pdf"),
-)
-TRACE = Kind("traces", False, (b'{"otherData": {"format": "hpcfl-trace/',))
-CALIBRATION = Kind("calibrations", False, (b"{",), b'"format": "hpcfl-calibration/')
-CONSTANTS = Kind("files of constants", False, (b"{",), b'"format": "hpcfl-constants/')
-CHECKPOINT = Kind("checkpoints", False, (b"PK\x03\x04",), b"next_round.npy")
+FIGURE = Kind("figures", MADE_BY.encode(), (".png", ".svg", ".pdf"))
+TRACE = Kind("traces", b'"format": "hpcfl-trace/')
+CALIBRATION = Kind("calibrations", b'"format": "hpcfl-calibration/')
+CONSTANTS = Kind("files of constants", b'"format": "hpcfl-constants/')
+CHECKPOINT = Kind("checkpoints", b"next_round.npy")
 # Whatever has the name of a publisher's file, and is not that file, is a damaged copy of it.
-DATA = Kind("data sets", False)
+DATA = Kind("data sets", b"")
 
 
 def check(path: str | os.PathLike[str], kind: Kind) -> str:
@@ -93,33 +84,34 @@ def check(path: str | os.PathLike[str], kind: Kind) -> str:
     UsageError
         If something is there that is not to be overwritten, or the place cannot be written to.
     """
+    import tempfile  # not by the ranks that write nothing
+
     path = Path(path)
+    in_folder = kind.is_folder(path)
     if kind.endings and not kind.in_folder and path.suffix.lower() not in kind.endings:
         *others, last = kind.endings
         ending = f"{', '.join(others)} or {last}" if others else last
         raise UsageError(
             f"{path} does not end in {ending}: the ending says the format of {kind.name}"
         )
-    there = _there(path, kind)
-    _try(path if kind.is_folder(path) else path.parent, path)
-    return f"{path} (replaced)" if there and not kind.is_folder(path) else str(path)
-
-
-def check_apart(wanted: Iterable[tuple[Path, Kind]]) -> None:
-    """Refuse, by UsageError, outputs of one command that are in each other's place."""
-    seen: dict[Path, Kind] = {}
-    for path, kind in wanted:
-        place = Path(os.path.realpath(path))
-        for other, earlier in seen.items():
-            within = (other in place.parents and not earlier.is_folder(other)) or (
-                place in other.parents and not kind.is_folder(place)
+    try:
+        there = path.exists()
+        if in_folder and there and not path.is_dir():
+            raise UsageError(f"{path} is a file, and not a folder: choose another name")
+        if not in_folder and there and not kind.recognises(path):
+            why = (
+                f"{kind.name} are never overwritten"
+                if kind.mark is None
+                else f"is not one of hpcfl's {kind.name}, so it is not overwritten"
             )
-            if place == other or within:
-                raise UsageError(
-                    f"{path} is named for {earlier.name} and for {kind.name}, and one file cannot "
-                    "be both: give each a name of its own"
-                )
-        seen[place] = kind
+            raise UsageError(f"{path} exists already and {why}: remove it or choose another name")
+        # Tried rather than asked: permission bits say nothing of quotas or read-only file systems.
+        with tempfile.TemporaryFile(dir=nearest_folder(path if in_folder else path.parent)):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot write {path} ({reason}): choose another place") from error
+    return f"{path} (replaced)" if there and not in_folder else str(path)
 
 
 @contextmanager
@@ -131,7 +123,7 @@ def writing(path: Path, kind: Kind) -> Iterator[IO[bytes]]:
     """
     check(path, kind)
     try:
-        with replacing(path, keep=kind.kept) as draft, draft.open("x+b") as file:
+        with replacing(path, keep=kind.mark is None) as draft, draft.open("x+b") as file:
             yield file
     except OSError as error:
         raise HpcflError(
@@ -162,10 +154,9 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
         # Else a crash of the machine could leave the name to an empty file.
         with draft.open("rb") as file:
             os.fsync(file.fileno())
-        if keep:
-            _link(draft, path)
-        else:
-            os.replace(draft, path)
+        if keep and path.exists():
+            raise FileExistsError(f"{path} exists")
+        os.replace(draft, path)
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -173,13 +164,8 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
 
 
 def nearest_folder(folder: Path) -> Path:
-    """Return the folder, or that of its parents which is there and in which it would be made.
-
-    Raises an OSError if a part of the path is a link to nothing.
-    """
+    """Return the folder, or that of its parents which is there and in which it would be made."""
     while not folder.exists():
-        if folder.is_symlink():
-            raise FileNotFoundError(errno.ENOENT, f"{folder} is a link to nothing")
         folder = folder.parent
     return folder
 
@@ -189,73 +175,3 @@ def discard_drafts() -> None:
     for draft in [*_drafts]:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-
-
-def _link(draft: Path, path: Path) -> None:
-    """Give a draft a file's name, unless another has it."""
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        if path.exists():
-            raise FileExistsError(f"{path} exists") from None
-        os.replace(draft, path)
-
-
-def _there(path: Path, kind: Kind) -> bool:
-    """Return whether something is there that may be written to, or replaced; refuse all else."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise UsageError(
-                f"{path} is a link to a file that does not exist: remove it, or choose another name"
-            ) from None
-        return False
-    except (OSError, ValueError) as error:
-        raise _refusal(path, error) from error
-    if kind.is_folder(path):
-        if not stat.S_ISDIR(mode):
-            raise UsageError(f"{path} is a file, and not a folder: choose another name")
-        return True
-    if stat.S_ISDIR(mode):
-        raise UsageError(f"{path} is a folder, and not a file: choose another name")
-    if not stat.S_ISREG(mode):
-        raise UsageError(
-            f"{path} is a device or a pipe, and no file could take its place: choose another name"
-        )
-    if kind.kept:
-        raise UsageError(
-            f"{path} exists already and {kind.name} are never overwritten: remove it or choose "
-            "another name"
-        )
-    try:
-        known = kind.recognises(path)
-    except OSError as error:
-        raise _refusal(path, error) from error
-    if not known:
-        raise UsageError(
-            f"{path} exists already and is not one of hpcfl's {kind.name}, so it is not "
-            "overwritten: remove it or choose another name"
-        )
-    return True
-
-
-def _try(folder: Path, path: Path) -> None:
-    """Make a file that nobody sees where a folder is, or will be; refuse a place where that fails.
-
-    Tried rather than asked: permission bits say nothing of quotas or read-only file systems.
-    """
-    import tempfile  # not by the ranks that write nothing
-
-    try:
-        with tempfile.TemporaryFile(dir=nearest_folder(folder)):
-            pass
-    except OSError as error:
-        raise _refusal(path, error) from error
-
-
-def _refusal(path: Path, error: Exception) -> UsageError:
-    reason = getattr(error, "strerror", None) or error
-    return UsageError(f"cannot write {path} ({reason}): choose another place")

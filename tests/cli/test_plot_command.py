@@ -100,7 +100,7 @@ def test_files_that_cannot_be_drawn_are_left_out_with_a_warning(results, drawn):
     assert len(drawn[0].axes[0].lines) == 1
     bench, damaged = result.stderr.splitlines()
     assert bench.endswith("bench.h5 has no training: hpcfl train writes it; left out")
-    assert "damaged.h5 is damaged or is not an HDF5 file" in damaged
+    assert "damaged.h5 cannot be read as HDF5" in damaged
 
 
 def test_runs_are_chosen_renamed_and_drawn_in_a_size_and_style(results, drawn, tmp_path):

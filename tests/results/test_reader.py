@@ -53,16 +53,7 @@ def one_sentence(path):
     return message
 
 
-def test_what_is_not_a_results_file_is_told(tmp_path):
-    assert "there is no file" in one_sentence(tmp_path / "absent.h5")
-    (tmp_path / "notes.h5").write_text("bytes were sent")
-    assert "not an HDF5 file" in one_sentence(tmp_path / "notes.h5")
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["rounds/bytes_up"] = np.arange(3)
-    assert "is not a results file of hpcfl" in one_sentence(tmp_path / "other.h5")
-
-
-@pytest.mark.parametrize("schema", ["hpcfl/2", "hpcfl/10", "hpcfl/1x"])
+@pytest.mark.parametrize("schema", ["hpcfl/2", "hpcfl/10"])
 def test_another_major_version_is_refused(make_run, schema):
     path = make_run("run.h5", [random_record(1)])
     with h5py.File(path, "r+") as file:

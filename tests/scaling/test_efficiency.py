@@ -205,8 +205,6 @@ def test_what_is_no_point_is_said_of_a_run(tmp_path):
     trained = replace(run, training={"accuracy": np.zeros(run.rounds)})
     assert "is of training" in lacking(trained, "ranks")
     assert "how many ranks" in lacking(replace(run, environment={}), "ranks")
-    helped = replace(run, helper_cpu_seconds=np.zeros((run.rounds, 2, 2)))
-    assert "fewer ranks than the server and helpers" in lacking(helped, "ranks")
     known = {"ranks": 2}
     assert "each node" in lacking(replace(run, environment=known), "nodes")
     assert "no measured round" in lacking(replace(run, warmup=~run.warmup), "ranks")

@@ -16,8 +16,6 @@ FLOCK = """
 int flock(int file, int operation) { errno = %d; return -1; }
 """
 BENCH = ("bench", "fedavg", "--dim", "4", "--rounds", "2", "--updates", "updates.h5")
-# What NFS without lockd, DVS, BeeGFS and Lustre say.
-WITHOUT = (37, 95, 524, 38)
 
 
 @pytest.fixture
@@ -45,11 +43,10 @@ def hpcfl(*arguments, **variables):
     )
 
 
-@pytest.mark.parametrize("number", WITHOUT)
-def test_a_file_system_without_locks_is_warned_of_once_and_recorded(refusing, number):
+def test_a_file_system_without_locks_is_warned_of_once_and_recorded(refusing):
     with h5py.File("updates.h5", "w") as file:
         file["updates"] = [[0.5] * 4] * 3
-    refusing(number)
+    refusing(37)  # as NFS without lockd says
     found = hpcfl(*BENCH, "--output", "run.h5")
 
     assert found.returncode == 0, found.stderr

@@ -33,14 +33,7 @@ def test_a_file_stays_as_it_was_if_writing_fails(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_a_file_that_is_to_be_kept_is_not_replaced(tmp_path, monkeypatch, links):
-    if not links:
-
-        def refuse(source, target):
-            raise OSError("this file system has no hard links")
-
-        monkeypatch.setattr(os, "link", refuse)
+def test_a_file_that_is_to_be_kept_is_not_replaced(tmp_path):
     path = tmp_path / "file"
     with replacing(path, keep=True) as draft:
         draft.write_text("first")

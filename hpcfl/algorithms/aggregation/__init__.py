@@ -121,16 +121,13 @@ def find_named(name: str, given: str | None = None) -> type[AggregationProtocol]
     """
     if name in PROTOCOLS:
         return find(name)
-    from hpcfl.system import files
 
     if given is None:
         raise UsageError(
-            f"the protocol {files.shorten(name)} does not come with hpcfl: name its class with "
+            f"the protocol {name!r} does not come with hpcfl: name its class with "
             "--protocol MODULE:CLASS"
         )
     found = find(given)
     if found.name != name:
-        raise UsageError(
-            f"the protocol is {files.shorten(name)}, and --protocol {given} is {found.name!r}"
-        )
+        raise UsageError(f"the protocol is {name!r}, and --protocol {given} is {found.name!r}")
     return found
