@@ -1,4 +1,4 @@
-"""Helpers, coded masks, committees, ciphertexts: exact sums for few and many devices, whoever is gone.
+"""Helpers, coded masks, committees, ciphertexts: exact sums, whoever is gone.
 
 Sums are compared with those of plain integers, modulo the group: vectors are multiples of what
 values are rounded to, so that nothing is, and no code of a protocol says what is expected.
