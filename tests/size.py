@@ -1,7 +1,4 @@
-"""Lines of Python of each part, with docstrings and blank lines, now and at most.
-
-    python tests/size.py
-"""
+"""Lines of Python of each part, with docstrings and blank lines, now and at most."""
 
 import subprocess
 from pathlib import Path
