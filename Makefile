@@ -27,7 +27,7 @@ endif
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train bench test test-full dist-check mpi-matrix lint docs clean distclean
+.PHONY: help setup setup-train bench test test-full dist-check mpi-matrix lint size docs clean distclean
 
 help:
 	@echo 'make setup        set up $(VENV) (the default)'
@@ -38,6 +38,7 @@ help:
 	@echo 'make dist-check   then build sdist and wheel, and use them and contrib/ outside of it'
 	@echo 'make mpi-matrix   then run tests with five MPI libraries, and write docs/portability.md'
 	@echo 'make lint         then check style and types'
+	@echo 'make size         print how many lines each part has, and how many at most'
 	@echo 'make docs         then make the site of the documentation in site/'
 	@echo 'make clean        remove caches and build products; results stay'
 	@echo 'make distclean    remove $(VENV) as well'
@@ -84,6 +85,9 @@ lint: setup-train
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+size:
+	@'$(PYTHON)' tests/size.py
 
 # Warnings are errors: a link that leads nowhere, a page without a place in the navigation.
 docs: $(DOCS_STAMP)

@@ -47,19 +47,3 @@ def test_what_the_page_shows_is_so(shown):
     assert by_protocol["rounds_to_target"]["mean"].notna().all()
     assert targets.rounds_to_target.notna().sum() == 4
     assert variables["curves"].shape[1] == 4
-
-
-def test_every_column_that_the_page_names_is_there(shown):
-    """The first column of each table has names of columns of the frame above it."""
-    variables, _ = shown
-    parts = {"## A row for each run": "frame", "## A row for each round": "rounds"}
-    for heading, name in parts.items():
-        section = TEXT.partition(heading)[2].partition("\n## ")[0]
-        cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-        named = {word for cell in cells for word in re.findall(r"`(\w+)`", cell)}
-        columns = {*variables[name].columns}
-        phases = {column.removeprefix("masked_input") for column in columns}
-
-        assert len(named) > 15
-        assert {word for word in named if not word.startswith("PHASE_")} <= columns
-        assert {word.removeprefix("PHASE") for word in named if word.startswith("PHASE_")} <= phases

@@ -16,7 +16,6 @@ from hpcfl.errors import no_such
         ("train fedvag", "fedavg"),
         ("train fedavg --preset zcdp-adult-rl", "zcdp-adult-lr"),
         ("bench secagg --devices 3 --dim 4 --dropout-phase maskedinput", "masked_input"),
-        ("reproduce zcdp/figure3", "zcdp/figure-3"),
         ("sweep tabel-1", "table-1"),
         ("data fetch minst", "mnist"),
     ],

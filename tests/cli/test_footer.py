@@ -12,7 +12,7 @@ import pytest
 from commandline import hpcfl, refusal
 
 from hpcfl.results import load
-from hpcfl.results.footer import LINES, description, footer, valid
+from hpcfl.results.footer import LINES, footer, valid
 from hpcfl.results.schema import STATUSES, Metric
 
 ROOT = Path(__file__).parents[2]
@@ -55,12 +55,6 @@ def run(tmp_path_factory):
     done = hpcfl("bench", "secagg", *SMALL, "--output", path)
     assert done.returncode == 0, done.stderr
     return load(path)
-
-
-def test_the_guide_says_what_every_line_is():
-    guide = (ROOT / "docs" / "guide.md").read_text()
-
-    assert f"<!-- footer -->\n{description().markdown()}\n<!-- /footer -->" in guide
 
 
 def test_every_number_tells_its_unit_in_its_key():

@@ -1,101 +1,23 @@
 """What commands say of wrong use, and with which exit status."""
 
-import ast
-import re
-from pathlib import Path
-
 import h5py
 import numpy as np
-import pytest
 from commandline import hpcfl, refusal
 
-import hpcfl as package
 from hpcfl.report.formats import counted
 from hpcfl.results.reader import load
 
-# What is only said of two and more.
-SEVERAL = {
-    # A ring's degree is even, and warnings on launches and a limit on runs are of several.
-    *("{degree} neighbours", "{self.degree} neighbours", "{len(runs)} runs"),
-    *("{summary.repeats} launches", "{len(side.files)} launches", "{asked.launches} launches"),
-    *("{started} processes", "{hosts} hosts", "{self.threshold + REDUNDANT} neighbours"),
-}
-SOURCES = sorted(Path(package.__file__).parent.rglob("*.py"))
+
+def test_one_and_several():
+    assert [counted(number, "round") for number in range(3)] == ["0 rounds", "1 round", "2 rounds"]
+    assert counted(2, "launch") == "2 launches"
+    assert counted(2, "reply") == "2 replies"
+    assert counted(2, "other host") == "2 other hosts"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_one_round_is_not_1_rounds_and_warnings_begin_alike(path):
-    text = path.read_text(encoding="utf-8")
-
-    assert not re.search(r"[\"'(]Warning: ", text)
-    assert not re.search(r"\{[^{}]*\} rounds\b", text), "see formats.counted"
-
-
-# Of what there may be one of, in what commands print.
-COUNTED = "runs|cells|launches|checks|repeats|hosts|tasks|neighbours|parameters|messages|processes"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_numbers_of_things_are_written_by_one_function(path):
-    """Where one of them is possible: not of a limit, or where the sentence is only of several."""
-    text = path.read_text(encoding="utf-8")
-    possible = [
-        found[0]
-        for found in re.finditer(rf"\{{([^{{}}]*)\}} ({COUNTED})\b", text)
-        if not re.fullmatch(r"[A-Z_]+", found[1]) and found[0] not in SEVERAL
-    ]
-
-    assert possible == [], "see formats.counted"
-
-
-@pytest.mark.parametrize(
-    ("number", "what", "written"),
-    [
-        *((0, "round", "0 rounds"), (1, "round", "1 round"), (2, "round", "2 rounds")),
-        *((1, "launch", "1 launch"), (2, "launch", "2 launches"), (3, "process", "3 processes")),
-        *((1, "reply", "1 reply"), (2, "reply", "2 replies"), (2, "other host", "2 other hosts")),
-    ],
-)
-def test_one_and_several(number, what, written):
-    assert counted(number, what) == written
-
-
-def test_one_of_everything_is_printed_as_one(tmp_path, monkeypatch):
+def test_a_file_that_there_is_not_is_wrong_use(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan = '[fixed]\ndim = 1\nrounds = 1\nwarmup = 0\n[grid]\nprotocol = ["fedavg"]\ndevices = 1\n'
-    Path("plan.toml").write_text(plan)
-    printed = [
-        hpcfl("sweep", "plan.toml", "--output", "swept", *more)
-        for more in (("--dry-run",), ("--freeze",), (), ("--dry-run",))
-    ]
-    printed += [
-        hpcfl("merge", "swept", "--output", "merged"),
-        hpcfl("report", "merged"),
-        hpcfl("report", "merged", "--by-phase"),
-    ]
-    for done in printed:
-        wrong = re.findall(r"(?<![\d.,])1 [a-z]+s\b(?!,)", done.stdout + done.stderr)
-        assert [one for one in wrong if one not in ("1 s", "1 ms", "1 is", "1 has")] == []
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_package_that_is_missing_is_one_kind_of_error(path):
-    """So that it is always wrong use, with the same exit status and the same advice."""
-    for handler in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(handler, ast.ExceptHandler) or not isinstance(handler.type, ast.Name):
-            continue
-        if handler.type.id not in ("ImportError", "ModuleNotFoundError"):
-            continue
-        raised = [one.exc for one in ast.walk(handler) if isinstance(one, ast.Raise) and one.exc]
-        assert [ast.unparse(one.func) for one in raised if isinstance(one, ast.Call)] in (
-            [],
-            ["MissingPackageError"],
-        )
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
+    for arguments in (
         ("report", "none.h5"),
         ("plot", "none.h5", "--kind", "phases"),
         ("compare", "none.h5", "none.h5"),
@@ -106,13 +28,8 @@ def test_a_package_that_is_missing_is_one_kind_of_error(path):
         ("attack", "components", "none.npz"),
         ("predict", "secagg", "--calibration", "none.json"),
         ("sweep", "none.toml"),
-    ],
-    ids=lambda arguments: " ".join(arguments[:2]),
-)
-def test_a_file_that_there_is_not_is_wrong_use(tmp_path, monkeypatch, arguments):
-    monkeypatch.chdir(tmp_path)
-
-    assert "none." in refusal(*arguments)
+    ):
+        assert "none." in refusal(*arguments)
 
 
 def test_bench_names_all_that_it_can_measure():
@@ -158,18 +75,13 @@ def test_a_cell_that_runs_alone_is_not_one_of_1(tmp_path):
     assert both.stdout.startswith("cell 0 of 2: ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("bench", "--", "nosuch"), "there is no protocol 'nosuch'"),
-        (("train", "--", "nosuch"), "there is no algorithm 'nosuch'"),
-    ],
-)
-def test_a_job_for_what_there_is_not_is_refused(arguments, sentence):
-    assert sentence in refusal("slurm", "render", *arguments)
-    # One's own may be found where the job runs.
-    own = hpcfl("slurm", "render", arguments[0], "--", "mine:Mine")
-    assert (own.returncode, "mine:Mine" in own.stdout) == (0, True)
+def test_a_job_for_what_there_is_not_is_refused():
+    for command, what in (("bench", "protocol"), ("train", "algorithm")):
+        said = refusal("slurm", "render", command, "--", "nosuch")
+        assert f"there is no {what} 'nosuch'" in said
+        # One's own may be found where the job runs.
+        own = hpcfl("slurm", "render", command, "--", "mine:Mine")
+        assert (own.returncode, "mine:Mine" in own.stdout) == (0, True)
 
 
 def test_training_shows_no_density_where_all_is_sent_and_no_option_that_it_has_not(tmp_path):

@@ -129,30 +129,30 @@ def packed_bits(elements, bits):
 
 
 @each_group
-@pytest.mark.parametrize("pairs", [PACKED_PAIRS, 1, 3])
 @given(data=st.data())
-def test_elements_are_packed_like_the_digits_of_one_number(group, pairs, data):
+def test_elements_are_packed_like_the_digits_of_one_number(group, data):
     """However many pairs are packed at a time."""
-    top = group.modulus - 1
-    digits = data.draw(st.lists(st.integers(0, top) | st.sampled_from([0, top]), max_size=20))
-    elements = np.array(digits, group.dtype)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "PACKED_PAIRS", pairs)
-        packed = group.pack(elements)
-        assert packed_bits(digits, group.bits) == packed.tobytes()
-        assert group.wire_bytes(len(digits)) == packed.size
-        # As it lies in a message: at any address.
-        received = np.concatenate([np.zeros(1, np.uint8), packed])[1:]
-        unpacked = group.unpack(received, len(digits))
-    assert digits == unpacked.tolist()
-    assert group.dtype == unpacked.dtype
+    for pairs in (PACKED_PAIRS, 1, 3):
+        top = group.modulus - 1
+        digits = data.draw(st.lists(st.integers(0, top) | st.sampled_from([0, top]), max_size=20))
+        elements = np.array(digits, group.dtype)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(groups, "PACKED_PAIRS", pairs)
+            packed = group.pack(elements)
+            assert packed_bits(digits, group.bits) == packed.tobytes()
+            assert group.wire_bytes(len(digits)) == packed.size
+            # As it lies in a message: at any address.
+            received = np.concatenate([np.zeros(1, np.uint8), packed])[1:]
+            unpacked = group.unpack(received, len(digits))
+        assert digits == unpacked.tolist()
+        assert group.dtype == unpacked.dtype
 
 
 @each_group
-@pytest.mark.parametrize("size", [2 * PACKED_PAIRS - 1, 2 * PACKED_PAIRS + 1, 5 * PACKED_PAIRS])
-def test_long_vectors_are_unpacked_to_what_was_packed(group, size):
-    elements = vector(size, group)
-    assert np.array_equal(elements, group.unpack(group.pack(elements), size))
+def test_long_vectors_are_unpacked_to_what_was_packed(group):
+    for size in (2 * PACKED_PAIRS - 1, 2 * PACKED_PAIRS + 1, 5 * PACKED_PAIRS):
+        elements = vector(size, group)
+        assert np.array_equal(elements, group.unpack(group.pack(elements), size))
 
 
 @pytest.mark.parametrize("name", ["ring12", "ring20", "ring28", "field12", "field28"])
@@ -167,12 +167,12 @@ def test_bits_behind_the_last_value_are_refused(name, junk):
 
 
 @each_group
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_rows_are_packed_like_one_after_the_other(group, count):
-    rows = vector(5 * count, group).reshape(5, count)
-    packed = group.pack_rows(rows)
-    assert [group.pack(row).tobytes() for row in rows] == [row.tobytes() for row in packed]
-    assert np.array_equal(rows, group.unpack_rows(packed, count))
+def test_rows_are_packed_like_one_after_the_other(group):
+    for count in (1, 2, 7):
+        rows = vector(5 * count, group).reshape(5, count)
+        packed = group.pack_rows(rows)
+        assert [group.pack(row).tobytes() for row in rows] == [row.tobytes() for row in packed]
+        assert np.array_equal(rows, group.unpack_rows(packed, count))
 
 
 @pytest.mark.parametrize("name", ["ring12", "ring20", "ring28", "field12", "field28"])
@@ -187,32 +187,29 @@ def test_bits_behind_the_last_value_of_a_row_are_refused(name):
 # Masks
 
 
-@pytest.mark.parametrize(
-    ("length", "streams", "size"),
-    [
+@each_group
+def test_masks_are_added_as_integers_would_be(group, monkeypatch):
+    """However many streams are open at once, and however long the blocks are."""
+    for length, streams, size in (
         (1, STREAMS_AT_ONCE, BLOCK_BYTES),
         (BLOCK_BYTES // 4 + 1, STREAMS_AT_ONCE, BLOCK_BYTES),
         *((33, streams, BLOCK_BYTES) for streams in (1, 2, 5, 7)),
         *((203, STREAMS_AT_ONCE, size) for size in (16, 256)),
-    ],
-)
-@each_group
-def test_masks_are_added_as_integers_would_be(group, length, streams, size, monkeypatch):
-    """However many streams are open at once, and however long the blocks are."""
-    monkeypatch.setattr(groups, "STREAMS_AT_ONCE", streams)
-    monkeypatch.setattr(groups, "BLOCK_BYTES", size)
-    count = 5 if length < 1000 else 2
-    keys, signs = fixed_keys(count), [1, -1, -1, 1, 1][:count]
-    values = vector(length, group)
-    before = values.copy()
-    expected = values.astype(object)
-    for key, sign in zip(keys, signs, strict=True):
-        expected = expected + sign * np.array(group_elements(key, length, group), object)
-    out = group.add_masks(values, iter(keys), iter(signs))
-    assert (expected % group.modulus).tolist() == out.tolist()
-    assert np.array_equal(before, values), "the vector itself was changed"
-    assert values.tolist() == group.add_masks(out, keys, [-sign for sign in signs]).tolist()
-    assert values.tolist() == group.add_masks(values, [], []).tolist()
+    ):
+        monkeypatch.setattr(groups, "STREAMS_AT_ONCE", streams)
+        monkeypatch.setattr(groups, "BLOCK_BYTES", size)
+        count = 5 if length < 1000 else 2
+        keys, signs = fixed_keys(count), [1, -1, -1, 1, 1][:count]
+        values = vector(length, group)
+        before = values.copy()
+        expected = values.astype(object)
+        for key, sign in zip(keys, signs, strict=True):
+            expected = expected + sign * np.array(group_elements(key, length, group), object)
+        out = group.add_masks(values, iter(keys), iter(signs))
+        assert (expected % group.modulus).tolist() == out.tolist()
+        assert np.array_equal(before, values), "the vector itself was changed"
+        assert values.tolist() == group.add_masks(out, keys, [-sign for sign in signs]).tolist()
+        assert values.tolist() == group.add_masks(values, [], []).tolist()
 
 
 @each_group

@@ -1,29 +1,22 @@
 """No option is ignored: whatever a protocol or an algorithm has no use for is refused."""
 
-import sys
-from contextlib import contextmanager
 from dataclasses import fields
-from pathlib import Path
+from itertools import product
 
 import pytest
 from commandline import hpcfl
 
 import hpcfl as package
 from hpcfl.algorithms import federated
-from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.algorithms.aggregation.base import FOR_ALL
-from hpcfl.algorithms.parameters import Parameters
+from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.benchmark import experiment
-from hpcfl.comm.loopback import Loopback
-from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import options_of
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import ProtocolOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.rounds import usage
 from hpcfl.sweeping import plan
-from hpcfl.training import defaults, session
+from hpcfl.training import defaults
 
 # Another value than the default, of every option that a protocol or an algorithm is asked about.
 VALUES = {
@@ -72,71 +65,16 @@ VALUES = {
     "sigma_norms": 2.0,
     "fast_noise": True,
 }
-_PACKAGE = Path(package.__file__).parent
-
-
-@contextmanager
-def reads(monkeypatch, kind, names, *folders):
-    """Yield a set, which fills with those options of a kind that code in some folders reads.
-
-    Not what copies, checks or records all of them.
-    """
-    found = set()
-    inside = tuple(str(_PACKAGE / folder) for folder in folders)
-    properties = (str(_PACKAGE / "algorithms/parameters.py"), __file__)
-    general = ("__post_init__", "_check_active", "make_config", "__eq__", "__hash__")
-
-    def read(self, name):
-        caller = sys._getframe(1)
-        # What a property of the options reads is read by who reads the property.
-        while caller.f_code.co_name not in general and caller.f_code.co_filename in properties:
-            caller = caller.f_back
-        code = caller.f_code
-        if name in names and code.co_filename.startswith(inside) and code.co_name not in general:
-            found.add(name)
-        return object.__getattribute__(self, name)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, "__getattribute__", read, raising=False)
-        yield found
-
-
-def play(options, devices=10):
-    made = experiment.Experiment.prepare(experiment.resolved(options), devices)
-    made.run(Loopback(devices, made.protocol.helpers))
-    made.config()
-
-
-SETTINGS = {
-    "secagg": ({"degree": 4},),
-    "secagg-graph": ({"degree": 4},),
-    "sparse": ({"degree": 4},),
-    "common": ({"degree": 4},),
-    "assisted": ({"shared": True},),
-}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_protocol_uses_just_the_options_that_it_reads(monkeypatch, protocol):
-    dropout = 0.2 if find(protocol).tolerates_dropouts else 0.0
-    base = {"protocol": protocol, "dim": 60, "rounds": 1, "warmup": 0, "dropout": dropout}
-    if protocol == "cohort":
-        base["alpha"] = 0.5
-    for more in ({}, *SETTINGS.get(protocol, ())):
-        options = experiment.resolved(base | more)
-        declared = find(protocol).uses(options)
-        names = set(options_of(ProtocolOptions))
-        with reads(monkeypatch, Parameters, names, "algorithms", "privacy") as found:
-            play(base | more)
-        # Those for all are checked for all, or drawn from the options themselves.
-        assert found - FOR_ALL <= declared
-        assert names & declared - FOR_ALL <= found
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("name", sorted(usage.OF_PROTOCOLS))
-def test_an_option_of_protocols_is_used_or_refused(protocol, name):
+def test_an_option_of_protocols_is_used_or_refused(protocol):
     """By bench, and alike by a plan: what a protocol does not declare cannot be given."""
+    for name in sorted(usage.OF_PROTOCOLS):
+        is_used_or_refused(protocol, name)
+
+
+def is_used_or_refused(protocol, name):
     cohorts = {"alpha": 0.5} if protocol == "cohort" else {}
     given = {"protocol": protocol, "devices": 10} | cohorts | {name: VALUES[name]}
     options = experiment.resolved(given)
@@ -170,65 +108,27 @@ def test_all_options_of_protocols_and_algorithms_have_another_value_here():
     assert [] == [name for name, value in VALUES.items() if value == defaults_of[name]]
 
 
-# What a run of each algorithm needs, and what else it can be told to do.
-PRIVATE = {"sigma": 1.0}
-STEPS = PRIVATE | {"batch_size": 20, "epsilon": 1e6}
-IN_SUMS = {"aggregate": "secagg", "gamma": 0.0}
-RUNS = {
-    "fedavg": ({},),
-    "rand-k": ({"alpha": 0.2},),
-    "top-k": ({"alpha": 0.2},),
-    "dp-fedavg": (
-        PRIVATE | {"epsilon": 1e6},
-        {"sigma": 1.0, "noise": "distributed"} | IN_SUMS,
-    ),
-    "cdp": (STEPS | {"steps": 2} | IN_SUMS,),
-    "dp-dsgd": (STEPS | IN_SUMS,),
-    "fedsgd-dpc": (STEPS, STEPS | {"mechanism": "laplace", "batch_size": 0}),
-    "locks": (PRIVATE | {"per_round": 3}, PRIVATE | {"per_round": 3, "variant": "local"}),
-}
-OF_ALGORITHMS = defaults.OF_ALGORITHMS
-# They are read where noise is chosen, which is not where it is given.
-CHOSEN = {"sigma", "noise_multiplier", "epsilon", "epsilon_by"}
-
-
-@pytest.mark.parametrize("algorithm", federated.REGISTRY)
-def test_an_algorithm_uses_just_the_options_that_it_reads(monkeypatch, tmp_path, algorithm):
-    pytest.importorskip("torch")
-    for number, more in enumerate(RUNS[algorithm]):
-        common = {"algorithm": algorithm, "rounds": 2, "dropout": 0.0}
-        options = defaults.asked(common | more)
-        declared = federated.find(algorithm).uses(options)
-        with reads(monkeypatch, TrainOptions, OF_ALGORITHMS, "algorithms", "learning") as found:
-            session.run(World(None), options, 5, tmp_path / f"{number}.h5")
-        privacy = set(options_of(PrivacyOptions)) - CHOSEN
-        # Accounts take them, and are the same: one of a single step, one of Laplace noise, and one
-        # of noise that only integers have.
-        assert found & privacy <= declared | {"convex", "delta", "fast_noise"}
-        assert declared & privacy <= found
-
-
-@pytest.mark.parametrize("algorithm", federated.REGISTRY)
-@pytest.mark.parametrize("name", sorted(OF_ALGORITHMS & VALUES.keys()))
-def test_an_option_of_algorithms_is_used_or_refused(algorithm, name):
-    given = {"algorithm": algorithm, name: VALUES[name]}
-    if name in ("epsilon_by", "noise"):
-        given |= {"sigma": 1.0, "aggregate": "secagg"}
-    declared = federated.find(algorithm).uses(defaults.resolved(given, None))
-    unused = given.keys() & OF_ALGORITHMS - declared
-    if unused:
-        with pytest.raises(UsageError, match=r"--\S+ is given, and .* no use for it"):
+def test_an_option_of_algorithms_is_used_or_refused():
+    for algorithm, name in product(
+        federated.REGISTRY, sorted(defaults.OF_ALGORITHMS & VALUES.keys())
+    ):
+        given = {"algorithm": algorithm, name: VALUES[name]}
+        if name in ("epsilon_by", "noise"):
+            given |= {"sigma": 1.0, "aggregate": "secagg"}
+        declared = federated.find(algorithm).uses(defaults.resolved(given, None))
+        unused = given.keys() & defaults.OF_ALGORITHMS - declared
+        if unused:
+            with pytest.raises(UsageError, match=r"--\S+ is given, and .* no use for it"):
+                defaults.asked(given)
+        else:
             defaults.asked(given)
-    else:
-        defaults.asked(given)
 
 
 # --- On the command line, in the API, in plans ---
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_commands_refuse_what_they_would_ignore(tmp_path, monkeypatch):
+    for arguments, sentence in (
         (
             ("train", "fedavg", "--epsilon", 1, "--sigma", 3),
             "--epsilon is given, and fedavg with fedavg has no use for it with these options (it "
@@ -260,15 +160,13 @@ def test_an_option_of_algorithms_is_used_or_refused(algorithm, name):
         (("bench", "secagg", "--degree", 98, "--devices", 10), "has 9 others: give at most 10"),
         (("train", "fedavg", "--aggregate", "secagg", "--degree", 98, "--devices", 10), "9 others"),
         (("privacy", "exposure", "secagg", "--degree", 98, "--devices", 10), "9 others"),
-    ],
-)
-def test_commands_refuse_what_they_would_ignore(tmp_path, monkeypatch, arguments, sentence):
-    monkeypatch.chdir(tmp_path)
-    found = hpcfl(*arguments)
+    ):
+        monkeypatch.chdir(tmp_path)
+        found = hpcfl(*arguments)
 
-    assert (found.returncode, found.stdout) == (2, "")
-    assert sentence in found.stderr
-    assert [] == list(tmp_path.iterdir())
+        assert (found.returncode, found.stdout) == (2, "")
+        assert sentence in found.stderr
+        assert [] == list(tmp_path.iterdir())
 
 
 def test_the_api_refuses_what_it_would_ignore(tmp_path):

@@ -130,7 +130,7 @@ def test_tests_run_from_the_source_archive(unpacked):
     """Some of every kind: of the package, of documents, of examples and of recorded files."""
     chosen = (
         *("tests/crypto/test_crypto_shamir.py", "tests/sweep/test_shipped_plans.py"),
-        *("tests/test_protocols_page.py", "tests/test_examples.py::" + EXAMPLE),
+        *("tests/docs/test_pages.py", "tests/test_examples.py::" + EXAMPLE),
         *("tests/packaging", "tests/results/test_golden.py", "tests/docs/test_reference.py"),
     )
     told = run(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 
 import numpy as np
 import pytest
@@ -131,40 +131,39 @@ def test_fedavg_hides_nothing(model, dropout):
     assert found.alone_of_sent.formula == found.alone_of_sent.simulation == 1
 
 
-@pytest.mark.parametrize(
-    ("protocol", "devices", "colluding", "options"),
-    [
-        ("fedavg", 10, 3, {}),
-        ("secagg", 10, 3, {}),
-        ("secagg-graph", 30, 10, {"degree": 4}),
-        ("secagg-graph", 31, 10, {"degree": 8}),
-        ("sparse", 30, 10, {"alpha": 0.1}),
-        ("sparse", 30, 0, {"alpha": 1.0}),
-        ("sparse", 100, 33, {"alpha": 0.1}),
-        ("sparse", 30, 10, {"alpha": 0.5, "degree": 6}),
-        ("sparse", 9, 2, {"alpha": 0.9, "degree": 2}),
-        ("sparse", 2, 0, {"alpha": 1.0}),
-        ("cohort", 30, 10, {"alpha": 0.2}),
-        ("cohort", 40, 10, {"alpha": 0.5, "degree": 4}),
-        ("cohort", 5, 1, {"alpha": 0.2}),
-    ],
-)
-@pytest.mark.parametrize(("model", "dropout"), MODELS)
-def test_simulation_agrees_with_the_formulas(protocol, devices, colluding, options, model, dropout):
-    population = Population(devices, colluding, dropout, model)
-    found = exposure(protocol, population, samples=10_000, floor=3, **options)
-    figures = {name: getattr(found, name) for name in (*NAMES, "below_floor")}
+def test_simulation_agrees_with_the_formulas():
+    for (protocol, devices, colluding, options), (model, dropout) in product(
+        (
+            ("fedavg", 10, 3, {}),
+            ("secagg", 10, 3, {}),
+            ("secagg-graph", 30, 10, {"degree": 4}),
+            ("secagg-graph", 31, 10, {"degree": 8}),
+            ("sparse", 30, 10, {"alpha": 0.1}),
+            ("sparse", 30, 0, {"alpha": 1.0}),
+            ("sparse", 100, 33, {"alpha": 0.1}),
+            ("sparse", 30, 10, {"alpha": 0.5, "degree": 6}),
+            ("sparse", 9, 2, {"alpha": 0.9, "degree": 2}),
+            ("sparse", 2, 0, {"alpha": 1.0}),
+            ("cohort", 30, 10, {"alpha": 0.2}),
+            ("cohort", 40, 10, {"alpha": 0.5, "degree": 4}),
+            ("cohort", 5, 1, {"alpha": 0.2}),
+        ),
+        MODELS,
+    ):
+        population = Population(devices, colluding, dropout, model)
+        found = exposure(protocol, population, samples=10_000, floor=3, **options)
+        figures = {name: getattr(found, name) for name in (*NAMES, "below_floor")}
 
-    assert len(formulas(found)) >= 5
-    # 4.5 standard errors: once in 150,000 figures by chance, and the seed is fixed.
-    for name, figure in figures.items():
-        if figure.formula is not None:
-            assert abs(figure.difference) <= 4.5 * figure.standard_error + 1e-9, name
-    values = found.samples * found.contributors.simulation
-    for size, figure in found.sizes.items():
-        if figure.formula is not None:
-            rare = math.sqrt(figure.formula * size / values)
-            assert abs(figure.difference) <= 4.5 * max(figure.standard_error, rare) + 1e-9, size
+        assert len(formulas(found)) >= 5
+        # 4.5 standard errors: once in 150,000 figures by chance, and the seed is fixed.
+        for name, figure in figures.items():
+            if figure.formula is not None:
+                assert abs(figure.difference) <= 4.5 * figure.standard_error + 1e-9, name
+        values = found.samples * found.contributors.simulation
+        for size, figure in found.sizes.items():
+            if figure.formula is not None:
+                rare = math.sqrt(figure.formula * size / values)
+                assert abs(figure.difference) <= 4.5 * max(figure.standard_error, rare) + 1e-9, size
 
 
 # --- Values known from elsewhere ---

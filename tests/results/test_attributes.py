@@ -81,9 +81,3 @@ def test_every_environment_fact_is_written_by_somebody(tmp_path):
 def test_every_dataset_and_metric_is_described():
     described = (*schema.KNOWN, schema.MARKED, *Metric, *DeviceMetric)
     assert all(one.about for one in described)
-
-
-def test_the_document_names_every_dataset():
-    text = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
-    for one in (*schema.KNOWN, schema.MARKED):
-        assert re.search(rf"`(/{schema.ROUNDS}/)?{one.name}`", text), one.name

@@ -1,4 +1,3 @@
-import re
 from pathlib import Path
 
 import golden
@@ -8,7 +7,7 @@ import pytest
 from run_files import assert_holds
 
 from hpcfl.results import load
-from hpcfl.results.schema import SCHEMA, DeviceMetric, Metric
+from hpcfl.results.schema import SCHEMA
 
 GOLDEN = sorted(Path(__file__).parent.glob("golden-*.h5"))
 
@@ -63,11 +62,3 @@ def test_files_of_this_schema_are_still_written_so(tmp_path):
     # What was added since, which readers of this schema do without.
     added = {name.partition("@")[0] for name in written.keys() - layout(known).keys()}
     assert {"rounds/promise_failure", "environment"} == added
-
-
-def test_the_columns_of_training_are_those_of_the_documented_schema():
-    text = (Path(__file__).parents[2] / "docs" / "schema.md").read_text()
-    (line,) = re.findall(r"^\| `/training/\.\.\.` .*$", text, re.MULTILINE)
-
-    assert re.findall(r"`([a-z_]+)`", line) == list(Metric)
-    assert all(f"`/training/{name}`" in text for name in DeviceMetric)

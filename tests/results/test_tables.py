@@ -1,8 +1,6 @@
 import csv
 import io
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from run_files import PHASES, simple_record
@@ -333,13 +331,4 @@ def test_promises_say_in_how_many_rounds_they_were_checked(make_run, rounds, whi
     assert promises(load(make_run("a.h5", records))) == [
         f"checked in {which} against the devices that were present: it held, but for a "
         "probability of 2^-40.0"
-    ]
-
-
-def test_the_guide_has_every_column_with_its_meaning():
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `(\w+)` \| (.*) \| (yes)? ?\|$", guide, re.MULTILINE)
-
-    assert listed == [
-        (name, choice.about, "yes" if choice.shown else "") for name, choice in COLUMNS.items()
     ]

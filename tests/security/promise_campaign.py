@@ -3,11 +3,10 @@
     python tests/security/promise_campaign.py --rounds 10000 --seed 1
 
 Every round is one of `STRATEGIES`, over all protocols, with an adversary that chooses its victims
-after it has seen what there is to see. What is promised is read from what `hpcfl bench` prints, and
-recomputed, by code of its own, from what happened: where a number is a probability, exactly, with
-fractions.
+after it has seen what there is to see. What the protocol promises is recomputed from what happened,
+by code of its own, and every probability exactly, with fractions.
 
-What must not be at all (a wrong sum, an honest device made to leave, a number that is printed and
+What must not be at all (a wrong sum, an honest device made to leave, a number that is promised and
 too small, a round that is accepted although what was promised is out of reach) is counted as
 broken, and one such round is one too many. What is promised but for a probability may fail as often
 as it says: with security bits that are chosen small, so that failures can be seen at all, their
@@ -30,6 +29,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import hostile_rounds
 import numpy as np
+from exact_numbers import (
+    CORRECTNESS_BITS,
+    NUMBERS,
+    ROUNDED,
+    drawn,
+    exceeded_seldom,
+    in_bits,
+    limit_of,
+    most_colluding,
+    part_of,
+    ring_bound,
+)
 from hostile_rounds import (
     CHECKS,
     Plan,
@@ -41,18 +52,6 @@ from hostile_rounds import (
     order_of,
     play,
     violations,
-)
-from printed_numbers import (
-    CORRECTNESS_BITS,
-    PRINTED,
-    ROUNDED,
-    drawn,
-    exceeded_seldom,
-    in_bits,
-    limit_of,
-    most_colluding,
-    part_of,
-    ring_bound,
 )
 
 from hpcfl.algorithms.aggregation.topology import ring_order
@@ -645,15 +644,15 @@ def cheapest_cut(protocol, order, colluding):
 # What is said before
 
 
-def printed_numbers(generator, seed):
-    """Compute what is printed before a round for the worst that it reckons with."""
-    what = chosen(generator, PRINTED)
+def promised_numbers(generator, seed):
+    """Compute what is promised before a round for the worst that it reckons with."""
+    what = chosen(generator, NUMBERS)
     try:
-        wrong = [one for one in PRINTED[what](generator) if one]
+        wrong = [one for one in NUMBERS[what](generator) if one]
     except UsageError:
         # Parameters that cannot be kept are refused.
-        return Finding("printed numbers", what, False)
-    return Finding("printed numbers", what, True, wrong)
+        return Finding("promised numbers", what, False)
+    return Finding("promised numbers", what, True, wrong)
 
 
 # What was sent before
@@ -792,7 +791,7 @@ STRATEGIES = {
     ground_keys: 2,
     few_noises: 8,
     drawn_from_many: 6,
-    printed_numbers: 7,
+    promised_numbers: 7,
     replays: 4,
     old_endorsements: 2,
     bad_values: 4,

@@ -9,8 +9,8 @@ runs of a strategy, whose promises may fail with a probability, would raise a fa
 from fractions import Fraction
 from itertools import combinations, product
 
+import exact_numbers as numbers
 import numpy as np
-import printed_numbers as numbers
 import promise_campaign as campaign
 import pytest
 from hostile_rounds import (
@@ -50,7 +50,7 @@ RINGS = ["secagg-graph", "cohort"]
 # How many rounds of each strategy the suite plays if not 8; the script plays 10,000.
 ROUNDS = {
     "one_hostile_device": 40,
-    "printed_numbers": 120,
+    "promised_numbers": 120,
     **dict.fromkeys(("few_noises", "saved_sums"), 16),
     **dict.fromkeys(("hostile_on_large_rings", "removed_devices"), 6),
     **dict.fromkeys(("framed_dealers", "early_leavers", "chosen_departures"), 4),
@@ -66,7 +66,7 @@ def test_a_round_that_is_accepted_keeps_its_promises(strategy):
     findings = [strategy(generator, seed) for seed in range(ROUNDS.get(strategy.__name__, 8))]
     assert [] == alarming(findings)
     assert any(one.accepted for one in findings), "nothing was tried"
-    ended = any(not one.accepted for one in findings if one.strategy != "printed numbers")
+    ended = any(not one.accepted for one in findings if one.strategy != "promised numbers")
     assert ended == (strategy.__name__ in SOME_END)
 
 

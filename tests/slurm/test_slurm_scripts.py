@@ -443,9 +443,8 @@ def test_time_limits():
             Job("bench", time=text)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_what_cannot_be_in_a_script_is_refused():
+    for options, sentence in (
         ({"partition": "a b"}, "--partition"),
         ({"partition": "a\n#SBATCH --uid=0"}, "--partition"),
         ({"account": "x#y"}, "--account"),
@@ -488,11 +487,9 @@ def test_time_limits():
         ({"kind": "scaling", "arguments": ("sideways=p",)}, "give STUDY=PLAN"),
         ({"kind": "scaling", "arguments": ("weak=p", "weak=q")}, "weak twice"),
         ({"kind": "scaling", "ranks": 9}, "its ranks grow"),
-    ],
-)
-def test_what_cannot_be_in_a_script_is_refused(options, sentence):
-    with pytest.raises(UsageError, match=sentence):
-        Job(**{"kind": "bench"} | options)
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            Job(**{"kind": "bench"} | options)
 
 
 def test_auto_takes_srun_only_where_only_srun_can(tmp_path, monkeypatch):

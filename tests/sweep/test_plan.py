@@ -158,9 +158,8 @@ TRAIN = '[grid]\nalgorithm = ["fedavg"]\ndevices = [3]\n'
 GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "sentence"),
-    [
+def test_a_wrong_plan_is_refused_with_file_table_and_key(tmp_path):
+    for text, place, sentence in (
         (GRID + "alpha = [0.1, 2.0]", "[grid], alpha", "--alpha is 2.0; it must be"),
         (GRID + "dim = [1e5]", "[grid], dim", "--dim is '100000.0'; it must be a whole number"),
         (GRID + "dim = [true]", "[grid], dim", "True is neither a number nor text"),
@@ -203,16 +202,14 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         (TRAIN + "preset = ['zcdp']", "[grid], preset", "choose one of"),
         (TRAIN + "data-dir = ['x']", "[grid], data-dir", "fedavg has no use for it"),
         (GRID + "epochs = [3]", "[grid], epochs", "there is no option of a plan 'epochs'"),
-    ],
-)
-def test_a_wrong_plan_is_refused_with_file_table_and_key(tmp_path, text, place, sentence):
-    with pytest.raises(UsageError) as caught:
-        cells(tmp_path, text)
+    ):
+        with pytest.raises(UsageError) as caught:
+            cells(tmp_path, text)
 
-    assert str(tmp_path / "plan.toml") in str(caught.value)
-    assert place in str(caught.value)
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
+        assert str(tmp_path / "plan.toml") in str(caught.value)
+        assert place in str(caught.value)
+        assert sentence in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_flag_is_typed_where_it_is_set(monkeypatch):

@@ -1,10 +1,9 @@
-"""Exact probabilities of what can happen in a round, and what is printed of them before it.
+"""Exact probabilities of what can happen in a round, and what promises say of them before it.
 
 With fractions, and with code of its own: what the program computes is compared with this.
 """
 
 import math
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -13,13 +12,16 @@ from typing import Any
 
 from hostile_rounds import make
 
+from hpcfl.algorithms.aggregation.base import NoiseInSum
+from hpcfl.algorithms.aggregation.cohort import Floor
+from hpcfl.algorithms.aggregation.topology import Linked, Unopened
 from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.privacy.ring import failures
 
 # How often a round may not end, as a power of two.
 CORRECTNESS_BITS = 20
-# Printed numbers are rounded to a tenth of a bit, or to two digits.
-ROUNDED = Fraction(11, 10)
-POWER = r"(2\^-?\d+(?:\.\d+)?|0\b)"
+# What the program computes in floating point may be so much too small.
+ROUNDED = Fraction(1001, 1000)
 
 
 @lru_cache(maxsize=2048)
@@ -74,21 +76,12 @@ def part_of(rate, count):
     return math.floor(Fraction(repr(rate)) * count)
 
 
-# What is printed
+# What is promised
 
 
-def said(pattern, protocol, otherwise=None):
-    """Return what a protocol's promises say where a pattern has its group."""
-    for one in protocol.promises():
-        found = re.search(pattern, one.claim)
-        if found is not None:
-            return found[1]
-    assert otherwise is not None, (pattern, protocol.promises())
-    return otherwise
-
-
-def power(text):
-    return Fraction(0) if text == "0" else Fraction(2 ** float(text.removeprefix("2^")))
+def promised(protocol, kind):
+    """Return what a protocol promises of a kind; None if it does not."""
+    return next((one for one in protocol.promises() if isinstance(one, kind)), None)
 
 
 def in_bits(chance):
@@ -97,29 +90,17 @@ def in_bits(chance):
     return f"2^{math.log2(chance.numerator) - math.log2(chance.denominator):.1f}"
 
 
-def ring_numbers(protocol):
-    """Return what is printed of a ring: revealed, not all linked, too few left to end well."""
-    text = " ".join(one.claim for one in protocol.promises())
-    found = re.search(
-        rf"revealed with a probability of at most {POWER}, the honest are not all linked with "
-        rf"{POWER},.*? with {POWER}",
-        text,
-    )
-    assert found is not None, text
-    return [power(one) for one in found.groups()]
-
-
 def limit_of(protocol):
-    """Return how often the promises of a ring may fail, by what is printed and was asked for."""
-    revealed, split, _ = ring_numbers(protocol)
-    return max(revealed + split, Fraction(1, 2**protocol.parameters.security_bits))
+    """Return how often the promises of a ring may fail."""
+    return Fraction(promised(protocol, Linked).worst)
 
 
-def too_small(what, printed, true):
+def too_small(what, said, true):
     # Floating-point numbers end somewhere.
-    if min(true, 1) <= ROUNDED * printed or true < Fraction(1, 2**300):
+    said = Fraction(said)
+    if min(true, 1) <= ROUNDED * said or true < Fraction(1, 2**300):
         return ""
-    return f"{what}: printed is {in_bits(printed)}, and it is {in_bits(true)}"
+    return f"{what}: said is {in_bits(said)}, and it is {in_bits(true)}"
 
 
 @dataclass
@@ -161,18 +142,18 @@ class Reckoned:
         return make(name, self.devices, 200, **self.options)
 
 
-# Each draws a plan and returns in words which printed numbers are too small, "" for none.
+# Each draws a plan and returns in words which numbers are too small, "" for none.
 
 
 def ring(generator):
-    """Compare what is printed of a ring."""
+    """Compare what is said of a ring."""
     plan = Reckoned.draw(generator)
     protocol = plan.made("secagg-graph")
     degree, threshold = protocol.topology.degree, protocol.topology.threshold
     devices, gone, half = plan.devices, plan.gone, degree // 2
-    revealed, split, stuck = ring_numbers(protocol)
     if degree == devices - 1:
-        return [too_small("revealed", revealed, sum(plan.among(devices)[threshold:]))]
+        revealed = sum(plan.among(devices)[threshold:])
+        return [too_small("revealed", promised(protocol, Linked | Unopened).worst, revealed)]
     # With the honest device itself taken out of all, its neighbours are drawn from the others.
     honest = devices - (plan.colluding if plan.population == devices else 0)
     true = honest * sum(drawn(plan.population - 1, plan.colluding, degree)[threshold:])
@@ -181,13 +162,14 @@ def ring(generator):
         chance * sum(drawn(devices, min(colluders + gone, devices), half)[half - 1 :])
         for colluders, chance in enumerate(plan.among(devices))
     )
-    # If no more drop out than are reckoned with: of a device that has, itself.
+    # If no more drop out than are reckoned with: of a device that has, itself. One that answers
+    # falsely takes two neighbours more than the threshold.
     left = drawn(devices - 1, devices - max(gone, 1), degree)
-    least = int(said(r"fewer than (\d+) neighbours left", protocol, str(threshold)))
+    threat = promised(protocol, Linked).threat
+    stuck = failures(threat.with_dropped(threat.dropped), degree, threshold).stuck
     return [
-        too_small("revealed", revealed, true),
-        too_small("not all linked", split, apart),
-        too_small("cannot end", stuck, devices * sum(left[:least])),
+        too_small("masks fail", limit_of(protocol), true + apart),
+        too_small("cannot end", stuck, devices * sum(left[: threshold + 2])),
         "too likely to fail" if true + apart > ROUNDED * plan.failure else "",
     ]
 
@@ -196,9 +178,8 @@ def threshold(generator):
     """Compare how likely a secret is opened where all are linked with all."""
     plan = Reckoned.draw(generator)
     protocol = plan.made("secagg")
-    found = said(rf"in collusion but for a probability of {POWER}", protocol, "0")
     true = sum(plan.among(plan.devices)[protocol.topology.threshold :])
-    return [too_small("revealed", power(found), true)]
+    return [too_small("revealed", promised(protocol, Unopened).worst, true)]
 
 
 def noise(generator):
@@ -208,7 +189,7 @@ def noise(generator):
     protocol.add_noise(IntegerNoise(3, bytes(16)))
     colluding = exceeded_seldom(plan.among(plan.devices), plan.failure)
     there = max(1, plan.devices - plan.gone - colluding)
-    count = int(said(r"the noise of at least (\d+) honest device", protocol))
+    count = promised(protocol, NoiseInSum).honest
     return [f"the noise of {count} is promised, and {there} may be there" if count > there else ""]
 
 
@@ -218,29 +199,14 @@ def floor(generator):
     plan = Reckoned.draw(generator, min_cohort=least)
     plan.options |= {"alpha": float(generator.uniform(0.3, 1)), "correctness_bits": 2}
     protocol = plan.made("cohort")
+    said = promised(protocol, Floor)
     among = plan.among(protocol.cohort_size)
     needed = least + exceeded_seldom(among, plan.failure / plan.devices)
-    count = int(said(r"at least (\d+) survive, or devices refuse", protocol))
-    exceeded = power(said(rf"whoever drops out, but for a probability of {POWER}", protocol))
-    true = plan.devices * sum(among[count - least + 1 :])
+    true = plan.devices * sum(among[said.least - least + 1 :])
     return [
-        f"{count} survivors are insisted on, {needed} are needed" if count < needed else "",
-        too_small("below the floor", exceeded, true),
+        f"{said.least} survivors are insisted on, {needed} needed" if said.least < needed else "",
+        too_small("below the floor", said.worst, true),
     ]
-
-
-def cohort(generator):
-    """Compare how likely a cohort is left with fewer than two, where no floor is promised."""
-    plan = Reckoned.draw(generator)
-    plan.options["alpha"] = float(generator.uniform(0.1, 0.6))
-    protocol = plan.made("cohort")
-    size, devices = protocol.cohort_size, plan.devices
-    true = Fraction(0)
-    for colluders, chance in enumerate(plan.among(devices)):
-        honest = max(0, devices - colluders - plan.gone)
-        true += chance * min(Fraction(1), devices * sum(drawn(devices, honest, size)[:2]))
-    pattern = r"fewer than (?:2|two)[^(]*?probability of (?:up to )?(\d[0-9.e+-]*)"
-    return [too_small("fewer than 2", Fraction(said(pattern, protocol)), true)]
 
 
 def active(generator):
@@ -252,4 +218,4 @@ def active(generator):
     return [f"{most} may collude in a round that bears {borne}" if most > borne else ""]
 
 
-PRINTED = {one.__name__: one for one in (ring, threshold, noise, floor, cohort, active)}
+NUMBERS = {one.__name__: one for one in (ring, threshold, noise, floor, active)}
