@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -115,34 +115,27 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the settings that were given; refuse strange and missing ones by option name.
 
-    `more` are pairs of option and value that only an algorithm of one's own may have. Texts are
+    `more` is what the command has no option for: those of an algorithm of one's own. Texts are
     read as the types of the accountant's fields.
     """
-    given = {name: value for name, value in typed.items() if value is not None}
     hints = get_type_hints(accountant.settings)
     fields = {field.name: hints[field.name] for field in dataclasses.fields(accountant.settings)}
-    words = iter(more)
-    for word in words:
-        option, equals, text = word.partition("=")
-        name = option.removeprefix("--").replace("-", "_")
-        if not option.startswith("-"):
-            raise click.UsageError(f"Got unexpected extra argument ({word})")
-        if not option.startswith("--") or name in given or name not in fields:
-            raise click.NoSuchOption(option, possibilities=_known(fields))
-        given[name] = text if equals else next(words, None)
-        if given[name] is None:
-            raise click.BadOptionUsage(option, f"Option {option!r} requires an argument.")
+    own = [click.Option([_dashed(name)]) for name in fields.keys() - typed.keys()]
+    # With the others click knows what may be meant; that a required one is there it knows already.
+    others = [one for one in click.get_current_context().command.params if not one.required]
+    params: list[click.Parameter] = [
+        *own,
+        *(one for one in others if isinstance(one, click.Option)),
+    ]
+    with click.Command("privacy", params=params).make_context("privacy", [*more]) as context:
+        found = {str(one.name): context.params[str(one.name)] for one in own}
+    given = {name: value for name, value in (typed | found).items() if value is not None}
     read = {name: _read(name, fields[name], given[name]) for name in given.keys() & fields.keys()}
     accountant.check_names([*given, *also], _dashed)
-    own = dataclasses.fields(accountant.settings)
-    defaults = {one.name: one.default for one in own if one.default is not dataclasses.MISSING}
+    known = dataclasses.fields(accountant.settings)
+    defaults = {one.name: one.default for one in known if one.default is not dataclasses.MISSING}
     check_needed(AccountOptions, SimpleNamespace(**defaults | read), read)
     return read
-
-
-def _known(settings: Iterable[str]) -> set[str]:
-    options = click.get_current_context().command.params
-    return {name for option in options for name in option.opts} | set(map(_dashed, settings))
 
 
 def _dashed(name: str) -> str:
