@@ -64,7 +64,7 @@ def test_one_rank_alone_answers(arguments, monkeypatch):
 
 def test_wrong_use_is_one_sentence_and_status_2(monkeypatch):
     for arguments, sentence in (
-        (["nonsense"], "No such command 'nonsense'"),
+        (["nonsense"], "there is no command 'nonsense'"),
         (["bench"], "no protocol is given"),
         (["bench", "sparse", "--devices", "3,x"], "--devices is '3,x'; it must be whole numbers"),
         (["bench", "sparse", "--devices", "0"], "--devices is 0; it must be at least 1"),

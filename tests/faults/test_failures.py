@@ -9,7 +9,6 @@ from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.transport import Failure
-from hpcfl.errors import HpcflError
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
@@ -218,9 +217,3 @@ def test_a_run_that_could_not_go_on_has_no_failures(tmp_path):
 
     assert run.lost_phase is None
     assert tell(run) == ""
-
-
-@pytest.mark.parametrize("wrong", [-2, 4])
-def test_failures_in_no_phase_are_damage(tmp_path, wrong):
-    with pytest.raises(HpcflError, match="damaged"):
-        written(tmp_path / "run.h5", ({1: wrong},), failures=True)
