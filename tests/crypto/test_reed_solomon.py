@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile
 from hpcfl.crypto.groups import FIELDS, FQ
 from hpcfl.crypto.reed_solomon import multipliers, wrong_places
 
@@ -63,3 +64,15 @@ def test_one_word_more_wrong_than_can_be_told_says_nothing_of_the_others():
     words[0, :4] = [7, 8, 9, 10]
     words[1, 2] = 1
     assert [2] == np.flatnonzero(wrong_places(words, points, 3, field)[1]).tolist()
+
+
+def test_values_that_are_wrong_at_more_places_together_than_each_leave_nothing():
+    """The t that are left would fit, whatever they are."""
+    count, threshold = 14, 8
+    values = np.zeros((1, count, 2), np.uint32)
+    values[0, :3, 0] = values[0, 3:6, 1] = [5, 6, 7]
+    holders, received = np.arange(count), np.ones((1, count), bool)
+    shares = Shares(holders[:1], holders[None], holders, received, values, count)
+    assert not reconcile(shares, threshold).received.any()
+    values[0, 3:6, 1] = 0
+    assert [3] == (~reconcile(shares, threshold).received).sum(axis=1).tolist()

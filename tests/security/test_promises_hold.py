@@ -144,6 +144,19 @@ def test_false_answers_cost_a_device_itself_alone_with_the_degree_that_is_chosen
         costs_itself_alone(play(protocol, plan, dropouts=dict.fromkeys(gone, "share_keys")))
 
 
+def test_a_dealer_that_deals_wrongly_to_t_plus_1_of_many_holders_does_not_end_the_round():
+    """It is not one false answer among t + 1: all others agree."""
+    protocol = make("secagg-graph", 60, degree=20, gamma=0.05, dropout=0.1)
+    plan = Plan(hostile=(0,), seed=1)
+
+    def choose(server):
+        near = [id for id in server._links.holders(0).tolist() if id]
+        plan.misdealt = tuple(near[: protocol.topology.threshold + 1])
+        return {}
+
+    costs_itself_alone(play(protocol, plan, choose=choose))
+
+
 @pytest.mark.parametrize("me", [0, 9])
 @pytest.mark.parametrize("copy", ["both", "mask", "of two"])
 @pytest.mark.parametrize("case", ROUTED)

@@ -102,9 +102,13 @@ def reconcile(shares: Shares, threshold: int) -> Shares:
         # Few wrong ones are found sooner than many.
         for tried in [*(1 << k for k in range(most.bit_length()) if 1 << k < most), most]:
             some = replace(shares, received=shares.received[rows], values=shares.values[rows])
+            # With all that may be wrong left out, one more than t are left to be compared.
+            few = np.zeros(rows.size, np.bool_)
             if tried > 0:
-                some = replace(some, received=some.received & ~_wrong_places(some, places, tried))
-            fits = _consistent(some, threshold)
+                found = _wrong_places(some, places, tried)
+                few = found.sum(axis=1) <= tried
+                some = replace(some, received=some.received & ~found)
+            fits = few & _consistent(some, threshold)
             received[rows] = some.received & fits[:, None]
             rows = rows[~fits]
             if not rows.size:

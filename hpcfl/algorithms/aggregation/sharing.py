@@ -156,22 +156,22 @@ class Dealings:
         # Those that are marked as absent count as answers here.
         answered = {id: np.zeros_like(answers) for id, answers in self._answers.items()}
         all_received = links.collect(answered, owners, ANSWERS).received
-        off = all_received & ~right.received
-        self._check_clear(received, right, off, links.threshold + 1)
+        counts, off = all_received.sum(axis=1), all_received & ~right.received
+        self._check_clear(received, right, counts, links.threshold + 1)
         # Answers that have no polynomial are not those about a right dealer.
         lost: Flags = np.logical_not(right.received.any(axis=1))
         disputed = off & ~lost[:, None]
-        lost |= to_leave_out(disputed, right.holders, most(all_received.sum(axis=1)))
+        lost |= to_leave_out(disputed, right.holders, most(counts))
         self.expelled = frozenset(right.owners[lost].tolist())
         rows, places = np.nonzero(off)
         pairs = zip(right.owners[rows].tolist(), right.holders[rows, places].tolist(), strict=True)
         for owner, holder in pairs:
             self._wrong.setdefault(holder, set()).add(owner)
 
-    def _check_clear(self, received: Shares, right: Shares, off: Flags, few: int) -> None:
+    def _check_clear(self, received: Shares, right: Shares, counts: Ids, few: int) -> None:
         """Refuse to expel a dealer if one false answer explains as well what was answered."""
         contradicting = received.received & ~right.received
-        unclear = (off.sum(axis=1) == few) & (contradicting.sum(axis=1) == few)
+        unclear = (counts == few) & (contradicting.sum(axis=1) == few)
         # Who did not answer itself is as good as gone: it costs nothing to expel it.
         unclear &= np.isin(received.owners, list(self._answers))
         if unclear.any():
