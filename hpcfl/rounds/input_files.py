@@ -43,6 +43,10 @@ class FileUpdates(Updates):
             if "updates" not in found:
                 raise ValueError(f"it has no array 'updates', only {[*found]!r}")
             self._rows = found["updates"]
+            # HDF5 takes what a writer that died has never written for zeros.
+            stored = hasattr(self._rows, "is_virtual") and not self._rows.is_virtual
+            if stored and not self._rows.id.get_storage_size():
+                raise ValueError("its updates were never written")
             weights = found.get("weights")
             shape, kind = self._rows.shape, self._rows.dtype.kind
             if weights is not None and weights.shape == shape[:1]:

@@ -27,12 +27,13 @@ _STEERS = re.compile(
     r"|(SLURM_MPI_TYPE|SLURM_CPU_FREQ_REQ|HDF5_USE_FILE_LOCKING|LD_PRELOAD|GLIBC_TUNABLES)$"
 )
 # Of these, those that name a job, a process, a folder, a user or an address, describe the machine,
-# say how processes are started, or are set by libraries of Python when they are imported.
+# say how processes are started, may be secrets or remarks, or are set by libraries of Python.
 _IDENTIFIES = re.compile(
     r"^I_MPI_(INFO_|HYDRA_|ROOT$|MPIRUN|GTOOL)|^KMP_(DUPLICATE_LIB_OK|INIT_AT_FORK)$"
     r"|(^|_)(RANK|RANKID|LOCALID|NODEID|VPID|PID|PGID|JOBID|JOB_ID|STEP_ID|UUID|FD|NAMESPACE"
-    r"|HOSTNAME|HOSTFILE|WDIR|PORT|URI\d*|AGENT|ARGS|USER|ADDR|ADDRESS)$"
-    r"|TMPDIR|SESSION|KVS|_COMM_WORLD_",
+    r"|HOSTNAME|HOSTFILE|WDIR|PORT|URI\d*|ADDR|ADDRESS)$"
+    r"|TMPDIR|SESSION|KVS|_COMM_WORLD_|AGENT|ARGS|USER|ACCOUNT|COMMENT|LOG_FILE"
+    r"|TOKEN|KEY|SECRET|PASS|CRED|AUTH|COOKIE|LICENSE",
     re.IGNORECASE,
 )
 

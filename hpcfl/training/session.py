@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -191,7 +190,7 @@ def _run(
         single_thread()
         model = models.build(name, mine.input_shape, mine.classes, options.seed)
         if transport.has_server and ":" in name:
-            _try_out(name, model, options, mine)
+            _try_out(name, options, mine)
     except HpcflError as problem:  # the same on every rank, or the server's
         refused = problem
     transport.raise_everywhere(refused)
@@ -481,7 +480,7 @@ def _algorithm(
     return told, make_algorithm(told, make_federation(told, sizes, dim))
 
 
-def _try_out(name: str, model: Module, options: TrainOptions, data: clients.Clients) -> None:
+def _try_out(name: str, options: TrainOptions, data: clients.Clients) -> None:
     """Let a user's model take a training step as devices do; UsageError if it fails.
 
     On the smallest batch of any device, where the batch normalisation of one sample fails.
@@ -495,13 +494,13 @@ def _try_out(name: str, model: Module, options: TrainOptions, data: clients.Clie
     if algorithm.noisy_steps:
         step = f"where {algorithm.name} takes the gradient of every sample by itself"
     else:
-        remedy += ", or the --batch-size that leaves such a batch"
+        remedy += ", or choose another --batch-size"
     inputs, labels = np.zeros((size, *data.input_shape), np.float32), np.zeros(size, np.int64)
     seeds = np.random.SeedSequence(options.seed)
-    # A copy, whose running statistics are nobody's.
-    model = copy.deepcopy(model)
-    trainer = _trainer(model, replace(options, steps=1, epochs=None), "cpu")
     try:
+        # Another one, whose running statistics are nobody's.
+        model = models.build(name, data.input_shape, data.classes, options.seed)
+        trainer = _trainer(model, replace(options, steps=1, epochs=None), "cpu")
         trainer.local_update(models.get_flat(model), inputs, labels, seeds, 0)
     except Exception as error:
         raise UsageError(

@@ -274,3 +274,11 @@ def test_results_are_a_file_whatever_the_case_of_its_ending(tmp_path):
 
     assert path == tmp_path / "run.H5"
     assert find(tmp_path) == [path]
+
+
+def test_updates_that_were_never_written_are_no_zeros(tmp_path):
+    for chunks in (None, (1, 5)):
+        with h5py.File(tmp_path / "u.h5", "w") as file:
+            file.create_dataset("updates", (3, 5), "f4", chunks=chunks)
+        with pytest.raises(UsageError, match="never written"):
+            FileUpdates(tmp_path / "u.h5", None)
