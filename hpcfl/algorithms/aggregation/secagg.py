@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -485,10 +485,7 @@ class SecAggServer(ModelSender):
     def finish_checks(self) -> None:
         """Find out whose shares belong together; expel the others."""
         self._require(self._checked.count, "answered the challenge")
-        answered = self._checked.count
-        self._checked.settle(
-            self._links, self._sharers, partial(self._protocol.most_at_fault, answered)
-        )
+        self._checked.settle(self._links, self._sharers, self._protocol.most_at_fault)
         expelled = self._checked.expelled
         reason = "too many holders have no right share of its secrets: it is expelled"
         for id in expelled:
@@ -863,17 +860,16 @@ class SecAgg(QuantisedProtocol):
             f"secret sharing takes thresholds up to {shamir.MAX_TERMS}; give --degree"
         )
 
-    def most_at_fault(self, answered: int, answers: Ids) -> Ids:
-        """Return how many holders of a secret may be at fault, and dealers as well.
+    @property
+    def most_at_fault(self) -> int:
+        """How many holders of a secret may be at fault, and dealers as well.
 
-        `answered` devices answered the challenge, of them `answers` hold the secret. So many, who
-        may vanish afterwards, and as many others whose shares are of no use, leave t shares after
-        the dropouts that are still planned, but for 2 to the minus correctness bits on a ring.
+        So many, who may vanish afterwards, and as many others whose shares are of no use, leave t
+        shares after the planned dropouts, but for 2 to the minus correctness bits on a ring.
         """
-        rest, failure = self.threat.answering(answered), 2.0**-self.parameters.correctness_bits
-        counts, which = np.unique(answers, return_inverse=True)
-        left = [count + SPARE - rest.most_dropped(count, failure) for count in counts.tolist()]
-        return np.maximum(LIARS, (np.array(left)[which] - self.topology.threshold) // 2)
+        holders, failure = self.topology.degree + 1, 2.0**-self.parameters.correctness_bits
+        left = holders + SPARE - self.threat.most_dropped(holders, failure)
+        return max(LIARS, (left - self.topology.threshold) // 2)
 
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()
