@@ -68,7 +68,10 @@ def _exchanges(steps: Iterable[Step]) -> str:
     rows = []
     for phase, some in groupby(steps, lambda step: step.phase):
         for step in some:
-            marks = [("the vectors", step.upload), ("only where the server asks", step.optional)]
+            marks = [
+                ("the vectors", step.upload),
+                ("only where the server asks", step.wants is not None),
+            ]
             rows.append(
                 (code(phase), _who(step), "; ".join(text for text, is_so in marks if is_so))
             )
