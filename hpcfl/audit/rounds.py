@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import aggregation
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.audited import Instance
 from hpcfl.algorithms.federated.base import Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm

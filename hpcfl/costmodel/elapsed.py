@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.costmodel.calibration import default_path, load
 from hpcfl.costmodel.model import predict
 from hpcfl.errors import HpcflError
@@ -34,6 +35,7 @@ def seconds_of_round(
         return None
     if isinstance(protocol, QuantisedProtocol) and protocol.noise is not None:
         # It is drawn once more when the round is validated.
-        drawn = protocol.parameters.devices * protocol.noisy_integers / max(1, ranks - servers)
+        integers = protocol.inclusion * protocol.parameters.dim
+        drawn = protocol.parameters.devices * integers / max(1, ranks - servers)
         seconds += drawn * calibration.cost("noise")
     return seconds

@@ -204,14 +204,14 @@ def _sharing() -> Kernels:
     mine = np.stack([rows[id][1][0] for id in senders.tolist()])
     flags = np.ones(DEVICES, np.bool_)
     request = links.bits(None, flags, ~flags)
-    sealing = device._transport_keys
+    sealing = device.state.transport_keys
     device.receive_challenge(np.zeros(sharing.CHALLENGE_BYTES, np.uint8))
 
     def share() -> None:
         """Go with device 0 through all that it does for every peer, but for agreements."""
         protocol.topology.read_key_list(listed, 0, public[0]).check_keys()
-        device._seed, device._checked, device._request = b"", False, None
-        device._transport_keys = sealing
+        device.state.seed, device.state.checked, device.state.request = b"", False, None
+        device.state.transport_keys = sealing
         device.send_share_keys()
         device.receive_share_keys(senders, mine)
         device.send_checks()
@@ -366,10 +366,10 @@ def _coding() -> Kernels:
         )
 
         def work() -> None:
-            device._transport_keys, device._pieces = transport_keys, {}
+            device.state.transport_keys, device.state.pieces = transport_keys, {}
             envelope.seal_rows(0, 0, 0, *device._sealed(ids.tolist(), pieces))
             device._keep("share_masks", ids, envelope.unseal_rows(moved, 0, 0, ids, 0))
-            assert len(device._pieces) == peers
+            assert len(device.state.pieces) == peers
 
         return cpu_seconds(work), sealed_rows(2 * peers, protocol.row_bytes)
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import ON_VALUES, OPERATIONS, PhaseCosts, add
+from hpcfl.algorithms.aggregation.ranges import Dealt
+from hpcfl.algorithms.aggregation.work import cost_notes, costs_of, not_played
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.network import Network
 from hpcfl.costmodel.overheads import (
@@ -140,7 +142,7 @@ def predict(
     """
     _check_ranks(protocol, ranks, servers)
     link = link or LinkModel()
-    played, upload = protocol.costs(), protocol.upload_phase()
+    played, upload = costs_of(protocol), protocol.upload_phase()
     by_all_servers = {upload, *(step.phase for step in protocol.steps if step.by_all_ranks)}
     devices = protocol.parameters.devices
     # They are devices in all phases, also in those in which they do nothing besides.
@@ -226,7 +228,7 @@ def _check_ranks(protocol: AggregationProtocol, ranks: int, servers: int) -> Non
     if ranks < 1:
         raise UsageError(f"--ranks is {ranks}; it must be at least 1")
     if servers > 1:
-        protocol.dealt_out(servers)
+        Dealt.uploads_of(protocol, servers)
     elif ranks == 1:
         return
     least = servers + protocol.helpers + 1
@@ -326,7 +328,7 @@ def _notes(
     protocol: AggregationProtocol, calibration: Calibration, ranks: int, network: Network | None
 ) -> tuple[str, ...]:
     parameters = protocol.parameters
-    notes = [*filter(None, [protocol.not_played]), *protocol.cost_notes()]
+    notes = [*filter(None, [not_played(protocol)]), *cost_notes(protocol)]
     known = overhead_of(protocol, calibration.samples)
     if known != protocol.name:
         notes.append(f"Python's own work of {protocol.name} is taken to be that of {known}")

@@ -15,6 +15,7 @@ import numpy as np
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import Operations
+from hpcfl.algorithms.aggregation.work import costs_of
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
@@ -140,7 +141,7 @@ def _left_over(protocol: str, devices: int, costs: Operations) -> list[Operation
     helpers = experiment.protocol.helpers
     experiment.run(Loopback(devices, helpers), rounds)
     known = dict.fromkeys(PARTIES, 0.0)
-    for phase in experiment.protocol.costs():
+    for phase in costs_of(experiment.protocol):
         for party in ("device", "member", "server", "helper"):
             work: Operations = getattr(phase, party)
             known[party] += sum(costs[name] * count for name, count in work.items())

@@ -57,7 +57,7 @@ class Graph:
         senders = defaultdict(set)
         for id in honest:
             vector = experiment.updates.vector(self._round, id)
-            vector = self._protocol.rotated(vector, self._round)
+            vector = self._protocol.sent_values(vector, slice(None), self._round)
             scale = parameters.levels * self._protocol.scale(id)
             for coordinate in where[id]:
                 self.values[id, coordinate] = scale * np.clip(

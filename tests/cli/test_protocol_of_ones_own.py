@@ -24,13 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcfl.algorithms.aggregation.base import (
-    MODEL,
-    AggregationProtocol,
-    ModelReceiver,
-    ModelSender,
-    QuantisedProtocol,
-)
+from hpcfl.algorithms.aggregation.base import MODEL, AggregationProtocol, ModelReceiver, ModelSender
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.costs import Crowd, add, converted
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm

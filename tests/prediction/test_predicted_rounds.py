@@ -19,6 +19,7 @@ from hpcfl.algorithms.aggregation.costs import (
     streamed,
     unpacked,
 )
+from hpcfl.algorithms.aggregation.work import cost_notes, costs_of
 from hpcfl.algorithms.rotation import butterflies
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -55,7 +56,7 @@ def played(experiment):
 
 
 def expected(experiment):
-    return experiment.protocol.costs()
+    return costs_of(experiment.protocol)
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_what_has_changed_of_the_model_is_predicted_from_the_second_round_on():
 
     assert first == [16 + 4 * 500] * 9
     assert [16 + 4 * 100] * 9 == [down] * 9 == later[0] == later[1]
-    assert "without the first round" in " ".join(experiment.protocol.cost_notes())
+    assert "without the first round" in " ".join(cost_notes(experiment.protocol))
 
 
 def test_the_bytes_of_a_ring_are_those_of_its_messages():
@@ -279,7 +280,7 @@ def test_more_devices_and_longer_vectors_take_more(protocol):
 @pytest.mark.parametrize("alpha", [0.5, 1e-2])
 def test_gaps_are_those_that_the_sampler_reads(alpha):
     protocol = built("sparse", 10, 1000, alpha=alpha, dropout=0.0).protocol
-    upload = next(phase for phase in protocol.costs() if phase.name == "masked_input")
+    upload = next(phase for phase in costs_of(protocol) if phase.name == "masked_input")
 
     assert upload.device["gap"] == 9 * protocol._sampler.words_for(1000)
 
@@ -303,7 +304,7 @@ def test_what_moves_and_masks_a_vector_is_counted():
 
 def test_to_rotate_vectors_is_counted_on_both_sides():
     plain, rotated = (built("cohort", 20, 1000, rotate=rotate).protocol for rotate in (False, True))
-    for before, after in zip(plain.costs(), rotated.costs(), strict=True):
+    for before, after in zip(costs_of(plain), costs_of(rotated), strict=True):
         more = {"butterfly": butterflies(1000)}
         on_device = more if after.name == "masked_input" else {}
         at_server = more if after.name == "result" else {}
@@ -342,7 +343,7 @@ COUNTED = [
 def test_a_round_takes_the_operations_that_it_took(protocol, options, device, server):
     """Of vectors of which a part does not fit the cache; a change here is to be meant."""
     each = Calibration({name: [number + 1.0] for number, name in enumerate(OPERATIONS)})
-    phases = built(protocol, 30, 3 * CACHED, **options).protocol.costs()
+    phases = costs_of(built(protocol, 30, 3 * CACHED, **options).protocol)
 
     assert sum(each.seconds(phase.device) for phase in phases) == pytest.approx(device, rel=1e-9)
     assert sum(each.seconds(phase.server) for phase in phases) == pytest.approx(server, rel=1e-9)
@@ -558,7 +559,7 @@ def test_what_cannot_be_run_is_said():
 def test_samplers_and_variants_without_a_model_are_refused(option):
     ((name, value),) = option.items()
     with pytest.raises(UsageError, match=f"no cost model of --{name} {value}"):
-        built("sparse", 10, 100, **option).protocol.costs()
+        costs_of(built("sparse", 10, 100, **option).protocol)
 
 
 def test_every_operation_is_measured(monkeypatch):

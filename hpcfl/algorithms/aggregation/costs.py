@@ -1,8 +1,9 @@
-"""The terms in which a protocol declares what a round takes: bytes and operations, by phase.
+"""What a round takes, in bytes and operations, by phase.
 
-A protocol enters them in its method ``count``. Bytes follow from the layouts of its messages and
-are exact where those are fixed; of what chance decides (how many coordinates are selected, which
-neighbours drop out) it is the expectation. Operations are those of `OPERATIONS`;
+Bytes follow from the sizes of its messages (`AggregationProtocol.sizes`) and from its steps, which
+say who sends them to whom (`exchanged`); of what chance decides (how many coordinates are selected,
+which neighbours drop out) they are the expectation. Operations are entered by the module `work`, or
+by a method ``count`` of a protocol of one's own. They are those of `OPERATIONS`;
 :mod:`hpcfl.costmodel.kernels` measures what one costs on a machine. What takes a device, or the
 server for each device, the same time in every round is not counted: it is measured as a whole
 (:mod:`hpcfl.costmodel.overheads`).
@@ -15,11 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, ModelSender
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import ENVELOPE_BYTES
+from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Role
 from hpcfl.crypto.groups import STREAMS_AT_ONCE, Group, Ring
+from hpcfl.errors import UsageError
 
 Operations = dict[str, float]
 # What rounds are made of, and the kind of work that each operation is.
@@ -127,6 +129,51 @@ class PhaseCosts:
 Phases = Mapping[str, PhaseCosts]
 
 
+def exchanged(protocol: AggregationProtocol) -> Phases:
+    """Return the phases of a round with the bytes that move in each.
+
+    UsageError if the protocol does not say the size of a message.
+    """
+    phases = {name: PhaseCosts(name) for name in protocol.phases()}
+    sizes = {ModelSender.send_model: 4.0 * protocol.parameters.dim} | protocol.sizes()
+    plan, members = protocol.parameters, int(protocol.settings().get("committee", 0))
+    before = True
+    for step in protocol.steps:
+        # Devices drop out before the phase of the upload.
+        before = before and step.phase != protocol.upload_phase()
+        there = plan.devices - (0 if before else plan.planned_dropouts)
+        if step.pattern is Pattern.LOCAL or step.wants is not None:
+            continue
+        if step.send not in sizes:
+            raise UsageError(
+                f"there is no cost model of {protocol.name!r}: its method sizes does not say how "
+                f"long messages of the phase {step.phase} are; measure it with hpcfl bench"
+            )
+        phase, size = phases[step.phase], sizes[step.send]
+        message, gathers = size + ENVELOPE_BYTES, step.pattern is Pattern.GATHER
+        if step.pattern is Pattern.ROUTE and step.to is Role.COMMITTEE:
+            phase.members = members
+            phase.sends(size * members, there, members)
+            phase.routed += phase.up
+            # A member keeps its own share.
+            phase.member_down += message * (there - 1)
+            phase.member_up -= message
+        elif step.pattern is Pattern.ROUTE:
+            rows = protocol.rows_of_device
+            phase.routes(size * rows, there, rows)
+        elif step.role is Role.DEVICE and gathers:
+            phase.sends(size, there)
+        elif step.role is Role.DEVICE:
+            phase.scattered |= step.pattern is Pattern.SCATTER
+            phase.receives(size, there)
+        else:
+            of = "helper" if step.role is Role.HELPER else "member"
+            way = f"{of}_{'up' if gathers else 'down'}"
+            setattr(phase, way, getattr(phase, way) + message)
+            phase.members = members if of == "member" else 0
+    return phases
+
+
 @dataclass(frozen=True)
 class Crowd:
     """How many are in a round."""
@@ -138,7 +185,7 @@ class Crowd:
     @classmethod
     def of(cls, parameters: Parameters, degree: int | None = None) -> Crowd:
         """Return who is in a round; all are neighbours by default."""
-        dropped = math.floor(Fraction(repr(parameters.dropout)) * parameters.devices)
+        dropped = parameters.planned_dropouts
         known = parameters.devices - 1 if degree is None else degree
         return cls(parameters.devices, dropped, known)
 
@@ -255,8 +302,7 @@ def received(group: Group | None, vectors: float, words: float) -> Operations:
 
 
 def masked_upload(phase: PhaseCosts, group: Group, dim: int, senders: int, keys: float) -> None:
-    """Enter whole vectors under so many masks, sent and added up."""
-    phase.sends(group.wire_bytes(dim), senders)
+    """Enter the work on whole vectors under so many masks, sent and added up."""
     # Words are made where their envelope has room; what is packed is copied behind it.
     copied = 0 if group.whole_words else group.wire_bytes(dim) / 4
     for work in (sent(copied), converted(dim, 2), masks(group, keys, dim), packed(group, dim)):
