@@ -399,7 +399,7 @@ class AggregationProtocol(ABC):
     def rows_at_peak(self) -> float:
         """What a process holds at the peak of an exchange of rows, as a multiple of these.
 
-        That of `secagg` (benchmarks/route_memory.py).
+        That of `secagg`.
         """
         return 1.5
 
