@@ -41,8 +41,8 @@ def protocols() -> str:
         "# Aggregation protocols\n",
         "What the class of every protocol declares, which is what all commands go by. What the "
         "declarations mean: [Adding a protocol](../contributing.md#adding-a-protocol). How the "
-        "protocols work: [method](../method.md#a-round); what they cost: "
-        "[side by side](../protocols.md).\n",
+        "protocols work, and what they cost: "
+        "[protocols](../protocols.md).\n",
         table(("protocol", "what it is", "class"), rows),
         *(_protocol(name, known.about) for name, known in aggregation.PROTOCOLS.items()),
     ]
@@ -217,7 +217,7 @@ def plans() -> str:
     parts = [
         "# Plans\n",
         "The sweeps that come with hpcfl: `hpcfl sweep NAME --output FOLDER`. A plan of your own "
-        "is a file like these: [Sweeps](../guide.md#sweeps).\n",
+        "is a file like these: [Sweeps](../guide.md#sweep-over-parameters).\n",
     ]
     for name, title in shipped.titles().items():
         text = shipped.locate(name).read_text(encoding="utf-8")
