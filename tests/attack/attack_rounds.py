@@ -121,7 +121,7 @@ class Graph:
         pair = f"hpcfl/1 {protocol.name} round {self._round} pair {min(i, j)} {max(i, j)}"
         for use in ("additive mask", "multiplicative mask"):
             key = hkdf(key, f"{pair} {use}")
-        return set(protocol._sampler.select([key], protocol.parameters.dim)[0].tolist())
+        return set(protocol.sampler.select([key], protocol.parameters.dim)[0].tolist())
 
     def alone(self):
         """Return device and coordinate of every value that is alone."""

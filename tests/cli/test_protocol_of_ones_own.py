@@ -109,9 +109,11 @@ class Plain(QuantisedProtocol):
     def masking(cls, devices, alpha, degree):
         return InTheClear()
 
+    def sizes(self):
+        return {PlainDevice.send_upload: 4 * self.parameters.dim}
+
     def count(self, phases):
         dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
-        phases["upload"].sends(4 * dim, survivors)
         add(phases["upload"].device, converted(dim, 2))
         add(phases["upload"].server, {"summed": survivors * dim})
 

@@ -282,7 +282,7 @@ def test_gaps_are_those_that_the_sampler_reads(alpha):
     protocol = built("sparse", 10, 1000, alpha=alpha, dropout=0.0).protocol
     upload = next(phase for phase in costs_of(protocol) if phase.name == "masked_input")
 
-    assert upload.device["gap"] == 9 * protocol._sampler.words_for(1000)
+    assert upload.device["gap"] == 9 * protocol.sampler.words_for(1000)
 
 
 def test_operations_beyond_the_cache_are_counted_apart():

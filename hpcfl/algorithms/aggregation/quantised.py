@@ -263,9 +263,9 @@ class QuantisedProtocol(AggregationProtocol):
 
     def aggregate(self, server: Any) -> Aggregate:
         found = super().aggregate(server)
-        rotation = self.rotation(server.round_index)
-        if rotation is None:
+        if not self.parameters.rotate:
             return found
+        rotation = self.rotation(server.round_index)
         return replace(found, rotation=rotation, turned_back=server.turned_back)
 
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
