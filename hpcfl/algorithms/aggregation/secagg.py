@@ -59,6 +59,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed, secagg_costs, sharing
 from hpcfl.algorithms.aggregation.base import (
+    MODEL,
     ModelSender,
     QuantisedDevice,
     QuantisedProtocol,
@@ -740,20 +741,89 @@ class SecAgg(QuantisedProtocol):
     device_class: ClassVar[type[SecAggDevice]] = SecAggDevice
     server_class: ClassVar[type[SecAggServer]] = SecAggServer
     steps: tuple[Step, ...] = (
-        Step("model", Pattern.BROADCAST),
-        Step("advertise_keys", Pattern.GATHER),
-        Step("advertise_keys", Pattern.BROADCAST),
-        Step("share_keys", Pattern.ROUTE, row_bytes=SHARE_BYTES),
-        Step("share_keys", Pattern.BROADCAST, message="challenge"),
-        Step("share_keys", Pattern.GATHER, message="checks"),
-        Step("share_keys", Pattern.BROADCAST, message="expelled", optional=True),
-        Step("masked_input", Pattern.GATHER, upload=True),
-        Step("unmask", Pattern.BROADCAST),
-        Step("unmask", Pattern.GATHER),
-        Step("unmask", Pattern.BROADCAST, message="pairs", optional=True),
-        Step("unmask", Pattern.GATHER, message="pairs", optional=True),
-        Step("unmask", Pattern.LOCAL, message="masks", by_all_ranks=True),
-        Step("result", Pattern.LOCAL),
+        MODEL,
+        Step(
+            "advertise_keys",
+            Pattern.GATHER,
+            SecAggDevice.send_advertise_keys,
+            SecAggServer.receive_advertise_keys,
+            finish=SecAggServer.finish_advertise_keys,
+        ),
+        Step(
+            "advertise_keys",
+            Pattern.BROADCAST,
+            SecAggServer.send_advertise_keys,
+            SecAggDevice.receive_advertise_keys,
+        ),
+        Step(
+            "share_keys",
+            Pattern.ROUTE,
+            SecAggDevice.send_share_keys,
+            SecAggDevice.receive_share_keys,
+            relay=SecAggServer.receive_share_keys,
+            row_bytes=SHARE_BYTES,
+        ),
+        Step(
+            "share_keys",
+            Pattern.BROADCAST,
+            SecAggServer.send_challenge,
+            SecAggDevice.receive_challenge,
+        ),
+        Step(
+            "share_keys",
+            Pattern.GATHER,
+            SecAggDevice.send_checks,
+            SecAggServer.receive_checks,
+            finish=SecAggServer.finish_checks,
+        ),
+        Step(
+            "share_keys",
+            Pattern.BROADCAST,
+            SecAggServer.send_expelled,
+            SecAggDevice.receive_expelled,
+            wants=SecAggServer.wants_expelled,
+        ),
+        Step(
+            "masked_input",
+            Pattern.GATHER,
+            SecAggDevice.send_masked_input,
+            SecAggServer.receive_masked_input,
+            upload=True,
+            receive_part=SecAggServer.receive_part_masked_input,
+            receive_sum=SecAggServer.receive_sum_masked_input,
+            finish=SecAggServer.finish_masked_input,
+        ),
+        Step("unmask", Pattern.BROADCAST, SecAggServer.send_unmask, SecAggDevice.receive_unmask),
+        Step(
+            "unmask",
+            Pattern.GATHER,
+            SecAggDevice.send_unmask,
+            SecAggServer.receive_unmask,
+            finish=SecAggServer.finish_unmask,
+        ),
+        Step(
+            "unmask",
+            Pattern.BROADCAST,
+            SecAggServer.send_pairs,
+            SecAggDevice.receive_pairs,
+            wants=SecAggServer.wants_pairs,
+        ),
+        Step(
+            "unmask",
+            Pattern.GATHER,
+            SecAggDevice.send_pairs,
+            SecAggServer.receive_pairs,
+            wants=SecAggServer.wants_pairs,
+            finish=SecAggServer.finish_pairs,
+        ),
+        Step(
+            "unmask",
+            Pattern.LOCAL,
+            SecAggServer.send_masks,
+            finish=SecAggServer.finish_masks,
+            by_all_ranks=True,
+        ),
+        Step("result", Pattern.LOCAL, finish=SecAggServer.finish_result),
     )
 
     @classmethod
