@@ -433,6 +433,11 @@ class AggregationProtocol(ABC):
         return {}
 
     @property
+    def members_in_round(self) -> int:
+        """How many devices are the committee of a round; 0 without."""
+        return 0
+
+    @property
     def rows_of_device(self) -> int:
         """Most rows that a device sends in an exchange of them."""
         return int(self.settings().get("degree", self.parameters.devices - 1))

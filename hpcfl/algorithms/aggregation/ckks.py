@@ -408,6 +408,10 @@ class Ckks(AggregationProtocol):
     def largest_message(self) -> int:
         return ckks.blocks(self.parameters.dim) * (4 + ckks.LARGEST_BYTES)
 
+    @property
+    def members_in_round(self) -> int:
+        return REPORTERS
+
     def sizes(self) -> dict[Method, float]:
         dim, named = self.parameters.dim, -(-self.parameters.devices // 8)
         encrypted = ckks.blocks(dim) * (4 + ckks.TYPICAL_BYTES)

@@ -402,6 +402,10 @@ class Committee(CodedProtocol):
         return [promise, *super().promises()]
 
     @property
+    def members_in_round(self) -> int:
+        return self.code.devices
+
+    @property
     def rows_of_device(self) -> int:
         return self.code.devices
 
