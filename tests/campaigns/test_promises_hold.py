@@ -56,6 +56,7 @@ SOME_END = {"early_leavers", "chosen_departures", "few_noises"}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.__name__)
+@pytest.mark.full
 def test_a_round_that_is_accepted_keeps_its_promises(strategy):
     generator = np.random.default_rng(7)
     findings = [strategy(generator, seed) for seed in range(ROUNDS.get(strategy.__name__, 8))]
