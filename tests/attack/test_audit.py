@@ -23,7 +23,7 @@ from hpcfl.audit.tables import render
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.crypto.noise import FastNoise
 from hpcfl.errors import UsageError
-from hpcfl.learning.private import batches
+from hpcfl.learning.batches import batches
 from hpcfl.privacy.accounting import zcdp
 
 CDP = default("cdp")

@@ -200,7 +200,7 @@ class Instance(OptionGroup):
                 f"{self.algorithm} is audited with public participants: give --sampling balanced"
             )
         if self.secret_order:
-            from hpcfl.learning.private import epoch_steps
+            from hpcfl.learning.batches import epoch_steps
 
             if self.shuffle != "fresh" or self.steps > epoch_steps(self.samples, self.batch_size):
                 raise UsageError(
