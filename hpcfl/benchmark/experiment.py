@@ -433,7 +433,7 @@ def length(options: BenchOptions) -> int:
         return options.dim
     if options.model is None:
         return DEFAULT_DIM
-    from hpcfl.learning.sizes import parameters
+    from hpcfl.learning.models import parameters
 
     return parameters(options.model)
 
