@@ -299,7 +299,7 @@ def moments(protocol):
 
 def advertised(device):
     """Return the keys that a device will advertise, or has, as who listens first knows them."""
-    if hasattr(device, "_mask_pair"):
+    if device.state.masking.public:
         return bytes(device.state.transport.public + device.state.masking.public)
     payload = device.send_advertise_keys()
     device.send_advertise_keys = lambda: payload

@@ -12,8 +12,6 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import ckks
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.privacy.exposure import exposure
-from hpcfl.privacy.population import Population
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
