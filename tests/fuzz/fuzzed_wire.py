@@ -18,7 +18,6 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.assisted import HelpingMember
 from hpcfl.algorithms.aggregation.ckks import CkksServer, KeyHolder
 from hpcfl.algorithms.aggregation.ranges import RangeSum
-from hpcfl.algorithms.aggregation.sharing import Dealings
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto import ckks
@@ -406,7 +405,7 @@ class Stand:
         for name, value in vars(again).items():
             if isinstance(value, np.ndarray | dict | list | set):
                 vars(again)[name] = value.copy()
-            elif isinstance(value, Dealings | Adder | HelpingMember | KeyHolder):
+            elif name == "state" or isinstance(value, Adder | HelpingMember | KeyHolder):
                 vars(again)[name] = copy.deepcopy(value)
             elif isinstance(value, RangeSum):
                 vars(again)[name] = copied = copy.copy(value)
