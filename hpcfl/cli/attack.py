@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcfl.algorithms.federated.audited import AuditOptions, Instance, default
-from hpcfl.cli.options import Group, given, option, options, same
+from hpcfl.cli.options import Group, given, options, same
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
 from hpcfl.options.definition import make, options_of
@@ -22,13 +22,6 @@ def command() -> None:
 
 @command.command("components")
 @click.argument("transcript", type=click.Path(path_type=Path))
-@option(
-    "--largest",
-    type=click.IntRange(1, 6),
-    metavar="VALUES",
-    default=3,
-    help="Look for sums of at most this many values.",
-)
 @same(
     PlotOptions,
     "protocol",
@@ -36,13 +29,13 @@ def command() -> None:
 )
 @json_option("Print the findings as JSON.")
 @alone
-def components(transcript: Path, largest: int, protocol: str | None, as_json: bool) -> None:
-    """Recover single values, and sums of few, from the messages of a round in TRANSCRIPT.
+def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
+    """Recover single values from the messages of a round in TRANSCRIPT.
 
     The server followed the protocol. It reconstructs the secrets that it needs to unmask the sum,
-    takes every mask that it or a colluding device knows off each upload, and looks for what is
-    small among the rest: at each coordinate, the sum over devices that masked it with each other.
-    What it finds is compared with the true values, and their number with the prediction.
+    takes every mask that it or a colluding device knows off each upload, and recognises values of
+    which no mask is left as they are small. They are compared with the true values, and their
+    number with the prediction.
 
     \b
     Examples:
@@ -51,15 +44,14 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
       hpcfl attack components round.npz
     """
     from hpcfl.attack.components import attack
-    from hpcfl.attack.tables import render
     from hpcfl.attack.transcript import load
 
     held = load(transcript, protocol)
     try:
-        found = attack(held, largest)
+        found = attack(held)
     except HpcflError as error:
         raise HpcflError(f"{transcript}: {error}") from None
-    show(as_json, found.as_dict, lambda: render(found))
+    show(as_json, found.as_dict, found.render)
     if not found.agrees:
         raise HpcflError(
             f"{found.unmasked} values have no mask left, {found.prediction.count:.6g} are "
