@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcfl.algorithms.federated.audited import AuditOptions, Instance, default
+from hpcfl.audit.instance import AuditOptions, Instance, default
 from hpcfl.cli.options import Group, given, options, same
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
@@ -83,14 +83,13 @@ def audit(algorithm: str, as_json: bool, **typed: Any) -> None:
           --sigma 0.5 --devices 4
     """
     from hpcfl.audit.measure import audit as measure
-    from hpcfl.audit.tables import render
 
     settings = given(typed)
     how = {name: settings.pop(name) for name in options_of(AuditOptions) if name in settings}
     asked = make(AuditOptions, how)
     with progress_bar(2 * asked.runs, algorithm) as bar:
         found = measure(default(algorithm, **settings), **vars(asked), progress=bar.update)
-    show(as_json, found.as_dict, lambda: render(found))
+    show(as_json, found.as_dict, found.render)
     if not found.agrees:
         raise HpcflError(
             f"an epsilon of at least {found.best:.6g} was measured, {found.proven:.6g} is proven: "
