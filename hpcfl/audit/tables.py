@@ -76,13 +76,7 @@ def _meaning(found: Audit) -> list[str]:
         f"With a confidence of {found.confidence:g} each, no epsilon below the measured ones holds."
     ]
     if found.gaussian is not None:
-        part = found.gaussian.part
-        of_them = f", and counts the {part:.2%} of runs in which the canary is sent"
-        sentences[0] += (
-            " The one by mu needs what is released to be Gaussian, which it is here"
-            + (of_them if part < 1 else "")
-            + "."
-        )
+        sentences[0] += " The one by mu needs what is released to be Gaussian, which it is here."
     if found.exceeds_paper:
         other = found.paper_neighbours
         sentences.append(
