@@ -27,9 +27,9 @@ from hpcfl.algorithms.aggregation.base import (
     AggregationProtocol,
     ModelReceiver,
     ModelSender,
-    QuantisedProtocol,
 )
 from hpcfl.algorithms.aggregation.costs import Crowd
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
@@ -110,9 +110,8 @@ class Plain(QuantisedProtocol):
     def masking(cls, devices, alpha, degree):
         return InTheClear()
 
-    def count(self, phases):
-        dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
-        phases["upload"].sends(4 * dim, survivors)
+    def sizes(self):
+        return {PlainDevice.send_upload: 4 * self.parameters.dim}
 
     def terms(self):
         return {"device": {"values": self.parameters.dim}, "server": {"vectors": 1}}
