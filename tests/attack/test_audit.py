@@ -32,7 +32,7 @@ TIGHT = {
     ),
     "all users": Instance("dp-fedavg", 0.6, sampling="poisson", devices=2, per_round=2),
     "exactly all users": Instance("dp-fedavg", 1.2, sampling="exact", devices=2, per_round=2),
-    "own noise": default("locks"),
+    "own noise": default("locks", sigma=2.0, sigma_norms=8.0, delta=0.05),
     "distributed": Instance("dp-fedavg", 0.4, devices=3, per_round=3, noise="distributed"),
     "Laplace": Instance("fedsgd-dpc", sigma=2.0, mechanism="laplace"),
     "Poisson users": Instance(
