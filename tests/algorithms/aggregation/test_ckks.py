@@ -406,7 +406,7 @@ def test_a_sealed_key_that_was_changed_is_refused():
 def test_one_device_that_colludes_opens_everything(colluding, alone):
     population = Population(20, colluding)
     found = exposure("ckks", Ckks.masking(20, 1.0, None), population, samples=100)
-    assert (found.alone_of_sent.value, found.masked) == (alone, not colluding)
+    assert (found.alone_of_sent.value, found.masking.masks) == (alone, not colluding)
 
 
 @pytest.mark.parametrize(
