@@ -41,8 +41,7 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
       hpcfl optimize fedsgd-dpc --devices 10 --epsilon 1 --constants mnist.json
       hpcfl optimize fedsgd-dpc --devices 10 --dim 7840 --per-round 5 \\
           --total-samples 60000 --gradient-norm 18 --clip-norm 300 \\
-          --smoothness 1.05 --convexity 1 --heterogeneity 0.5 --distance 600 \\
-          --plot bound.png
+          --smoothness 1.05 --convexity 1 --heterogeneity 0.5 --distance 600
       mpirun -n 11 hpcfl optimize fedsgd-dpc --dataset mnist --model softmax \\
           --partition two-digit --clip-norm 300 --epsilon 10 \\
           --save-constants mnist.json
@@ -51,10 +50,8 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
     """
     from hpcfl.comm.world import connect
     from hpcfl.optimize import constants
-    from hpcfl.plots import inches_of
 
     asked = make(OptimizeOptions, given(typed))
-    inches_of(asked.size)
     # Read before the estimate, which can take long; the same on every rank.
     known = constants.asked(asked)
     world = connect()
@@ -97,7 +94,7 @@ def _answer(
     as_json: bool,
     told: Mapping[Kind, str],
 ) -> None:
-    """Print what is found, draw it, and save the constants; `told` is how to speak of files."""
+    """Print what is found, and save the constants; `told` is how to speak of files."""
     from hpcfl.optimize import answer, constants, tables
 
     if estimated is not None:
@@ -114,9 +111,3 @@ def _answer(
     show(as_json, lambda: found, lambda: tables.render(found))
     if asked.save_constants is not None:
         click.echo(f"Constants: {told[outputs.CONSTANTS]}", err=as_json)
-    if asked.plot is not None:
-        from hpcfl.optimize.figure import draw
-        from hpcfl.plots import framed, style
-
-        style.save(draw(bound, asked.most, framed(asked.size)), asked.plot)
-        click.echo(f"Figure: {told[outputs.FIGURE]}", err=as_json)

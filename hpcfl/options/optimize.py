@@ -197,13 +197,6 @@ class OptimizeOptions(OptionGroup):
         writes=outputs.CONSTANTS,
         section=Section.OUTPUT,
     )
-    plot: Path | None = again(
-        CommonOptions,
-        "plot",
-        None,
-        help="Also draw U against T for several b: .png, .svg or .pdf.",
-    )
-    size: str = again(CommonOptions, "size", "page", needs="plot")
 
     def __post_init__(self) -> None:
         super().__post_init__()

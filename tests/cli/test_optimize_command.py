@@ -192,41 +192,6 @@ def test_many_devices_are_tabled_in_steps_with_the_one_asked_for(mnist):
     assert rows == sorted(rows)
 
 
-@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_the_bound_is_drawn(mnist, tmp_path, mechanism):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "bound.svg"
-    result = invoke(
-        *ASKED, "--constants", mnist, "--plot", path, "--mechanism", mechanism, "--epsilon", 5
-    )
-    assert result.exit_code == 0, result.output
-    assert f"Figure: {path}" in result.stdout
-    assert path.read_text().startswith("<?xml")
-
-
-def test_what_is_drawn_is_what_was_given():
-    pytest.importorskip("matplotlib")
-    import numpy as np
-
-    from hpcfl.plots.queries import draw
-
-    rounds = np.array([1.0, 2.0, 4.0])
-    bounds = np.array([[5.0, 3.0, 4.0], [9.0, 8.0, 7.0]])
-    figure = draw(rounds, [1, 10], bounds, [(2.0, 3.0), (9.0, 6.0)], "a title", 6.5)
-    (axes,) = figure.axes
-    lines = {line.get_label(): line for line in axes.lines}
-
-    np.testing.assert_array_equal(lines["b = 1"].get_xdata(), rounds)
-    np.testing.assert_array_equal(lines["b = 1"].get_ydata(), bounds[0])
-    np.testing.assert_array_equal(lines["b = 10"].get_ydata(), bounds[1])
-    assert list(lines["Y0, no round"].get_ydata()) == [6.5, 6.5]
-    # The least of b = 10 is out of the figure.
-    stars = [line for line in axes.lines if line.get_marker() == "*"]
-    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in stars] == [([2], [3])]
-    assert stars[0].get_color() == lines["b = 1"].get_color()
-    assert figure.get_suptitle() == "a title"
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -238,7 +203,6 @@ def test_what_is_drawn_is_what_was_given():
         (["--constants", "FILE", "--convexity", "9"], "lambda is never below mu"),
         (["--constants", "FILE", "--clip-norm", "0"], "--clip-norm is 0.0; it must be above 0"),
         (["--constants", "FILE", "--per-round", "11"], "--per-round is 11, and there are 10"),
-        (["--constants", "FILE", "--plot", "bound.doc"], "does not end in .png, .svg or .pdf"),
         (["--constants", "FILE", "--dataset", "digits"], "give one of them"),
         (["--constants", "missing.json"], "cannot read missing.json"),
         (["--constants", "BAD"], "is not JSON"),

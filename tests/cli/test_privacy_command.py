@@ -85,13 +85,3 @@ def test_nothing_to_estimate_from_is_a_dash():
     table = rows(invoke("privacy", "exposure", "sparse", "--alpha", 1e-9, "--simulated", 10))
 
     assert table["exposed alone, of what it sends"][1:] == ["-", "-", "-"]
-
-
-@pytest.mark.parametrize("protocol", ["sparse", "cohort"])
-def test_exposure_is_drawn_against_alpha(tmp_path, protocol):
-    path = tmp_path / "new" / "exposure.svg"
-    small = ("--devices", 20, "--simulated", 50)
-    job = invoke("privacy", "exposure", protocol, *small, "--plot", path, "--json")
-
-    assert json.loads(job.stdout)["devices"] == 20
-    assert path.read_text().startswith("<?xml")
