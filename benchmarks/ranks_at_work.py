@@ -20,7 +20,7 @@ from hpcfl.comm.world import connect
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.driver import AFTER, BEFORE, DURING
 from hpcfl.rounds.observer import RoundObserver
-from hpcfl.system import cores
+from hpcfl.system import machine
 
 
 class Watch(RoundObserver):
@@ -65,7 +65,7 @@ def main() -> None:
     if everybodys is None:
         return
     begin, first, end, cpu = everybodys.T
-    wall, available = end.max() - begin.min(), cores.usable() or 1
+    wall, available = end.max() - begin.min(), machine.usable() or 1
     shares = (first[1:] - begin.min()) / wall
     print(f"{watch._phase}: {wall:.2f} s, CPU of all ranks {cpu.sum():.2f} s")
     print("first message made after", ", ".join(f"{share:.1%}" for share in shares), "of it")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcfl.privacy.distributions import Counts, Floats
 from hpcfl.privacy.population import Population
-from hpcfl.system import room
+from hpcfl.system import machine
 
 Flags = NDArray[np.bool_]
 
@@ -70,7 +70,7 @@ def simulate(
     `progress` is told after each few samples how many they were. More samples than memory has room
     for are a UsageError.
     """
-    room.check_memory(f"{samples} samples", SAMPLE_BYTES * samples, "give fewer --simulated")
+    machine.check_memory(f"{samples} samples", SAMPLE_BYTES * samples, "give fewer --simulated")
     generator = np.random.default_rng(seed)
     step = max(1, _AT_ONCE // population.devices)
     parts = []
