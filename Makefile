@@ -36,7 +36,7 @@ help:
 	@echo 'make test         then run the tests for every change: a few minutes on two cores'
 	@echo 'make test-full    then run the expensive ones too, and property tests with more examples'
 	@echo 'make dist-check   then build sdist and wheel, and use them and contrib/ outside of it'
-	@echo 'make mpi-matrix   then run tests with five MPI libraries, and write docs/portability.md'
+	@echo 'make mpi-matrix   then run tests with five MPI libraries, and write the table in docs/clusters.md'
 	@echo 'make lint         then check style and types'
 	@echo 'make size         print how many lines each part has, and how many at most'
 	@echo 'make docs         then make the site of the documentation in site/'

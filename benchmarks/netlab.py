@@ -1,7 +1,7 @@
 """Rounds of `secagg`, `sparse` and `common` over shaped links: measured, and as the model has it.
 
 Linux, as root; takes about two minutes on two cores that have nothing else to do. Every device
-has a link of its own in a network namespace (docs/netlab.md). Printed are the measured seconds of
+has a link of its own in a network namespace (docs/clusters.md). Printed are the measured seconds of
 each phase and of the round beside the modelled ones: by the link model, in which every device has
 a processor of its own, and with the computing of all devices shared out over this machine's cores.
 Then how many times as long as the others `secagg` takes: the upload, the round, and the round less

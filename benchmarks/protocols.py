@@ -33,7 +33,7 @@ def arrow(step: Step) -> str:
         Pattern.GATHER: f"{party}→S",
         Pattern.ROUTE: f"{party}→{PARTIES[step.to]}",
     }[step.pattern]
-    return f"[{found}]" if step.optional else found
+    return f"[{found}]" if step.wants is not None else found
 
 
 def exchanges() -> list[list[str]]:
@@ -44,7 +44,7 @@ def exchanges() -> list[list[str]]:
         enrolment = kind.enrolment(2, kind.default_helpers)
         once = () if enrolment is None else enrolment.steps
         moved = [step for step in kind.steps if step.pattern is not Pattern.LOCAL]
-        sure = sum(not step.optional for step in moved)
+        sure = sum(step.wants is None for step in moved)
         text = "; ".join(
             f"{phase}: {', '.join(map(arrow, steps))}"
             for phase, steps in groupby(moved, lambda step: step.phase)

@@ -1,4 +1,4 @@
-"""The tables of docs/exposure.md: how many rounds training takes where devices send less.
+"""The tables of papers/fewer-coordinates.md: rounds of training where devices send less.
 
     python benchmarks/training_tables.py tenth
     python benchmarks/training_tables.py hundredth

@@ -9,31 +9,13 @@ Run it from this folder, with as many devices as you like:
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import (
+    MODEL,
     AggregationProtocol,
     ModelReceiver,
     ModelSender,
     parse_vector,
 )
 from hpcfl.comm.phases import Pattern, Step
-
-
-class SignSum(AggregationProtocol):
-    """The mean of the signs, in the clear (signSGD by majority, without the final vote)."""
-
-    name = "sign-sum"
-    steps = (
-        Step("model", Pattern.BROADCAST),
-        Step("upload", Pattern.GATHER, upload=True),
-    )
-
-    def device(self, id, round_index, secrets):
-        return SignDevice(self, id)
-
-    def server(self, round_index, model, secrets):
-        return SignServer(self, model)
-
-    def decode(self, total):
-        return total / self.parameters.devices
 
 
 class SignDevice(ModelReceiver):
@@ -64,3 +46,28 @@ class SignServer(ModelSender):
         bits = parse_vector(payload, "u1", -(-self._dim // 8), "upload", f"device {sender}")
         self.total += np.where(np.unpackbits(bits, count=self._dim), 1.0, -1.0)
         self.survivors.append(sender)
+
+
+class SignSum(AggregationProtocol):
+    """The mean of the signs, in the clear (signSGD by majority, without the final vote)."""
+
+    name = "sign-sum"
+    steps = (
+        MODEL,
+        Step(
+            "upload",
+            Pattern.GATHER,
+            SignDevice.send_upload,
+            SignServer.receive_upload,
+            upload=True,
+        ),
+    )
+
+    def device(self, id, round_index, secrets):
+        return SignDevice(self, id)
+
+    def server(self, round_index, model, secrets):
+        return SignServer(self, model)
+
+    def decode(self, total):
+        return total / self.parameters.devices

@@ -442,7 +442,7 @@ def _compare_exposure(results: Sequence[Result]) -> list[Line]:
             "0.07 % or less",
             "{} without dropouts, {} with 0.3".format(*learned),
             DIFFERS,
-            "by formula, and simulated and attacked with the same result (docs/exposure.md): the "
+            "by formula, and simulated and attacked with the same result (docs/security.md): the "
             "server strips the private masks of all who answer, and the masks of the pairs mostly "
             "tie one or two devices together at a coordinate",
         )

@@ -42,3 +42,6 @@ if __name__ == "__main__":
     for places, most in BUDGETS.items():
         now = lines(*places.split())
         print(f"{places:<52} {now:>7,} {most:>8,}{' !' if now > most else ''}")
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    kilobytes = sum(page.stat().st_size for page in pages) // 1000
+    print(f"{'pages, kB':<52} {kilobytes:>7,} {200:>8,}{' !' if kilobytes > 200 else ''}")

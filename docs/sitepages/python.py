@@ -38,7 +38,7 @@ def api() -> str:
     parts = [
         "# Python API\n",
         "Everything that `import hpcfl` gives, from its docstrings. How it is used: "
-        "[hpcfl from Python](../api.md).\n",
+        "[hpcfl from Python](../python.md).\n",
         *(_shown(f"{found.__module__}.{found.__name__}") for found in public),
         "## What else functions return\n",
         *(_shown(path, level=3, internal=True) for path in RETURNED),

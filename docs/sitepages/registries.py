@@ -39,8 +39,8 @@ def protocols() -> str:
         "# Aggregation protocols\n",
         "What the class of every protocol declares, which is what all commands go by. What the "
         "declarations mean: [Adding a protocol](../contributing.md#adding-a-protocol). How the "
-        "protocols work: [method](../method.md#a-round); what they cost: "
-        "[side by side](../protocols.md).\n",
+        "protocols work, and what they cost: "
+        "[protocols](../protocols.md).\n",
         table(("protocol", "what it is", "class"), rows),
         *(_protocol(name, known.about) for name, known in aggregation.PROTOCOLS.items()),
     ]
@@ -68,7 +68,10 @@ def _exchanges(steps: Iterable[Step]) -> str:
     rows = []
     for phase, some in groupby(steps, lambda step: step.phase):
         for step in some:
-            marks = [("the vectors", step.upload), ("only where the server asks", step.optional)]
+            marks = [
+                ("the vectors", step.upload),
+                ("only where the server asks", step.wants is not None),
+            ]
             rows.append(
                 (code(phase), _who(step), "; ".join(text for text, is_so in marks if is_so))
             )
@@ -212,7 +215,7 @@ def plans() -> str:
     parts = [
         "# Plans\n",
         "The sweeps that come with hpcfl: `hpcfl sweep NAME --output FOLDER`. A plan of your own "
-        "is a file like these: [Sweeps](../guide.md#sweeps).\n",
+        "is a file like these: [Sweeps](../guide.md#sweep-over-parameters).\n",
     ]
     for name, title in shipped.titles().items():
         text = shipped.locate(name).read_text(encoding="utf-8")

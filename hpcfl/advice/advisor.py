@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hpcfl.options.training import TrainOptions
 
 # Of two protocols, the one that is predicted to cost so many times less was measured to cost less,
-# in all but one of a hundred (docs/advice.md, "How good it is").
+# in all but one of a hundred (docs/prediction.md).
 TOLD_APART = 1.2
 # Most devices for which exposure is computed: probabilities take a table as long as that.
 _MOST_EXPOSED = 10**6

@@ -3,7 +3,7 @@
 A rank that waits in a call of MPI looks without a pause whether it may go on. Open MPI and Intel
 MPI give the core away between two looks. MPICH and what is made of it do so rarely or never: with
 more ranks than cores, those that wait keep those at work from their cores. Here a rank that waits
-sleeps, and looks again at least every millisecond (benchmarks/waiting.py compares the two).
+sleeps, and looks again at least every millisecond.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 # A rank that waits looks after this long, then after twice as long, and so on to the longest. That
-# is a compromise (docs/portability.md): messages of several steps move a step a look, and every
+# is a compromise (docs/clusters.md): messages of several steps move a step a look, and every
 # look takes a core from a rank at work.
 SHORTEST_SLEEP_SECONDS = 2e-5
 LONGEST_SLEEP_SECONDS = 1e-3

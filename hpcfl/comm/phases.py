@@ -1,34 +1,32 @@
-"""The shape of a protocol: its steps, and the interface of the two parties that play them.
+"""The shape of a protocol: its steps, which name the methods of the parties that play them.
 
 A protocol is a sequence of steps. A step moves messages in one pattern; one or two steps make a
-phase, the unit that is measured. The two parties are plain objects that turn received messages into
+phase, the unit that is measured. The parties are plain objects that turn received messages into
 messages to send. They know no transport, no clock and no file, so the same objects run under MPI,
 in one process, and under fault injection.
 
-The driver (:mod:`hpcfl.rounds.driver`) calls them by the name X of the step, which is that of its
-phase unless the step says otherwise. In a phase called ``unmask``, a device's ``send_unmask`` and
-the server's ``receive_unmask`` make the gather, the server's ``send_unmask`` and a device's
-``receive_unmask`` the broadcast:
+A step names the method that makes a message and the one that takes it. A party that overrides a
+method plays its own version (`call`).
 
-=========  ==============================  ==================================
-pattern    sender                          receiver
-=========  ==============================  ==================================
-BROADCAST  ``server.send_X()``             ``device.receive_X(payload)``
-SCATTER    ``server.send_X(id)``           ``device.receive_X(payload)``
-GATHER     ``device.send_X()``             ``server.receive_X(id, payload)``
-ROUTE      ``device.send_X()``             ``device.receive_X(senders, rows)``
-LOCAL      ..                              ``server.finish_X()``
-=========  ==============================  ==================================
+=========  ============================  ===================================
+pattern    ``send``                      ``receive``
+=========  ============================  ===================================
+BROADCAST  of the server: ``()``         of a device: ``(payload)``
+SCATTER    of the server: ``(id)``       of a device: ``(payload)``
+GATHER     of a device: ``()``           of the server: ``(id, payload)``
+ROUTE      of a device: ``()``           of a device: ``(senders, rows)``
+LOCAL      ..                            ..
+=========  ============================  ===================================
 
 In a step whose role is `Role.HELPER`, helpers stand in the place of devices: parties with ids from
 N on, if the protocol has any, each on a rank of its own. They take part in broadcasts and gathers.
 In one whose role is `Role.COMMITTEE`, it is the devices whose ``in_committee`` is true: some that a
 protocol chooses in each round, which the server's ``committee`` lists in increasing order.
 
-Where the server has nothing for a device, its ``send_X(id)`` of a scatter returns None.
-The device's ``send_X`` of an upload step takes the device's vector. After a gather, the server's
-``finish_X()`` is called if there is one; in a route ``receive_X(ids)`` tells it who took part.
-Steps that are optional are played where the server's ``wants_X()`` is true.
+Where the server has nothing for a device, its ``send(id)`` of a scatter returns None. The ``send``
+of an upload takes the device's vector. After a gather, and in a local step, the server's ``finish``
+is called, if the step names one; in a route its ``relay(ids)`` learns who took part. A step with
+``wants`` is played where that method of the server returns true.
 
 A route is an exchange: a device hears from those that it sends to. The transport knows who sent a
 row, whatever the row says. A device that sent any row took part, and everybody it was linked with
@@ -40,7 +38,7 @@ somebody else is dropped. So a row makes no device believe anything of others th
 A route *to* a committee goes one way: devices send rows to its members, and each of these hears
 from all other devices that took part.
 
-The server's ``receive_X`` raises `MessageError` for a message that it cannot use, and is then as if
+The server's ``receive`` raises `MessageError` for a message that it cannot use, and is then as if
 none had come: the sender is out of the round, which goes on. Whom it finds out only later it puts
 into a dict ``refused`` of its own, if it has one. A device's method that raises `MessageError` or
 `RefusedError` takes the device out of the round.
@@ -51,6 +49,7 @@ increasing order, and its ``total`` is that sum, in the units of :meth:`Device.c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -66,6 +65,8 @@ ENVELOPE_BYTES = 16
 Payload = NDArray[np.uint8]
 Rows = NDArray[np.uint8]
 Ids = NDArray[np.int64]
+# A method of a class of parties, as in ``SecAggDevice.send_unmask``.
+Method = Callable[..., Any]
 
 
 class Roomy(np.ndarray[Any, Any]):
@@ -97,35 +98,48 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """One exchange of messages."""
+    """One exchange of messages, and the methods that play it."""
 
     phase: str  # that the step belongs to
     pattern: Pattern
+    send: Method | None = None
+    receive: Method | None = None
     role: Role = Role.DEVICE
     to: Role = Role.DEVICE  # who receives the rows of a route
     upload: bool = False  # whether the devices' vectors enter here
-    message: str = ""  # what the methods that play the step are called by; the phase, if empty
     row_bytes: int = 0  # of a row of a route
-    optional: bool = False  # whether it is played only where the server wants it
+    finish: Method | None = None  # of the server, when all messages are there
+    wants: Method | None = None  # of the server, which it returns whether to play the step
+    relay: Method | None = None  # of the server, which is told who took part in a route
+    # Of the server, for uploads: takes the bytes of a long payload from `start` on, of `size` in
+    # all, as ``(id, part, start, size)``. A MessageError must come with the first part, if at all.
+    receive_part: Method | None = None
+    receive_sum: Method | None = None  # takes ``(ids, total)``, which was summed on the way
     # Of a local step, whether all ranks of a server take part; see `aggregation.ranges`.
     by_all_ranks: bool = False
 
     def __post_init__(self) -> None:
-        for word in (self.phase, self.name):
-            if not word.isidentifier():
-                raise UsageError(
-                    f"a step is called {word!r}, and its methods send_{word} and receive_{word}: "
-                    "give letters, digits and _"
-                )
+        if self.pattern is not Pattern.LOCAL and not (self.send and self.receive):
+            raise UsageError(
+                f"a step of the phase {self.phase!r} lacks methods: give send and receive, as in "
+                "Step(phase, Pattern.GATHER, MyDevice.send_it, MyServer.receive_it)"
+            )
 
     @property
     def name(self) -> str:
-        """The X of the methods ``send_X`` and ``receive_X``."""
-        return self.message or self.phase
+        """What the step's messages are called: as the method that makes them, less ``send_``."""
+        method = self.send or self.finish
+        return self.phase if method is None else method.__name__.partition("_")[2]
+
+
+def call(method: Method | None, party: Any, *arguments: Any) -> Any:
+    """Call a method that a step names: the party's own version of it."""
+    assert method is not None, "the step names no such method"
+    return getattr(party, method.__name__)(*arguments)
 
 
 class Device(Protocol):
-    """A device's side of one round. Further methods are called by name, as the steps say."""
+    """A device's side of one round, besides the methods that steps name."""
 
     id: int
 

@@ -38,7 +38,7 @@ SUMMED = (
     *("member_cpu_seconds", "mean_cpu_seconds", "helper_cpu_seconds", "modelled_seconds"),
 )
 # In nine of ten rounds, of 40 sizes that nothing was fitted to, what was measured lay between so
-# many times what was predicted (docs/advice.md, "How good it is"): a device's CPU time, and all of
+# many times what was predicted (docs/prediction.md): a device's CPU time, and all of
 # the computing that a modelled round waits for.
 DEVICE_WITHIN, COMPUTING_WITHIN = (0.75, 1.25), (0.8, 1.6)
 

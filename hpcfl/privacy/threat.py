@@ -81,11 +81,6 @@ class Threat:
         """Return the same with another number of devices that have dropped out."""
         return replace(self, dropped=dropped, rate=None)
 
-    def answering(self, count: int) -> Threat:
-        """Return the same for those who still take part, of whom fewer are left to drop out."""
-        left = max(SPARE, self.dropped - (self.devices - count))
-        return replace(self, devices=count, dropped=left, rate=None)
-
     @property
     def honest(self) -> int:
         """Number of devices of a round that do not collude, at the most."""

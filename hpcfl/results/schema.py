@@ -2,7 +2,7 @@
 
 A file is HDF5. Its root has attributes that say what the run was; options and environment are
 attributes of groups; everything that is measured is a dataset whose first axis is the round.
-`docs/schema.md` describes it for those who read it with other tools, and the site of the
+`docs/method.md` describes it for those who read it with other tools, and the site of the
 documentation has a page made from what is said here.
 """
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
-from hpcfl.comm.phases import Pattern, Payload, Role, Rows, Step
+from hpcfl.comm.phases import Method, Pattern, Payload, Role, Rows, Step, call
 from hpcfl.comm.transport import Cuts, Part, Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import (
@@ -42,8 +42,6 @@ Prepare = Callable[[Mapping[int, Any]], None]
 # message has come, and nothing else; all is done.
 BEFORE, DURING, AFTER = MOMENTS = ("before", "during", "after")
 NOTHING = np.empty(0, np.uint8)
-# What the server does with messages: of a long one, with each part.
-RECEIVING = ("receive", "receive_part")
 
 
 class Round:
@@ -136,7 +134,7 @@ class Round:
                     self._forget_model(device)
             blaming = self._blamed(step)
             with self._stretch(step), self.ledger.phase(step.phase), blaming:
-                if not step.optional or self._wanted(step):
+                if step.wants is None or self._wanted(step):
                     play[step.pattern](number, step)
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
@@ -169,13 +167,13 @@ class Round:
 
     def _wanted(self, step: Step) -> bool:
         """Return, on every rank, whether the server wants an optional step to be played."""
-        wanted = self._server is not None and bool(self._serve(step, "wants"))
+        wanted = self._server is not None and bool(self._serve(step, step.wants))
         return bool(self._transport.tell(int(wanted), self._server_error))
 
     def _broadcast(self, number: int, step: Step) -> None:
         message = None
         if self._server is not None:
-            payload = self._serve(step, "send")
+            payload = self._serve(step, step.send)
             if self._server_error is None:
                 _check_sent(payload, self._server, step)
                 message = self._seal(number, envelope.SERVER, envelope.ALL, payload)
@@ -186,12 +184,12 @@ class Round:
                 payload = envelope.unseal(
                     message, step.phase, number, self._index, envelope.SERVER, envelope.ALL
                 )
-                getattr(party, f"receive_{step.name}")(payload)
+                call(step.receive, party, payload)
             self.ledger.received(step.phase, id, message.size)
 
     def _scatter(self, number: int, step: Step) -> None:
         def produce(id: int) -> Payload:
-            payload = self._serve(step, "send", id)
+            payload = self._serve(step, step.send, id)
             if payload is None:
                 return np.empty(0, np.uint8)
             _check_sent(payload, self._server, step)
@@ -208,7 +206,7 @@ class Round:
                 payload = envelope.unseal(
                     message, step.phase, number, self._index, envelope.SERVER, id
                 )
-                getattr(self._live[id], f"receive_{step.name}")(payload)
+                call(step.receive, self._live[id], payload)
             self.ledger.received(step.phase, id, message.size)
         # An error of the server comes first: it is why messages are missing.
         self._transport.raise_everywhere(self._server_error)
@@ -267,7 +265,7 @@ class Round:
             return
         start = max(0, part.start - envelope.BYTES)
         size = part.size - envelope.BYTES
-        self._serve(step, "receive_part", id, part.data, number, start, size)
+        self._serve(step, step.receive_part, id, part.data, number, start, size)
 
     def _counts(self, id: int) -> bool:
         """Return whether a message that the server has begun to use counts."""
@@ -287,7 +285,7 @@ class Round:
         """Let the server use a device's message, or refuse the device because of it."""
         if self._refuses(step, id, message):
             return
-        self._serve(step, "receive", id, message, number)
+        self._serve(step, step.receive, id, message, number)
         if self._server_error is None and id not in self.refused:
             self._observer.heard(self._index, step.name, id, message)
 
@@ -310,7 +308,7 @@ class Round:
         zeros = np.zeros(self._dim, group.dtype)
         result = self._transport.reduce(list(self._live), produce, add_into, zeros)
         if result is not None:
-            self._serve(step, "receive_sum", *result)
+            self._serve(step, step.receive_sum, *result)
         self._finish(step)
 
     def _route(self, number: int, step: Step) -> None:
@@ -322,7 +320,7 @@ class Round:
                 sealed = np.empty((0, width), np.uint8)
                 arguments = [self._inputs(id)] if step.upload else []
                 with self._work(step.phase, id):
-                    sent = getattr(device, f"send_{step.name}")(*arguments)
+                    sent = call(step.send, device, *arguments)
                     receivers, payloads = _routed(sent, device, step)
                     sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
                     self.ledger.sent(step.phase, id, sealed.size, len(sealed))
@@ -351,7 +349,7 @@ class Round:
                 if sources.size < senders.size:
                     there, payloads = payloads, np.zeros((senders.size, step.row_bytes), np.uint8)
                     payloads[np.searchsorted(senders, sources)] = there
-                getattr(device, f"receive_{step.name}")(senders, payloads)
+                call(step.receive, device, senders, payloads)
             # Of who took part without a row for this device, the relay passes on an envelope.
             missing = senders.size - sources.size
             size, count = mine.rows.size + missing * envelope.BYTES, len(mine.rows) + missing
@@ -362,7 +360,8 @@ class Round:
         while self._server_error is None:
             accepted = [id for id in present if id not in self.refused]
             known = len(self.refused)
-            self._serve(step, "receive", np.array(accepted, np.int64))
+            if step.relay is not None:
+                self._serve(step, step.relay, np.array(accepted, np.int64))
             if len(self.refused) == known:
                 return
 
@@ -375,7 +374,7 @@ class Round:
 
     def _unmask_ranges(self, step: Step, dealt: Dealt) -> None:
         """Let each rank of the server unmask its range, and put all together at the first."""
-        masks = None if self._server is None else self._serve(step, "send")
+        masks = None if self._server is None else self._serve(step, step.send)
         if masks is not None:
             masks = masks.reshape(-1)
         masks = self._transport.to_server_ranks(masks)
@@ -426,7 +425,7 @@ class Round:
         sender = self._helpers[id] if step.role is Role.HELPER else self._live[id]
         payload: Payload | None = None
         with self._work(step.phase, id):
-            payload = getattr(sender, f"send_{step.name}")(*arguments)
+            payload = call(step.send, sender, *arguments)
             _check_sent(payload, sender, step)
         return None if payload is None else payload.reshape(-1).view(np.uint8)
 
@@ -434,8 +433,8 @@ class Round:
         return envelope.seal(number, self._index, sender, receiver, payload)
 
     def _finish(self, step: Step) -> None:
-        if self._server is not None and hasattr(self._server, f"finish_{step.name}"):
-            self._serve(step, "finish")
+        if self._server is not None and step.finish is not None:
+            self._serve(step, step.finish)
             self._take_refused()
 
     def _take_refused(self) -> None:
@@ -443,7 +442,7 @@ class Round:
         for id, error in getattr(self._server, "refused", {}).items():
             self.refused.setdefault(id, error)
 
-    def _serve(self, step: Step, action: str, *arguments: Any) -> Any:
+    def _serve(self, step: Step, method: Method | None, *arguments: Any) -> Any:
         """Let the server act; keep its error until the devices can be told."""
         if self._server_error is not None:
             return None
@@ -451,7 +450,7 @@ class Round:
         try:
             # Here already: an error of the server is told to all ranks.
             with self.ledger.work(step.phase, None), self._blamed(step):
-                if action in RECEIVING and step.pattern is Pattern.GATHER:
+                if method in (step.receive, step.receive_part):
                     id, message, number, *place = arguments
                     if not place or not place[0]:
                         address = self._address(id)
@@ -460,9 +459,9 @@ class Round:
                         )
                     which = id - self._devices if step.role is Role.HELPER else id
                     called = (which, message, *place)
-                return getattr(self._server, f"{action}_{step.name}")(*called)
+                return call(method, self._server, *called)
         except HpcflError as error:
-            sender = self._sender_of(error, step, action, arguments)
+            sender = self._sender_of(error, step, method, arguments)
             if sender is None:
                 self._server_error = self._explained(step, error)
             else:
@@ -470,13 +469,15 @@ class Round:
             return None
 
     def _sender_of(
-        self, error: HpcflError, step: Step, action: str, arguments: tuple[Any, ...]
+        self, error: HpcflError, step: Step, method: Method | None, arguments: tuple[Any, ...]
     ) -> int | None:
         """Return the device that an error of the server is about, if the others can go on."""
-        if not isinstance(error, MessageError) or action not in RECEIVING:
+        if not isinstance(error, MessageError):
             return None
-        if step.pattern is Pattern.GATHER:
+        if step.pattern is Pattern.GATHER and method in (step.receive, step.receive_part):
             return int(arguments[0])
+        if step.pattern is not Pattern.ROUTE:
+            return None
         named = [id for id in arguments[0].tolist() if envelope.party(id) == error.sender]
         return named[0] if named else None
 

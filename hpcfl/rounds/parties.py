@@ -16,7 +16,7 @@ from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.delivery import delivery, party_of
 from hpcfl.algorithms.aggregation.promises import Promise
-from hpcfl.comm.phases import Pattern, Role, Step
+from hpcfl.comm.phases import Pattern, Role, Step, call
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import UsageError
 from hpcfl.system.plugins import blamed
@@ -88,11 +88,13 @@ def check(
 
 def _methods(step: Step, reduce: bool) -> Iterator[tuple[str, ...]]:
     """Yield whose method plays a step, how it is called, and what it takes."""
-    send, receive = f"send_{step.name}", f"receive_{step.name}"
+    if step.send is None or step.receive is None:
+        return
+    send, receive = step.send.__name__, step.receive.__name__
     other = "helper" if step.role is Role.HELPER else "device"
     vector = ("vector",) if step.upload else ()
-    if step.optional:
-        yield "server", f"wants_{step.name}"
+    if step.wants is not None:
+        yield "server", step.wants.__name__
     if step.pattern is Pattern.BROADCAST:
         yield "server", send
         yield other, receive, "payload"
@@ -102,13 +104,16 @@ def _methods(step: Step, reduce: bool) -> Iterator[tuple[str, ...]]:
     elif step.pattern is Pattern.GATHER:
         yield other, send, *vector
         if step.upload and reduce:
-            yield "server", f"receive_sum_{step.name}", "ids", "total"
+            if step.receive_sum is None:
+                raise UsageError("--upload reduce needs an upload step that names a receive_sum")
+            yield "server", step.receive_sum.__name__, "ids", "total"
         else:
             yield "server", receive, "id", "payload"
     elif step.pattern is Pattern.ROUTE:
         yield "device", send, *vector
         yield "device", receive, "senders", "rows"
-        yield "server", receive, "ids"
+        if step.relay is not None:
+            yield "server", step.relay.__name__, "ids"
 
 
 def check_outcome(protocol: AggregationProtocol, server: Any) -> None:
@@ -128,7 +133,7 @@ def _check_model(protocol: AggregationProtocol, device: Any, server: Any) -> Non
     if step != delivery(protocol.steps):
         return  # what comes before it is not played here: a round finds out
     receiver = () if step.pattern is Pattern.BROADCAST else (0,)
-    getattr(device, f"receive_{step.name}")(getattr(server, f"send_{step.name}")(*receiver))
+    call(step.receive, device, call(step.send, server, *receiver))
     if getattr(device, "model", None) is None:
         raise without_model(protocol.name, device)
 

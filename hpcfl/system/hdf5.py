@@ -1,10 +1,11 @@
-"""Opens all HDF5 files, and says why one cannot be opened."""
+"""Opens all HDF5 files, also where a file system has no locks."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ _HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
 
 
 def opened(path: Path, mode: str, *, lock: bool = True, **more: Any) -> Any:
-    """Open a file as `h5py.File` does, with a lock where the file system has any.
+    """Open a file as `h5py.File` does, without a lock where the file system has none.
 
-    A UsageError says that another process is writing the file, or that no lock can be had.
+    A UsageError says that another process is writing the file.
     """
     import h5py
 
@@ -30,10 +31,14 @@ def opened(path: Path, mode: str, *, lock: bool = True, **more: Any) -> Any:
             raise UsageError(
                 f"{path} is being written by another process: wait until that has ended"
             ) from None
-        raise UsageError(
-            f"no file can be locked in {path.parent.absolute()} ({reason(error)}): choose another "
-            "place, or set HDF5_USE_FILE_LOCKING=FALSE and let no two runs write to one file"
-        ) from None
+        if mode != "r":
+            warnings.warn(
+                f"the file system of {path.parent.absolute()} has no locks: let no two runs write "
+                "to one results file there",
+                stacklevel=2,
+            )
+        # A new file was made before it could not be locked.
+        return h5py.File(path, "w" if mode == "x" else mode, locking=False, **more)
 
 
 def locked(path: Path) -> bool:

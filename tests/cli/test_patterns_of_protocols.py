@@ -37,7 +37,7 @@ class Scattered(Plain):
     """Sends every device the model in a message of its own."""
 
     name = "scattered"
-    steps = (Step("model", Pattern.SCATTER), Plain.steps[1])
+    steps = (replace(Plain.steps[0], pattern=Pattern.SCATTER), Plain.steps[1])
 
     def server(self, round_index, model, secrets=system_secrets):
         return ScatteringServer(self, model)
@@ -147,7 +147,7 @@ def test_the_page_shows_every_pattern_and_role():
         for member in kind:
             if member is not Role.DEVICE:
                 assert str(member) in CODE
-    for word in ("optional=True", "wants_", "tolerates_dropouts", "receive_sum_", "active_variant"):
+    for word in ("wants=", "relay=", "tolerates_dropouts", "receive_sum=", "active_variant"):
         assert word in CODE
     for error in ("MessageError", "RefusedError", "BelowThresholdError", "UsageError"):
         assert f"`{error}`" in PAGE

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import (
+    MODEL,
     AggregationProtocol,
     ModelReceiver,
     ModelSender,
@@ -51,35 +52,6 @@ class Salted(SecAgg):
 
     def pair_context(self, round_index, i, j, use):
         return b"salt " + super().pair_context(round_index, i, j, use)
-
-
-class Plain(QuantisedProtocol):
-    """Quantised vectors in the clear."""
-
-    name = "plain"
-    not_active = "everybody may read it"
-    not_attacked = "there is nothing to take off"
-    steps = (
-        Step("model", Pattern.BROADCAST),
-        Step("upload", Pattern.GATHER, upload=True),
-        Step("result", Pattern.LOCAL),
-    )
-
-    @classmethod
-    def masking(cls, devices, alpha, degree):
-        return InTheClear()
-
-    def count(self, phases):
-        dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
-        phases["upload"].sends(4 * dim, survivors)
-        add(phases["upload"].device, converted(dim, 2))
-        add(phases["upload"].server, {"summed": survivors * dim})
-
-    def device(self, id, round_index, secrets):
-        return PlainDevice(self, id, round_index)
-
-    def server(self, round_index, model, secrets=system_secrets):
-        return PlainServer(self, model)
 
 
 class PlainDevice(ModelReceiver):
@@ -117,6 +89,42 @@ class PlainServer(ModelSender):
 
     def finish_result(self):
         self.total = self._group.decode(self._group.reduce(self._sum))
+
+
+class Plain(QuantisedProtocol):
+    """Quantised vectors in the clear."""
+
+    name = "plain"
+    not_active = "everybody may read it"
+    not_attacked = "there is nothing to take off"
+    steps = (
+        MODEL,
+        Step(
+            "upload",
+            Pattern.GATHER,
+            PlainDevice.send_upload,
+            PlainServer.receive_upload,
+            upload=True,
+            finish=PlainServer.finish_upload,
+        ),
+        Step("result", Pattern.LOCAL, finish=PlainServer.finish_result),
+    )
+
+    @classmethod
+    def masking(cls, devices, alpha, degree):
+        return InTheClear()
+
+    def count(self, phases):
+        dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
+        phases["upload"].sends(4 * dim, survivors)
+        add(phases["upload"].device, converted(dim, 2))
+        add(phases["upload"].server, {"summed": survivors * dim})
+
+    def device(self, id, round_index, secrets):
+        return PlainDevice(self, id, round_index)
+
+    def server(self, round_index, model, secrets=system_secrets):
+        return PlainServer(self, model)
 
 
 class Signs(FederatedAlgorithm):
@@ -194,11 +202,6 @@ class Twin(SecAgg):
 class Rash(Signs):
     name = "rash"
     private = True
-
-
-class Mute(Plain):
-    name = "mute"
-    steps = (*Plain.steps[:2], Step("extra", Pattern.GATHER), Plain.steps[2])
 
 
 class EndlessServer(PlainServer):
@@ -355,7 +358,6 @@ def test_what_is_not_complete_is_refused_in_a_sentence(folder):
         ("bench", "own:Bare", "the protocol 'own:Bare' lacks decode(total), device("),
         ("bench", "own:Silent", "must have steps, a tuple of hpcfl.comm.phases.Step, one of them"),
         ("bench", "own:Twin", "is called 'secagg', as one that comes with hpcfl"),
-        ("bench", "own:Mute", "'mute', PlainDevice, lacks the method send_extra()"),
         ("train", "own:Rash", "is private without an account of what it costs"),
     ):
         assert sentence in refusal(command, given)

@@ -122,7 +122,7 @@ class Wire(Changing):
         raw = sealed.tobytes()
         sender, receiver = np.frombuffer(raw[8:ENVELOPE], "<u4").tolist()
         # Devices that refuse say so in steps of their own; they are of no step of the protocol.
-        step = self.steps[raw[1]] if raw[1] < len(self.steps) else Step("refusal", Pattern.GATHER)
+        step = self.steps[raw[1]] if raw[1] < len(self.steps) else Step("refusal", Pattern.LOCAL)
         message = Message(step, sender, receiver, raw, self.enrolment)
         self.messages.append(message)
         if len(self.messages) - 1 != self._target or self._change is None:

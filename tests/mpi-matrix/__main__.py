@@ -3,7 +3,7 @@
     python tests/mpi-matrix [--only LIBRARY ...] [--feature FEATURE ...] [--cache FOLDER] [--write]
 
 A library's row is kept beside its environment when all features were tested, and changed by what is
-tested again; --write puts the rows that are kept into docs/portability.md. Status 0 if all tests
+tested again; --write puts the rows that are kept into docs/clusters.md. Status 0 if all tests
 passed of all libraries that could be installed, and those of --only were.
 """
 

@@ -1,4 +1,4 @@
-"""The table of libraries and features in docs/portability.md, between two marks."""
+"""The table of libraries and features in docs/clusters.md, between two marks."""
 
 import json
 from dataclasses import asdict
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from features import Outcome
 
-PAGE = Path(__file__).parents[2] / "docs" / "portability.md"
+PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
 BEGIN, END = "<!-- mpi-matrix -->", "<!-- /mpi-matrix -->"
 
 

@@ -37,9 +37,10 @@ from promise_campaign import (
     too_many,
     with_noise,
 )
+from scipy import stats
 
 from hpcfl.algorithms.federated.draws import fewest_survivors
-from hpcfl.errors import UsageError
+from hpcfl.errors import BelowThresholdError, UsageError
 
 # Both topologies and both variants; those that add no code of their own in the full tier.
 QUICK = ("cohort", "secagg --security active")
@@ -155,6 +156,47 @@ def test_a_dealer_that_deals_wrongly_to_t_plus_1_of_many_holders_does_not_end_th
         return {}
 
     costs_itself_alone(play(protocol, plan, choose=choose))
+
+
+@pytest.mark.parametrize(("devices", "hostile"), [(6, 1), (41, 10)])
+def test_t_answers_that_agree_save_no_dealer_whom_all_others_contradict(devices, hostile):
+    """Any t answers lie on one polynomial, and a complaint of a dealer about itself is one of n."""
+    liars = tuple(range(hostile))
+    dealer = Plan(
+        victims=tuple(range(hostile, 2 * hostile)),
+        spoil="garbled",
+        misdealt=(2 * hostile,),
+        complain=True,
+    )
+    others = Plan(complain=True)
+    plan = Plan(hostile=liars, seed=3, each=dict.fromkeys(liars, others) | {0: dealer})
+    costs_itself_alone(play(make("secagg", devices, dropout=0.0), plan))
+
+
+def test_as_many_liars_as_are_planned_for_expel_nobody():
+    protocol = make("secagg", 41, dropout=0.0)
+    plan = Plan(hostile=tuple(range(10)), answer="uniform", about=(20,), seed=1)
+    assert protocol.most_at_fault == 10
+    costs_itself_alone(play(protocol, plan))
+
+
+def test_too_few_holders_that_tell_what_they_hold_end_the_round():
+    protocol = make("lightsecagg", 12)
+    server = protocol.server(0, np.zeros(protocol.parameters.dim, np.float32))
+    with pytest.raises(BelowThresholdError, match="told whose pieces they hold"):
+        server.finish_held()
+
+
+def test_on_a_ring_no_more_are_at_fault_than_chance_dropouts_leave_room_for():
+    """However many answer: those that drop out later are still to come."""
+    protocol = make(
+        "secagg-graph", 60, degree=20, gamma=0.05, dropout=0.1, dropout_model="bernoulli"
+    )
+    holders, failure = 21, 2.0**-protocol.parameters.correctness_bits
+    gone = stats.binom.isf(failure, holders - 1, 0.1) + 1
+    # One more may vanish than are drawn, and `most_dropped` has counted it.
+    left = holders + 1 - gone
+    assert max(1, (left - protocol.topology.threshold) // 2) == protocol.most_at_fault
 
 
 @pytest.mark.parametrize("me", [0, 9])

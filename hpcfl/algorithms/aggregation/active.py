@@ -367,12 +367,26 @@ class ActiveSecAgg(SecAgg):
             # A server that gave each holder a challenge of its own would learn the secret.
             if step.phase not in ("unmask", "result") and step.name != "challenge"
         ),
-        Step(CHECK, Pattern.BROADCAST),
-        Step(CHECK, Pattern.GATHER),
-        Step("unmask", Pattern.SCATTER),
-        Step("unmask", Pattern.GATHER),
-        *(step for step in SecAgg.steps if step.name in ("pairs", "masks")),
-        Step("result", Pattern.LOCAL),
+        Step(
+            CHECK,
+            Pattern.BROADCAST,
+            ActiveServer.send_consistency_check,
+            ActiveDevice.receive_consistency_check,
+        ),
+        Step(
+            CHECK,
+            Pattern.GATHER,
+            ActiveDevice.send_consistency_check,
+            ActiveServer.receive_consistency_check,
+            finish=ActiveServer.finish_consistency_check,
+        ),
+        Step("unmask", Pattern.SCATTER, ActiveServer.send_unmask, ActiveDevice.receive_unmask),
+        *(
+            step
+            for step in SecAgg.steps
+            if step.phase in ("unmask", "result")
+            and (step.name, step.pattern) != ("unmask", Pattern.BROADCAST)
+        ),
     )
 
     @classmethod

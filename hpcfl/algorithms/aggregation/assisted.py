@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import coordinates
 from hpcfl.algorithms.aggregation.base import (
+    MODEL,
     Enrolment,
     QuantisedDevice,
     QuantisedProtocol,
@@ -97,31 +98,6 @@ def mask_context(round_index: int) -> bytes:
     return f"hpcfl/1 assisted round {round_index} additive mask".encode()
 
 
-class AgreedWithHelpers(Enrolment):
-    """The enrolment: every device agrees on a secret with every helper."""
-
-    steps = (
-        Step(PHASE, Pattern.GATHER, Role.HELPER, message="offer"),
-        Step(PHASE, Pattern.GATHER),
-        Step(PHASE, Pattern.BROADCAST, message="offer"),
-        Step(PHASE, Pattern.BROADCAST, Role.HELPER),
-    )
-    largest_message = keys.KEY_BYTES
-
-    def __init__(self, devices: int, helpers: int) -> None:
-        self.devices = devices
-        self.helpers = helpers
-
-    def device(self, id: int, secrets: keys.SecretSource) -> AssistedMember:
-        return AssistedMember(id, self.devices, self.helpers, secrets)
-
-    def helper(self, number: int, secrets: keys.SecretSource) -> HelpingMember:
-        return HelpingMember(number, self.devices, secrets)
-
-    def server(self) -> Offers:
-        return Offers(self.devices, self.helpers)
-
-
 class AssistedMember(EnrolledDevice):
     """An enrolled device: its secrets with the helpers, and the last round that it masked for."""
 
@@ -149,10 +125,6 @@ class AssistedMember(EnrolledDevice):
                 for helper, secret in enumerate(agreed)
             ]
         )
-
-    def send_advertise_keys(self) -> Payload:
-        """Return the public key."""
-        return np.frombuffer(self._pair.public, np.uint8)
 
     def mask_keys(self, round_index: int, helpers: Iterable[int]) -> list[bytes]:
         """Return the keys of the masks with some helpers, for one round later than all before."""
@@ -272,166 +244,6 @@ class OneHelperKeepsApart(LargeSum):
             f"{self.threshold} devices' vectors, and with devices in collusion the sum of the "
             "others. A helper answers for no fewer, once a round"
         )
-
-
-# Where a round can do without some helpers, these come before the upload, and are of its phase.
-ROLL_CALL = (
-    Step("masked_input", Pattern.GATHER, Role.HELPER, message="ready"),
-    Step("masked_input", Pattern.BROADCAST, message="ready"),
-)
-
-
-class Assisted(QuantisedProtocol):
-    """Secure aggregation of whole vectors with the masks of helpers."""
-
-    name = "assisted"
-    min_devices = 2
-    rotates = True
-    can_share = True
-    uploads_in_parts = True
-    most_helpers = 64
-    default_helpers = 2
-    not_attacked = "no mask of a single device is ever told"
-    not_active = "helpers do not check that all were told the same survivors"
-    steps: tuple[Step, ...] = (
-        Step("model", Pattern.BROADCAST),
-        Step("masked_input", Pattern.GATHER, upload=True),
-        Step("unmask", Pattern.BROADCAST, Role.HELPER),
-        Step("unmask", Pattern.GATHER, Role.HELPER),
-        Step("result", Pattern.LOCAL),
-    )
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        used = {"degree", "threads", "helper_dropout", *(["alpha"] if options.shared else [])}
-        return super().uses(options) | used
-
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        self.sparse_upload = parameters.shared
-        if parameters.degree is not None:
-            raise UsageError(
-                f"assisted masks with helpers, so --degree {parameters.degree} has no effect: "
-                "leave it out"
-            )
-        if parameters.helper_dropout >= self.helpers:
-            raise UsageError(
-                f"--helper-dropout is {parameters.helper_dropout}, of {self.helpers}: at least one "
-                "helper must stay; give more of them by --helpers"
-            )
-        if parameters.helper_dropout:
-            upload = next(k for k, step in enumerate(self.steps) if step.upload)
-            self.steps = (*self.steps[:upload], *ROLL_CALL, *self.steps[upload:])
-
-    @property
-    def helpers_in_round(self) -> int:
-        return self.helpers - self.parameters.helper_dropout
-
-    def lacks(self, helpers: Sequence[int]) -> str | None:
-        """Return in a clause why a round cannot be with just these helpers; None if it can."""
-        if len(helpers) >= self.helpers_in_round:
-            return None
-        return (
-            f"{len(helpers)} of {self.helpers} helpers are there, and {self.helpers_in_round} are "
-            "needed"
-        )
-
-    @classmethod
-    def enrolment(cls, devices: int, helpers: int = 0) -> AgreedWithHelpers:
-        return AgreedWithHelpers(devices, helpers)
-
-    @classmethod
-    def phases(cls) -> list[str]:
-        return phase_names(AgreedWithHelpers.steps + cls.steps)
-
-    @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
-        if degree not in (None, devices - 1):
-            raise UsageError(f"{cls.name} masks with helpers: leave the degree out")
-        return OnlySummed(devices)
-
-    def settings(self) -> dict[str, Any]:
-        return {"helpers": self.helpers}
-
-    @property
-    def needed_in_sum(self) -> int:
-        return self.parameters.threshold
-
-    def promises(self) -> list[Promise]:
-        parameters = self.parameters
-        apart = OneHelperKeepsApart(parameters.threshold, self.helpers, parameters.helper_dropout)
-        return [apart, *super().promises()]
-
-    @property
-    def upload_dim(self) -> int:
-        shared = self.parameters.shared
-        return coordinates.count(self.parameters) if shared else super().upload_dim
-
-    @property
-    def inclusion(self) -> float:
-        return self.upload_dim / self.parameters.dim
-
-    def sent_in(self, round_index: int) -> Where:
-        shared = self.parameters.shared
-        return coordinates.of_round(self.parameters, round_index) if shared else slice(None)
-
-    @property
-    def largest_message(self) -> int:
-        return self.summed_in.wire_bytes(self.upload_dim)
-
-    def check_noise(self) -> None:
-        if self.parameters.shared:
-            raise UsageError("assisted with --shared adds no noise: no account knows of it")
-
-    @property
-    def sum_bytes(self) -> int:
-        return self.summed_in.adder_bytes * self.upload_dim
-
-    def count(self, phases: Phases) -> None:
-        dim, group, survivors = (
-            self.upload_dim,
-            self.summed_in,
-            Crowd.of(self.parameters).survivors,
-        )
-        if self.parameters.shared:
-            whole = self.parameters.dim
-            add(phases["masked_input"].device, converted(dim) | at("scattered", dim, whole))
-            add(phases["result"].server, converted(dim) | at("scattered", dim / 2, dim))
-        upload = phases["masked_input"]
-        helpers = self.helpers_in_round
-        masked_upload(upload, group, dim, survivors, helpers)
-        add(upload.device, {"derivation": helpers})
-        if self.parameters.helper_dropout:
-            upload.receives(-(-self.helpers // 8), survivors)
-            upload.helper_up = ENVELOPE_BYTES
-            add(upload.device, {"message": 1})
-            add(upload.helper, {"message": 1})
-            add(upload.server, {"message": helpers + 1})
-        unmask = phases["unmask"]
-        work = {"message": 2, "derivation": survivors} | packed(group, dim)
-        add(unmask.helper, work | masks(group, survivors, dim))
-        unmask.helper_down = ENVELOPE_BYTES - (-(self.population or self.parameters.devices) // 8)
-        unmask.helper_up = ENVELOPE_BYTES + group.wire_bytes(dim)
-        # Their answers are added up as uploads are.
-        add(unmask.server, received(group, helpers, dim) | unpacked(group, helpers * dim))
-        add(phases["result"].server, reduced(group, dim))
-
-    def cost_notes(self) -> list[str]:
-        return ["without the enrolment before the first round, one agreement with each helper"]
-
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> AssistedDevice:
-        return AssistedDevice(self, id, round_index, self.enrolled[self.members[id]])
-
-    def helper(self, number: int, round_index: int, secrets: keys.SecretSource) -> Helper:
-        return Helper(self, round_index, self.enrolled[self.population + number])
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> AssistedServer:
-        return AssistedServer(self, round_index, model)
 
 
 class AssistedDevice(QuantisedDevice):
@@ -576,3 +388,236 @@ def _listed(payload: Payload, count: int, phase: str, party: str) -> list[int]:
     if named and named[-1] >= count:
         raise from_server(phase, f"it names a {party} beyond the last, {count - 1}")
     return named
+
+
+class AgreedWithHelpers(Enrolment):
+    """The enrolment: every device agrees on a secret with every helper."""
+
+    steps = (
+        Step(
+            PHASE,
+            Pattern.GATHER,
+            HelpingMember.send_offer,
+            Offers.receive_offer,
+            role=Role.HELPER,
+        ),
+        Step(
+            PHASE,
+            Pattern.GATHER,
+            AssistedMember.send_advertise_keys,
+            Offers.receive_advertise_keys,
+        ),
+        Step(PHASE, Pattern.BROADCAST, Offers.send_offer, AssistedMember.receive_offer),
+        Step(
+            PHASE,
+            Pattern.BROADCAST,
+            Offers.send_advertise_keys,
+            HelpingMember.receive_advertise_keys,
+            role=Role.HELPER,
+        ),
+    )
+    largest_message = keys.KEY_BYTES
+
+    def __init__(self, devices: int, helpers: int) -> None:
+        self.devices = devices
+        self.helpers = helpers
+
+    def device(self, id: int, secrets: keys.SecretSource) -> AssistedMember:
+        return AssistedMember(id, self.devices, self.helpers, secrets)
+
+    def helper(self, number: int, secrets: keys.SecretSource) -> HelpingMember:
+        return HelpingMember(number, self.devices, secrets)
+
+    def server(self) -> Offers:
+        return Offers(self.devices, self.helpers)
+
+
+# Where a round can do without some helpers, these come before the upload, and are of its phase.
+ROLL_CALL = (
+    Step(
+        "masked_input",
+        Pattern.GATHER,
+        Helper.send_ready,
+        AssistedServer.receive_ready,
+        role=Role.HELPER,
+        finish=AssistedServer.finish_ready,
+    ),
+    Step(
+        "masked_input", Pattern.BROADCAST, AssistedServer.send_ready, AssistedDevice.receive_ready
+    ),
+)
+
+
+class Assisted(QuantisedProtocol):
+    """Secure aggregation of whole vectors with the masks of helpers."""
+
+    name = "assisted"
+    min_devices = 2
+    rotates = True
+    can_share = True
+    uploads_in_parts = True
+    most_helpers = 64
+    default_helpers = 2
+    not_attacked = "no mask of a single device is ever told"
+    not_active = "helpers do not check that all were told the same survivors"
+    steps: tuple[Step, ...] = (
+        MODEL,
+        Step(
+            "masked_input",
+            Pattern.GATHER,
+            AssistedDevice.send_masked_input,
+            AssistedServer.receive_masked_input,
+            upload=True,
+            receive_part=AssistedServer.receive_part_masked_input,
+            receive_sum=AssistedServer.receive_sum_masked_input,
+            finish=AssistedServer.finish_masked_input,
+        ),
+        Step(
+            "unmask",
+            Pattern.BROADCAST,
+            AssistedServer.send_unmask,
+            Helper.receive_unmask,
+            role=Role.HELPER,
+        ),
+        Step(
+            "unmask",
+            Pattern.GATHER,
+            Helper.send_unmask,
+            AssistedServer.receive_unmask,
+            role=Role.HELPER,
+            finish=AssistedServer.finish_unmask,
+        ),
+        Step("result", Pattern.LOCAL, finish=AssistedServer.finish_result),
+    )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        used = {"degree", "threads", "helper_dropout", *(["alpha"] if options.shared else [])}
+        return super().uses(options) | used
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        self.sparse_upload = parameters.shared
+        if parameters.degree is not None:
+            raise UsageError(
+                f"assisted masks with helpers, so --degree {parameters.degree} has no effect: "
+                "leave it out"
+            )
+        if parameters.helper_dropout >= self.helpers:
+            raise UsageError(
+                f"--helper-dropout is {parameters.helper_dropout}, of {self.helpers}: at least one "
+                "helper must stay; give more of them by --helpers"
+            )
+        if parameters.helper_dropout:
+            upload = next(k for k, step in enumerate(self.steps) if step.upload)
+            self.steps = (*self.steps[:upload], *ROLL_CALL, *self.steps[upload:])
+
+    @property
+    def helpers_in_round(self) -> int:
+        return self.helpers - self.parameters.helper_dropout
+
+    def lacks(self, helpers: Sequence[int]) -> str | None:
+        """Return in a clause why a round cannot be with just these helpers; None if it can."""
+        if len(helpers) >= self.helpers_in_round:
+            return None
+        return (
+            f"{len(helpers)} of {self.helpers} helpers are there, and {self.helpers_in_round} are "
+            "needed"
+        )
+
+    @classmethod
+    def enrolment(cls, devices: int, helpers: int = 0) -> AgreedWithHelpers:
+        return AgreedWithHelpers(devices, helpers)
+
+    @classmethod
+    def phases(cls) -> list[str]:
+        return phase_names(AgreedWithHelpers.steps + cls.steps)
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
+        if degree not in (None, devices - 1):
+            raise UsageError(f"{cls.name} masks with helpers: leave the degree out")
+        return OnlySummed(devices)
+
+    def settings(self) -> dict[str, Any]:
+        return {"helpers": self.helpers}
+
+    @property
+    def needed_in_sum(self) -> int:
+        return self.parameters.threshold
+
+    def promises(self) -> list[Promise]:
+        parameters = self.parameters
+        apart = OneHelperKeepsApart(parameters.threshold, self.helpers, parameters.helper_dropout)
+        return [apart, *super().promises()]
+
+    @property
+    def upload_dim(self) -> int:
+        shared = self.parameters.shared
+        return coordinates.count(self.parameters) if shared else super().upload_dim
+
+    @property
+    def inclusion(self) -> float:
+        return self.upload_dim / self.parameters.dim
+
+    def sent_in(self, round_index: int) -> Where:
+        shared = self.parameters.shared
+        return coordinates.of_round(self.parameters, round_index) if shared else slice(None)
+
+    @property
+    def largest_message(self) -> int:
+        return self.summed_in.wire_bytes(self.upload_dim)
+
+    def check_noise(self) -> None:
+        if self.parameters.shared:
+            raise UsageError("assisted with --shared adds no noise: no account knows of it")
+
+    @property
+    def sum_bytes(self) -> int:
+        return self.summed_in.adder_bytes * self.upload_dim
+
+    def count(self, phases: Phases) -> None:
+        dim, group, survivors = (
+            self.upload_dim,
+            self.summed_in,
+            Crowd.of(self.parameters).survivors,
+        )
+        if self.parameters.shared:
+            whole = self.parameters.dim
+            add(phases["masked_input"].device, converted(dim) | at("scattered", dim, whole))
+            add(phases["result"].server, converted(dim) | at("scattered", dim / 2, dim))
+        upload = phases["masked_input"]
+        helpers = self.helpers_in_round
+        masked_upload(upload, group, dim, survivors, helpers)
+        add(upload.device, {"derivation": helpers})
+        if self.parameters.helper_dropout:
+            upload.receives(-(-self.helpers // 8), survivors)
+            upload.helper_up = ENVELOPE_BYTES
+            add(upload.device, {"message": 1})
+            add(upload.helper, {"message": 1})
+            add(upload.server, {"message": helpers + 1})
+        unmask = phases["unmask"]
+        work = {"message": 2, "derivation": survivors} | packed(group, dim)
+        add(unmask.helper, work | masks(group, survivors, dim))
+        unmask.helper_down = ENVELOPE_BYTES - (-(self.population or self.parameters.devices) // 8)
+        unmask.helper_up = ENVELOPE_BYTES + group.wire_bytes(dim)
+        # Their answers are added up as uploads are.
+        add(unmask.server, received(group, helpers, dim) | unpacked(group, helpers * dim))
+        add(phases["result"].server, reduced(group, dim))
+
+    def cost_notes(self) -> list[str]:
+        return ["without the enrolment before the first round, one agreement with each helper"]
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> AssistedDevice:
+        return AssistedDevice(self, id, round_index, self.enrolled[self.members[id]])
+
+    def helper(self, number: int, round_index: int, secrets: keys.SecretSource) -> Helper:
+        return Helper(self, round_index, self.enrolled[self.population + number])
+
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> AssistedServer:
+        return AssistedServer(self, round_index, model)

@@ -20,7 +20,7 @@ from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels, largest_levels
 from hpcfl.algorithms.rotation import Rotation, butterflies, held_bytes
-from hpcfl.comm.phases import Payload, Step, phase_names, room
+from hpcfl.comm.phases import Pattern, Payload, Step, phase_names, room
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
@@ -60,7 +60,7 @@ class Enrolment(ABC):
         shape (n, registered_bytes). 0 if nothing is registered.
     """
 
-    steps: ClassVar[tuple[Step, ...]]
+    steps: tuple[Step, ...]
     largest_message: int
     registered_bytes: ClassVar[int] = 0
 
@@ -399,7 +399,7 @@ class AggregationProtocol(ABC):
     def rows_at_peak(self) -> float:
         """What a process holds at the peak of an exchange of rows, as a multiple of these.
 
-        That of `secagg` (benchmarks/route_memory.py).
+        That of `secagg`.
         """
         return 1.5
 
@@ -1134,6 +1134,9 @@ class SumServer(ModelSender):
         decoded = self._group.signed(self._uploads.take())
         self.total = self._protocol.scattered(decoded, self.round_index)
         self.turned_back = self._protocol.turned_back(self)
+
+
+MODEL = Step("model", Pattern.BROADCAST, ModelSender.send_model, ModelReceiver.receive_model)
 
 
 def check_finite(device: int, vector: NDArray[np.floating]) -> None:

@@ -43,14 +43,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import (
+    MODEL,
     AggregationProtocol,
-    Enrolment,
     ModelReceiver,
     ModelSender,
     check_finite,
 )
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, at, sent
-from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice
+from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice, KeyEnrolment
 from hpcfl.algorithms.aggregation.messages import (
     check_public_keys,
     from_bits,
@@ -86,27 +86,6 @@ def pair_context(maker: int, device: int) -> bytes:
     return f"hpcfl/1 ckks maker {maker} device {device} wrapping".encode()
 
 
-class SharedKey(Enrolment):
-    """The enrolment: one device makes a key, and all others get it."""
-
-    steps = (
-        Step(PHASE, Pattern.GATHER),
-        Step(PHASE, Pattern.BROADCAST),
-        Step(PHASE, Pattern.GATHER, Role.COMMITTEE, message="shared_key"),
-        Step(PHASE, Pattern.BROADCAST, message="shared_key"),
-    )
-
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
-        self.largest_message = ckks.LARGEST_KEY_BYTES + 16 + WRAPPED_BYTES * devices
-
-    def device(self, id: int, secrets: keys.SecretSource) -> KeyHolder:
-        return KeyHolder(id, self.devices, secrets)
-
-    def server(self) -> KeyRelay:
-        return KeyRelay(self.devices)
-
-
 class KeyHolder(EnrolledDevice):
     """An enrolled device: the key that all share, and the last round that it decrypted in."""
 
@@ -119,10 +98,6 @@ class KeyHolder(EnrolledDevice):
         self._maker = -1
         # Whether this device makes the key: the first one whose public key was received.
         self.in_committee = False
-
-    def send_advertise_keys(self) -> Payload:
-        """Return the public key."""
-        return np.frombuffer(self._pair.public, np.uint8)
 
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Take note of who there is, and who makes the key."""
@@ -214,119 +189,6 @@ class KeyKept(LargeSum):
             f"sum of at least {self.threshold} devices' vectors, which two of them tell it; one "
             "device that colludes opens every vector"
         )
-
-
-class Ckks(AggregationProtocol):
-    """Sums of encrypted vectors."""
-
-    name = "ckks"
-    min_devices = 2
-    has_committee = True
-    devices_learn_sum = True
-    not_attacked = "it has no masks"
-    not_active = "nobody checks what the server adds up"
-    steps = (
-        Step("model", Pattern.BROADCAST),
-        Step("encrypted_input", Pattern.GATHER, upload=True),
-        Step("decrypt", Pattern.BROADCAST),
-        Step("decrypt", Pattern.GATHER, Role.COMMITTEE),
-        Step("result", Pattern.LOCAL),
-    )
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"degree", "group"}
-
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        ckks.library()
-        if parameters.committee is not None:
-            raise UsageError(f"{self.name} has two reporters always: leave out --committee")
-        if parameters.degree is not None:
-            raise UsageError(f"{self.name} has no masking graph: leave out --degree")
-        if parameters.group != "fq":
-            raise UsageError(f"{self.name} adds no group elements: leave out --group and --bits")
-        if parameters.devices > ckks.MOST_VECTORS:
-            raise UsageError(
-                f"{self.name} adds up at most {ckks.MOST_VECTORS} vectors without an error, and "
-                f"there are {parameters.devices} devices"
-            )
-
-    @classmethod
-    def enrolment(cls, devices: int, helpers: int = 0) -> SharedKey:
-        return SharedKey(devices)
-
-    @classmethod
-    def phases(cls) -> list[str]:
-        return phase_names(SharedKey.steps + cls.steps)
-
-    @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> UnderOneKey:
-        if degree not in (None, devices - 1):
-            raise UsageError(f"{cls.name} has no masking graph: leave the degree out")
-        return UnderOneKey(devices)
-
-    @property
-    def rounding(self) -> float:
-        # Of a vector times its weight, to the nearest step.
-        parameters = self.parameters
-        return parameters.devices * self.divisor / parameters.clip * ckks.LARGEST_ROUNDING
-
-    @property
-    def needed_in_sum(self) -> int:
-        return self.parameters.threshold
-
-    def promises(self) -> list[Promise]:
-        return [KeyKept(self.parameters.threshold)]
-
-    @property
-    def largest_message(self) -> int:
-        return ckks.blocks(self.parameters.dim) * (4 + ckks.LARGEST_BYTES)
-
-    @property
-    def largest_reply(self) -> int:
-        return 8 * self.parameters.dim
-
-    @property
-    def sum_bytes(self) -> int:
-        return self.largest_message + 8 * self.parameters.dim
-
-    def count(self, phases: Phases) -> None:
-        dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
-        blocks = ckks.blocks(dim)
-        size = blocks * (4 + ckks.TYPICAL_BYTES)
-        upload = phases["encrypted_input"]
-        # What they take beyond operations is entered here.
-        upload.members = REPORTERS
-        upload.sends(size, survivors)
-        add(upload.device, sent(size / 4) | {"encrypted": blocks, "key_read": 1})
-        add(upload.server, {"message": 2 * survivors, "ciphertext": blocks * survivors})
-        decrypt = phases["decrypt"]
-        decrypt.members = REPORTERS
-        decrypt.receives(-(-self.parameters.devices // 8) + size, survivors)
-        add(decrypt.device, {"message": 1, "decrypted": blocks, "key_read": 1})
-        decrypt.member_up = ENVELOPE_BYTES + 8 * dim
-        add(decrypt.member, sent(2 * dim))
-        # To write the sum takes about as long as to read and add a vector.
-        add(decrypt.server, {"message": REPORTERS, "ciphertext": blocks})
-        add(decrypt.server, at("summed", 2 * dim, dim))
-
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CkksDevice:
-        return CkksDevice(self, id, round_index, self.enrolled[self.members[id]])
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> CkksServer:
-        return CkksServer(self, round_index, model)
-
-    def stand_in(self, server: Any, id: int, round_index: int) -> WeightedVector:
-        return WeightedVector(self, id)
-
-    def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
-        return total
 
 
 class WeightedVector:
@@ -470,5 +332,155 @@ class CkksServer(ModelSender):
             )
         self.total, self._told = ckks.from_steps(first), {}
 
-    def finish_result(self) -> None:
-        pass
+
+class SharedKey(KeyEnrolment):
+    """The enrolment: one device makes a key, and all others get it."""
+
+    steps = (
+        *KeyEnrolment.steps,
+        Step(
+            PHASE,
+            Pattern.GATHER,
+            KeyHolder.send_shared_key,
+            KeyRelay.receive_shared_key,
+            role=Role.COMMITTEE,
+        ),
+        Step(PHASE, Pattern.BROADCAST, KeyRelay.send_shared_key, KeyHolder.receive_shared_key),
+    )
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+        self.largest_message = ckks.LARGEST_KEY_BYTES + 16 + WRAPPED_BYTES * devices
+
+    def device(self, id: int, secrets: keys.SecretSource) -> KeyHolder:
+        return KeyHolder(id, self.devices, secrets)
+
+    def server(self) -> KeyRelay:
+        return KeyRelay(self.devices)
+
+
+class Ckks(AggregationProtocol):
+    """Sums of encrypted vectors."""
+
+    name = "ckks"
+    min_devices = 2
+    has_committee = True
+    devices_learn_sum = True
+    not_attacked = "it has no masks"
+    not_active = "nobody checks what the server adds up"
+    steps = (
+        MODEL,
+        Step(
+            "encrypted_input",
+            Pattern.GATHER,
+            CkksDevice.send_encrypted_input,
+            CkksServer.receive_encrypted_input,
+            upload=True,
+            finish=CkksServer.finish_encrypted_input,
+        ),
+        Step("decrypt", Pattern.BROADCAST, CkksServer.send_decrypt, CkksDevice.receive_decrypt),
+        Step(
+            "decrypt",
+            Pattern.GATHER,
+            CkksDevice.send_decrypt,
+            CkksServer.receive_decrypt,
+            role=Role.COMMITTEE,
+            finish=CkksServer.finish_decrypt,
+        ),
+        Step("result", Pattern.LOCAL),
+    )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"degree", "group"}
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        ckks.library()
+        if parameters.committee is not None:
+            raise UsageError(f"{self.name} has two reporters always: leave out --committee")
+        if parameters.degree is not None:
+            raise UsageError(f"{self.name} has no masking graph: leave out --degree")
+        if parameters.group != "fq":
+            raise UsageError(f"{self.name} adds no group elements: leave out --group and --bits")
+        if parameters.devices > ckks.MOST_VECTORS:
+            raise UsageError(
+                f"{self.name} adds up at most {ckks.MOST_VECTORS} vectors without an error, and "
+                f"there are {parameters.devices} devices"
+            )
+
+    @classmethod
+    def enrolment(cls, devices: int, helpers: int = 0) -> SharedKey:
+        return SharedKey(devices)
+
+    @classmethod
+    def phases(cls) -> list[str]:
+        return phase_names(SharedKey.steps + cls.steps)
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> UnderOneKey:
+        if degree not in (None, devices - 1):
+            raise UsageError(f"{cls.name} has no masking graph: leave the degree out")
+        return UnderOneKey(devices)
+
+    @property
+    def rounding(self) -> float:
+        # Of a vector times its weight, to the nearest step.
+        parameters = self.parameters
+        return parameters.devices * self.divisor / parameters.clip * ckks.LARGEST_ROUNDING
+
+    @property
+    def needed_in_sum(self) -> int:
+        return self.parameters.threshold
+
+    def promises(self) -> list[Promise]:
+        return [KeyKept(self.parameters.threshold)]
+
+    @property
+    def largest_message(self) -> int:
+        return ckks.blocks(self.parameters.dim) * (4 + ckks.LARGEST_BYTES)
+
+    @property
+    def largest_reply(self) -> int:
+        return 8 * self.parameters.dim
+
+    @property
+    def sum_bytes(self) -> int:
+        return self.largest_message + 8 * self.parameters.dim
+
+    def count(self, phases: Phases) -> None:
+        dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
+        blocks = ckks.blocks(dim)
+        size = blocks * (4 + ckks.TYPICAL_BYTES)
+        upload = phases["encrypted_input"]
+        # What they take beyond operations is entered here.
+        upload.members = REPORTERS
+        upload.sends(size, survivors)
+        add(upload.device, sent(size / 4) | {"encrypted": blocks, "key_read": 1})
+        add(upload.server, {"message": 2 * survivors, "ciphertext": blocks * survivors})
+        decrypt = phases["decrypt"]
+        decrypt.members = REPORTERS
+        decrypt.receives(-(-self.parameters.devices // 8) + size, survivors)
+        add(decrypt.device, {"message": 1, "decrypted": blocks, "key_read": 1})
+        decrypt.member_up = ENVELOPE_BYTES + 8 * dim
+        add(decrypt.member, sent(2 * dim))
+        # To write the sum takes about as long as to read and add a vector.
+        add(decrypt.server, {"message": REPORTERS, "ciphertext": blocks})
+        add(decrypt.server, at("summed", 2 * dim, dim))
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CkksDevice:
+        return CkksDevice(self, id, round_index, self.enrolled[self.members[id]])
+
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> CkksServer:
+        return CkksServer(self, round_index, model)
+
+    def stand_in(self, server: Any, id: int, round_index: int) -> WeightedVector:
+        return WeightedVector(self, id)
+
+    def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
+        return total

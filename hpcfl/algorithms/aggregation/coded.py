@@ -336,8 +336,7 @@ class CodedServer(ModelSender):
         """Leave out dealers of whom more holders have no piece than the plan does without."""
         dealers, holders = np.array(sorted(self._dealers)), np.array(sorted(self._held))
         held = np.stack([self._held[id][dealers] for id in holders.tolist()], axis=1)
-        most = np.full(dealers.size, LIARS)
-        for id in dealers[to_leave_out(~held, holders, most)].tolist():
+        for id in dealers[to_leave_out(~held, holders, LIARS)].tolist():
             self._dealers.discard(id)
             reason = f"too many devices hold no {self._protocol.piece} of it: it is left out"
             self.refused[id] = MessageError(phase, f"device {id}", reason)

@@ -51,7 +51,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import check_finite
+from hpcfl.algorithms.aggregation.base import MODEL, check_finite
 from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer
 from hpcfl.algorithms.aggregation.costs import (
     Crowd,
@@ -116,166 +116,6 @@ def choose_code(plan: Parameters, threat: Threat, members: int, field: Field) ->
     if needed <= private:
         return None
     return Code(members, needed, private, plan.dim, field)
-
-
-class Committee(CodedProtocol):
-    """Secure aggregation of whole vectors, shared with a committee."""
-
-    name = "committee"
-    deals_to = "a committee"
-    piece = "share"
-    has_committee = True
-    not_attacked = "it has no masks"
-    not_active = "members do not check what others deal, nor that all were asked for the same sum"
-    steps: tuple[Step, ...] = (
-        Step("model", Pattern.BROADCAST),
-        Step("advertise_keys", Pattern.GATHER),
-        Step("advertise_keys", Pattern.BROADCAST),
-        Step("advertise_keys", Pattern.BROADCAST, Role.COMMITTEE, message="dealers_keys"),
-        Step("share_input", Pattern.ROUTE, to=Role.COMMITTEE, upload=True),
-        Step("share_input", Pattern.GATHER, Role.COMMITTEE, message="held"),
-        Step("sum_shares", Pattern.BROADCAST, Role.COMMITTEE),
-        Step("sum_shares", Pattern.GATHER, Role.COMMITTEE),
-        Step("result", Pattern.LOCAL),
-    )
-
-    @property
-    def stuck(self) -> float:
-        # Members are so many that enough of them stay with all but this probability.
-        return 2.0**-self.parameters.correctness_bits if self.parameters.dropout else 0.0
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"correctness_bits"}
-
-    def choose_code(self) -> Code:
-        plan, threat = self.parameters, self.threat
-        asked = plan.committee
-        if asked is not None and asked > plan.devices:
-            raise UsageError(f"--committee is {asked}, and there are {plan.devices} devices")
-        whole = choose_code(plan, threat, asked or plan.devices, self.field)
-        if whole is None:
-            raise UsageError(
-                f"with --gamma {plan.gamma} and --dropout {plan.dropout}, of {asked or 'all'} "
-                "members more may collude than are sure to stay: "
-                + ("raise --committee, or " if asked else "")
-                + "lower one of them"
-            )
-        if asked is not None:
-            return whole
-        for members in range(2, plan.devices):
-            code = choose_code(plan, threat, members, self.field)
-            if code and members * whole.pieces <= MOST_EXPANDED * plan.devices * code.pieces:
-                return code
-        return whole
-
-    def drawn(self, nonce: bytes, round_index: int) -> list[int]:
-        """Return the committee of a round, in the order of the shares' numbers."""
-        return drawn(self.parameters.devices, self.code.devices, nonce, round_index)
-
-    def settings(self) -> dict[str, Any]:
-        code = self.code
-        return {
-            "committee": code.devices,
-            "packing": code.pieces,
-            "members_needed": code.needed,
-            "threshold": self.parameters.threshold,
-        }
-
-    @property
-    def more_members_collude(self) -> float:
-        """Probability that more than T members collude."""
-        among = self.threat.colluding_among(self.code.devices)
-        return float(among[self.code.private + 1 :].sum())
-
-    def promises(self) -> list[Promise]:
-        plan = self.parameters
-        promise = FewMembersCollude(plan.threshold, self.more_members_collude, self.code)
-        return [promise, *super().promises()]
-
-    @property
-    def sum_bytes(self) -> int:
-        # Its members' sums, and what is decoded of them.
-        size = self.field.dtype.itemsize
-        return 2 * size * self.code.devices * self.code.width + size * self.code.dim
-
-    @property
-    def rows_of_device(self) -> int:
-        return self.code.devices
-
-    @property
-    def rows_at_peak(self) -> float:
-        # Members keep the shares that were in the rows until they know whose are to be added up.
-        return 2.5
-
-    @property
-    def largest_reply(self) -> int:
-        return max(self.piece_bytes, keys.KEY_BYTES, -(-self.parameters.devices // 8))
-
-    def count(self, phases: Phases) -> None:
-        code, crowd = self.code, Crowd.of(self.parameters)
-        devices, survivors, members = crowd.devices, crowd.survivors, code.devices
-        # Those that are there after the upload, of the members.
-        there = members * survivors / devices
-        bits = -(-devices // 8)
-
-        advertise = phases["advertise_keys"]
-        advertise.members = members
-        advertise.sends(keys.KEY_BYTES, devices)
-        advertise.receives(NONCE_BYTES + bits + keys.KEY_BYTES * members, devices)
-        # One of them to make the key pair.
-        pairs = {"agreement": 1 + members, "derivation": members}
-        add(advertise.device, {"message": 2} | pairs)
-        advertise.member_down = ENVELOPE_BYTES + keys.KEY_BYTES * devices
-        # A member agrees once, with all others, and not with the members before.
-        more = devices - 1 - members
-        add(advertise.member, {"message": 1, "agreement": more, "derivation": more})
-        add(advertise.server, {"message": devices})
-
-        share, row = phases["share_input"], self.row_bytes
-        share.members = members
-        share.sends(row * members, survivors, members)
-        share.routed = share.up
-        share.member_down = (row + ENVELOPE_BYTES) * (survivors - 1)
-        # A member keeps its own share.
-        share.member_up = ENVELOPE_BYTES + bits - (row + ENVELOPE_BYTES)
-        add(
-            share.device,
-            {
-                "message": 1,
-                "keystream": 1,
-                "mask_word": code.private * code.width,
-            }
-            | coded(self.field, code.devices, code.needed, code.width)
-            | packed(self.field, members * code.width)
-            | sealed_rows(members, row)
-            | converted(code.dim, 2),
-        )
-        add(share.member, {"message": 2} | sealed_rows(survivors, row))
-        add(share.member, unpacked(self.field, survivors * code.width))
-        add(share.server, {"message": there})
-
-        summing = phases["sum_shares"]
-        summing.members = members
-        summing.member_down = ENVELOPE_BYTES + bits
-        summing.member_up = ENVELOPE_BYTES + self.piece_bytes
-        add(summing.member, {"message": 2} | summed(None, code.width, survivors))
-        add(summing.member, packed(self.field, code.width))
-        add(summing.server, {"message": there} | self.recovery(there))
-        add(summing.server, unpacked(self.field, there * code.width))
-        # It is decoded in a copy, which takes half of what adding it up does.
-        add(phases["result"].server, at("summed", code.dim / 2, code.dim))
-
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CommitteeDevice:
-        return CommitteeDevice(self, id, round_index, secrets)
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> CommitteeServer:
-        return CommitteeServer(self, round_index, model, secrets)
 
 
 def drawn(devices: int, size: int, nonce: bytes, round_index: int) -> list[int]:
@@ -443,3 +283,208 @@ class CommitteeServer(CodedServer):
         self.total = self._protocol.field.signed(self._summed.copy())
         self._summed = self._summed[:0].copy()
         self.turned_back = self._protocol.turned_back(self)
+
+
+class Committee(CodedProtocol):
+    """Secure aggregation of whole vectors, shared with a committee."""
+
+    name = "committee"
+    deals_to = "a committee"
+    piece = "share"
+    has_committee = True
+    not_attacked = "it has no masks"
+    not_active = "members do not check what others deal, nor that all were asked for the same sum"
+    steps: tuple[Step, ...] = (
+        MODEL,
+        Step(
+            "advertise_keys",
+            Pattern.GATHER,
+            CommitteeDevice.send_advertise_keys,
+            CommitteeServer.receive_advertise_keys,
+            finish=CommitteeServer.finish_advertise_keys,
+        ),
+        Step(
+            "advertise_keys",
+            Pattern.BROADCAST,
+            CommitteeServer.send_advertise_keys,
+            CommitteeDevice.receive_advertise_keys,
+        ),
+        Step(
+            "advertise_keys",
+            Pattern.BROADCAST,
+            CommitteeServer.send_dealers_keys,
+            CommitteeDevice.receive_dealers_keys,
+            role=Role.COMMITTEE,
+        ),
+        Step(
+            "share_input",
+            Pattern.ROUTE,
+            CommitteeDevice.send_share_input,
+            CommitteeDevice.receive_share_input,
+            to=Role.COMMITTEE,
+            upload=True,
+            relay=CommitteeServer.receive_share_input,
+        ),
+        Step(
+            "share_input",
+            Pattern.GATHER,
+            CommitteeDevice.send_held,
+            CommitteeServer.receive_held,
+            role=Role.COMMITTEE,
+            finish=CommitteeServer.finish_held,
+        ),
+        Step(
+            "sum_shares",
+            Pattern.BROADCAST,
+            CommitteeServer.send_sum_shares,
+            CommitteeDevice.receive_sum_shares,
+            role=Role.COMMITTEE,
+        ),
+        Step(
+            "sum_shares",
+            Pattern.GATHER,
+            CommitteeDevice.send_sum_shares,
+            CommitteeServer.receive_sum_shares,
+            role=Role.COMMITTEE,
+            finish=CommitteeServer.finish_sum_shares,
+        ),
+        Step("result", Pattern.LOCAL, finish=CommitteeServer.finish_result),
+    )
+
+    @property
+    def stuck(self) -> float:
+        # Members are so many that enough of them stay with all but this probability.
+        return 2.0**-self.parameters.correctness_bits if self.parameters.dropout else 0.0
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"correctness_bits"}
+
+    def choose_code(self) -> Code:
+        plan, threat = self.parameters, self.threat
+        asked = plan.committee
+        if asked is not None and asked > plan.devices:
+            raise UsageError(f"--committee is {asked}, and there are {plan.devices} devices")
+        whole = choose_code(plan, threat, asked or plan.devices, self.field)
+        if whole is None:
+            raise UsageError(
+                f"with --gamma {plan.gamma} and --dropout {plan.dropout}, of {asked or 'all'} "
+                "members more may collude than are sure to stay: "
+                + ("raise --committee, or " if asked else "")
+                + "lower one of them"
+            )
+        if asked is not None:
+            return whole
+        for members in range(2, plan.devices):
+            code = choose_code(plan, threat, members, self.field)
+            if code and members * whole.pieces <= MOST_EXPANDED * plan.devices * code.pieces:
+                return code
+        return whole
+
+    def drawn(self, nonce: bytes, round_index: int) -> list[int]:
+        """Return the committee of a round, in the order of the shares' numbers."""
+        return drawn(self.parameters.devices, self.code.devices, nonce, round_index)
+
+    def settings(self) -> dict[str, Any]:
+        code = self.code
+        return {
+            "committee": code.devices,
+            "packing": code.pieces,
+            "members_needed": code.needed,
+            "threshold": self.parameters.threshold,
+        }
+
+    @property
+    def more_members_collude(self) -> float:
+        """Probability that more than T members collude."""
+        among = self.threat.colluding_among(self.code.devices)
+        return float(among[self.code.private + 1 :].sum())
+
+    def promises(self) -> list[Promise]:
+        plan = self.parameters
+        promise = FewMembersCollude(plan.threshold, self.more_members_collude, self.code)
+        return [promise, *super().promises()]
+
+    @property
+    def sum_bytes(self) -> int:
+        # Its members' sums, and what is decoded of them.
+        size = self.field.dtype.itemsize
+        return 2 * size * self.code.devices * self.code.width + size * self.code.dim
+
+    @property
+    def rows_of_device(self) -> int:
+        return self.code.devices
+
+    @property
+    def rows_at_peak(self) -> float:
+        # Members keep the shares that were in the rows until they know whose are to be added up.
+        return 2.5
+
+    @property
+    def largest_reply(self) -> int:
+        return max(self.piece_bytes, keys.KEY_BYTES, -(-self.parameters.devices // 8))
+
+    def count(self, phases: Phases) -> None:
+        code, crowd = self.code, Crowd.of(self.parameters)
+        devices, survivors, members = crowd.devices, crowd.survivors, code.devices
+        # Those that are there after the upload, of the members.
+        there = members * survivors / devices
+        bits = -(-devices // 8)
+
+        advertise = phases["advertise_keys"]
+        advertise.members = members
+        advertise.sends(keys.KEY_BYTES, devices)
+        advertise.receives(NONCE_BYTES + bits + keys.KEY_BYTES * members, devices)
+        # One of them to make the key pair.
+        pairs = {"agreement": 1 + members, "derivation": members}
+        add(advertise.device, {"message": 2} | pairs)
+        advertise.member_down = ENVELOPE_BYTES + keys.KEY_BYTES * devices
+        # A member agrees once, with all others, and not with the members before.
+        more = devices - 1 - members
+        add(advertise.member, {"message": 1, "agreement": more, "derivation": more})
+        add(advertise.server, {"message": devices})
+
+        share, row = phases["share_input"], self.row_bytes
+        share.members = members
+        share.sends(row * members, survivors, members)
+        share.routed = share.up
+        share.member_down = (row + ENVELOPE_BYTES) * (survivors - 1)
+        # A member keeps its own share.
+        share.member_up = ENVELOPE_BYTES + bits - (row + ENVELOPE_BYTES)
+        add(
+            share.device,
+            {
+                "message": 1,
+                "keystream": 1,
+                "mask_word": code.private * code.width,
+            }
+            | coded(self.field, code.devices, code.needed, code.width)
+            | packed(self.field, members * code.width)
+            | sealed_rows(members, row)
+            | converted(code.dim, 2),
+        )
+        add(share.member, {"message": 2} | sealed_rows(survivors, row))
+        add(share.member, unpacked(self.field, survivors * code.width))
+        add(share.server, {"message": there})
+
+        summing = phases["sum_shares"]
+        summing.members = members
+        summing.member_down = ENVELOPE_BYTES + bits
+        summing.member_up = ENVELOPE_BYTES + self.piece_bytes
+        add(summing.member, {"message": 2} | summed(None, code.width, survivors))
+        add(summing.member, packed(self.field, code.width))
+        add(summing.server, {"message": there} | self.recovery(there))
+        add(summing.server, unpacked(self.field, there * code.width))
+        # It is decoded in a copy, which takes half of what adding it up does.
+        add(phases["result"].server, at("summed", code.dim / 2, code.dim))
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CommitteeDevice:
+        return CommitteeDevice(self, id, round_index, secrets)
+
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> CommitteeServer:
+        return CommitteeServer(self, round_index, model, secrets)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, ModelSender
+from hpcfl.algorithms.aggregation.base import MODEL, AggregationProtocol, ModelSender
 from hpcfl.comm.phases import Pattern, Payload, Role, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 
@@ -39,7 +39,7 @@ def delivering(kind: type[AggregationProtocol]) -> type[AggregationProtocol]:
     if kind.name in PROTOCOLS:
         return kind
     own = delivery(kind.steps)
-    step = own or Step(PHASE, Pattern.BROADCAST)
+    step = own or MODEL
 
     class Delivering(kind):  # type: ignore[misc, valid-type]
         steps = kind.steps if own else (step, *kind.steps)
@@ -81,9 +81,11 @@ class _Keeping(_Wrapped):
     def __init__(self, party: Any, step: Step, dim: int) -> None:
         super().__init__(party)
         self._bytes = 4 * dim
-        self._own = getattr(party, f"receive_{step.name}", None)
+        assert step.receive is not None
+        name = step.receive.__name__
+        self._own = getattr(party, name, None)
         self._kept: NDArray[np.float32] | None = None
-        setattr(self, f"receive_{step.name}", self._receive)
+        setattr(self, name, self._receive)
 
     def _receive(self, payload: Payload) -> None:
         if payload.size == self._bytes:
@@ -107,7 +109,7 @@ class _Sending(_Wrapped):
 
     def __init__(self, party: Any, step: Step, model: NDArray[np.float32]) -> None:
         super().__init__(party)
-        setattr(self, f"send_{step.name}", ModelSender(model).send_model)
+        self.send_model = ModelSender(model).send_model
 
 
 def party_of(party: Any) -> Any:

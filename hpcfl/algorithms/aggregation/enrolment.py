@@ -13,12 +13,6 @@ from hpcfl.errors import MessageError, RefusedError
 PHASE = "advertise_keys"
 
 
-class KeyEnrolment(Enrolment):
-    """An enrolment in which every device sends public keys, and receives those of all."""
-
-    steps = (Step(PHASE, Pattern.GATHER), Step(PHASE, Pattern.BROADCAST))
-
-
 class EnrolledDevice:
     """A device that enrols with its id among n, and remembers the last round that it entered."""
 
@@ -31,6 +25,14 @@ class EnrolledDevice:
         # Secrets with devices 0 to n - 1, end to end; of no use in its own place.
         self._secrets = b""
         self._last_round = -1
+
+    def send_advertise_keys(self) -> Payload:
+        """Return the public key."""
+        return np.frombuffer(self._pair.public, np.uint8)
+
+    def receive_advertise_keys(self, payload: Payload) -> None:
+        """Take what all devices sent."""
+        raise NotImplementedError
 
     def _listed(self, payload: Payload, size: int, count: int | None = None) -> list[bytes]:
         """Return what so many, by default all, devices sent, `size` bytes each, of a first list."""
@@ -80,3 +82,26 @@ class Directory:
         nothing = bytes(self._size)
         listed = b"".join(self._sent.get(id, nothing) for id in range(self._devices))
         return np.frombuffer(listed, np.uint8)
+
+    def finish_advertise_keys(self) -> None:
+        """Settle who has enrolled."""
+
+
+class KeyEnrolment(Enrolment):
+    """An enrolment in which every device sends public keys, and receives those of all."""
+
+    steps: tuple[Step, ...] = (
+        Step(
+            PHASE,
+            Pattern.GATHER,
+            EnrolledDevice.send_advertise_keys,
+            Directory.receive_advertise_keys,
+            finish=Directory.finish_advertise_keys,
+        ),
+        Step(
+            PHASE,
+            Pattern.BROADCAST,
+            Directory.send_advertise_keys,
+            EnrolledDevice.receive_advertise_keys,
+        ),
+    )

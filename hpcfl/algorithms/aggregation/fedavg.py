@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation.base import (
+    MODEL,
     AggregationProtocol,
     ModelReceiver,
     ModelSender,
@@ -29,48 +30,6 @@ from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, UsageError
 from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import InTheClear
-
-
-class FedAvg(AggregationProtocol):
-    """Plain vectors: float32 on the wire, float64 in the sum."""
-
-    name = "fedavg"
-    not_attacked = "its uploads are in the clear"
-    not_active = "it hides nothing from the server"
-    steps = (
-        Step("model", Pattern.BROADCAST),
-        Step("upload", Pattern.GATHER, upload=True),
-        Step("result", Pattern.LOCAL),
-    )
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"locations"}
-
-    @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> InTheClear:
-        if degree is not None:
-            raise UsageError("fedavg has no masking graph to choose the degree of; leave it out")
-        return InTheClear()
-
-    def device(self, id: int, round_index: int, secrets: SecretSource) -> FedAvgDevice:
-        return FedAvgDevice(self, id)
-
-    def server(
-        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
-    ) -> FedAvgServer:
-        return FedAvgServer(self, model)
-
-    def count(self, phases: Phases) -> None:
-        upload, dim = phases["upload"], self.parameters.dim
-        survivors = Crowd.of(self.parameters).survivors
-        upload.sends(4 * dim, survivors)
-        # To be weighted takes a vector as long as to be added up.
-        add(upload.device, sent(3 * dim))
-        add(upload.server, received(None, survivors, dim))
-
-    def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
-        return total
 
 
 class FedAvgDevice(ModelReceiver):
@@ -139,5 +98,51 @@ class FedAvgServer(ModelSender):
         if not self.survivors:
             raise BelowThresholdError("no device sent its vector: there is nothing to sum")
 
-    def finish_result(self) -> None:
-        pass
+
+class FedAvg(AggregationProtocol):
+    """Plain vectors: float32 on the wire, float64 in the sum."""
+
+    name = "fedavg"
+    not_attacked = "its uploads are in the clear"
+    not_active = "it hides nothing from the server"
+    steps = (
+        MODEL,
+        Step(
+            "upload",
+            Pattern.GATHER,
+            FedAvgDevice.send_upload,
+            FedAvgServer.receive_upload,
+            upload=True,
+            finish=FedAvgServer.finish_upload,
+        ),
+        Step("result", Pattern.LOCAL),
+    )
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"locations"}
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> InTheClear:
+        if degree is not None:
+            raise UsageError("fedavg has no masking graph to choose the degree of; leave it out")
+        return InTheClear()
+
+    def device(self, id: int, round_index: int, secrets: SecretSource) -> FedAvgDevice:
+        return FedAvgDevice(self, id)
+
+    def server(
+        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
+    ) -> FedAvgServer:
+        return FedAvgServer(self, model)
+
+    def count(self, phases: Phases) -> None:
+        upload, dim = phases["upload"], self.parameters.dim
+        survivors = Crowd.of(self.parameters).survivors
+        upload.sends(4 * dim, survivors)
+        # To be weighted takes a vector as long as to be added up.
+        add(upload.device, sent(3 * dim))
+        add(upload.server, received(None, survivors, dim))
+
+    def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
+        return total

@@ -49,7 +49,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import check_finite
+from hpcfl.algorithms.aggregation.base import MODEL, check_finite
 from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer
 from hpcfl.algorithms.aggregation.costs import (
     Crowd,
@@ -91,130 +91,6 @@ class Coded(FewCollude):
             f"the server learns the sum of at least {self.threshold} devices' vectors, and with "
             f"{others} in collusion the sum of the others: {pieces} nothing about a mask{self.but}"
         )
-
-
-class LightSecAgg(CodedProtocol):
-    """Secure aggregation with coded masks."""
-
-    name = "lightsecagg"
-    deals_to = "all devices"
-    not_attacked = "no mask of a single device is ever reconstructed"
-    not_active = "devices do not check what others deal, nor that all were asked for the same sum"
-    steps: tuple[Step, ...] = (
-        Step("model", Pattern.BROADCAST),
-        Step("advertise_keys", Pattern.GATHER),
-        Step("advertise_keys", Pattern.BROADCAST),
-        Step("share_masks", Pattern.ROUTE),
-        Step("share_masks", Pattern.GATHER, message="held"),
-        Step("share_masks", Pattern.BROADCAST, message="dealers"),
-        Step("masked_input", Pattern.GATHER, upload=True),
-        Step("unmask", Pattern.BROADCAST),
-        Step("unmask", Pattern.GATHER),
-        Step("result", Pattern.LOCAL),
-    )
-
-    def choose_code(self) -> Code:
-        parameters = self.parameters
-        answering = parameters.devices - self.threat.dropped - LIARS
-        needed = max(parameters.threshold, answering)
-        private = max(1, self.colluding_in_sum)
-        if private >= needed:
-            raise UsageError(
-                f"with --gamma {parameters.gamma} {private} of {parameters.devices} devices may "
-                f"collude, and {needed} stay to the end: lightsecagg needs more of these than of "
-                "those; lower --gamma or --dropout"
-            )
-        return Code(parameters.devices, needed, private, parameters.dim, self.field)
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"threads"}
-
-    @property
-    def needed_in_sum(self) -> int:
-        # Those in the sum are those who know the pieces of it.
-        return self.code.needed
-
-    def settings(self) -> dict[str, Any]:
-        devices = self.parameters.devices
-        return {"degree": devices - 1, "threshold": self.code.needed}
-
-    def promises(self) -> list[Promise]:
-        return [Coded(self.code.needed, self.more_colluding, self.code), *super().promises()]
-
-    @property
-    def sum_bytes(self) -> int:
-        return self.summed_in.adder_bytes * self.parameters.dim
-
-    @property
-    def result_bytes(self) -> int:
-        # The sums of pieces, those from which the masks are recovered, and what is recovered.
-        pieces = self.code.devices + self.code.needed + self.code.pieces
-        return self.sum_bytes + self.field.dtype.itemsize * self.code.width * pieces
-
-    @property
-    def rows_at_peak(self) -> float:
-        # Devices keep the pieces that were in the rows until they know whose are to be added up,
-        # and one of their own.
-        return 2.5 + 1 / self.rows_of_device
-
-    @property
-    def largest_reply(self) -> int:
-        return max(self.piece_bytes, keys.KEY_BYTES, -(-self.code.devices // 8))
-
-    def count(self, phases: Phases) -> None:
-        code, crowd = self.code, Crowd.of(self.parameters)
-        devices, peers, survivors = crowd.devices, crowd.devices - 1, crowd.survivors
-        bits = -(-devices // 8)
-
-        advertise = phases["advertise_keys"]
-        advertise.sends(keys.KEY_BYTES, devices)
-        advertise.receives(bits + keys.KEY_BYTES * devices, devices)
-        # One of them to make the key pair.
-        add(advertise.device, {"message": 2, "agreement": 1 + peers, "derivation": peers})
-        add(advertise.server, {"message": devices})
-
-        share, row = phases["share_masks"], self.row_bytes
-        share.routes(row * peers, devices, peers)
-        share.sends(bits, devices)
-        share.receives(bits, devices)
-        words = code.dim + code.private * code.width
-        add(
-            share.device,
-            {
-                "message": 4,
-                "keystream": 2,
-                "mask_word": words,
-            }
-            | coded(self.field, code.devices, code.needed, code.width),
-        )
-        # Its own and theirs.
-        add(share.device, sealed_rows(peers, row), 2)
-        add(share.device, packed(self.field, peers * code.width))
-        add(share.device, unpacked(self.field, peers * code.width))
-        add(share.server, {"message": devices})
-
-        masked_upload(phases["masked_input"], self.summed_in, code.dim, survivors, 1)
-
-        unmask = phases["unmask"]
-        unmask.receives(bits, survivors)
-        unmask.sends(self.piece_bytes, survivors)
-        add(unmask.device, {"message": 2} | summed(None, code.width, survivors))
-        add(unmask.device, packed(self.field, code.width))
-        add(unmask.server, {"message": survivors} | unpacked(self.field, survivors * code.width))
-        add(unmask.server, self.recovery(survivors))
-        add(unmask.server, converted(code.dim, 2))
-
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> LightSecAggDevice:
-        return LightSecAggDevice(self, id, round_index, secrets)
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> LightSecAggServer:
-        return LightSecAggServer(self, round_index, model, secrets)
 
 
 class LightSecAggDevice(CodedDevice):
@@ -381,3 +257,174 @@ class LightSecAggServer(CodedServer):
         self.total = self._protocol.field.signed(self._unmasked)
         self._unmasked = self._unmasked[:0].copy()
         self.turned_back = self._protocol.turned_back(self)
+
+
+class LightSecAgg(CodedProtocol):
+    """Secure aggregation with coded masks."""
+
+    name = "lightsecagg"
+    deals_to = "all devices"
+    not_attacked = "no mask of a single device is ever reconstructed"
+    not_active = "devices do not check what others deal, nor that all were asked for the same sum"
+    steps: tuple[Step, ...] = (
+        MODEL,
+        Step(
+            "advertise_keys",
+            Pattern.GATHER,
+            LightSecAggDevice.send_advertise_keys,
+            LightSecAggServer.receive_advertise_keys,
+            finish=LightSecAggServer.finish_advertise_keys,
+        ),
+        Step(
+            "advertise_keys",
+            Pattern.BROADCAST,
+            LightSecAggServer.send_advertise_keys,
+            LightSecAggDevice.receive_advertise_keys,
+        ),
+        Step(
+            "share_masks",
+            Pattern.ROUTE,
+            LightSecAggDevice.send_share_masks,
+            LightSecAggDevice.receive_share_masks,
+            relay=LightSecAggServer.receive_share_masks,
+        ),
+        Step(
+            "share_masks",
+            Pattern.GATHER,
+            LightSecAggDevice.send_held,
+            LightSecAggServer.receive_held,
+            finish=LightSecAggServer.finish_held,
+        ),
+        Step(
+            "share_masks",
+            Pattern.BROADCAST,
+            LightSecAggServer.send_dealers,
+            LightSecAggDevice.receive_dealers,
+        ),
+        Step(
+            "masked_input",
+            Pattern.GATHER,
+            LightSecAggDevice.send_masked_input,
+            LightSecAggServer.receive_masked_input,
+            upload=True,
+            receive_sum=LightSecAggServer.receive_sum_masked_input,
+            finish=LightSecAggServer.finish_masked_input,
+        ),
+        Step(
+            "unmask",
+            Pattern.BROADCAST,
+            LightSecAggServer.send_unmask,
+            LightSecAggDevice.receive_unmask,
+        ),
+        Step(
+            "unmask",
+            Pattern.GATHER,
+            LightSecAggDevice.send_unmask,
+            LightSecAggServer.receive_unmask,
+            finish=LightSecAggServer.finish_unmask,
+        ),
+        Step("result", Pattern.LOCAL, finish=LightSecAggServer.finish_result),
+    )
+
+    def choose_code(self) -> Code:
+        parameters = self.parameters
+        answering = parameters.devices - self.threat.dropped - LIARS
+        needed = max(parameters.threshold, answering)
+        private = max(1, self.colluding_in_sum)
+        if private >= needed:
+            raise UsageError(
+                f"with --gamma {parameters.gamma} {private} of {parameters.devices} devices may "
+                f"collude, and {needed} stay to the end: lightsecagg needs more of these than of "
+                "those; lower --gamma or --dropout"
+            )
+        return Code(parameters.devices, needed, private, parameters.dim, self.field)
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"threads"}
+
+    @property
+    def needed_in_sum(self) -> int:
+        # Those in the sum are those who know the pieces of it.
+        return self.code.needed
+
+    def settings(self) -> dict[str, Any]:
+        devices = self.parameters.devices
+        return {"degree": devices - 1, "threshold": self.code.needed}
+
+    def promises(self) -> list[Promise]:
+        return [Coded(self.code.needed, self.more_colluding, self.code), *super().promises()]
+
+    @property
+    def sum_bytes(self) -> int:
+        return self.summed_in.adder_bytes * self.parameters.dim
+
+    @property
+    def result_bytes(self) -> int:
+        # The sums of pieces, those from which the masks are recovered, and what is recovered.
+        pieces = self.code.devices + self.code.needed + self.code.pieces
+        return self.sum_bytes + self.field.dtype.itemsize * self.code.width * pieces
+
+    @property
+    def rows_at_peak(self) -> float:
+        # Devices keep the pieces that were in the rows until they know whose are to be added up,
+        # and one of their own.
+        return 2.5 + 1 / self.rows_of_device
+
+    @property
+    def largest_reply(self) -> int:
+        return max(self.piece_bytes, keys.KEY_BYTES, -(-self.code.devices // 8))
+
+    def count(self, phases: Phases) -> None:
+        code, crowd = self.code, Crowd.of(self.parameters)
+        devices, peers, survivors = crowd.devices, crowd.devices - 1, crowd.survivors
+        bits = -(-devices // 8)
+
+        advertise = phases["advertise_keys"]
+        advertise.sends(keys.KEY_BYTES, devices)
+        advertise.receives(bits + keys.KEY_BYTES * devices, devices)
+        # One of them to make the key pair.
+        add(advertise.device, {"message": 2, "agreement": 1 + peers, "derivation": peers})
+        add(advertise.server, {"message": devices})
+
+        share, row = phases["share_masks"], self.row_bytes
+        share.routes(row * peers, devices, peers)
+        share.sends(bits, devices)
+        share.receives(bits, devices)
+        words = code.dim + code.private * code.width
+        add(
+            share.device,
+            {
+                "message": 4,
+                "keystream": 2,
+                "mask_word": words,
+            }
+            | coded(self.field, code.devices, code.needed, code.width),
+        )
+        # Its own and theirs.
+        add(share.device, sealed_rows(peers, row), 2)
+        add(share.device, packed(self.field, peers * code.width))
+        add(share.device, unpacked(self.field, peers * code.width))
+        add(share.server, {"message": devices})
+
+        masked_upload(phases["masked_input"], self.summed_in, code.dim, survivors, 1)
+
+        unmask = phases["unmask"]
+        unmask.receives(bits, survivors)
+        unmask.sends(self.piece_bytes, survivors)
+        add(unmask.device, {"message": 2} | summed(None, code.width, survivors))
+        add(unmask.device, packed(self.field, code.width))
+        add(unmask.server, {"message": survivors} | unpacked(self.field, survivors * code.width))
+        add(unmask.server, self.recovery(survivors))
+        add(unmask.server, converted(code.dim, 2))
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> LightSecAggDevice:
+        return LightSecAggDevice(self, id, round_index, secrets)
+
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> LightSecAggServer:
+        return LightSecAggServer(self, round_index, model, secrets)

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import QuantisedDevice, QuantisedProtocol, SumServer
+from hpcfl.algorithms.aggregation.base import MODEL, QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.algorithms.aggregation.costs import Phases, add, masked_upload, reduced
 from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice, KeyEnrolment
 from hpcfl.algorithms.aggregation.messages import (
@@ -72,10 +72,6 @@ class Member(EnrolledDevice):
     """An enrolled device: its seeds, and the last round that it masked a vector for."""
 
     entered = "masked a vector for"
-
-    def send_advertise_keys(self) -> Payload:
-        """Return the public key."""
-        return np.frombuffer(self._pair.public, np.uint8)
 
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Agree on a seed with every other device: no key twice, its own as it sent it."""
@@ -153,6 +149,62 @@ class KeyDirectory(Directory):
             )
 
 
+class PrfDevice(QuantisedDevice):
+    """A device's side of one round; `member` is what it keeps from round to round."""
+
+    def __init__(self, protocol: Prf, id: int, round_index: int, member: Member) -> None:
+        super().__init__(protocol, id, round_index)
+        self._member = member
+        self._selected: list[int] = []
+
+    def receive_model(self, payload: Payload) -> None:
+        """Keep the model, and who is selected."""
+        devices = self._member.devices
+        cut = 4 * self._parameters.dim
+        bits = parse_vector(payload[cut:], "u1", -(-devices // 8), "model", "the server")
+        super().receive_model(payload[:cut])
+        self._selected = from_bits(bits)
+        if self._selected and self._selected[-1] >= devices:
+            raise from_server("model", f"it selects a device beyond the last, {devices - 1}")
+
+    def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
+        """Return the quantised vector plus the masks of all pairs (eq. 7 and 8)."""
+        mask_keys = self._member.mask_keys(self._round, self._selected)
+        signs = [1 if self._member.id < peer else -1 for peer in mask_keys]
+        group = self._parameters.arithmetic
+        elements = self._elements(vector, self.sent())
+        group.mask(elements, mask_keys.values(), signs, self._parameters.threads)
+        return group.pack(elements)
+
+
+class PrfServer(SumServer):
+    """The server's side of one round."""
+
+    def send_model(self) -> Payload:
+        """Return the model, and who is selected."""
+        selected = np.packbits(to_flags(self._members, self._population))
+        return np.concatenate([super().send_model(), selected])
+
+    def finish_masked_input(self) -> None:
+        """Refuse the round if a selected device sent nothing: its masks are still in the sum."""
+        self.survivors.sort()
+        received = {*self.survivors}
+        missing = [id for slot, id in enumerate(self._members) if slot not in received]
+        if missing:
+            raise BelowThresholdError(
+                f"round {self.round_index} cannot end: prf has no way to remove the masks of "
+                f"{name_devices(missing)}, which sent no vector; use secagg"
+            )
+
+
+def name_devices(ids: list[int]) -> str:
+    """Return some devices in words, the first few by id."""
+    named = ", ".join(map(str, ids[:5]))
+    if len(ids) > 5:
+        return f"devices {named} and {len(ids) - 5} more"
+    return f"device{'s' * (len(ids) > 1)} {named}"
+
+
 class Prf(QuantisedProtocol):
     """Secure aggregation of whole vectors by devices that all stay."""
 
@@ -164,9 +216,18 @@ class Prf(QuantisedProtocol):
     tolerates_dropouts = False
     uploads_in_parts = True
     steps = (
-        Step("model", Pattern.BROADCAST),
-        Step("masked_input", Pattern.GATHER, upload=True),
-        Step("result", Pattern.LOCAL),
+        MODEL,
+        Step(
+            "masked_input",
+            Pattern.GATHER,
+            PrfDevice.send_masked_input,
+            PrfServer.receive_masked_input,
+            upload=True,
+            receive_part=PrfServer.receive_part_masked_input,
+            receive_sum=PrfServer.receive_sum_masked_input,
+            finish=PrfServer.finish_masked_input,
+        ),
+        Step("result", Pattern.LOCAL, finish=PrfServer.finish_result),
     )
 
     @classmethod
@@ -248,59 +309,3 @@ class Prf(QuantisedProtocol):
         secrets: keys.SecretSource = keys.system_secrets,
     ) -> PrfServer:
         return PrfServer(self, round_index, model)
-
-
-class PrfDevice(QuantisedDevice):
-    """A device's side of one round; `member` is what it keeps from round to round."""
-
-    def __init__(self, protocol: Prf, id: int, round_index: int, member: Member) -> None:
-        super().__init__(protocol, id, round_index)
-        self._member = member
-        self._selected: list[int] = []
-
-    def receive_model(self, payload: Payload) -> None:
-        """Keep the model, and who is selected."""
-        devices = self._member.devices
-        cut = 4 * self._parameters.dim
-        bits = parse_vector(payload[cut:], "u1", -(-devices // 8), "model", "the server")
-        super().receive_model(payload[:cut])
-        self._selected = from_bits(bits)
-        if self._selected and self._selected[-1] >= devices:
-            raise from_server("model", f"it selects a device beyond the last, {devices - 1}")
-
-    def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
-        """Return the quantised vector plus the masks of all pairs (eq. 7 and 8)."""
-        mask_keys = self._member.mask_keys(self._round, self._selected)
-        signs = [1 if self._member.id < peer else -1 for peer in mask_keys]
-        group = self._parameters.arithmetic
-        elements = self._elements(vector, self.sent())
-        group.mask(elements, mask_keys.values(), signs, self._parameters.threads)
-        return group.pack(elements)
-
-
-class PrfServer(SumServer):
-    """The server's side of one round."""
-
-    def send_model(self) -> Payload:
-        """Return the model, and who is selected."""
-        selected = np.packbits(to_flags(self._members, self._population))
-        return np.concatenate([super().send_model(), selected])
-
-    def finish_masked_input(self) -> None:
-        """Refuse the round if a selected device sent nothing: its masks are still in the sum."""
-        self.survivors.sort()
-        received = {*self.survivors}
-        missing = [id for slot, id in enumerate(self._members) if slot not in received]
-        if missing:
-            raise BelowThresholdError(
-                f"round {self.round_index} cannot end: prf has no way to remove the masks of "
-                f"{name_devices(missing)}, which sent no vector; use secagg"
-            )
-
-
-def name_devices(ids: list[int]) -> str:
-    """Return some devices in words, the first few by id."""
-    named = ", ".join(map(str, ids[:5]))
-    if len(ids) > 5:
-        return f"devices {named} and {len(ids) - 5} more"
-    return f"device{'s' * (len(ids) > 1)} {named}"

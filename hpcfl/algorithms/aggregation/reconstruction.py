@@ -133,12 +133,12 @@ def _consistent(shares: Shares, threshold: int) -> Flags:
     )
 
 
-def to_leave_out(missing: Flags, holders: Ids, most: Ids) -> Flags:
+def to_leave_out(missing: Flags, holders: Ids, most: int) -> Flags:
     """Return which owners to do without, shape (S,).
 
     `missing`, shape (S, m), says which of an owner's holders have no right share of its secret;
     their ids, `holders`, have that shape or (m,). Of each such pair one is at fault. Where more
-    than `most` holders, shape (S,), lack an owner's shares, whoever is in most of these pairs is
+    than `most` holders lack an owner's shares, whoever is in most of these pairs is
     taken to be at fault: the owner is left out, or what the holder says is no longer counted. No
     owner is left out who is right, and of whose holders no more than `most` are at fault.
     """

@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,6 +59,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed, secagg_costs, sharing
 from hpcfl.algorithms.aggregation.base import (
+    MODEL,
     ModelSender,
     QuantisedDevice,
     QuantisedProtocol,
@@ -485,10 +486,7 @@ class SecAggServer(ModelSender):
     def finish_checks(self) -> None:
         """Find out whose shares belong together; expel the others."""
         self._require(self._checked.count, "answered the challenge")
-        answered = self._checked.count
-        self._checked.settle(
-            self._links, self._sharers, partial(self._protocol.most_at_fault, answered)
-        )
+        self._checked.settle(self._links, self._sharers, self._protocol.most_at_fault)
         expelled = self._checked.expelled
         reason = "too many holders have no right share of its secrets: it is expelled"
         for id in expelled:
@@ -743,20 +741,89 @@ class SecAgg(QuantisedProtocol):
     device_class: ClassVar[type[SecAggDevice]] = SecAggDevice
     server_class: ClassVar[type[SecAggServer]] = SecAggServer
     steps: tuple[Step, ...] = (
-        Step("model", Pattern.BROADCAST),
-        Step("advertise_keys", Pattern.GATHER),
-        Step("advertise_keys", Pattern.BROADCAST),
-        Step("share_keys", Pattern.ROUTE, row_bytes=SHARE_BYTES),
-        Step("share_keys", Pattern.BROADCAST, message="challenge"),
-        Step("share_keys", Pattern.GATHER, message="checks"),
-        Step("share_keys", Pattern.BROADCAST, message="expelled", optional=True),
-        Step("masked_input", Pattern.GATHER, upload=True),
-        Step("unmask", Pattern.BROADCAST),
-        Step("unmask", Pattern.GATHER),
-        Step("unmask", Pattern.BROADCAST, message="pairs", optional=True),
-        Step("unmask", Pattern.GATHER, message="pairs", optional=True),
-        Step("unmask", Pattern.LOCAL, message="masks", by_all_ranks=True),
-        Step("result", Pattern.LOCAL),
+        MODEL,
+        Step(
+            "advertise_keys",
+            Pattern.GATHER,
+            SecAggDevice.send_advertise_keys,
+            SecAggServer.receive_advertise_keys,
+            finish=SecAggServer.finish_advertise_keys,
+        ),
+        Step(
+            "advertise_keys",
+            Pattern.BROADCAST,
+            SecAggServer.send_advertise_keys,
+            SecAggDevice.receive_advertise_keys,
+        ),
+        Step(
+            "share_keys",
+            Pattern.ROUTE,
+            SecAggDevice.send_share_keys,
+            SecAggDevice.receive_share_keys,
+            relay=SecAggServer.receive_share_keys,
+            row_bytes=SHARE_BYTES,
+        ),
+        Step(
+            "share_keys",
+            Pattern.BROADCAST,
+            SecAggServer.send_challenge,
+            SecAggDevice.receive_challenge,
+        ),
+        Step(
+            "share_keys",
+            Pattern.GATHER,
+            SecAggDevice.send_checks,
+            SecAggServer.receive_checks,
+            finish=SecAggServer.finish_checks,
+        ),
+        Step(
+            "share_keys",
+            Pattern.BROADCAST,
+            SecAggServer.send_expelled,
+            SecAggDevice.receive_expelled,
+            wants=SecAggServer.wants_expelled,
+        ),
+        Step(
+            "masked_input",
+            Pattern.GATHER,
+            SecAggDevice.send_masked_input,
+            SecAggServer.receive_masked_input,
+            upload=True,
+            receive_part=SecAggServer.receive_part_masked_input,
+            receive_sum=SecAggServer.receive_sum_masked_input,
+            finish=SecAggServer.finish_masked_input,
+        ),
+        Step("unmask", Pattern.BROADCAST, SecAggServer.send_unmask, SecAggDevice.receive_unmask),
+        Step(
+            "unmask",
+            Pattern.GATHER,
+            SecAggDevice.send_unmask,
+            SecAggServer.receive_unmask,
+            finish=SecAggServer.finish_unmask,
+        ),
+        Step(
+            "unmask",
+            Pattern.BROADCAST,
+            SecAggServer.send_pairs,
+            SecAggDevice.receive_pairs,
+            wants=SecAggServer.wants_pairs,
+        ),
+        Step(
+            "unmask",
+            Pattern.GATHER,
+            SecAggDevice.send_pairs,
+            SecAggServer.receive_pairs,
+            wants=SecAggServer.wants_pairs,
+            finish=SecAggServer.finish_pairs,
+        ),
+        Step(
+            "unmask",
+            Pattern.LOCAL,
+            SecAggServer.send_masks,
+            finish=SecAggServer.finish_masks,
+            by_all_ranks=True,
+        ),
+        Step("result", Pattern.LOCAL, finish=SecAggServer.finish_result),
     )
 
     @classmethod
@@ -863,17 +930,16 @@ class SecAgg(QuantisedProtocol):
             f"secret sharing takes thresholds up to {shamir.MAX_TERMS}; give --degree"
         )
 
-    def most_at_fault(self, answered: int, answers: Ids) -> Ids:
-        """Return how many holders of a secret may be at fault, and dealers as well.
+    @property
+    def most_at_fault(self) -> int:
+        """How many holders of a secret may be at fault, and dealers as well.
 
-        `answered` devices answered the challenge, of them `answers` hold the secret. So many, who
-        may vanish afterwards, and as many others whose shares are of no use, leave t shares after
-        the dropouts that are still planned, but for 2 to the minus correctness bits on a ring.
+        So many, who may vanish afterwards, and as many others whose shares are of no use, leave t
+        shares after the planned dropouts, but for 2 to the minus correctness bits on a ring.
         """
-        rest, failure = self.threat.answering(answered), 2.0**-self.parameters.correctness_bits
-        counts, which = np.unique(answers, return_inverse=True)
-        left = [count + SPARE - rest.most_dropped(count, failure) for count in counts.tolist()]
-        return np.maximum(LIARS, (np.array(left)[which] - self.topology.threshold) // 2)
+        holders, failure = self.topology.degree + 1, 2.0**-self.parameters.correctness_bits
+        left = holders + SPARE - self.threat.most_dropped(holders, failure)
+        return max(LIARS, (left - self.topology.threshold) // 2)
 
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()

@@ -18,7 +18,6 @@ and all coefficients are 1; only dealers who do not think of it are found then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,10 +141,10 @@ class Dealings:
         # A copy: the transport uses its memory again.
         self._owners[holder], self._answers[holder] = owners, answers.copy()
 
-    def settle(self, links: Links, owners: Flags, most: Callable[[Ids], Ids]) -> None:
+    def settle(self, links: Links, owners: Flags, most: int) -> None:
         """Find out which answers are right: those that lie on one polynomial with enough others.
 
-        `most` returns how many of each owner's holders may be at fault, given how many answered.
+        `most` is how many of each owner's holders may be at fault.
         BelowThresholdError if nobody can tell whether a dealer is false or one of its holders is:
         t + 1 answered.
         """
@@ -160,8 +159,10 @@ class Dealings:
         self._check_clear(received, right, counts, links.threshold + 1)
         # Answers that have no polynomial are not those about a right dealer.
         lost: Flags = np.logical_not(right.received.any(axis=1))
+        # Any t answers lie on one polynomial: they say nothing for whom all others contradict.
+        lost |= (counts > links.threshold + 1) & (right.received.sum(axis=1) <= links.threshold)
         disputed = off & ~lost[:, None]
-        lost |= to_leave_out(disputed, right.holders, most(counts))
+        lost |= to_leave_out(disputed, right.holders, most)
         self.expelled = frozenset(right.owners[lost].tolist())
         rows, places = np.nonzero(off)
         pairs = zip(right.owners[rows].tolist(), right.holders[rows, places].tolist(), strict=True)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import Aggregate, ModelReceiver, ModelSender
+from hpcfl.algorithms.aggregation.base import MODEL, Aggregate, ModelReceiver, ModelSender
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.algorithms.federated.base import Federation, FirstStage, Learn, Vector
@@ -45,12 +45,6 @@ if TYPE_CHECKING:
 
 SMALLEST_NORM = 1e-6
 LEAST_PROBABILITY = 0.05
-# Norms up, and down what an update is multiplied by, 0 for not kept.
-STEPS = (
-    Step("model", Pattern.BROADCAST),
-    Step("norms", Pattern.GATHER, upload=True),
-    Step("norms", Pattern.SCATTER),
-)
 
 
 class Locks(PrivateAlgorithm):
@@ -310,3 +304,18 @@ def uniform(source: NoiseSource, size: int) -> NDArray[np.float64]:
     """Return uniform numbers between 0 and 1 from noise: the distribution function of Laplace's."""
     noise = source.laplace(size, 1.0)
     return np.where(noise < 0, 0.5 * np.exp(-np.abs(noise)), 1 - 0.5 * np.exp(-np.abs(noise)))
+
+
+# Norms up, and down what an update is multiplied by, 0 for not kept.
+STEPS = (
+    MODEL,
+    Step(
+        "norms",
+        Pattern.GATHER,
+        NormsDevice.send_norms,
+        NormsServer.receive_norms,
+        upload=True,
+        finish=NormsServer.finish_norms,
+    ),
+    Step("norms", Pattern.SCATTER, NormsServer.send_norms, NormsDevice.receive_norms),
+)

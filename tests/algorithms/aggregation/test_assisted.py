@@ -12,7 +12,12 @@ from slow_reference import elements, hkdf, modulus_of, unpacked
 
 import hpcfl
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.assisted import AgreedWithHelpers, Assisted
+from hpcfl.algorithms.aggregation.assisted import (
+    AgreedWithHelpers,
+    Assisted,
+    HelpingMember,
+    Offers,
+)
 from hpcfl.algorithms.aggregation.prf import PairwiseSeeds, Prf
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
@@ -315,7 +320,8 @@ def test_a_protocol_that_has_helpers_must_say_what_they_do(monkeypatch):
     with pytest.raises(UsageError, match="need a method helper, which the class of 'unhelped' la"):
         experiment.run(Loopback(3, 1))
 
-    step = Step("advertise_keys", Pattern.GATHER, Role.HELPER, message="offer")
+    offering = HelpingMember.send_offer, Offers.receive_offer
+    step = Step("advertise_keys", Pattern.GATHER, *offering, role=Role.HELPER)
     monkeypatch.setattr(PairwiseSeeds, "steps", (step, *PairwiseSeeds.steps))
     with pytest.raises(UsageError, match="method helper, which the class PairwiseSeeds lacks"):
         experiment.run(Loopback(3, 1))
