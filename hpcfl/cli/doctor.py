@@ -8,19 +8,20 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, option
+from hpcfl.cli.options import Command, option, same
 from hpcfl.cli.terminal import json_option
 from hpcfl.errors import UsageError
+from hpcfl.slurm.script import Job
 
 
 @click.command("doctor", cls=Command)
 @option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
 @json_option("Print the findings as JSON.")
-@option(
-    "--results",
-    help="Folder in which results will be written.",
+@same(
+    Job,
+    "results",
+    "Folder in which results will be written.",
     type=click.Path(path_type=Path),
-    metavar="DIR",
     default=Path("results"),
 )
 def command(fix: bool, as_json: bool, results: Path) -> None:

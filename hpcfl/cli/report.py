@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 @options(ReportOptions)
 @options(ContinuationOptions)
 @option(
-    "--no-pool",
-    is_flag=True,
-    section=Section.WHAT,
-    help="Keep launches of one configuration, and trainings with other seeds, apart.",
-)
-@option(
     "--format",
     "form",
     section=Section.OUTPUT,

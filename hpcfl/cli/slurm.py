@@ -103,7 +103,7 @@ def probe_command() -> None:
 
 def _job(typed: dict[str, Any]) -> Job:
     """Return a job; a mistake in its command line is refused before it has waited for its turn."""
-    from hpcfl.algorithms import aggregation
+    from hpcfl.algorithms import aggregation, federated
     from hpcfl.options.bench import DP_FEDAVG
     from hpcfl.options.definition import make
 
@@ -113,7 +113,10 @@ def _job(typed: dict[str, Any]) -> Job:
         name = job.kind.partition("-")[0]
         wanted: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
         with wanted.make_context(name, list(arguments)) as context:
-            protocol = context.params.get("protocol")
+            protocol, algorithm = map(context.params.get, ("protocol", "algorithm"))
+        # One's own (MODULE:CLASS) may be found where the job runs, and not here.
         if protocol is not None and ":" not in protocol:
             aggregation.find(protocol, others=(DP_FEDAVG,))
+        if algorithm is not None and ":" not in algorithm:
+            federated.find(algorithm)
     return job

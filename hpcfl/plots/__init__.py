@@ -62,11 +62,7 @@ class PlotOptions(OptionGroup):
         unit="round",
         section=Section.WHAT,
     )
-    no_pool: bool = option(
-        False,
-        "Keep launches of one configuration, and trainings with other seeds, apart.",
-        section=Section.WHAT,
-    )
+    no_pool: bool = again(ReportOptions, "no_pool", False)
     size: str = option(
         "page",
         "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "

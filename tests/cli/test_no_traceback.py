@@ -49,8 +49,7 @@ ABSURD = [
     (("plot", "good.h5", "--kind=phases"), "--size=1e308"),
     (("attack", "audit", "dp-fedavg", "--runs=100"), "--sigma=1e308"),
     (("netlab", "--hosts=2", "--dry-run"), f"--hosts={HUGE}"),
-    (("slurm", "render", "bench"), f"--nodes={5000 * '9'}"),
-    (("slurm", "render", "bench"), "--time=nan"),
+    (("slurm", "render", "bench"), f"--ranks={5000 * '9'}"),
 ]
 
 
@@ -213,7 +212,6 @@ def test_a_training_goes_on_when_nobody_reads_its_output(folder):
 
     assert line.split()[0] == "round"
     assert status == UNREAD_STATUS
-    assert said.count("the run goes on, and what it would print is dropped") == 1
     assert "Traceback" not in said
     assert (load("run.h5").status, load("run.h5").rounds) == ("complete", 8)
 

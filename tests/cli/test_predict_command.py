@@ -1,5 +1,6 @@
 import json
 
+import psutil
 import pytest
 from commandline import invoke
 
@@ -8,7 +9,6 @@ from hpcfl.costmodel import kernels, overheads, patterns
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.errors import HpcflError
-from hpcfl.system import disturbances
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_calibration_beside_other_programs_is_warned_of(tmp_path, monkeypatch,
     monkeypatch.setattr(kernels, "measure", lambda *_: samples)
     monkeypatch.setattr(overheads, "measure", lambda *_: {})
     monkeypatch.setattr(patterns, "measure", lambda *_: ({}, 1.0, 1.0))
-    monkeypatch.setattr(disturbances, "load_1min", lambda: load)
+    monkeypatch.setattr(psutil, "getloadavg", lambda: (load, 0, 0))
     path = tmp_path / "c.json"
     found = invoke("calibrate", "--output", path)
 
