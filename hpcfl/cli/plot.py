@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hpcfl.cli.options import Command, Output, given, option, options, same
-from hpcfl.cli.scales import continuing, parted
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section
-from hpcfl.options.scaling import SCALES, ContinuationOptions
 from hpcfl.options.shared import RunOptions
 from hpcfl.plots import KINDS, PlotOptions, chosen
 from hpcfl.system import outputs
@@ -36,7 +33,6 @@ from hpcfl.system import outputs
     type=Output(outputs.FIGURE),
 )
 @options(PlotOptions)
-@options(ContinuationOptions)
 @alone
 def command(
     paths: tuple[str, ...],
@@ -57,8 +53,7 @@ def command(
       hpcfl plot results/ --kind scaling --size column --output scaling.pdf
       hpcfl plot results/ --kind scaling --against dim \\
           --where 'protocol=secagg|sparse,devices=100'
-      hpcfl plot results/strong/* --kind scaling --against ranks \\
-          --continue-to 256,1024
+      hpcfl plot results/strong/* --kind scaling --against ranks
       hpcfl plot sparse.h5 --kind timeline --round 3
       hpcfl plot results/train-cdp-*.h5 --kind accuracy --against epsilon
     """
@@ -67,15 +62,7 @@ def command(
 
     path = output or Path(f"{kind}.png")
     told = outputs.check(path, outputs.FIGURE)
-    further, typed = parted(typed)
     drawing = chosen(kind, given(typed))
-    if drawing.asked.against in SCALES:
-        drawing = replace(drawing, continued=continuing(further))
-    elif further:
-        raise UsageError(
-            f"--{next(iter(further)).replace('_', '-')} is for --kind scaling --against ranks or "
-            "nodes"
-        )
     files = find(paths)
     runs, errors = usable_runs(files, drawing.lacking, drawing.asked.where)
     if not runs:
