@@ -119,10 +119,12 @@ def again(ranks: int, arguments: list[str]) -> str:
 
 def netlab_facts() -> dict[str, float | int | str | None]:
     """Return what `hpcfl netlab` says about this rank's links, nothing outside of a lab."""
+    text = os.environ.get(NETLAB_VARIABLE)
+    if not text:
+        return {}
     import json
 
-    facts: dict[str, float | int | str | None]
-    facts = json.loads(os.environ.get(NETLAB_VARIABLE) or "{}")
+    facts: dict[str, float | int | str | None] = json.loads(text)
     return facts
 
 

@@ -143,16 +143,12 @@ def test_a_library_that_does_not_fit_into_memory_is_a_sentence(folder):
 
 def test_what_packages_warn_of_is_a_line_and_no_place_in_the_program(folder):
     pytest.importorskip("matplotlib")
-    Path("own.mplstyle").write_text("font.size: 9\nno.such.key: 3\n")
     drawing = ("plot", "good.h5", "--kind", "phases", "--output")
     missing = process(*drawing, "a.pdf", "--title", "\u65e5", stdout=subprocess.DEVNULL)
-    unknown = process(*drawing, "b.pdf", "--style", "own.mplstyle", stdout=subprocess.DEVNULL)
 
-    assert (missing.returncode, unknown.returncode) == (0, 0)
+    assert missing.returncode == 0
     (line,) = missing.stderr.splitlines()
     assert line.startswith("warning: Glyph 26085")
-    (line,) = unknown.stderr.splitlines()
-    assert line.startswith("warning: Bad key no.such.key in file")
 
 
 def test_what_a_machine_refuses_is_explained():

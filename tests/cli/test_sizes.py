@@ -25,10 +25,6 @@ from hpcfl.system import launch, machine
         ("bench fedavg --devices 3 --dim 4000000000", "vectors of 4000000000 takes about 176.0 GB"),
         ("bench sparse --devices 100000 --dim 10", "exchange rows that take about 1500.0 GB"),
         ("bench secagg --devices 5 --dim 10 --rounds 2000000000", "the results would take about"),
-        (
-            "privacy exposure sparse --simulated 10000000000",
-            "10000000000 samples take about 640",
-        ),
         ("attack audit cdp --runs 1000000000000", "the scores of 1000000000000 runs take about"),
     ],
 )
