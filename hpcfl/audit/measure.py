@@ -15,7 +15,7 @@ from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
-from hpcfl.system import room
+from hpcfl.system import machine
 
 _EPSILONS = (
     label("value", ""),
@@ -106,7 +106,7 @@ def audit(
     holds with the confidence. `progress` is called with 1 after each run.
     """
     AuditOptions(runs=runs, seed=seed, confidence=confidence)  # refuses what is out of range
-    room.check_memory(
+    machine.check_memory(
         f"the scores of {counted(runs, 'run')}", 2 * RUN_BYTES * runs, "give fewer --runs"
     )
     game = Game(instance, seed)

@@ -49,7 +49,6 @@ def exposure(as_json: bool, **typed: Any) -> None:
       hpcfl privacy exposure cohort --floor 2
       hpcfl privacy exposure secagg-graph --devices 1000 --degree 40
       hpcfl privacy exposure sparse --colluding 0 --json > exposure.json
-      hpcfl privacy exposure sparse --plot exposure.png
     """
     from hpcfl.algorithms.aggregation import find
     from hpcfl.options.shared import RoundOptions, check_length
@@ -76,17 +75,6 @@ def exposure(as_json: bool, **typed: Any) -> None:
         raise UsageError(f"{kind.name} refuses rounds with dropouts: give --dropout 0")
     population = Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model)
     masking = kind.masking(asked.devices, asked.alpha, asked.degree)
-    if asked.plot is not None:
-        from hpcfl.plots import exposure as figures
-        from hpcfl.plots import framed, style
-        from hpcfl.system import outputs
-
-        told = outputs.check(asked.plot, outputs.FIGURE)
-        shown = figures.draw_over_alpha(
-            kind, asked.devices, asked.colluders, figures.DROPOUTS, framed(asked.size)
-        )
-        style.save(shown, asked.plot)
-        click.echo(f"Figure: {told}", err=as_json)
     samples = asked.simulated or default_samples(asked.devices)
     with progress_bar(samples, kind.name) as bar:
         found = find_exposure(

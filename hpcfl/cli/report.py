@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
 @option(
-    "--no-pool",
-    is_flag=True,
-    section=Section.WHAT,
-    help="Keep launches of one configuration, and trainings with other seeds, apart.",
-)
-@option(
     "--format",
     "form",
     section=Section.OUTPUT,

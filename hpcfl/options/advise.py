@@ -18,7 +18,6 @@ CRITERIA = {
     "device-cpu": "mean_cpu_seconds",
 }
 # What a map can have on its upright axis; the other one is d.
-AXES = ("devices", "uplink-mbps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,18 +98,4 @@ class AdviseOptions(LinkOptions):
         CommonOptions, "rounds", 100, help="Rounds that --epsilon is for.", needs="epsilon"
     )
     helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0, needs="helpers")
-    plot: Path | None = again(
-        CommonOptions,
-        "plot",
-        None,
-        help="Also draw who is first, as a map over d and --over: .png, .svg or .pdf.",
-    )
-    size: str = again(CommonOptions, "size", "page", needs="plot")
-    over: str = option(
-        "devices",
-        "The upright axis of the map.",
-        choices=AXES,
-        section=Section.OUTPUT,
-        needs="plot",
-    )
     calibration: Path | None = again(PredictOptions, "calibration", None)

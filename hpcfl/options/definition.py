@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from hpcfl.errors import UsageError, no_such
-from hpcfl.system.kernel import without_home
-from hpcfl.system.outputs import Kind
+from hpcfl.system.outputs import Kind, without_home
 
 _KEY = "option"
 LARGEST = 2**63 - 1  # of whole numbers, as files keep them

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DEFAULT_DIM
@@ -90,14 +89,6 @@ class ExposureOptions(OptionGroup):
         section=Section.ADVANCED,
     )
     seed: int = again(SeedOptions, "seed", 0, help="Seed of the simulation.")
-    plot: Path | None = again(
-        CommonOptions,
-        "plot",
-        None,
-        help="Also draw contributors and exposure over alpha, for several dropout rates: .png, "
-        ".svg or .pdf; for protocols that do not send all coordinates.",
-    )
-    size: str = again(CommonOptions, "size", "page", needs="plot")
 
     def __post_init__(self) -> None:
         super().__post_init__()

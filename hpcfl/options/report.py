@@ -33,6 +33,11 @@ class ReportOptions(LinkAsked):
         unit="KEY=VALUE,...",
         section=Section.WHAT,
     )
+    no_pool: bool = option(
+        False,
+        "Keep launches of one configuration, and trainings with other seeds, apart.",
+        section=Section.WHAT,
+    )
     columns: str | None = option(
         None,
         "Columns of the table of runs, in this order, such as protocol,devices,accuracy: those of "

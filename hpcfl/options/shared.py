@@ -66,16 +66,6 @@ class CommonOptions(OptionGroup):
         None, "Samples of a device.", at_least=1, unit="samples", section=Section.SIZE
     )
     resume: Path | None = option(None, "Continue a run.", section=Section.OUTPUT)
-    plot: Path | None = option(
-        None, "Also draw a figure.", writes=outputs.FIGURE, section=Section.OUTPUT
-    )
-    size: str = option(
-        "page",
-        "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
-        "needs; or width x height in inches, such as 6x4.",
-        unit="SIZE",
-        section=Section.OUTPUT,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

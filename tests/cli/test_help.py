@@ -12,9 +12,7 @@ from hpcfl.options.definition import Section
 
 WIDTH = 80
 # Flags that say what to do of whatever the command does.
-FLAGS = {"--json", "--footer", "--list", "--dry-run", "--no-pool"}
-# Named as sbatch names them, which the script is for.
-OF_SBATCH = {"--output", "--partition"}
+FLAGS = {"--json", "--footer", "--list", "--dry-run"}
 # What click calls a value by itself tells nobody what it is.
 NO_METAVAR = ("INTEGER", "FLOAT", "VALUE", "INTEGER RANGE", "FLOAT RANGE")
 
@@ -72,8 +70,7 @@ def test_one_name_has_one_meaning():
     """Options of one name are taken over from one definition, or are the same flag."""
     meanings = defaultdict(lambda: defaultdict(list))
     for name, one in EVERY:
-        if not (name.startswith("slurm ") and one.opts[0] in OF_SBATCH):
-            meanings[one.opts[0]][one.origin].append(name)
+        meanings[one.opts[0]][one.origin].append(name)
     for name, found in meanings.items():
         assert len(found) == 1, (name, dict(found))
         assert name in FLAGS or len(found.get("", [])) < 2, name

@@ -49,8 +49,7 @@ ABSURD = [
     (("plot", "good.h5", "--kind=phases"), "--size=1e308"),
     (("attack", "audit", "dp-fedavg", "--runs=100"), "--sigma=1e308"),
     (("netlab", "--hosts=2", "--dry-run"), f"--hosts={HUGE}"),
-    (("slurm", "render", "bench"), f"--nodes={5000 * '9'}"),
-    (("slurm", "render", "bench"), "--time=nan"),
+    (("slurm", "render", "bench"), f"--ranks={5000 * '9'}"),
 ]
 
 
@@ -144,16 +143,12 @@ def test_a_library_that_does_not_fit_into_memory_is_a_sentence(folder):
 
 def test_what_packages_warn_of_is_a_line_and_no_place_in_the_program(folder):
     pytest.importorskip("matplotlib")
-    Path("own.mplstyle").write_text("font.size: 9\nno.such.key: 3\n")
     drawing = ("plot", "good.h5", "--kind", "phases", "--output")
     missing = process(*drawing, "a.pdf", "--title", "\u65e5", stdout=subprocess.DEVNULL)
-    unknown = process(*drawing, "b.pdf", "--style", "own.mplstyle", stdout=subprocess.DEVNULL)
 
-    assert (missing.returncode, unknown.returncode) == (0, 0)
+    assert missing.returncode == 0
     (line,) = missing.stderr.splitlines()
     assert line.startswith("warning: Glyph 26085")
-    (line,) = unknown.stderr.splitlines()
-    assert line.startswith("warning: Bad key no.such.key in file")
 
 
 def test_what_a_machine_refuses_is_explained():
@@ -213,7 +208,6 @@ def test_a_training_goes_on_when_nobody_reads_its_output(folder):
 
     assert line.split()[0] == "round"
     assert status == UNREAD_STATUS
-    assert said.count("the run goes on, and what it would print is dropped") == 1
     assert "Traceback" not in said
     assert (load("run.h5").status, load("run.h5").rounds) == ("complete", 8)
 

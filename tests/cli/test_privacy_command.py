@@ -41,13 +41,3 @@ def test_colluding_devices(arguments, colluding):
     result = invoke("privacy", "exposure", "sparse", "--simulated", 10, "--json", *arguments)
 
     assert json.loads(result.stdout)["colluding"] == colluding
-
-
-@pytest.mark.parametrize("protocol", ["sparse", "cohort"])
-def test_exposure_is_drawn_against_alpha(tmp_path, protocol):
-    path = tmp_path / "new" / "exposure.svg"
-    small = ("--devices", 20, "--simulated", 50)
-    job = invoke("privacy", "exposure", protocol, *small, "--plot", path, "--json")
-
-    assert json.loads(job.stdout)["devices"] == 20
-    assert path.read_text().startswith("<?xml")

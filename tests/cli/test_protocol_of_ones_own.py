@@ -302,15 +302,11 @@ def test_it_is_measured_reported_and_drawn(name, folder):
     pytest.importorskip("matplotlib")
     given = f"own:{name.title()}"
     told("bench", given, *SMALL, "--output", "run.h5")
-    drawing = ("plot", "run.h5", "--kind", "exposure", "--output", "figure.png")
+    drawing = ("plot", "run.h5", "--kind", "tradeoff", "--output", "figure.png")
 
     assert load(folder / "run.h5").protocol == name
     assert name in told("report", "run.h5")
-    assert "Figure: figure.png" in told(*drawing, "--protocol", given)
-    assert f"'{name}' does not come with hpcfl: name its class with --protocol" in refusal(*drawing)
-    assert "the protocol is" in refusal(
-        *drawing, "--protocol", "hpcfl.algorithms.aggregation.prf:Prf"
-    )
+    assert "Figure: figure.png" in told(*drawing)
     assert "cannot be run with --security active" in refusal(
         "bench", given, *SMALL, "--security", "active"
     )

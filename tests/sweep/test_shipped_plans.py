@@ -7,7 +7,7 @@ import pytest
 from commandline import hpcfl, refusal
 
 from hpcfl.options.names import FILES
-from hpcfl.slurm.script import ARRAY, KINDS, last_cell
+from hpcfl.slurm.script import KINDS, LAST_CELL
 from hpcfl.sweeping import shipped
 from hpcfl.sweeping.cells import resolve
 from hpcfl.sweeping.plan import read
@@ -94,4 +94,4 @@ def test_a_plan_that_is_neither_a_name_nor_a_file_is_refused_with_the_nearest_na
 def test_the_array_of_the_job_script_is_that_of_its_plan():
     ((plan,), _) = KINDS["sweep-array"]
 
-    assert last_cell(ARRAY) == len(resolve(read(shipped.locate(plan)))) - 1
+    assert LAST_CELL == len(resolve(read(shipped.locate(plan)))) - 1

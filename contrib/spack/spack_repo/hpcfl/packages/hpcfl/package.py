@@ -37,6 +37,7 @@ class Hpcfl(PythonPackage):
         depends_on("py-mpi4py@3.1:")
         depends_on("py-numpy@2.0:")
         depends_on("py-tabulate@0.9:")
+        depends_on("py-psutil@5.9:")
         depends_on("py-threadpoolctl@3.5:")
         with when("+plot"):
             depends_on("py-matplotlib@3.9:")
