@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from hpcfl.algorithms.federated.audited import AuditOptions, Instance, default
-from hpcfl.cli.options import Group, given, option, options, same
+from hpcfl.cli.options import Group, given, option, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
 from hpcfl.options.definition import make, options_of
-from hpcfl.plots import PlotOptions
 
 
 @click.group("attack", cls=Group)
@@ -29,10 +28,10 @@ def command() -> None:
     default=3,
     help="Look for sums of at most this many values.",
 )
-@same(
-    PlotOptions,
-    "protocol",
-    "Class of the round's protocol, if it does not come with hpcfl.",
+@option(
+    "--protocol",
+    metavar="MODULE:CLASS",
+    help="Class of the round's protocol, if it does not come with hpcfl.",
 )
 @json_option("Print the findings as JSON.")
 @alone

@@ -6,19 +6,17 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, Output, same
+from hpcfl.cli.options import PLACE, Command, option
 from hpcfl.cli.terminal import progress_bar, warn
-from hpcfl.options.shared import RunOptions
 from hpcfl.system import outputs
 
 
 @click.command("calibrate", cls=Command)
-@same(
-    RunOptions,
-    "output",
-    "JSON file to write; an older calibration is replaced.  [default: one for this host in "
+@option(
+    "--output",
+    type=PLACE,
+    help="JSON file to write; an older calibration is replaced.  [default: one for this host in "
     "the user's cache folder]",
-    type=Output(outputs.CALIBRATION),
 )
 def command(output: Path | None) -> None:
     """Measure what a round's operations cost on this machine, in about half a minute.

@@ -8,20 +8,18 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, option, same
+from hpcfl.cli.options import PLACE, Command, option
 from hpcfl.cli.terminal import json_option
-from hpcfl.slurm.script import Job
 
 
 @click.command("doctor", cls=Command)
 @option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
 @json_option("Print the findings as JSON.")
-@same(
-    Job,
-    "results",
-    "Folder in which results will be written.",
-    type=click.Path(path_type=Path),
+@option(
+    "--results",
+    type=PLACE,
     default=Path("results"),
+    help="Folder in which results will be written.",
 )
 def command(fix: bool, as_json: bool, results: Path) -> None:
     """Check MPI and everything else that hpcfl needs, and say what to do.

@@ -10,7 +10,7 @@ import click
 from hpcfl.cli.options import Group, given, options
 from hpcfl.cli.terminal import json_option, progress_bar, show
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import make, written
+from hpcfl.options.definition import make
 from hpcfl.options.optimize import OptimizeOptions
 from hpcfl.system import outputs
 
@@ -59,7 +59,14 @@ def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
     known = constants.asked(asked)
     world = connect()
     told = world.first_alone(
-        lambda: {kind: outputs.check(path, kind) for path, kind in written(asked)}
+        lambda: {
+            kind: outputs.check(path, kind)
+            for path, kind in (
+                (asked.save_constants, outputs.CONSTANTS),
+                (asked.plot, outputs.FIGURE),
+            )
+            if path is not None
+        }
     )
     estimated = None if asked.dataset is None else _estimated(world, asked)
     error: HpcflError | None = None

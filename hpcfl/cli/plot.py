@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, Output, given, option, options, same
-from hpcfl.cli.scales import continuing, parted
+from hpcfl.cli.options import PLACE, Command, given, option, options
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section
-from hpcfl.options.scaling import SCALES, ContinuationOptions
-from hpcfl.options.shared import RunOptions
 from hpcfl.plots import KINDS, PlotOptions, chosen
 from hpcfl.system import outputs
 
@@ -29,14 +25,12 @@ from hpcfl.system import outputs
     required=True,
     help="; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items()) + ".",
 )
-@same(
-    RunOptions,
-    "output",
-    "File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
-    type=Output(outputs.FIGURE),
+@option(
+    "--output",
+    type=PLACE,
+    help="File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
 )
 @options(PlotOptions)
-@options(ContinuationOptions)
 @option(
     "--no-pool",
     section=Section.WHAT,
@@ -67,8 +61,7 @@ def command(
       hpcfl plot results/ --kind scaling --size column --output scaling.pdf
       hpcfl plot results/ --kind scaling --against dim \\
           --where 'protocol=secagg|sparse,devices=100'
-      hpcfl plot results/strong/* --kind scaling --against ranks \\
-          --continue-to 256,1024
+      hpcfl plot results/strong/* --kind scaling --against ranks
       hpcfl plot secagg.h5 sparse.h5 --kind phases --style talk \\
           --label sparse=SparseSecAgg
       hpcfl plot sparse.h5 --kind ranks --spread box --clock wall
@@ -80,16 +73,7 @@ def command(
 
     path = output or Path(f"{kind}.png")
     told = outputs.check(path, outputs.FIGURE)
-    further, typed = parted(typed)
     drawing = chosen(kind, given(typed))
-    if drawing.values.get("against") in SCALES:
-        values = {**drawing.values, "continued": continuing(further)}
-        drawing = replace(drawing, values=values)
-    elif further:
-        raise UsageError(
-            f"--{next(iter(further)).replace('_', '-')} is for --kind scaling --against ranks or "
-            "nodes"
-        )
     files = find(paths)
     runs, errors = usable_runs(files, drawing.lacking, drawing.common.where)
     if not runs:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
-from hpcfl.cli.options import Group, given, options, same
+from hpcfl.cli.options import Group, given, option, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import UsageError
 from hpcfl.options.accounting import AccountOptions
-from hpcfl.options.definition import READERS, check_needed, make
+from hpcfl.options.definition import READERS, Section, make
 from hpcfl.options.exposure import ExposureOptions
-from hpcfl.options.privacy import PrivacyOptions
 
 if TYPE_CHECKING:
     from hpcfl.privacy.accounting.accountant import Accountant
@@ -132,9 +130,6 @@ def _settings(
     given = {name: value for name, value in (typed | found).items() if value is not None}
     read = {name: _read(name, fields[name], given[name]) for name in given.keys() & fields.keys()}
     accountant.check_names([*given, *also], _dashed)
-    known = dataclasses.fields(accountant.settings)
-    defaults = {one.name: one.default for one in known if one.default is not dataclasses.MISSING}
-    check_needed(AccountOptions, SimpleNamespace(**defaults | read), read)
     return read
 
 
@@ -156,10 +151,11 @@ def _read(name: str, hint: Any, value: Any) -> Any:
 
 @command.command("epsilon", context_settings={"ignore_unknown_options": True})
 @click.argument("algorithm")
-@same(
-    PrivacyOptions,
-    "sigma",
-    "Noise on a coordinate, in the units of --clip-norm: its standard deviation (or Laplace "
+@option(
+    "--sigma",
+    metavar="SIGMA",
+    section=Section.PRIVACY,
+    help="Noise on a coordinate, in the units of --clip-norm: its standard deviation (or Laplace "
     "scale) on a mini-batch's mean gradient (cdp, dp-dsgd, fedsgd-dpc), on the sum of updates "
     "(dp-fedavg), on an update (locks).",
     type=float,
@@ -199,7 +195,14 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
 
 @command.command("noise", context_settings={"ignore_unknown_options": True})
 @click.argument("algorithm")
-@same(PrivacyOptions, "epsilon", "The target.", type=float, required=True)
+@option(
+    "--epsilon",
+    metavar="EPSILON",
+    section=Section.PRIVACY,
+    help="The target.",
+    type=float,
+    required=True,
+)
 @settings_options
 @alone
 def noise(

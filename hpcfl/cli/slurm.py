@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Group, given, options, same
+from hpcfl.cli.options import Group, given, option, options
 from hpcfl.cli.terminal import Command, alone
 from hpcfl.slurm.script import KINDS, Job, render
 
@@ -85,7 +85,7 @@ def submit_command(**typed: Any) -> None:
 
 
 @command.command("probe")
-@same(Job, "mpi", "Try this one, as srun --mpi=list names it.")
+@option("--mpi", metavar="NAME", help="Try this one, as srun --mpi=list names it.")
 @alone
 def probe_command(mpi: str | None) -> None:
     """Print with what srun --mpi two ranks find each other; for job scripts.

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Command, Output, option, same
-from hpcfl.cli.terminal import check_alone, json_option, progress_bar, show, warn
-from hpcfl.options.shared import RunOptions
-from hpcfl.system.outputs import FOLDER
+from hpcfl.cli.options import PLACE, Command, option
+from hpcfl.cli.terminal import json_option, progress_bar, show, warn
 
 if TYPE_CHECKING:
     from hpcfl.sweeping.cells import Cell
@@ -32,19 +30,18 @@ def _print_plans() -> None:
 @click.command("sweep", cls=Command)
 @click.argument("plan", type=click.Path(), metavar="PLAN", required=False)
 @option("--list", "listing", is_flag=True, help="Show the plans that come with hpcfl and stop.")
-@same(
-    RunOptions,
-    "output",
-    "Folder of the sweep, one for each plan.",
-    type=Output(FOLDER),
+@option(
+    "--output",
+    type=PLACE,
     default=Path("results/sweep"),
+    help="Folder of the sweep, one for each plan.",
 )
-@same(
-    RunOptions,
-    "seed",
-    "Seed of the order of the cells, at the first start.",
+@option(
+    "--seed",
     type=click.IntRange(min=0),
+    metavar="SEED",
     default=0,
+    help="Seed of the order of the cells, at the first start.",
 )
 @option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
 @option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")
@@ -103,7 +100,6 @@ def command(
     from hpcfl.system import launch
 
     if listing:
-        check_alone("--list", "shows the plans that come with hpcfl")
         _print_plans()
         return
     if plan is None:

@@ -141,7 +141,6 @@ class AccountOptions(OptionGroup):
     discrete: bool | None = option(
         None,
         "Whether the last step's noise is discrete Gaussian, added to integers (cdp, dp-dsgd).",
-        negative="continuous",
         default_text="continuous",
         section=Section.PRIVACY,
     )
@@ -151,7 +150,6 @@ class AccountOptions(OptionGroup):
         unit="sigma",
         default_text="8",
         section=Section.PRIVACY,
-        needs="discrete",
     )
     honest: int | None = option(
         None,
@@ -176,7 +174,6 @@ class AccountOptions(OptionGroup):
     secagg: bool | None = option(
         None,
         "Whether the server learns only sums (cdp, dp-dsgd).",
-        negative="no-secagg",
         default_text="secagg",
         section=Section.PRIVACY,
     )
@@ -194,7 +191,6 @@ class AccountOptions(OptionGroup):
         "secret_order",
         None,
         help="Whether fresh shuffles are uniform and the device's secret (cdp, dp-dsgd).",
-        negative="known-order",
         default_text="known-order",
     )
     convex: bool | None = again(
@@ -204,7 +200,6 @@ class AccountOptions(OptionGroup):
         help="Whether local steps with clipped gradients never expand distances: proven for linear "
         "models with one output or two classes and learning rates of at most 2 / smoothness, and "
         "false for softmax with more classes and for networks (cdp).",
-        negative="non-convex",
         default_text="non-convex",
     )
     lipschitz: float | None = option(
@@ -238,7 +233,6 @@ class AccountOptions(OptionGroup):
         None,
         "Whether an exact number of a round's users drops out, so that one user more can make "
         "another one leave (dp-fedavg, Poisson; locks, trusted).",
-        negative="independent-dropouts",
         default_text="independent-dropouts",
         section=Section.PRIVACY,
     )

@@ -28,7 +28,6 @@ class AdviseOptions(LinkOptions):
     criterion: str = option(
         "time",
         "What is to be least.",
-        typed="for",  # a keyword of Python
         choices=tuple(CRITERIA),
         section=Section.WHAT,
     )
@@ -92,25 +91,20 @@ class AdviseOptions(LinkOptions):
         "add themselves.",
         default_text="no noise",
     )
-    delta: float = again(
-        PrivacyOptions, "delta", 1e-5, help="Delta beside --epsilon.", needs="epsilon"
-    )
-    rounds: int = again(
-        CommonOptions, "rounds", 100, help="Rounds that --epsilon is for.", needs="epsilon"
-    )
-    helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0, needs="helpers")
+    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta beside --epsilon.")
+    rounds: int = again(CommonOptions, "rounds", 100, help="Rounds that --epsilon is for.")
+    helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0)
     plot: Path | None = again(
         CommonOptions,
         "plot",
         None,
         help="Also draw who is first, as a map over d and --over: .png, .svg or .pdf.",
     )
-    size: str = again(CommonOptions, "size", "page", needs="plot")
+    size: str = again(CommonOptions, "size", "page")
     over: str = option(
         "devices",
         "The upright axis of the map.",
         choices=AXES,
         section=Section.OUTPUT,
-        needs="plot",
     )
     calibration: Path | None = again(PredictOptions, "calibration", None)

@@ -1,7 +1,5 @@
 """Options of `hpcfl compare`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hpcfl.options.definition import OptionGroup, Section, option
@@ -40,7 +38,6 @@ class CompareOptions(OptionGroup):
         "What one sample is: a round, or the median of a launch; auto: launches where those of a "
         "side differ more than their rounds do, and else rounds.",
         choices=("auto", "rounds", "launches"),
-        section=Section.ADVANCED,
     )
     significance: float = option(
         0.05,
@@ -48,5 +45,4 @@ class CompareOptions(OptionGroup):
         above=0,
         below=1,
         unit="probability",
-        section=Section.ADVANCED,
     )

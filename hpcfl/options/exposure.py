@@ -51,7 +51,6 @@ class ExposureOptions(OptionGroup):
         at_most=1,
         default_text="1/3",
         below=None,
-        why="",
     )
     colluding: int | None = option(
         None,
@@ -97,7 +96,7 @@ class ExposureOptions(OptionGroup):
         help="Also draw contributors and exposure over alpha, for several dropout rates: .png, "
         ".svg or .pdf; for protocols that do not send all coordinates.",
     )
-    size: str = again(CommonOptions, "size", "page", needs="plot")
+    size: str = again(CommonOptions, "size", "page")
 
     def __post_init__(self) -> None:
         super().__post_init__()

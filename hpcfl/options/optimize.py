@@ -12,7 +12,6 @@ from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import CommonOptions, SeedOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
-from hpcfl.system import outputs
 
 # Options that are constants of the bound, and its names for them.
 CONSTANTS = {"total_samples": "samples"} | {
@@ -135,20 +134,18 @@ class OptimizeOptions(OptionGroup):
         help="xi: norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). "
         "With --dataset it is the largest gradient norm found, if that is less.",
     )
-    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta (gaussian).", needs=_GAUSSIAN)
+    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta (gaussian).")
     fraction: float = option(
         1.0,
         "Part q of its samples that a reply uses (gaussian).",
         unit="fraction",
         section=Section.PRIVACY,
-        needs=_GAUSSIAN,
     )
     c2: float = option(
         1.0,
         "Constant c2 of Theorem 2 (gaussian).",
         unit="factor",
         section=Section.PRIVACY,
-        needs=_GAUSSIAN,
     )
     record_sampling: str = option(
         "poisson",
@@ -156,7 +153,6 @@ class OptimizeOptions(OptionGroup):
         "more (poisson), or with one record replaced (fixed) (gaussian).",
         choices=("poisson", "fixed"),
         section=Section.PRIVACY,
-        needs=_GAUSSIAN,
     )
     dataset: str | None = again(
         TrainOptions,
@@ -164,37 +160,34 @@ class OptimizeOptions(OptionGroup):
         None,
         help="Estimate the constants from these data; not differentially private.",
     )
-    data_dir: Path | None = again(TrainOptions, "data_dir", None, needs="dataset")
-    model: str | None = again(TrainOptions, "model", None, needs="dataset")
-    partition: str = again(TrainOptions, "partition", "iid", needs="dataset")
+    data_dir: Path | None = again(TrainOptions, "data_dir", None)
+    model: str | None = again(TrainOptions, "model", None)
+    partition: str = again(TrainOptions, "partition", "iid")
     estimate_steps: int = option(
         200,
         "Full-batch steps of every device for the estimate.",
         at_least=2,
         unit="steps",
         section=Section.ADVANCED,
-        needs="dataset",
     )
     learning_rate: float = again(
         LocalOptions,
         "learning_rate",
         0.05,
         help="Initial learning rate of the estimate; it decays with the square root of the step.",
-        needs="dataset",
     )
     torch_device: str = again(
         TrainOptions,
         "torch_device",
         "auto",
         help="Where devices train for the estimate.",
-        needs="dataset",
     )
-    seed: int = again(SeedOptions, "seed", 0, needs="dataset")
+    seed: int = again(SeedOptions, "seed", 0)
     save_constants: Path | None = option(
         None,
         "Also write the constants to a file.",
         unit="FILE.json",
-        writes=outputs.CONSTANTS,
+        marks=("output",),
         section=Section.OUTPUT,
     )
     plot: Path | None = again(
@@ -203,7 +196,7 @@ class OptimizeOptions(OptionGroup):
         None,
         help="Also draw U against T for several b: .png, .svg or .pdf.",
     )
-    size: str = again(CommonOptions, "size", "page", needs="plot")
+    size: str = again(CommonOptions, "size", "page")
 
     def __post_init__(self) -> None:
         super().__post_init__()

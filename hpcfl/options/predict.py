@@ -1,13 +1,11 @@
 """Options of `hpcfl predict`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
 from hpcfl.options.definition import Section, again, option
-from hpcfl.options.shared import CommonOptions, LengthOptions, LinkOptions, RoundOptions
+from hpcfl.options.shared import DEVICES, DIM, LengthOptions, LinkOptions, RoundOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,32 +13,21 @@ class PredictOptions(RoundOptions, LinkOptions):
     """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: tuple[int, ...] = again(
-        CommonOptions,
-        "devices",
-        (100,),
-        help="Numbers N of devices.",
-    )
-    dim: tuple[int, ...] = again(
-        CommonOptions,
-        "dim",
-        (DEFAULT_DIM,),
-        help="Lengths d of the vectors.",
-    )
+    devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
+    dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
     model: str | None = again(LengthOptions, "model", None)
-    ranks: int = again(
-        CommonOptions,
-        "ranks",
+    ranks: int = option(
         1,
-        help="Ranks of a run on this machine; 1: one process.",
+        "Ranks of a run on this machine; 1: one process.",
         at_least=1,
+        unit="ranks",
+        section=Section.SIZE,
     )
     server_ranks: int = again(
         BenchOptions,
         "server_ranks",
         1,
         help="Ranks of the server among them (secagg, secagg-graph, common).",
-        at_least=1,
     )
     network_gbps: float | None = option(
         None,
@@ -49,15 +36,18 @@ class PredictOptions(RoundOptions, LinkOptions):
         above=0,
         unit="Gbit/s",
         default_text="no cluster: ranks of this machine",
-        section=Section.ADVANCED,
     )
-    network_us: float = option(
-        2.0,
-        "Latency of a message in the modelled cluster's network.",
-        at_least=0,
-        unit="us",
-        section=Section.ADVANCED,
-    )
+    network_us: float = 2.0  # latency of a message in that network
     calibration: Path | None = option(
-        None, "File of 'hpcfl calibrate'.", default_text="this host's", section=Section.ADVANCED
+        None, "File of 'hpcfl calibrate'.", default_text="this host's"
     )
+    # What is predicted are rounds of one kind: devices drop out before their upload, exactly as
+    # many as --dropout says, and vectors are gathered. What does not change its cost is no option.
+    dropout_model: str = "exact"
+    dropout_phase: str | None = None
+    upload: str = "gather"
+    scaling: str = "survivors"
+    clip: float = 1.0
+    min_cohort: int = 1
+    model_update: str = "whole"
+    helper_dropout: int = 0

@@ -1,7 +1,5 @@
 """Options of what is differentially private."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
@@ -24,7 +22,7 @@ class PrivacyOptions(OptionGroup):
         None,
         "Noise on a coordinate in units of --clip-norm.",
         above=0,
-        label=True,
+        marks=("label",),
         unit="factor",
         section=Section.PRIVACY,
     )
@@ -40,7 +38,7 @@ class PrivacyOptions(OptionGroup):
         "Privacy budget: no round begins that would exceed it. Unless the noise is given, it is "
         "chosen so that all rounds cost this.",
         above=0,
-        label=True,
+        marks=("label",),
         unit="epsilon",
         section=Section.PRIVACY,
     )
@@ -64,7 +62,7 @@ class PrivacyOptions(OptionGroup):
         "central",
         "Who adds the noise: a trusted server, or all devices, to their integers (dp-fedavg).",
         choices=("central", "distributed"),
-        label=True,
+        marks=("label",),
         section=Section.PRIVACY,
     )
     shuffle: str = option(
@@ -110,19 +108,13 @@ class PrivacyOptions(OptionGroup):
         unit="sigma",
         section=Section.PRIVACY,
     )
-    fast_noise: bool = option(
-        False,
-        "Draw the noise from a generator that is fast but not cryptographic, and repeats itself "
-        "for the recorded seed: epsilon is infinite.",
-        section=Section.ADVANCED,
-    )
+    # Draw the noise from a generator that is fast but not cryptographic, and repeats itself for the
+    # recorded seed: epsilon is infinite.
+    fast_noise: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sigma is not None and self.noise_multiplier is not None:
             raise UsageError("give either --sigma or --noise-multiplier, and not both")
         if self.fast_noise and self.epsilon is not None:
-            raise UsageError(
-                "--epsilon cannot be kept with --fast-noise, whose noise anybody can draw again: "
-                "leave one of them out"
-            )
+            raise UsageError("no epsilon can be kept with fast_noise: its noise can be drawn again")

@@ -158,7 +158,6 @@ class Job(OptionGroup):
         120,
         "train: seconds before the time limit at which to leave.",
         unit="seconds",
-        needs="kind=train",
         section=Section.ADVANCED,
     )
     requeue: bool = option(

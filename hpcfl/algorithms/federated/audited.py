@@ -24,9 +24,9 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 
 # An instance is played thousands of times, one device after the other.
-_SMALL = {"at_most": 10_000, "why": "as an audit plays it on each of two datasets, --runs times"}
+_SMALL = {"at_most": 10_000}
 # Multiples of the clipping norm that noise can be: beyond, accounts overflow.
-_NOISE = {"at_least": 1e-9, "at_most": 1e9, "why": "in clipping norms"}
+_NOISE = {"at_least": 1e-9, "at_most": 1e9}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,6 @@ class Instance(OptionGroup):
             "Standard deviation (or Laplace scale) of the noise, as in hpcfl train; the clipping "
             "norm is 1.",
             **_NOISE,
-            origin=options_of(PrivacyOptions)["sigma"].origin,
             unit="sigma",
             section=Section.PRIVACY,
         ),
@@ -148,7 +147,6 @@ class Instance(OptionGroup):
         at_least=1,
         unit="launches",
         section=Section.ADVANCED,
-        needs="replayed",
     )
     # Where their number is exact, all others' updates are the opposite of the canary's, so that it
     # shows who leaves.
@@ -157,9 +155,8 @@ class Instance(OptionGroup):
         "dropout",
         0.0,
         help="Fraction of all devices that drops out of every round.",
-        why="",
     )
-    dropout_model: str = again(ProtocolOptions, "dropout_model", "exact", needs="dropout")
+    dropout_model: str = again(ProtocolOptions, "dropout_model", "exact")
     noise: str = again(PrivacyOptions, "noise", "central")
     absent: int = option(
         0,
