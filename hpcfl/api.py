@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcfl.comm.world import connect
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import OptionGroup, make, options_of
-from hpcfl.options.shared import SeedOptions
+from hpcfl.options.advise import AdviseOptions
+from hpcfl.options.bench import DP_FEDAVG, BenchOptions
+from hpcfl.options.definition import Group, OptionGroup, make, options_of, part
+from hpcfl.options.exposure import ExposureOptions
+from hpcfl.options.predict import PredictOptions
+from hpcfl.options.shared import RoundOptions, SeedOptions, check_length
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief
 from hpcfl.results import comparison, frames, pooling, ranktimes, reader, tables
@@ -37,8 +40,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from hpcfl.advice.advisor import Advice
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
+    from hpcfl.costmodel.calibration import Calibration
+    from hpcfl.costmodel.model import Prediction
+    from hpcfl.privacy.exposure import Exposure
     from hpcfl.report.table import Table
 
 Progress = Callable[[int, Any], object]
@@ -54,9 +61,8 @@ def _shown(group: type[OptionGroup]) -> Callable[[F], F]:
         lines = [inspect.cleandoc(function.__doc__ or ""), "", "Other Parameters", "-" * 16]
         for name, about in options_of(group).items():
             if name not in signature.parameters:
-                kind = getattr(about.type, "__name__", str(about.type))
-                default = about.default_text or repr(about.default)
-                lines += [f"{name} : {kind}, default {default}", f"    {about.help}"]
+                lines += [f"{name} : default {about.default_text or repr(about.default)}"]
+                lines += [f"    {about.help}"]
                 keyword = inspect.Parameter.KEYWORD_ONLY
                 own.append(inspect.Parameter(name, keyword, default=about.default))
         function.__doc__ = "\n".join(lines)
@@ -373,6 +379,103 @@ def sweep(
     return Runs(_extended(run) for run in found if run is not None)
 
 
+class Predictions(tuple["Prediction", ...]):
+    """What rounds are predicted to cost, one for each number of devices and coordinates."""
+
+    asked: PredictOptions
+    calibration: Calibration
+
+    def table(self) -> Table:
+        """Return one prediction phase by phase, or several side by side."""
+        from hpcfl.costmodel import tables as of_predictions
+        from hpcfl.results.linkmodel import LinkModel
+
+        link = part(self.asked, LinkModel)
+        if len(self) == 1:
+            return of_predictions.one(self[0], link, self.calibration, self.asked.model)
+        return of_predictions.side_by_side(self, link, self.calibration)
+
+    def _repr_html_(self) -> str:
+        return str(self.table().html())
+
+
+@_shown(PredictOptions)
+def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predictions:
+    """Predict what rounds cost, as `hpcfl predict` does, by what `hpcfl calibrate` measured."""
+    from hpcfl.algorithms.aggregation import find
+    from hpcfl.costmodel import model
+    from hpcfl.costmodel.calibration import default_path
+    from hpcfl.costmodel.calibration import load as load_calibration
+    from hpcfl.costmodel.network import network_of
+    from hpcfl.learning.sizes import parameters
+    from hpcfl.results.linkmodel import LinkModel
+    from hpcfl.rounds.build import build, check_degree
+
+    name, given = _name(protocol), _named(options)
+    if name == DP_FEDAVG:
+        raise UsageError(
+            f"{DP_FEDAVG} adds its noise within a protocol: predict that one, such as secagg"
+        )
+    asked = _resolved(PredictOptions, name, given)
+    find(name)  # refuses a wrong name before a calibration is asked for
+    lengths = asked.dim if asked.model is None else (parameters(asked.model),)
+    known = load_calibration(asked.calibration or default_path())
+    link, network = part(asked, LinkModel), network_of(asked)
+    found = []
+    for count in asked.devices:
+        check_degree(asked, count)
+        for length in lengths:
+            built, _ = build(name, asked, count, length)
+            one = model.predict(built, known, link, asked.ranks, network, asked.server_ranks)
+            found.append(one)
+    predictions = Predictions(found)
+    predictions.asked, predictions.calibration = asked, known
+    return predictions
+
+
+@_shown(AdviseOptions)
+def advise(**options: Any) -> Advice:
+    """Return which protocols do what is asked for and what they cost, as `hpcfl advise` does."""
+    from hpcfl.advice import advisor
+    from hpcfl.costmodel.calibration import default_path
+    from hpcfl.costmodel.calibration import load as load_calibration
+
+    asked = make(AdviseOptions, options)
+    return advisor.advise(asked, load_calibration(asked.calibration or default_path()))
+
+
+@_shown(ExposureOptions)
+def exposure(
+    protocol: str | type[AggregationProtocol],
+    *,
+    progress: Callable[[int], object] = lambda done: None,
+    **options: Any,
+) -> Exposure:
+    """Return what a round exposes, as `hpcfl privacy exposure` does.
+
+    `progress` is called with the number of coordinates that have been simulated since.
+    """
+    from hpcfl.algorithms.aggregation import find
+    from hpcfl.privacy import exposure as exposures
+    from hpcfl.privacy.population import Population
+
+    name = _name(protocol)
+    asked = _resolved(ExposureOptions, name, _named(options))
+    kind = find(name)
+    if asked.dropout and not kind.tolerates_dropouts:
+        raise UsageError(f"{kind.name} refuses rounds with dropouts: give --dropout 0")
+    return exposures.exposure(
+        kind.name,
+        kind.masking(asked.devices, asked.alpha, asked.degree),
+        Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model),
+        dim=asked.dim,
+        floor=asked.floor,
+        samples=exposures.default_samples(asked.devices),
+        seed=asked.seed,
+        progress=progress,
+    )
+
+
 def load(path: str | os.PathLike[str]) -> Run:
     """Return the run of a results file; one that cannot be read is an HpcflError."""
     return _extended(reader.load(Path(path)))
@@ -461,6 +564,21 @@ def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options:
         if reason is not None:
             raise UsageError(f"{run.path} {reason}")
     return drawing.draw(runs, pool)
+
+
+def _resolved(group: type[Group], protocol: str, given: Mapping[str, Any]) -> Group:
+    """Return the options of a question about a protocol; refuse those that it has no use for."""
+    from hpcfl.rounds import usage
+    from hpcfl.rounds.build import without_dropouts
+
+    check_length(given)
+    asked = make(group, without_dropouts(protocol, {"protocol": protocol, **given}))
+    # Who drops out and who colludes is asked of every protocol.
+    of_masks = {name: value for name, value in given.items() if name not in ("dropout", "gamma")}
+    rounds = asked if isinstance(asked, RoundOptions) else RoundOptions()
+    checked = given if rounds is asked else of_masks
+    usage.check(checked, protocol, rounds, usage.of_protocol(protocol, rounds))
+    return asked
 
 
 class _Reporting(RoundObserver):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,6 +63,30 @@ class Group(click.Group):
     """A group of such commands."""
 
     command_class = Command
+
+
+class Subjects(Group):
+    """A group with a command for each subject, such as an algorithm, that has its own options.
+
+    `make` returns the command of a subject by its name, or of ``MODULE:CLASS``: only what is asked
+    about is imported.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        names: Iterable[str],
+        make: Callable[[str], click.Command],
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self._names, self._make = [*names], make
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return self._names
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return self._make(name)
 
 
 def options(group: type, *, defaults: bool = True) -> Callable[[Function], Function]:

@@ -1,7 +1,5 @@
 """Options of `hpcfl advise`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +7,7 @@ from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import Section, again, option
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import CommonOptions, LinkOptions, ProtocolOptions
+from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LinkOptions, ProtocolOptions
 
 # What can be least, and the figure of a prediction that it is.
 CRITERIA = {
@@ -17,8 +15,6 @@ CRITERIA = {
     "upload": "bytes_up",
     "device-cpu": "mean_cpu_seconds",
 }
-# What a map can have on its upright axis; the other one is d.
-AXES = ("devices", "uplink-mbps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +47,8 @@ class AdviseOptions(LinkOptions):
         unit="error",
         section=Section.WHAT,
     )
-    devices: int = again(CommonOptions, "devices", 100, help="Number N of devices.")
-    dim: int = again(CommonOptions, "dim", DEFAULT_DIM, help="Length d of the vectors.")
+    devices: int = option(100, "Number N of devices.", **DEVICES)
+    dim: int = option(DEFAULT_DIM, "Length d of the vectors.", **DIM)
     dropout: float = again(ProtocolOptions, "dropout", 0.1, default_text="0.1")
     helpers: int = again(
         ProtocolOptions,
@@ -92,19 +88,6 @@ class AdviseOptions(LinkOptions):
         default_text="no noise",
     )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta beside --epsilon.")
-    rounds: int = again(CommonOptions, "rounds", 100, help="Rounds that --epsilon is for.")
+    rounds: int = option(100, "Rounds that --epsilon is for.", **ROUNDS)
     helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0)
-    plot: Path | None = again(
-        CommonOptions,
-        "plot",
-        None,
-        help="Also draw who is first, as a map over d and --over: .png, .svg or .pdf.",
-    )
-    size: str = again(CommonOptions, "size", "page")
-    over: str = option(
-        "devices",
-        "The upright axis of the map.",
-        choices=AXES,
-        section=Section.OUTPUT,
-    )
     calibration: Path | None = again(PredictOptions, "calibration", None)

@@ -588,10 +588,10 @@ def test_with_the_noise_that_is_named_the_epsilon_holds(epsilon):
     assert {"secagg", "secagg-graph"} <= {choice.protocol for choice in choices}
     for choice in choices:
         schedule = {"rounds": 7, "devices": 50, "per_round": 50, "sampling": "poisson"}
-        found = DPFedAvg.accountant.account(**schedule, sigma=choice.noise_multiplier, delta=1e-5)
+        found = DPFedAvg.account.of(**schedule, sigma=choice.noise_multiplier, delta=1e-5)
         # The parameter of the integers' noise is rounded up, so that there is a little more of it.
-        assert found.proven.epsilon <= 1.01 * epsilon
-        assert found.proven.epsilon >= 0.8 * epsilon
+        assert found.proven().epsilon <= 1.01 * epsilon
+        assert found.proven().epsilon >= 0.8 * epsilon
 
 
 def test_a_map_has_the_first_one_of_every_setting(monkeypatch):

@@ -40,8 +40,7 @@ from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.privacy.accounting import zcdp
-from hpcfl.privacy.accounting.accountant import Accountant
-from hpcfl.privacy.accounting.guarantee import ADD_USER, Guarantee
+from hpcfl.privacy.accounting.account import ADD_USER, Account, Guarantee
 from hpcfl.privacy.masking import InTheClear
 
 
@@ -137,28 +136,27 @@ class Signs(FederatedAlgorithm):
 
 
 @dataclass(frozen=True)
-class Settings:
-    sigma: float
-    rounds: int
+class LoudAccount(Account):
+    algorithm = "loud"
     zeta: float = 1.0
+    clip_norm: float = 1.0
     delta: float = 1e-5
 
+    def paper(self):
+        rho = self.rounds * zcdp.gaussian_rho(self.sigma / self.zeta)
+        epsilon = zcdp.exact_epsilon(rho, self.delta)
+        return Guarantee(epsilon, self.delta, ADD_USER, ("all updates are short",), "exact")
 
-def exact(settings):
-    rho = settings.rounds * zcdp.gaussian_rho(settings.sigma / settings.zeta)
-    epsilon = zcdp.exact_epsilon(rho, settings.delta)
-    return Guarantee(epsilon, settings.delta, ADD_USER, ("all updates are short",), "exact")
+    def bounds(self):
+        return (self.paper(),)
 
 
 class Loud(PrivateAlgorithm):
     """Noise of a trusted server on the sum over all users."""
 
     name = "loud"
-    accountant = Accountant(name, Settings, exact, lambda settings: (exact(settings),))
+    account = LoudAccount
     audited = Audited({"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2}, lambda one: True)
-
-    def account_settings(self, rounds, sigma, survivors=()):
-        return {"sigma": sigma, "rounds": rounds, "delta": self.privacy.delta}
 
     def contribution(self, device, round_index, state, learn):
         return clip_l2(learn(), 1.0)
@@ -465,19 +463,21 @@ def test_it_is_attacked_or_says_why_not():
 
 def test_what_an_algorithm_costs_is_what_it_declares():
     given = ("own:Loud", "--rounds", 3, "--zeta", 2, "--json")
+    given += ("--devices", 4, "--per-round", 2)
     found = json.loads(told("privacy", "epsilon", *given, "--sigma", 1.5))
     noise = json.loads(told("privacy", "noise", *given, "--epsilon", found["paper"]["epsilon"]))
 
-    assert found["settings"] == {"sigma": 1.5, "rounds": 3, "zeta": 2.0, "delta": 1e-5}
+    assert found["settings"] | {"sigma": 1.5, "rounds": 3, "zeta": 2.0} == found["settings"]
     assert found["proven"]["epsilon"] == zcdp.exact_epsilon(3 * (2 / 1.5) ** 2 / 2, 1e-5)
-    assert [one["sigma"] for one in noise["noise"]] == pytest.approx([1.5, 1.5])
+    sigmas = [one["settings"]["sigma"] for one in noise["noise"].values()]
+    assert sigmas == pytest.approx([1.5, 1.5])
     for wrong, said in (
         (("--theta", 1), "--theta"),
         (("--zeta=wide",), "'wide' is not a number"),
         (("--zeta",), "'--zeta' requires an argument"),
-        (("--clip-norm", 1), "loud has no setting --clip-norm"),
+        (("--samples", 1), "loud has no setting samples"),
     ):
-        assert said in refusal("privacy", "epsilon", *given[:3], "--sigma", 1, *wrong)
+        assert said in refusal("privacy", "epsilon", *given, "--sigma", 1, *wrong)
 
 
 def test_the_noise_of_an_algorithm_is_audited_or_it_says_why_not():

@@ -31,8 +31,14 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServ
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload
 from hpcfl.errors import UsageError
-from hpcfl.privacy import simulate
-from hpcfl.privacy.masking import Closed, InCohorts, Masking, check_alpha, ring_degree
+from hpcfl.privacy.masking import (
+    Drawn,
+    Flags,
+    InCohorts,
+    Masking,
+    check_alpha,
+    ring_degree,
+)
 from hpcfl.privacy.population import Population
 
 
@@ -150,21 +156,16 @@ class AllOrNobody(Masking):
         """Where everybody sends."""
         return InCohorts(self.devices, self.degree)
 
+    def sent(self, population: Population) -> float:
+        return self.alpha
+
     def alone_of_sent(self, population: Population) -> float:
         return self.together.alone_of_sent(population)
 
-    def closed(self, population: Population) -> Closed:
-        found = self.together.closed(population)
-        return Closed(
-            contributors=self.alpha * found.contributors,
-            sent=self.alpha,
-            alone_of_dim=self.alpha * found.alone_of_dim,
-            sole=None if found.sole is None else self.alpha * found.sole,
-            split=None if found.split is None else self.alpha * found.split,
-            sizes=found.sizes,
-        )
+    def sole(self, population: Population) -> float:
+        return self.alpha * self.together.sole(population)
 
-    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
+    def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
         drawn = self.together.draw(honest, generator)
         drawn.sends[generator.random(len(honest)) >= self.alpha] = False
         return drawn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hpcfl.algorithms import federated
@@ -16,15 +16,14 @@ from hpcfl.options.definition import (
     described,
     make,
     option,
-    options_of,
 )
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import CommonOptions, ProtocolOptions, SeedOptions
+from hpcfl.options.shared import SeedOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 
 # An instance is played thousands of times, one device after the other.
-_SMALL = {"at_most": 10_000}
+_SMALL: dict[str, Any] = {"at_least": 1, "at_most": 10_000}
 # Multiples of the clipping norm that noise can be: beyond, accounts overflow.
 _NOISE = {"at_least": 1e-9, "at_most": 1e9}
 
@@ -37,14 +36,12 @@ class AuditOptions(OptionGroup):
         5000, "Runs on each dataset.", at_least=20, unit="runs", section=Section.SIZE
     )
     seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=LARGEST)
-    confidence: float = option(
-        0.99,
-        "Confidence of each lower bound.",
-        above=0,
-        below=1,
-        unit="probability",
-        section=Section.ADVANCED,
-    )
+    confidence: float = 0.99  # of each lower bound
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.confidence < 1:
+            raise UsageError(f"the confidence is {self.confidence}; it must be between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,44 +62,14 @@ class Instance(OptionGroup):
             section=Section.PRIVACY,
         ),
     )
-    rounds: int = again(
-        CommonOptions,
-        "rounds",
-        1,
-        help="Rounds of a run.",
-        at_least=1,
-        **_SMALL,
-    )
-    devices: int = again(
-        CommonOptions,
-        "devices",
-        1,
-        help="Number of devices.",
-        **_SMALL,
-    )
+    rounds: int = option(1, "Rounds of a run.", **_SMALL, unit="rounds")
+    devices: int = option(1, "Number of devices.", **_SMALL, unit="devices")
     per_round: int = again(
-        TrainOptions,
-        "per_round",
-        1,
-        help="Devices in a round (locks: those kept).",
-        at_least=1,
+        TrainOptions, "per_round", 1, help="Devices in a round (locks: those kept)."
     )
-    samples: int = again(CommonOptions, "samples", 1, **_SMALL)
-    batch_size: int = again(
-        TrainOptions,
-        "batch_size",
-        1,
-        help="Samples in a batch.",
-        at_least=1,
-    )
-    steps: int = again(
-        TrainOptions,
-        "steps",
-        1,
-        help="Local steps in a round.",
-        at_least=1,
-        **_SMALL,
-    )
+    samples: int = option(1, "Samples of a device.", **_SMALL, unit="samples")
+    batch_size: int = again(TrainOptions, "batch_size", 1, help="Samples in a batch.", at_least=1)
+    steps: int = again(TrainOptions, "steps", 1, help="Local steps in a round.", **_SMALL)
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all epsilons.")
     aggregate: str = again(
         TrainOptions,
@@ -112,68 +79,26 @@ class Instance(OptionGroup):
         choices=("fedavg", "secagg"),
     )
     shuffle: str = again(PrivacyOptions, "shuffle", "fresh")
-    # Else the observer knows the order, and one is taken that uses some record often, which is the
-    # canary.
-    secret_order: bool = again(
-        CommonOptions,
-        "secret_order",
-        False,
-        help="The observer does not know the order of a device's samples (cdp, dp-dsgd).",
-    )
     mechanism: str = again(
         PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
     )
-    sampling: str = again(
-        TrainOptions, "sampling", "balanced", help="How the devices of a round are drawn."
-    )
-    first_stage: int = again(
-        PrivacyOptions, "first_stage", 1, help="Users invited in a round (locks)."
-    )
-    sigma_norms: float | None = again(
-        PrivacyOptions, "sigma_norms", None, help="Noise on norms (locks).", **_NOISE, above=None
-    )
     variant: str = again(PrivacyOptions, "variant", "local")
-    # The observer sees what both launches play.
-    replayed: int = option(
-        0,
-        "Number of last rounds that later launches play again.",
-        at_least=0,
-        unit="rounds",
-        section=Section.ADVANCED,
-    )
-    resumes: int = option(
-        1,
-        "Number of launches that play them again; one by default.",
-        at_least=1,
-        unit="launches",
-        section=Section.ADVANCED,
-    )
-    # Where their number is exact, all others' updates are the opposite of the canary's, so that it
-    # shows who leaves.
-    dropout: float = again(
-        ProtocolOptions,
-        "dropout",
-        0.0,
-        help="Fraction of all devices that drops out of every round.",
-    )
-    dropout_model: str = again(ProtocolOptions, "dropout_model", "exact")
     noise: str = again(PrivacyOptions, "noise", "central")
-    absent: int = option(
-        0,
-        "Devices missing from every sum that were not planned to drop out.",
-        at_least=0,
-        unit="devices",
-        section=Section.ADVANCED,
-    )
-    # The observer takes an upload from another rank off the victim's, which shows nothing if their
-    # noise is apart.
-    ranks: int = again(
-        CommonOptions,
-        "ranks",
-        1,
-        help="MPI ranks that play the devices; their noise must be independent.",
-        at_least=1,
-    )
+    sampling: str = "balanced"  # how the devices of a round are drawn, as in training
+    first_stage: int = 1  # users invited in a round (locks)
+    sigma_norms: float | None = None  # noise on norms (locks)
+    # The last rounds that later launches play again, and the number of these launches. The observer
+    # sees what all launches play.
+    replayed: int = 0
+    resumes: int = 1
+    # Fraction of all devices that drops out of every round. Where their number is exact, all
+    # others' updates are the opposite of the canary's, so that it shows who leaves.
+    dropout: float = 0.0
+    dropout_model: str = "exact"
+    absent: int = 0  # devices missing from every sum that were not planned to drop out
+    # MPI ranks that play the devices. The observer takes an upload from another rank off the
+    # victim's, which shows nothing if their noise is apart.
+    ranks: int = 1
 
     def __post_init__(self) -> None:
         _ = self.audited  # refuses what promises no privacy
@@ -183,9 +108,7 @@ class Instance(OptionGroup):
                 f"--batch-size is {self.batch_size}; --samples are only {self.samples}"
             )
         self.refuse_unused(
-            name
-            for name, about in options_of(Instance).items()
-            if getattr(self, name) != about.default
+            one.name for one in fields(Instance) if getattr(self, one.name) != one.default
         )
         if self.mechanism == "laplace" and self.batch_size != self.samples:
             raise UsageError(
@@ -196,14 +119,6 @@ class Instance(OptionGroup):
             raise UsageError(
                 f"{self.algorithm} is audited with public participants: give --sampling balanced"
             )
-        if self.secret_order:
-            from hpcfl.learning.private import epoch_steps
-
-            if self.shuffle != "fresh" or self.steps > epoch_steps(self.samples, self.batch_size):
-                raise UsageError(
-                    "--secret-order is for cdp and dp-dsgd with --shuffle fresh and at most an "
-                    "epoch of --steps: only there a round tells nothing of the next one's order"
-                )
         self._check_rounds()
 
     def refuse_unused(self, given: Iterable[str]) -> None:
@@ -218,10 +133,10 @@ class Instance(OptionGroup):
 
     def _check_rounds(self) -> None:
         """Refuse rounds that do not go as planned in ways that are not played."""
-        if self.replayed > self.rounds:
+        if not 0 <= self.replayed <= self.rounds or self.resumes < 1:
             raise UsageError(
-                f"--replayed is {self.replayed}; it must be from 0 to the "
-                f"{counted(self.rounds, 'round')}"
+                f"{self.replayed} rounds are replayed by {self.resumes} launches: it must be from "
+                f"0 to the {counted(self.rounds, 'round')}, by 1 at least"
             )
         by_number = self.sampling == "poisson" and not self.distributed
         if self.dropout and not (
@@ -233,7 +148,7 @@ class Instance(OptionGroup):
                 "--dropout is for a trusted server and rounds of all devices: give --sampling "
                 f"poisson, and --per-round (and --first-stage) {self.devices}"
             )
-        if self.absent >= self.per_round or (self.absent and not self.summed):
+        if not 0 <= self.absent < self.per_round or (self.absent and not self.summed):
             raise UsageError(
                 f"--absent is {self.absent}; of sums (--aggregate secagg, --noise distributed) it "
                 f"can be 0 to {self.per_round - 1}"
@@ -242,8 +157,8 @@ class Instance(OptionGroup):
             raise UsageError(
                 f"distributed noise is audited with all devices: give --per-round {self.devices}"
             )
-        if self.ranks > self.devices:
-            raise UsageError(f"--ranks is {self.ranks}; it must be from 1 to {self.devices}")
+        if not 1 <= self.ranks <= self.devices:
+            raise UsageError(f"there are {self.ranks} ranks; it must be from 1 to {self.devices}")
         if self.ranks > 1 and (self.aggregate == "secagg" or self.per_round != self.devices):
             raise UsageError(
                 "--ranks is for uploads of all devices, which the observer compares: give "
@@ -329,8 +244,6 @@ class Audited:
         Whether neighbours differ in a record, not in a user.
     trusted : callable
         Whether an instance has a trusted server, so that the model is all that is seen.
-    secret : mapping
-        Settings of the account that hold if nobody knows the order of a device's samples.
     """
 
     default: Mapping[str, Any]
@@ -338,7 +251,6 @@ class Audited:
     settings: tuple[str, ...] = ()
     by_record: bool = False
     trusted: Callable[[Instance], bool] = lambda instance: False
-    secret: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _having(setting: str) -> list[str]:
