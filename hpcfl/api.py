@@ -531,7 +531,7 @@ def compare(
     return comparison.compare(side(a, "A"), side(b, "B"), metric, significance=significance, by=by)
 
 
-def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options: Any) -> Figure:
+def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
     """Draw a figure of runs.
 
     Parameters
@@ -540,9 +540,6 @@ def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options:
         What is drawn.
     kind : str
         One of :data:`hpcfl.plots.KINDS`.
-    pool : bool
-        Whether launches of one configuration on equal machines are drawn as one, and trainings that
-        differ in their seeds alone.
     **options
         What `hpcfl plot` takes for this kind.
 
@@ -557,13 +554,13 @@ def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options:
     runs = [*runs]
     if not runs:
         raise UsageError("there is nothing to draw: no run is given")
-    if drawing.common.where is not None:
-        runs = select(runs, drawing.common.where)
+    if drawing.asked.where is not None:
+        runs = select(runs, drawing.asked.where)
     for run in runs:
         reason = drawing.lacking(run)
         if reason is not None:
             raise UsageError(f"{run.path} {reason}")
-    return drawing.draw(runs, pool)
+    return drawing.draw(runs)
 
 
 def _resolved(group: type[Group], protocol: str, given: Mapping[str, Any]) -> Group:

@@ -13,7 +13,7 @@ from hpcfl.audit.bounds import EpsilonBound, bound_where_sent, lower_bound
 from hpcfl.audit.game import Game
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
-from hpcfl.system import room
+from hpcfl.system import machine
 
 # What is kept of a run on one of the two datasets: a pair in a list, and in an array.
 RUN_BYTES = 100
@@ -70,7 +70,7 @@ def audit(
     holds with the confidence. `progress` is called with 1 after each run.
     """
     AuditOptions(runs=runs, seed=seed, confidence=confidence)  # refuses what is out of range
-    room.check_memory(
+    machine.check_memory(
         f"the scores of {counted(runs, 'run')}", 2 * RUN_BYTES * runs, "give fewer --runs"
     )
     game = Game(instance, seed)

@@ -13,7 +13,7 @@ import click
 from hpcfl.cli.options import Group, option
 from hpcfl.errors import HpcflError, no_such
 from hpcfl.system import launch
-from hpcfl.system.blame import explained
+from hpcfl.system.plugins import explained
 
 COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",

@@ -13,6 +13,9 @@ from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
 from hpcfl.options.definition import make, options_of
 
+# Sums of at most so many values are looked for.
+LARGEST = 3
+
 
 @click.group("attack", cls=Group)
 def command() -> None:
@@ -22,20 +25,13 @@ def command() -> None:
 @command.command("components")
 @click.argument("transcript", type=click.Path(path_type=Path))
 @option(
-    "--largest",
-    type=click.IntRange(1, 6),
-    metavar="VALUES",
-    default=3,
-    help="Look for sums of at most this many values.",
-)
-@option(
     "--protocol",
     metavar="MODULE:CLASS",
     help="Class of the round's protocol, if it does not come with hpcfl.",
 )
 @json_option("Print the findings as JSON.")
 @alone
-def components(transcript: Path, largest: int, protocol: str | None, as_json: bool) -> None:
+def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
     """Recover single values, and sums of few, from the messages of a round in TRANSCRIPT.
 
     The server followed the protocol. It reconstructs the secrets that it needs to unmask the sum,
@@ -55,7 +51,7 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
 
     held = load(transcript, protocol)
     try:
-        found = attack(held, largest)
+        found = attack(held, LARGEST)
     except HpcflError as error:
         raise HpcflError(f"{transcript}: {error}") from None
     show(as_json, found.as_dict, lambda: render(found))

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcfl.comm.patient import Comm
-from hpcfl.system.kernel import read
+from hpcfl.system.machine import read
 
 EXCHANGES = 20
 _NAME_BYTES = 128

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.system import cores, launch
+from hpcfl.system import launch, machine
 
 if TYPE_CHECKING:
     from hpcfl.comm.placement import Placement
@@ -41,12 +41,12 @@ class Hosts:
     """
 
     def __init__(self, world: World) -> None:
-        told = np.zeros(2 + cores.MASK_BYTES, np.int64)
+        told = np.zeros(2 + machine.MASK_BYTES, np.int64)
         rows = world.exchange(_row(), _orders, told)
         self._places = [] if rows is None else [_place(row) for row in rows]
         # How many hosts there are, and which of them this rank looks at, if any.
         self._count, self._mine = int(told[0]), int(told[1])
-        self._threads = cores.from_mask(told[2:].astype(np.uint8))
+        self._threads = machine.from_mask(told[2:].astype(np.uint8))
         self._found: list[dict[str, Any] | None] = [None] * self._count
         if self._count > 1:
             looks = world.rank != 0 and self._mine != NONE
@@ -71,7 +71,7 @@ class Hosts:
         captured[schema.PLACEMENT] = [
             {
                 "host": host,
-                "cores": cores.listed(threads),
+                "cores": machine.listed(threads),
                 "devices": placement.local(rank) if rank < placement.ranks else [],
                 **_helpers_on(placement, rank),
             }
@@ -82,12 +82,10 @@ class Hosts:
 
     def memory(self, placement: Placement) -> list[HostMemory]:
         """Return every host's memory, at rank 0."""
-        from hpcfl.system import environment
-
         devices = dict.fromkeys((host for host, _ in self._places), 0)
         for rank, (host, _) in enumerate(self._places[: placement.ranks]):
             devices[host] += len(placement.local(rank))
-        free = environment.memory_available_bytes()
+        free = machine.memory_available()
         if len(self._found) < len(devices):  # a netlab: its hosts are this one
             return [HostMemory(next(iter(devices)), sum(devices.values()), free)]
         others = [
@@ -135,7 +133,7 @@ def _orders(rows: NDArray[np.uint8]) -> NDArray[np.int64]:
     homes: dict[bytes, list[int]] = {}
     for rank, row in enumerate(rows):
         homes.setdefault(b"" if one else row[:_NAME_BYTES].tobytes(), []).append(rank)
-    orders = np.zeros((len(rows), 2 + cores.MASK_BYTES), np.int64)
+    orders = np.zeros((len(rows), 2 + machine.MASK_BYTES), np.int64)
     orders[:, 0], orders[:, 1] = len(homes), NONE
     for number, ranks in enumerate(homes.values()):
         orders[ranks[0], 1] = number
@@ -161,14 +159,14 @@ def _row() -> NDArray[np.uint8]:
     return np.concatenate(
         [
             np.frombuffer(name.ljust(_NAME_BYTES, b"\0"), np.uint8),
-            cores.to_mask(cores.affinity() or ()),
+            machine.to_mask(machine.affinity()),
         ]
     )
 
 
 def _place(row: NDArray[np.uint8]) -> tuple[str, tuple[int, ...]]:
     name = row[:_NAME_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
-    return name, cores.from_mask(row[_NAME_BYTES:])
+    return name, machine.from_mask(row[_NAME_BYTES:])
 
 
 def _helpers_on(placement: Placement, rank: int) -> dict[str, list[int]]:

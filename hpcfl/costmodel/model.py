@@ -31,7 +31,6 @@ from hpcfl.options.shared import RoundOptions
 from hpcfl.report.formats import counted
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.memory import Memory, predict_memory
-from hpcfl.system.environment import memory_bytes
 
 # Figures of a phase that add up to those of a round.
 SUMMED = (
@@ -314,7 +313,9 @@ def _moved(phase: PhaseCosts, on_a_rank: float) -> list[tuple[str, float]]:
 
 def _beyond(memory: Memory) -> Iterator[str]:
     """Yield a warning if ranks take more memory than this machine has."""
-    there = memory_bytes()
+    import psutil
+
+    there = psutil.virtual_memory().total
     if there is not None and memory.together > there:
         yield (
             f"such a round takes about {memory.together / 1e9:.1f} GB of memory, and this machine "

@@ -38,7 +38,7 @@ def check_machine() -> None:
 
 def check_launcher() -> str:
     """Return the path of Open MPI's mpirun."""
-    from hpcfl.system.doctor.mpi import find_launcher
+    from hpcfl.system.doctor import find_launcher
 
     found = find_launcher()
     if found is None:
@@ -46,13 +46,11 @@ def check_launcher() -> str:
             "hpcfl netlab needs Open MPI's mpirun, and there is none on PATH: "
             "pip install 'hpcfl[mpi]'; under sudo, pass PATH on"
         )
-    version = re.match(r"\d+", found.implementation.version)
-    if found.implementation.family != "Open MPI" or (
-        version is not None and int(version[0]) < OLDEST_OPEN_MPI
-    ):
+    version = re.match(r"\d+", found.version)
+    if found.family != "Open MPI" or (version is not None and int(version[0]) < OLDEST_OPEN_MPI):
         raise UsageError(
             f"hpcfl netlab needs the mpirun of Open MPI {OLDEST_OPEN_MPI} or newer, and "
-            f"{found.path} is {found.implementation}: put another first on PATH, "
+            f"{found.path} is {found.name}: put another first on PATH, "
             "for example that of pip install 'hpcfl[mpi]'"
         )
     return found.path

@@ -87,7 +87,7 @@ class AdviseOptions(LinkOptions):
         "add themselves.",
         default_text="no noise",
     )
-    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta beside --epsilon.")
+    delta: float = 1e-5  # beside epsilon
     rounds: int = option(100, "Rounds that --epsilon is for.", **ROUNDS)
     helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0)
     calibration: Path | None = again(PredictOptions, "calibration", None)

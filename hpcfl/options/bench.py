@@ -13,7 +13,7 @@ DEFAULT_DIM = 165_000
 # How many rounds there may be, in terms of the least number, if nobody sets a limit.
 DEFAULT_FACTOR = 10
 DP_FEDAVG = "dp-fedavg"
-_NOISE = ("noise_multiplier", "clip_norm", "delta")
+_NOISE = ("noise_multiplier", "clip_norm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +115,6 @@ class BenchOptions(RunOptions):
         default_text="1",
         marks=("unrecorded",),
     )
-    delta: float | None = again(
-        PrivacyOptions,
-        "delta",
-        None,
-        help="Target delta of an update's privacy (dp-fedavg).",
-        default_text="1e-5",
-        marks=("unrecorded",),
-    )
     kill: tuple[str, ...] = option(
         (),
         "Let ranks die on purpose: rank=7,phase=masked_input,round=3, or rank=7+9; with "
@@ -136,7 +128,7 @@ class BenchOptions(RunOptions):
         noise = any(getattr(self, name) is not None for name in ("aggregate", *_NOISE))
         if noise and self.protocol != DP_FEDAVG:
             raise UsageError(
-                "--aggregate, --noise-multiplier, --clip-norm and --delta are for dp-fedavg: "
+                "--aggregate, --noise-multiplier and --clip-norm are for dp-fedavg: "
                 f"{self.protocol} adds no noise"
             )
         if self.max_rounds is not None and self.max_rounds < self.rounds:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, Section, option
 
 # What can be compared, each with its unit.
@@ -39,10 +40,9 @@ class CompareOptions(OptionGroup):
         "side differ more than their rounds do, and else rounds.",
         choices=("auto", "rounds", "launches"),
     )
-    significance: float = option(
-        0.05,
-        "Level of the rank test; intervals have the confidence 1 minus it.",
-        above=0,
-        below=1,
-        unit="probability",
-    )
+    significance: float = 0.05  # level of the rank test; intervals have the confidence 1 minus it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.significance < 1:
+            raise UsageError(f"the significance is {self.significance}; it must be from 0 to 1")

@@ -250,7 +250,7 @@ def asked_for(options: OptionGroup) -> dict[str, Any]:
 
     Options of one launch are not among it.
     """
-    from hpcfl.system.kernel import without_home
+    from hpcfl.system.outputs import without_home
 
     launch = {*names(type(options), "launch")}
     found = {}

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import OptionGroup, Section, again, option
-from hpcfl.options.shared import DEVICES, DIM, ProtocolOptions, SeedOptions
+from hpcfl.options.shared import DEVICES, ProtocolOptions
 
 # The papers' fraction of colluding devices.
 COLLUDING = Fraction(1, 3)
@@ -48,7 +48,7 @@ class ExposureOptions(OptionGroup):
         help="Neighbours of a device in the masking graph.",
         default_text="all; required by secagg-graph",
     )
-    dim: int = option(DEFAULT_DIM, "Number d of coordinates; only counts depend on it.", **DIM)
+    dim: int = DEFAULT_DIM  # number d of coordinates; only counts depend on it
     floor: int = option(
         1,
         "Report anonymity sets with fewer members than this.",
@@ -56,7 +56,7 @@ class ExposureOptions(OptionGroup):
         unit="members",
         section=Section.OUTPUT,
     )
-    seed: int = again(SeedOptions, "seed", 0, help="Seed of the simulation.")
+    seed: int = 0  # of the simulation
 
     @property
     def colluders(self) -> int:

@@ -42,7 +42,7 @@ class PredictOptions(RoundOptions, LinkOptions):
         None, "File of 'hpcfl calibrate'.", default_text="this host's"
     )
     # What is predicted are rounds of one kind: devices drop out before their upload, exactly as
-    # many as --dropout says, and vectors are gathered. What does not change its cost is no option.
+    # many as --dropout says, and vectors are gathered. What changes little is no option.
     dropout_model: str = "exact"
     dropout_phase: str | None = None
     upload: str = "gather"
@@ -51,3 +51,8 @@ class PredictOptions(RoundOptions, LinkOptions):
     min_cohort: int = 1
     model_update: str = "whole"
     helper_dropout: int = 0
+    bits: str | None = None
+    levels: int | None = None
+    sampler: str = "gaps"
+    security_bits: int = 40
+    rotate: bool = False

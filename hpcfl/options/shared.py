@@ -31,42 +31,6 @@ GROUP_NAMES = tuple(dict.fromkeys(_GROUPS))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommonOptions(OptionGroup):
-    """What several commands take over by `again`, with defaults and sentences of their own."""
-
-    devices: int | None = option(None, "Number of devices.", **DEVICES)
-    dim: int | None = option(None, "Length of the vectors.", **DIM)
-    rounds: int | None = option(None, "Number of rounds.", **ROUNDS)
-    max_rounds: int | None = option(None, "Largest number of rounds.", **ROUNDS)
-    max_seconds: float | None = option(
-        None, "Stop after so many seconds.", unit="seconds", section=Section.SIZE
-    )
-    ranks: int | None = option(None, "MPI ranks.", at_least=1, unit="ranks", section=Section.SIZE)
-    aggregate: str | None = option(
-        None,
-        "Protocol that sums.",
-        marks=("unrecorded",),
-        unit="protocol",
-        section=Section.WHAT,
-    )
-    model: str | None = option(None, "A model.", unit="name", section=Section.WHAT)
-    samples: int | None = option(
-        None, "Samples of a device.", at_least=1, unit="samples", section=Section.SIZE
-    )
-    resume: Path | None = option(None, "Continue a run.", section=Section.OUTPUT)
-    plot: Path | None = option(
-        None, "Also draw a figure.", marks=("output",), section=Section.OUTPUT
-    )
-    size: str = option(
-        "page",
-        "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
-        "needs; or width x height in inches, such as 6x4.",
-        unit="SIZE",
-        section=Section.OUTPUT,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProtocolOptions(OptionGroup):
     """What all devices and the server of an aggregation protocol agree on."""
 

@@ -207,6 +207,11 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         section=Section.TRAINING,
     )
     device_loss: bool = False  # whether the loss on every device's own data is recorded
+    # What a training has little reason to set, and a benchmark offers.
+    scaling: str = "survivors"
+    sampler: str = "gaps"
+    upload: str = "gather"
+    dropout_phase: str | None = None
     checkpoint_every: int | None = option(
         None,
         "Write a checkpoint beside the results file every so many rounds.",

@@ -19,7 +19,7 @@ from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping import states
 from hpcfl.sweeping.cells import Cell
 from hpcfl.system import hdf5, outputs
-from hpcfl.system.kernel import without_home
+from hpcfl.system.outputs import without_home
 
 INDEX = "index.json"
 SCHEMA = "hpcfl-index/1"

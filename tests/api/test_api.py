@@ -203,15 +203,7 @@ def test_runs_are_compared(secagg, tmp_path):
     ("kind", "options", "sentence"),
     [
         ("phase", {}, "there is no figure 'phase'; did you mean 'phases'?"),
-        ("phases", {"target_accuracy": 0.5}, "--target-accuracy has no meaning for --kind phases"),
-        (
-            "accuracy",
-            {"target_accuracy": 90},
-            "--target-accuracy is 90.0; it must be above 0 and at most 1",
-        ),
-        ("accuracy", {"target_accuracy": float("nan")}, "--target-accuracy is nan"),
         ("scaling", {"against": "bytes"}, "choose devices, dim"),
-        ("ranks", {"spread": "bars"}, "--spread is 'bars'; choose one of ecdf, box"),
         ("accuracy", {}, r"run\.h5 "),
     ],
 )

@@ -140,13 +140,3 @@ def test_an_aggregate_can_go_into_the_folder_of_the_results(folder):
     api.bench("fedavg", devices=3, dim=4, rounds=1, output="out", save_aggregate="out/sum.npy")
 
     assert len([*Path("out").iterdir()]) == 2
-
-
-@pytest.mark.parametrize(("size", "points"), [("column", "239.76pt"), ("page", "504pt")])
-def test_a_figure_has_the_size_that_is_asked_for(size, points, folder):
-    pytest.importorskip("matplotlib")
-    command = ("privacy", "exposure", "sparse", "--simulated", 10, "--plot", "x.svg", "--size")
-
-    assert hpcfl(*command, size).returncode == 0
-    assert f'width="{points}"' in Path("x.svg").read_text()
-    assert "give column or page" in refusal(*command, "0x3")

@@ -15,7 +15,7 @@ from hpcfl.cli import watching
 from hpcfl.costmodel.calibration import Calibration, default_path
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.results import load
-from hpcfl.system import environment, launch
+from hpcfl.system import launch, machine
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from hpcfl.system import environment, launch
 )
 def test_what_cannot_fit_is_refused_before_any_work(tmp_path, monkeypatch, arguments, sentence):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(environment, "memory_available_bytes", lambda: 40 * 10**9)
+    monkeypatch.setattr(machine, "memory_available", lambda: 40 * 10**9)
     found = hpcfl(*arguments.split())
 
     assert (found.returncode, found.stdout) == (2, "")

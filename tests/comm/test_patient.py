@@ -12,7 +12,7 @@ import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
 from hpcfl.comm import patient
-from hpcfl.system import cores
+from hpcfl.system import machine
 
 
 class Comm:
@@ -32,7 +32,7 @@ class Comm:
 
 
 patient.wait = lambda requests: None
-cores.usable = lambda: 4
+machine.usable = lambda: 4
 MPI.get_vendor = lambda: VENDOR
 print(patient.needed(Comm()))
 """

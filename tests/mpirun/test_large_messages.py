@@ -4,14 +4,12 @@ from pathlib import Path
 import pytest
 from launcher import mpirun, needs_mpirun
 
-from hpcfl.system.environment import memory_available_bytes
+from hpcfl.system.machine import memory_available
 
 pytestmark = [
     needs_mpirun,
     pytest.mark.full,
-    pytest.mark.skipif(
-        (memory_available_bytes() or 0) < 16 * 10**9, reason="needs 16 GB of free memory"
-    ),
+    pytest.mark.skipif(memory_available() < 16 * 10**9, reason="needs 16 GB of free memory"),
 ]
 
 

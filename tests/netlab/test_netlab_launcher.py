@@ -12,8 +12,8 @@ from hpcfl.cli import group
 from hpcfl.errors import UsageError
 from hpcfl.netlab import launcher, requirements, session
 from hpcfl.netlab.links import Link
-from hpcfl.system import cores, environment, launch
-from hpcfl.system.doctor.mpi import Implementation, Launcher
+from hpcfl.system import environment, launch, machine
+from hpcfl.system.doctor import Implementation
 from hpcfl.training import defaults as training
 from hpcfl.training.presets import PRESETS
 
@@ -76,7 +76,7 @@ def test_ranks_are_told_of_their_links(monkeypatch):
 
 
 def test_all_ranks_of_a_lab_share_this_machines_cores(monkeypatch):
-    monkeypatch.setattr(cores, "usable", lambda _: 2)
+    monkeypatch.setattr(machine, "usable", lambda _: 2)
     hosts = [(name, (0, 1)) for name in ("server", "device0", "device1", "device2")]
 
     lab = environment.capture({"transport": "netlab"}, hosts)
@@ -130,12 +130,12 @@ def test_a_machine_that_cannot_have_a_lab_is_refused(
     ("found", "words"),
     [
         (None, "there is none on PATH"),
-        (Launcher("/x/mpirun", Implementation("MPICH", "4.2")), "/x/mpirun is MPICH 4.2"),
-        (Launcher("/x/mpirun", Implementation("Open MPI", "4.1.6")), "is Open MPI 4.1.6"),
+        (Implementation("MPICH", "4.2", "/x/mpirun"), "/x/mpirun is MPICH 4.2"),
+        (Implementation("Open MPI", "4.1.6", "/x/mpirun"), "is Open MPI 4.1.6"),
     ],
 )
 def test_other_launchers_are_refused(monkeypatch, found, words):
-    monkeypatch.setattr("hpcfl.system.doctor.mpi.find_launcher", lambda: found)
+    monkeypatch.setattr("hpcfl.system.doctor.find_launcher", lambda: found)
 
     with pytest.raises(UsageError, match=re.escape(words)):
         requirements.check_launcher()

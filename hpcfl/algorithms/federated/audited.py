@@ -70,19 +70,14 @@ class Instance(OptionGroup):
     samples: int = option(1, "Samples of a device.", **_SMALL, unit="samples")
     batch_size: int = again(TrainOptions, "batch_size", 1, help="Samples in a batch.", at_least=1)
     steps: int = again(TrainOptions, "steps", 1, help="Local steps in a round.", **_SMALL)
-    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all epsilons.")
-    aggregate: str = again(
-        TrainOptions,
-        "aggregate",
-        "fedavg",
-        help="Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
-        choices=("fedavg", "secagg"),
-    )
+    delta: float = 1e-5  # of all epsilons
+    # Whether the server sees every upload ("fedavg"), or only sums ("secagg").
+    aggregate: str = "fedavg"
     shuffle: str = again(PrivacyOptions, "shuffle", "fresh")
     mechanism: str = again(
         PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
     )
-    variant: str = again(PrivacyOptions, "variant", "local")
+    variant: str = "local"  # of locks
     noise: str = again(PrivacyOptions, "noise", "central")
     sampling: str = "balanced"  # how the devices of a round are drawn, as in training
     first_stage: int = 1  # users invited in a round (locks)

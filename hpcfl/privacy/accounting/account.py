@@ -51,8 +51,8 @@ class Account(ABC):
     sigma: float = field(
         metadata=described(
             "Noise on a coordinate, in the units of --clip-norm: its standard deviation (or "
-            "Laplace scale) on a mini-batch's mean gradient (cdp, dp-dsgd, fedsgd-dpc), on the sum of "
-            "updates (dp-fedavg), on an update (locks).",
+            "Laplace scale) on a mini-batch's mean gradient (cdp, dp-dsgd, fedsgd-dpc), on the "
+            "sum of updates (dp-fedavg), on an update (locks).",
             section=Section.PRIVACY,
         )
     )

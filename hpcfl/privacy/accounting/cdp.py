@@ -102,20 +102,11 @@ class CDPAccount(Account):
         section=Section.PRIVACY,
     )
     colluding: int = option(0, "Devices that tell the server their noise.", section=Section.PRIVACY)
-    discrete: bool = option(
-        False,
-        "Whether the last step's noise is discrete Gaussian, added to integers.",
-        section=Section.PRIVACY,
-    )
+    discrete: bool = False  # whether the last step\'s noise is discrete Gaussian, on integers
     # A device's parameter of discrete noise, in integers, at the least. The exact conversion takes
     # 4 off its square.
     integer_sigma: float = 8.0
-    participations: int | None = option(
-        None,
-        "Rounds C of the device that takes part most often.",
-        default_text="those of a balanced schedule",
-        section=Section.SIZE,
-    )
+    participations: int | None = None  # rounds C of the device that takes part most; else by turns
     failure: float = 0.0  # probability, in a round, that what is assumed of its sum does not hold
 
     def __post_init__(self) -> None:

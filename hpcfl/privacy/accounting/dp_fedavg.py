@@ -102,12 +102,7 @@ class DPFedAvgAccount(Account):
         section=Section.PRIVACY,
     )
     dim: int | None = option(None, "Coordinates of an update (distributed).", section=Section.SIZE)
-    participations: int | None = option(
-        None,
-        "Rounds of a user at most, of a public schedule (distributed).",
-        default_text="all",
-        section=Section.SIZE,
-    )
+    participations: int | None = None  # rounds of a user at the most, of a public schedule; or all
     # What `honest` was in each of the rounds, where they have taken place: devices add the noise
     # that `honest` asks for, and a round is charged by the noise that it has.
     honest_by_round: tuple[int, ...] | None = None

@@ -73,13 +73,7 @@ class LocksAccount(Account):
         choices=VARIANTS,
         section=Section.PRIVACY,
     )
-    # Of a public schedule, and a cap.
-    first_stages: int | None = option(
-        None,
-        "Rounds A in which a user is in stage 1 at most (local).",
-        default_text="every round",
-        section=Section.SIZE,
-    )
+    first_stages: int | None = None  # rounds A of a user in stage 1 at the most; else all
     replies: int | None = option(
         None,
         "Rounds B in which a user is in stage 2 at most (local).",

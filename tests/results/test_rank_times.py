@@ -1,4 +1,4 @@
-"""What ranks did with their time: the figure, the trace and the table."""
+"""What ranks did with their time: the trace and the table."""
 
 import json
 
@@ -8,7 +8,6 @@ from run_files import new_writer, simple_record
 
 import hpcfl
 from hpcfl.errors import UsageError
-from hpcfl.plots import timeline
 from hpcfl.results import load, trace
 from hpcfl.results.ranktimes import rank_times, shares
 from hpcfl.results.writer import ResultsWriter
@@ -48,34 +47,6 @@ def without_times(tmp_path):
     with new_writer(path) as writer:
         writer.append(simple_record())
     return load(path)
-
-
-def test_a_timeline_has_a_row_a_rank_and_bars_that_begin_where_phases_did(run):
-    (axes,) = timeline.draw([run]).axes
-    bars = [bar for bar in axes.patches if bar.get_width() > 0]
-    waiting = [bar for bar in bars if bar.get_hatch()]
-
-    # Round 2 is the median of the measured rounds 1, 2 and 3.
-    title = axes.figure.get_suptitle().replace("\n", " ")
-    assert "round 2 (clocks of hosts to 3 microseconds)" in title
-    assert axes.get_xlabel() == "time since the first rank began, s"
-    # All ranks compute and are in MPI in all phases; the server's does not wait.
-    assert (len(bars), len(waiting)) == (3 * 3 * 2 + 3 * 2, 3 * 2)
-    first = next(bar for bar in bars if round(bar.get_y() + bar.get_height() / 2) == 1)
-    assert first.get_x() == pytest.approx(0.1 * 3)
-    assert first.get_width() == pytest.approx(0.5 * 3)
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["server", "1", "2"]
-
-
-def test_another_round_can_be_drawn_and_one_that_there_is_not_is_refused(run, tmp_path):
-    (axes,) = timeline.draw([run], round=0).axes
-
-    assert "round 0" in axes.figure.get_suptitle()
-    assert timeline.lacking(run, 3) is None
-    assert "has no round 4" in timeline.lacking(run, 4)
-    assert "does not record" in timeline.lacking(without_times(tmp_path))
-    with pytest.raises(UsageError, match="one run"):
-        timeline.draw([run, run])
 
 
 def test_a_trace_has_a_slice_for_every_phase_rank_and_round(run, tmp_path):
