@@ -426,7 +426,7 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
         check_degree(asked, count)
         for length in lengths:
             built, _ = build(name, asked, count, length)
-            one = model.predict(built, known, link, asked.ranks, network, asked.server_ranks)
+            one = model.predict(built, known, link, asked.ranks, network)
             found.append(one)
     predictions = Predictions(found)
     predictions.asked, predictions.calibration = asked, known

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
+from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import Section, again, option
 from hpcfl.options.shared import DEVICES, DIM, LengthOptions, LinkOptions, RoundOptions
 
@@ -17,17 +17,7 @@ class PredictOptions(RoundOptions, LinkOptions):
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
     model: str | None = again(LengthOptions, "model", None)
     ranks: int = option(
-        1,
-        "Ranks of a run on this machine; 1: one process.",
-        at_least=1,
-        unit="ranks",
-        section=Section.SIZE,
-    )
-    server_ranks: int = again(
-        BenchOptions,
-        "server_ranks",
-        1,
-        help="Ranks of the server among them (secagg, secagg-graph, common).",
+        2, "Ranks of the modelled cluster.", at_least=2, unit="ranks", section=Section.SIZE
     )
     network_gbps: float | None = option(
         None,
@@ -35,7 +25,7 @@ class PredictOptions(RoundOptions, LinkOptions):
         "each rank, and a network with this bandwidth of each rank in either direction.",
         above=0,
         unit="Gbit/s",
-        default_text="no cluster: ranks of this machine",
+        default_text="no cluster: one process on this machine",
     )
     network_us: float = 2.0  # latency of a message in that network
     calibration: Path | None = option(

@@ -8,7 +8,8 @@ from datetime import datetime
 from statistics import median
 
 from hpcfl.benchmark.experiment import Experiment
-from hpcfl.costmodel.elapsed import seconds_of_round
+from hpcfl.costmodel.calibration import default_path, load
+from hpcfl.costmodel.model import predict
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run
 from hpcfl.sweeping.cells import Cell
@@ -38,17 +39,17 @@ def estimate_seconds(
 def predicted_seconds(cell: Cell, before: int = 0) -> float | None:
     """Return the seconds that the cost model gives a cell in one process, behind some rounds.
 
-    None for training, and where `seconds_of_round` knows nothing.
+    None for training, and where this host is not calibrated for it.
     """
     if cell.algorithm is not None:
         return None
     try:
         options = cell.command.parse(cell.arguments)
         protocol = Experiment.prepare(options, cell.devices).protocol
+        seconds = predict(protocol, load(default_path())).measured_seconds
     except HpcflError:
         return None
-    seconds = seconds_of_round(protocol)
-    return None if seconds is None else (cell.rounds - before) * seconds
+    return (cell.rounds - before) * seconds
 
 
 def elapsed_seconds(run: Run) -> float:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl.costmodel.elapsed import calibrated
 from hpcfl.errors import HpcflError
 from hpcfl.report.formats import counted, duration
 from hpcfl.report.table import Column, Table, label
@@ -142,9 +141,7 @@ def _unknown(left: Sequence[Listed]) -> str:
         )
     if not all(training):
         reasons.append(
-            "the cost model has nothing to say of these rounds"
-            if calibrated()
-            else "without a calibration: run hpcfl calibrate"
+            "the cost model has nothing to say of these rounds, or needs hpcfl calibrate"
         )
     return f"unknown, {'; '.join(reasons)}"
 

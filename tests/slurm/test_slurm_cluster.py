@@ -14,9 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcfl.algorithms.aggregation.costs import OPERATIONS
-from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.results import load
 
 HERE = Path(__file__).parent
@@ -223,9 +220,6 @@ def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
     for name, (protocol, grid) in plans.items():
         (folder / f"{name}.toml").write_text(TINY.format(protocol=protocol, grid=grid))
     # What takes half a minute to measure is here already.
-    known = {name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)}
-    (folder / "r").mkdir()
-    Calibration(known).save(folder / "r" / "calibration.json")
     options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 10, "--results", "r")
     studies = [f"{name}=./{name}.toml" for name in plans]
     job = run(cluster, folder, "hpcfl", "slurm", "submit", "scaling", *options, "--", *studies)
@@ -233,7 +227,7 @@ def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
     assert finish(cluster, folder, job.strip(), 2 * JOB_SECONDS) == ["COMPLETED"], logs(folder)
     made = {path.name for path in (folder / "r").iterdir() if path.is_file()}
     names = ("strong-ranks", "strong-nodes", "weak-ranks", "weak-nodes", "server-ranks", "threads")
-    assert made == {"calibration.json"} | {f"{n}.{e}" for n in names for e in ("md", "pdf")}
+    assert made == {f"{n}.{e}" for n in names for e in ("md", "pdf")}
     # Packed: two ranks are on one node, three and four on both.
     hosts = {
         path.name: load(next(path.glob("*.h5"))).environment["host_ranks"]

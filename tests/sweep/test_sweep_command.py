@@ -5,6 +5,7 @@ import sys
 import time
 
 import pytest
+from calibrations import flat
 from commandline import hpcfl, refusal
 
 from hpcfl.results import load
@@ -221,29 +222,22 @@ def test_merged_jobs_are_one_folder_with_an_index(tmp_path, plan):
 
 
 def test_the_cost_model_estimates_where_nothing_was_run(tmp_path, monkeypatch, plan, folder):
-    from hpcfl.algorithms.aggregation.costs import OPERATIONS
-    from hpcfl.costmodel.calibration import Calibration, default_path
-    from hpcfl.costmodel.overheads import OVERHEADS
+    from hpcfl.costmodel.calibration import default_path
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    costs = {name: [0.0] for name in (*OPERATIONS, *OVERHEADS)}
-    # Every coordinate of secagg's sum costs the server a millisecond; fedavg's nothing.
-    Calibration(costs | {"decoded": [1e-3]}).save(default_path())
+    known = flat(0.0)
+    for parties in known.costs.values():
+        parties["server"]["once"] = 0.5
+    known.save(default_path())
     result = hpcfl("sweep", plan, "--output", folder, "--dry-run")
 
-    # Three rounds with 300 coordinates, of each N twice.
     assert "8 cells by the cost model" in result.stdout
-    assert "estimated: 3.6 s" in result.stdout
+    assert "estimated: 12.0 s" in result.stdout
 
 
 def test_of_training_no_calibration_is_asked_for(tmp_path, monkeypatch):
     """There is no cost model of it: what tells its time is a cell that is finished."""
-    from hpcfl.algorithms.aggregation.costs import OPERATIONS
-    from hpcfl.costmodel.calibration import Calibration, default_path
-    from hpcfl.costmodel.overheads import OVERHEADS
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    Calibration({name: [1e-6] for name in (*OPERATIONS, *OVERHEADS)}).save(default_path())
     found = hpcfl("sweep", "training", "--output", tmp_path / "out", "--dry-run")
 
     assert found.returncode == 0, found.stderr

@@ -24,10 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import coordinates
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, at, converted
 from hpcfl.algorithms.aggregation.messages import from_server
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload
 from hpcfl.errors import UsageError
@@ -126,6 +128,14 @@ class CommonCoordinates(SecAgg):
 
     def sent_in(self, round_index: int) -> NDArray[np.int64]:
         return coordinates.of_round(self.parameters, round_index)
+
+    def mask_terms(self, crowd: Crowd) -> tuple[Terms, Terms]:
+        device, server = super().mask_terms(crowd)
+        whole = of.far("coordinates", self.parameters.dim)
+        if self.model_dim < self.parameters.dim:
+            # The model is compared with the one before.
+            server = server | {"compared coordinates": self.parameters.dim}
+        return device | whole, server | whole
 
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         super().count_masks(phases, crowd)
