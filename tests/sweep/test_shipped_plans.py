@@ -51,7 +51,7 @@ def test_the_plan_of_training_reaches_its_target(tmp_path):
     text = text.replace("seed = [1, 2, 3]", "seed = [1]").replace('["fedavg", "secagg",', "[")
     (tmp_path / "plan.toml").write_text(text)
     done = hpcfl("sweep", tmp_path / "plan.toml", "--output", tmp_path / "out")
-    report = hpcfl("report", tmp_path / "out", "--json")
+    report = hpcfl("report", tmp_path / "out", "--format", "json")
     runs = json.loads(report.stdout)["runs"]
 
     assert done.returncode == 0, done.stdout + done.stderr

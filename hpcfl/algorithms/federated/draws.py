@@ -76,7 +76,7 @@ def _ends(protocol: AggregationProtocol, count: int, levels: int | None) -> tupl
         few = float(dropped[spare + 1 :].sum())
     stuck = chosen.stuck
     if stuck > few:
-        reason = "chance may leave one of them with too few others: raise --correctness-bits"
+        reason = "chance may leave one of them with too few others: let more devices take part"
     return min(1.0, few + stuck), reason
 
 

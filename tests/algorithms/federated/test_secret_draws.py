@@ -104,7 +104,7 @@ def test_what_may_end_early_is_refused_whatever_chance_draws(name, options, word
 def test_rounds_that_chance_may_leave_stuck_count_as_ended_early(name, few, model):
     """Enough devices stay, but not with each other, or not on the committee."""
     size = {"devices": 600, "per_round": 300, "dropout": 0.2, "dropout_model": model}
-    with pytest.raises(UsageError, match=r"with too few others: raise --correctness-bits"):
+    with pytest.raises(UsageError, match=r"with too few others: let more devices take part"):
         check(federation(name, **size, **few))
     check(federation(name, **size, correctness_bits=50))
 
