@@ -6,8 +6,8 @@
 
 In one process the server and all devices are played there. In a script that `mpirun` starts, every
 rank calls the same functions: rank 0 is the server and receives the results, the others receive
-None. Nothing here prints, handles signals, or ends the process; errors are
-:class:`~hpcfl.errors.HpcflError`, on every rank.
+None. Options are those of the commands, with underscores. Nothing here prints, handles signals, or
+ends the process; errors are :class:`~hpcfl.errors.HpcflError`, on every rank.
 """
 
 from __future__ import annotations
@@ -87,11 +87,8 @@ class Run(reader.Run):
     def summary(self, **link: float | None) -> Summary:
         """Return what its measured rounds cost.
 
-        Parameters
-        ----------
-        **link
-            ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps``, ``latency_ms`` for the modelled
-            seconds; by default those of the run.
+        `link` is ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps``, ``latency_ms`` for the
+        modelled seconds; by default those of the run.
         """
         return summarise(self, self.link(**link))
 
@@ -167,45 +164,19 @@ class Runs(tuple[Run, ...]):
     ) -> pd.DataFrame:
         """Return a pandas DataFrame with a row for each run, to filter and to group.
 
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            Names as ``hpcfl report --columns`` takes them. By default all that a run has by itself,
-            the options that are asked for most, and those in which the runs differ.
-        target : float, optional
-            Accuracy that training is to reach; by default the runs' own.
-        **link
-            ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps``, ``latency_ms`` for the modelled
-            seconds.
-
-        Raises
-        ------
-        UsageError
-            If pandas is not installed, or there is no such column.
+        `columns` are names as ``hpcfl report --columns`` takes them, by default all that a run has
+        by itself, the options that are asked for most, and those in which the runs differ.
+        `target` and `link` are those of `table` and `Run.summary`.
         """
         return frames.frame(frames.of_each_run(self, columns, target, **link))
-
-    def records(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        target: float | None = None,
-        **link: float | None,
-    ) -> list[dict[str, Any]]:
-        """Return the rows of `to_frame` as a list of dicts; without pandas, None for no value."""
-        return frames.of_each_run(self, columns, target, **link).records()
 
     def rounds_frame(self, **link: float | None) -> pd.DataFrame:
         """Return a pandas DataFrame with a row for each run and round, warm-up included.
 
         Training that was resumed is one run. Bytes are those of all devices; names of seconds say
-        of which phase and party they are. Errors and `link` are as for `to_frame`.
+        of which phase and party they are. `link` is that of `Run.summary`.
         """
         return frames.frame(frames.of_each_round(self, **link))
-
-    def rounds_records(self, **link: float | None) -> list[dict[str, Any]]:
-        """Return the rows of `rounds_frame` as a list of dicts; without pandas."""
-        return frames.of_each_round(self, **link).records()
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure of all, as `hpcfl plot --kind` does."""
@@ -238,9 +209,6 @@ def bench(
         :class:`~hpcfl.rounds.timed.Played`.
     observer : RoundObserver, optional
         Watches the rounds more closely.
-    **options
-        The options of `hpcfl bench` with underscores, such as ``devices=20``, ``dim=10_000``,
-        ``output="results/run.h5"``; see :class:`~hpcfl.options.bench.BenchOptions`.
 
     Returns
     -------
@@ -249,10 +217,9 @@ def bench(
 
     Raises
     ------
-    UsageError
-        If there is no such option, or the options do not go together.
     HpcflError
-        If a round fails. Those before it are in the file.
+        If a round fails; those before it are in the file. A UsageError says that there is no such
+        option, or that the options do not go together.
     """
     from hpcfl.benchmark import session
 
@@ -295,9 +262,6 @@ def train(
         Settings of a paper, see :data:`~hpcfl.training.presets.PRESETS`.
     progress, observer
         As for `bench`; a round's result is a :class:`~hpcfl.training.experiment.RoundResult`.
-    **options
-        The options of `hpcfl train` with underscores; see
-        :class:`~hpcfl.options.training.TrainOptions`.
 
     Returns
     -------
@@ -346,14 +310,8 @@ def sweep(
     Returns
     -------
     Runs or None
-        At the server, in the order of the grid; None on the other ranks.
-
-    Raises
-    ------
-    UsageError
-        If the folder holds another sweep, or an option is wrong.
-    HpcflError
-        If some combinations cannot work, or failed, naming the first; the others have been run.
+        At the server, in the order of the grid; None on the other ranks. An HpcflError names the
+        first combination that failed; the others have been run.
     """
     from hpcfl.sweeping import cells, plan, session, states
     from hpcfl.sweeping.manifest import arrange
@@ -503,23 +461,9 @@ def compare(
 ) -> Comparison:
     """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
 
-    Parameters
-    ----------
-    a, b : Run, or several
-        Several launches of one configuration are pooled.
-    metric : str
-        ``round_seconds``, ``device_cpu_seconds``, ``server_cpu_seconds``, ``bytes_up``,
-        ``modelled_seconds``, or another one that ``hpcfl compare --help`` names.
-    by : str
-        What is one sample: one of ``rounds``, or the median of one of ``launches``; ``auto``:
-        launches where those of a side differ more than their rounds do.
-    significance : float
-        Level of the rank test; intervals have the confidence 1 minus it.
-
-    Raises
-    ------
-    UsageError
-        If the sides cannot be compared.
+    A side is a run, or several launches of one configuration, which are pooled. `metric` and `by`
+    are those of ``hpcfl compare --help``; `significance` is the level of the rank test, and
+    intervals have the confidence 1 minus it.
     """
 
     def side(runs: reader.Run | Sequence[reader.Run], name: str) -> pooling.Pool:
@@ -532,21 +476,9 @@ def compare(
 
 
 def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
-    """Draw a figure of runs.
+    """Draw a figure of runs, of one of :data:`hpcfl.plots.KINDS`, with the options of `hpcfl plot`.
 
-    Parameters
-    ----------
-    runs : iterable of Run
-        What is drawn.
-    kind : str
-        One of :data:`hpcfl.plots.KINDS`.
-    **options
-        What `hpcfl plot` takes for this kind.
-
-    Raises
-    ------
-    UsageError
-        If there is no such kind or option, or a run lacks what is drawn.
+    A UsageError says that there is no such kind or option, or that a run lacks what is drawn.
     """
     from hpcfl.plots import chosen
 

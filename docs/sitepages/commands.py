@@ -125,7 +125,7 @@ def defined(about: Option) -> tuple[str, str, str]:
     """Return the same of an option that has a definition, with its range."""
     value = ", ".join(map(code, about.choices))
     if not about.choices and about.type is not bool:
-        value = words(about.unit) if about.unit else VALUES[about.type]
+        value = VALUES[about.type]
     if about.range:
         value += f", {about.range}"
     return value, default_of(about), words(about.help)

@@ -9,13 +9,7 @@ import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.cli.options import Command, given, listing, options
-from hpcfl.cli.terminal import (
-    footer_wanted,
-    json_option,
-    progress_bar,
-    show_footer,
-    warn,
-)
+from hpcfl.cli.terminal import footer_wanted, json_option, progress_bar, show_footer, warn
 from hpcfl.options.bench import BenchOptions
 
 

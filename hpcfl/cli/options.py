@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ class ShownOption(click.Option):
         **more: Any,
     ) -> None:
         super().__init__(*names, **more)
-        self.section = about.section if about is not None else section
+        self.section = section if about is None or about.section is None else about.section
         self.about = about
 
 
@@ -89,6 +89,18 @@ class Subjects(Group):
         return self._make(name)
 
 
+def leaves(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield all commands that do something, each after its name."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command)
+    for sub in command.list_commands(context):
+        found = command.get_command(context, sub)
+        if found is not None:
+            yield from leaves(found, f"{name} {sub}".strip())
+
+
 def options(group: type, *, defaults: bool = True) -> Callable[[Function], Function]:
     """Return a decorator that adds the options of a dataclass to a command.
 
@@ -111,9 +123,9 @@ def given(typed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
     """Return the decorator for an option; whatever is typed, its definition reads it."""
-    help, metavar = about.help, about.unit.upper()
-    if about.choices and not metavar:
-        metavar = f"[{'|'.join(about.choices)}]"
+    help, metavar = about.help, about.value
+    if about.choices:
+        metavar = f"[{metavar}]"
         if len(metavar) > _LONGEST_CHOICES:
             help, metavar = f"{help} One of {', '.join(about.choices)}.", "NAME"
     if defaults and (default := about.default_text or _shown(about.default)):
@@ -124,9 +136,7 @@ def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
         no = f"/--no-{about.dashed}" if about.default is not False else ""
         return option(f"--{about.dashed}{no}", about.name, is_flag=True, **known)
     known["type"] = click.Choice(about.choices) if about.choices else None
-    known["metavar"] = metavar or ("PATH" if about.type is Path else "TEXT")
-    if about.type == tuple[int, ...]:
-        known["metavar"] += "[,...]"
+    known["metavar"] = metavar
     if about.type is Path:
         known["type"] = click.Path()
     known["multiple"] = about.type == tuple[str, ...]

@@ -32,12 +32,7 @@ from hpcfl.system import outputs
 )
 @options(PlotOptions)
 @alone
-def command(
-    paths: tuple[str, ...],
-    kind: str,
-    output: Path | None,
-    **typed: Any,
-) -> None:
+def command(paths: tuple[str, ...], kind: str, output: Path | None, **typed: Any) -> None:
     """Draw a figure of results.
 
     PATH is a results file or a folder of them. Launches of one configuration on equal machines

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     "form",
     type=click.Choice(["terminal", "markdown", "latex", "csv", "json"]),
     default="terminal",
-    help="What to print: text, tables for a README or a paper (booktabs), a row for each run and "
-    "phase, or all figures; csv and json with --columns have a row for each run.",
+    help="What to print: text, tables for a README or a paper (booktabs), or values for programs. "
+    "json without --columns has all figures.",
 )
 @option(
     "--trace",
@@ -144,13 +144,9 @@ def _show(paths: Sequence[str], asked: ReportOptions, no_pool: bool, form: str) 
         if not run.validated.all():
             wrong = counted(int((~run.validated).sum()), "round")
             warn(f"{run.path} has {wrong} that failed validation")
-    if asked.columns is not None:
-        text = rendered(compared, form)
-    elif form == "csv":
-        text = tables.every_figure(summaries).csv()
-    elif form == "json":
+    if form == "json" and asked.columns is None:
         text = tables.to_json(summaries, asked.baseline if len(summaries) > 1 else None)
-    elif len(summaries) > 1:
+    elif len(summaries) > 1 or asked.columns is not None:
         text = rendered(compared, form)
     else:
         text = _one(pools[0], summaries[0], form)
@@ -165,8 +161,8 @@ def _one(pool: Pool, summary: Summary, form: str) -> str:
 
     if form == "markdown":
         return f"{tables.facts(summary).markdown()}\n\n{tables.phases(summary).markdown()}"
-    if form == "latex":
-        return tables.phases(summary).latex()
+    if form in ("latex", "csv"):
+        return rendered(tables.phases(summary), form)
     parts = [facts.text() for facts in tables.details(pool.runs[0])]
     parts.append(tables.render_run(summary))
     spent = ranktimes.shares(pool.run)

@@ -9,13 +9,7 @@ import click
 
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import Command, given, listing, option, options
-from hpcfl.cli.terminal import (
-    footer_wanted,
-    json_option,
-    show,
-    show_footer,
-    warn,
-)
+from hpcfl.cli.terminal import footer_wanted, json_option, show, show_footer, warn
 from hpcfl.options.definition import Section
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
@@ -95,10 +89,6 @@ def _show(as_json: bool, trained: Trained, options: TrainOptions) -> None:
     rounds = [result.figures for result in trained.results]
     show(
         as_json,
-        lambda: {
-            "path": str(trained.path),
-            "rounds": rounds,
-            "stop_reason": trained.stop_reason,
-        },
+        lambda: {"path": str(trained.path), "rounds": rounds, "stop_reason": trained.stop_reason},
         lambda: report.render_end(trained, options),
     )

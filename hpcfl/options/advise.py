@@ -10,11 +10,7 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LinkOptions, ProtocolOptions
 
 # What can be least, and the figure of a prediction that it is.
-CRITERIA = {
-    "time": "modelled_seconds",
-    "upload": "bytes_up",
-    "device-cpu": "mean_cpu_seconds",
-}
+CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mean_cpu_seconds"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +18,7 @@ class AdviseOptions(LinkOptions):
     """What `hpcfl advise` was asked for; see ``hpcfl advise --help``."""
 
     criterion: str = option(
-        "time",
-        "What is to be least.",
-        choices=tuple(CRITERIA),
-        section=Section.WHAT,
+        "time", "What is to be least.", choices=tuple(CRITERIA), section=Section.WHAT
     )
     alpha: float | None = again(
         ProtocolOptions,
@@ -44,7 +37,6 @@ class AdviseOptions(LinkOptions):
         # A device rounds its vector times its weight: a coordinate of a million devices' would need
         # a million times as many levels to be as exact as that of one.
         default_text="that of 2^20 levels, N / 2^20; with --epsilon, what its noise has room for",
-        unit="error",
         section=Section.WHAT,
     )
     devices: int = option(100, "Number N of devices.", **DEVICES)
@@ -76,7 +68,6 @@ class AdviseOptions(LinkOptions):
         "may learn by themselves.",
         at_least=0,
         at_most=1,
-        unit="fraction",
         section=Section.PRIVACY,
     )
     epsilon: float | None = again(

@@ -35,7 +35,6 @@ class BenchOptions(RunOptions):
         "Stop once the 95 % interval of the median round is within this share of it, such as 0.05.",
         above=0,
         below=1,
-        unit="fraction",
         section=Section.SIZE,
         marks=("repeat",),
     )
@@ -50,7 +49,6 @@ class BenchOptions(RunOptions):
         None,
         "Stop after the round in which this much time has passed, even if --rounds are more.",
         above=0,
-        unit="seconds",
         section=Section.SIZE,
         marks=("repeat",),
     )
@@ -63,7 +61,6 @@ class BenchOptions(RunOptions):
         "Ranks of the server: each adds up and unmasks a range of the coordinates (secagg, "
         "secagg-graph, common).",
         at_least=1,
-        unit="ranks",
         marks=("label", "recorded if given"),
     )
     resume: Path | None = option(
@@ -95,7 +92,6 @@ class BenchOptions(RunOptions):
         None,
         f"Protocol that sums the vectors of {DP_FEDAVG}.",
         default_text="secagg",
-        unit="protocol",
         section=Section.WHAT,
         marks=("unrecorded",),
     )

@@ -31,7 +31,6 @@ class CompareOptions(OptionGroup):
         "the link model, or peak of the memory of the server's rank or of the largest other rank. "
         "Members are not among the devices.",
         choices=tuple(METRICS),
-        unit="metric",
         section=Section.WHAT,
     )
     by: str = option(

@@ -16,7 +16,7 @@ from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from hpcfl.errors import UsageError, no_such
 
@@ -53,8 +53,7 @@ class Option:
     """What a field says of its option; `name` and what follows are those of the field itself."""
 
     help: str  # a sentence
-    unit: str = ""  # what a number counts, which the help shows as the value
-    section: Section = Section.ADVANCED
+    section: Section | None = None  # by default that of the class, see `OptionGroup`
     choices: tuple[str, ...] = ()  # what a text may be; empty for any text
     # The range of a number, or of each of several.
     above: float | None = None
@@ -72,6 +71,12 @@ class Option:
     def dashed(self) -> str:
         """The name as it is typed, without the dashes in front."""
         return self.name.replace("_", "-")
+
+    @property
+    def value(self) -> str:
+        """What the help calls the value: the choices, or the last word of the name."""
+        several = "[,...]" if self.type == tuple[int, ...] else ""
+        return "|".join(self.choices) or self.name.rpartition("_")[2].upper() + several
 
     @property
     def sweepable(self) -> bool:
@@ -154,6 +159,8 @@ class OptionGroup:
     A UsageError says that a value is out of range.
     """
 
+    heading: ClassVar[Section] = Section.ADVANCED  # of the options that do not have one
+
     def __post_init__(self) -> None:
         for name, about in options_of(type(self)).items():
             about.check(getattr(self, name))
@@ -172,7 +179,7 @@ def options_of(group: type) -> Mapping[str, Option]:
         as_text = any(isinstance(one.type, str) for one in fields.values())
         types = typing.get_type_hints(group) if as_text else {}
         _known[group] = {
-            name: _of_field(fields[name], types.get(name, fields[name].type))
+            name: _of_field(kind, fields[name], types.get(name, fields[name].type))
             for kind in group.__mro__
             for name in vars(kind).get("__annotations__", ())
             if name in fields
@@ -180,11 +187,17 @@ def options_of(group: type) -> Mapping[str, Option]:
     return _known[group]
 
 
-def _of_field(one: dataclasses.Field[Any], hint: Any) -> Option:
+def _of_field(home: type, one: dataclasses.Field[Any], hint: Any) -> Option:
+    """Return the option of a field of a class, which has annotated it."""
+    about: Option = one.metadata[_KEY]
     optional = isinstance(hint, UnionType)
-    kind = next(part for part in hint.__args__ if part is not NoneType) if optional else hint
     return dataclasses.replace(
-        one.metadata[_KEY], name=one.name, type=kind, optional=optional, default=one.default
+        about,
+        name=one.name,
+        type=next(kind for kind in hint.__args__ if kind is not NoneType) if optional else hint,
+        optional=optional,
+        default=one.default,
+        section=about.section or getattr(home, "heading", Section.ADVANCED),
     )
 
 

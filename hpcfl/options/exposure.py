@@ -38,7 +38,6 @@ class ExposureOptions(OptionGroup):
         "Fraction of the devices that collude with the server, rounded down.",
         at_least=0,
         at_most=1,
-        unit="fraction",
         section=Section.PRIVACY,
     )
     degree: int | None = again(
@@ -50,11 +49,7 @@ class ExposureOptions(OptionGroup):
     )
     dim: int = DEFAULT_DIM  # number d of coordinates; only counts depend on it
     floor: int = option(
-        1,
-        "Report anonymity sets with fewer members than this.",
-        at_least=1,
-        unit="members",
-        section=Section.OUTPUT,
+        1, "Report anonymity sets with fewer members than this.", at_least=1, section=Section.OUTPUT
     )
     seed: int = 0  # of the simulation
 

@@ -16,15 +16,12 @@ class PredictOptions(RoundOptions, LinkOptions):
     devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
     model: str | None = again(LengthOptions, "model", None)
-    ranks: int = option(
-        2, "Ranks of the modelled cluster.", at_least=2, unit="ranks", section=Section.SIZE
-    )
+    ranks: int = option(2, "Ranks of the modelled cluster.", at_least=2, section=Section.SIZE)
     network_gbps: float | None = option(
         None,
         "Model the ranks on a cluster that is not here: cores like the calibrated ones, one for "
         "each rank, and a network with this bandwidth of each rank in either direction.",
         above=0,
-        unit="Gbit/s",
         default_text="no cluster: one process on this machine",
     )
     network_us: float = 2.0  # latency of a message in that network

@@ -13,12 +13,12 @@ DEFAULT_LEVELS = 2**20
 WIDTHS = range(8, 33, 4)
 # What the numbers of devices, coordinates and rounds have in common wherever they are options:
 # positions and counts of elements are sent as 32-bit numbers, and so is the number of a round.
-DEVICES: dict[str, Any] = {"at_least": 1, "at_most": 2**31 - 1, "unit": "devices"}
-DIM: dict[str, Any] = {"at_least": 1, "at_most": 2**32 - 1, "unit": "coordinates"}
-ROUNDS: dict[str, Any] = {"at_least": 1, "at_most": 2**31 - 1, "unit": "rounds"}
+DEVICES: dict[str, Any] = {"at_least": 1, "at_most": 2**31 - 1}
+DIM: dict[str, Any] = {"at_least": 1, "at_most": 2**32 - 1}
+ROUNDS: dict[str, Any] = {"at_least": 1, "at_most": 2**31 - 1}
 for _number in (DEVICES, DIM, ROUNDS):
     _number["section"] = Section.SIZE
-_MBPS: dict[str, Any] = {"at_least": 1e-9, "unit": "Mbit/s", "section": Section.LINKS}
+_MBPS: dict[str, Any] = {"at_least": 1e-9}
 
 
 def group_of(family: str, bits: int | str) -> str:
@@ -39,7 +39,6 @@ class ProtocolOptions(OptionGroup):
         "Fraction of the coordinates that a device sends, where it does not send all.",
         above=0,
         at_most=1,
-        unit="fraction",
         section=Section.WHAT,
         marks=("label",),
     )
@@ -49,7 +48,6 @@ class ProtocolOptions(OptionGroup):
         at_least=0,
         below=0.5,
         default_text="0.3; 0 for protocols without dropouts",
-        unit="fraction",
         section=Section.SIZE,
         marks=("label",),
     )
@@ -71,7 +69,6 @@ class ProtocolOptions(OptionGroup):
         "Neighbours with whom a device shares keys and masks; an even number.",
         at_least=2,
         default_text="all, or as many as the protocol chooses",
-        unit="neighbours",
         section=Section.SIZE,
         marks=("label",),
     )
@@ -81,7 +78,6 @@ class ProtocolOptions(OptionGroup):
         "threshold of more than half protects against no more than half.",
         at_least=0,
         below=0.5,
-        unit="fraction",
         section=Section.PRIVACY,
         marks=("label",),
     )
@@ -90,7 +86,6 @@ class ProtocolOptions(OptionGroup):
         "Honest survivors promised in every cohort: devices refuse to unmask a cohort with fewer "
         "survivors than that and all that may collude.",
         at_least=1,
-        unit="survivors",
         section=Section.PRIVACY,
         marks=("label",),
     )
@@ -99,7 +94,6 @@ class ProtocolOptions(OptionGroup):
         "A promise of secrecy fails with a probability of at most 2 to the power of minus this.",
         at_least=1,
         at_most=1000,
-        unit="bits",
         section=Section.PRIVACY,
     )
     security: str = option(
@@ -135,17 +129,11 @@ class ProtocolOptions(OptionGroup):
         at_least=1,
         default_text="2^20, or as many as the bits have room for; where an account pays for "
         "rounding, the most with which no sum can wrap around",
-        unit="levels",
         section=Section.WHAT,
         marks=("label",),
     )
     clip: float = option(
-        1.0,
-        "Largest magnitude of a coordinate.",
-        above=0,
-        unit="magnitude",
-        section=Section.WHAT,
-        marks=("label",),
+        1.0, "Largest magnitude of a coordinate.", above=0, section=Section.WHAT, marks=("label",)
     )
     shared: bool = option(
         False,
@@ -160,7 +148,6 @@ class ProtocolOptions(OptionGroup):
         at_least=2,
         default_text="the fewest with which a device sends at most twice what it would if all "
         "were members",
-        unit="devices",
         section=Section.SIZE,
         marks=("label", "recorded if given"),
     )
@@ -169,7 +156,6 @@ class ProtocolOptions(OptionGroup):
         "Helpers, each on a rank of its own, of a protocol that has some (assisted).",
         at_least=1,
         default_text="as many as the protocol has by itself",
-        unit="helpers",
         section=Section.SIZE,
         marks=("label", "recorded if given"),
     )
@@ -178,7 +164,6 @@ class ProtocolOptions(OptionGroup):
         "Number of helpers, other ones in every round, that drop out before devices upload; rounds "
         "do without so many (assisted).",
         at_least=0,
-        unit="helpers",
         section=Section.SIZE,
         marks=("label", "recorded if given"),
     )
@@ -186,7 +171,6 @@ class ProtocolOptions(OptionGroup):
         1,
         "Threads of a rank that mask and unmask, for protocols that mask whole vectors.",
         at_least=1,
-        unit="threads",
         marks=("label", "recorded if given"),
     )
     rotate: bool = option(
@@ -225,7 +209,6 @@ class RoundOptions(ProtocolOptions):
         None,
         "Phase before which devices drop out.",
         default_text="their upload",
-        unit="phase",
         section=Section.SIZE,
     )
     upload: str = option(
@@ -253,6 +236,8 @@ def check_group(group: str | None, bits: object) -> None:
 class LinkOptions(OptionGroup):
     """The link between a device and the server, of the modelled seconds."""
 
+    heading = Section.LINKS
+
     uplink_mbps: float = option(
         100.0, "Modelled uplink of a device.", **_MBPS, marks=("resumable",)
     )
@@ -265,14 +250,7 @@ class LinkOptions(OptionGroup):
         **_MBPS,
         marks=("resumable", "recorded if given"),
     )
-    latency_ms: float = option(
-        0.0,
-        "Modelled latency of a link.",
-        unit="ms",
-        at_least=0,
-        section=Section.LINKS,
-        marks=("resumable",),
-    )
+    latency_ms: float = option(0.0, "Modelled latency of a link.", at_least=0, marks=("resumable",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +262,6 @@ class SeedOptions(OptionGroup):
         "Seed of everything random except keys.",
         at_least=0,
         at_most=2**64 - 1,
-        unit="seed",
         marks=("label", "repeat"),
     )
 
@@ -298,7 +275,6 @@ class LengthOptions(OptionGroup):
         "Let d be the number of parameters of a model of hpcfl train, such as 2nn or "
         "softmax@digits, or of what MODULE:FUNCTION returns (a torch module, arrays, or d), in "
         "place of --dim.",
-        unit="name",
         section=Section.WHAT,
         marks=("recorded if given",),
     )
@@ -330,8 +306,5 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         marks=("resumable", "repeat", "recorded if given"),
     )
     insecure_seed: int | None = option(
-        None,
-        "Seed of the keys too, for tests: nothing is secret then.",
-        unit="seed",
-        marks=("repeat if given",),
+        None, "Seed of the keys too, for tests: nothing is secret then.", marks=("repeat if given",)
     )

@@ -19,22 +19,17 @@ class LocalOptions(OptionGroup):
     they take, and the velocity starts each round at zero.
     """
 
+    heading = Section.TRAINING
+
     epochs: int | None = option(
         5,
         "Local epochs per round.",
         at_least=1,
         default_text="5, without --steps",
         marks=("label",),
-        unit="epochs",
-        section=Section.TRAINING,
     )
     steps: int | None = option(
-        None,
-        "Local steps per round, instead of epochs.",
-        at_least=1,
-        marks=("label",),
-        unit="steps",
-        section=Section.TRAINING,
+        None, "Local steps per round, instead of epochs.", at_least=1, marks=("label",)
     )
     batch_size: int = option(
         28,
@@ -42,16 +37,9 @@ class LocalOptions(OptionGroup):
         at_least=0,
         at_most=2**31 - 1,
         marks=("label",),
-        unit="samples",
-        section=Section.TRAINING,
     )
     learning_rate: float = option(
-        0.01,
-        "Learning rate of the first round.",
-        above=0,
-        marks=("label",),
-        unit="rate",
-        section=Section.TRAINING,
+        0.01, "Learning rate of the first round.", above=0, marks=("label",)
     )
     momentum: float = option(
         0.5,
@@ -60,25 +48,12 @@ class LocalOptions(OptionGroup):
         below=1,
         default_text="0.5; 0 with noisy steps",
         marks=("label",),
-        unit="factor",
-        section=Section.TRAINING,
     )
     decay: float = option(
-        1.0,
-        "Per-round learning-rate decay, a factor.",
-        above=0,
-        at_most=1,
-        marks=("label",),
-        unit="factor",
-        section=Section.TRAINING,
+        1.0, "Per-round learning-rate decay, a factor.", above=0, at_most=1, marks=("label",)
     )
     weight_decay: float = option(
-        0.0,
-        "Weight decay of local training.",
-        at_least=0,
-        unit="factor",
-        section=Section.TRAINING,
-        marks=("label",),
+        0.0, "Weight decay of local training.", at_least=0, marks=("label",)
     )
     # "sqrt" divides the learning rate also by the square root of the round's number, from 1.
     schedule: str = "decay"
@@ -109,7 +84,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     aggregate: str = option(
         "fedavg",
         "Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
-        unit="protocol",
         section=Section.WHAT,
         marks=("unrecorded",),
     )
@@ -142,7 +116,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         None,
         "Model, or MODULE:FUNCTION.",
         default_text="one for the data set",
-        unit="name",
         section=Section.WHAT,
     )
     rounds: int = option(100, "Largest number of rounds.", marks=("resumable",), **ROUNDS)
@@ -152,14 +125,12 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         above=0,
         at_most=1,
         marks=("resumable",),
-        unit="fraction",
         section=Section.SIZE,
     )
     max_seconds: float | None = option(
         None,
         "Stop after the round that passes this time.",
         at_least=0,
-        unit="seconds",
         section=Section.SIZE,
         marks=("resumable",),
     )
@@ -169,7 +140,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         at_least=1,
         default_text="all",
         marks=("label",),
-        unit="devices",
         section=Section.SIZE,
     )
     sampling: str = option(
@@ -182,12 +152,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         section=Section.SIZE,
     )
     server_learning_rate: float = option(
-        1.0,
-        "Learning rate of the server.",
-        above=0,
-        marks=("label",),
-        unit="rate",
-        section=Section.TRAINING,
+        1.0, "Learning rate of the server.", above=0, marks=("label",), section=Section.TRAINING
     )
     server_momentum: float = option(
         0.0,
@@ -195,7 +160,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         at_least=0,
         below=1,
         marks=("label",),
-        unit="factor",
         section=Section.TRAINING,
     )
     torch_device: str = "auto"  # where devices train, as torch names it; ranks share a GPU
@@ -215,7 +179,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     checkpoint_every: int | None = option(
         None,
         "Write a checkpoint beside the results file every so many rounds.",
-        unit="rounds",
         at_least=1,
         marks=("resumable",),
         section=Section.OUTPUT,

@@ -59,7 +59,6 @@ class PlotOptions(OptionGroup):
         "Round that a timeline shows, from 0.",
         at_least=0,
         default_text="the one of median seconds",
-        unit="round",
         section=Section.WHAT,
     )
     no_pool: bool = option(
@@ -71,7 +70,6 @@ class PlotOptions(OptionGroup):
         "page",
         "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
         "needs; or width x height in inches, such as 6x4.",
-        unit="SIZE",
         section=Section.OUTPUT,
     )
     title: str | None = option(

@@ -61,7 +61,6 @@ class Job(OptionGroup):
         None,
         "MPI ranks, if not one per task; more than that share cores.",
         at_least=1,
-        unit="ranks",
         section=Section.SIZE,
     )
     server_node: bool = option(
@@ -73,13 +72,12 @@ class Job(OptionGroup):
         (),
         "Line of shell that makes hpcfl available, such as 'module load openmpi' or 'source "
         ".venv/bin/activate'; can be repeated.",
-        unit="COMMAND",
         section=Section.WHAT,
     )
     launcher: str = option(
         "mpirun", "What starts the ranks.", choices=("mpirun", "srun"), section=Section.WHAT
     )
-    results: str | None = option(None, "Folder of the results.", unit="DIR", section=Section.OUTPUT)
+    results: str | None = option(None, "Folder of the results.", section=Section.OUTPUT)
 
     def __post_init__(self) -> None:
         super().__post_init__()

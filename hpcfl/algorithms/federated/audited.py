@@ -8,15 +8,7 @@ from typing import Any
 
 from hpcfl.algorithms import federated
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import (
-    LARGEST,
-    OptionGroup,
-    Section,
-    again,
-    described,
-    make,
-    option,
-)
+from hpcfl.options.definition import LARGEST, OptionGroup, Section, again, described, make, option
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import SeedOptions
 from hpcfl.options.training import TrainOptions
@@ -32,9 +24,7 @@ _NOISE = {"at_least": 1e-9, "at_most": 1e9}
 class AuditOptions(OptionGroup):
     """How often an instance is run, and what follows from that."""
 
-    runs: int = option(
-        5000, "Runs on each dataset.", at_least=20, unit="runs", section=Section.SIZE
-    )
+    runs: int = option(5000, "Runs on each dataset.", at_least=20, section=Section.SIZE)
     seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=LARGEST)
     confidence: float = 0.99  # of each lower bound
 
@@ -58,16 +48,15 @@ class Instance(OptionGroup):
             "Standard deviation (or Laplace scale) of the noise, as in hpcfl train; the clipping "
             "norm is 1.",
             **_NOISE,
-            unit="sigma",
             section=Section.PRIVACY,
         ),
     )
-    rounds: int = option(1, "Rounds of a run.", **_SMALL, unit="rounds")
-    devices: int = option(1, "Number of devices.", **_SMALL, unit="devices")
+    rounds: int = option(1, "Rounds of a run.", **_SMALL)
+    devices: int = option(1, "Number of devices.", **_SMALL)
     per_round: int = again(
         TrainOptions, "per_round", 1, help="Devices in a round (locks: those kept)."
     )
-    samples: int = option(1, "Samples of a device.", **_SMALL, unit="samples")
+    samples: int = option(1, "Samples of a device.", **_SMALL)
     batch_size: int = again(TrainOptions, "batch_size", 1, help="Samples in a batch.", at_least=1)
     steps: int = again(TrainOptions, "steps", 1, help="Local steps in a round.", **_SMALL)
     delta: float = 1e-5  # of all epsilons

@@ -47,13 +47,13 @@ class Account(ABC):
     """
 
     algorithm: ClassVar[str]
+    heading: ClassVar[Section] = Section.PRIVACY
 
     sigma: float = field(
         metadata=described(
             "Noise on a coordinate, in the units of --clip-norm: its standard deviation (or "
             "Laplace scale) on a mini-batch's mean gradient (cdp, dp-dsgd, fedsgd-dpc), on the "
-            "sum of updates (dp-fedavg), on an update (locks).",
-            section=Section.PRIVACY,
+            "sum of updates (dp-fedavg), on an update (locks)."
         )
     )
     rounds: int = field(metadata=described("Number T of rounds.", section=Section.SIZE))

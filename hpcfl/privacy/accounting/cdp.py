@@ -83,25 +83,21 @@ class CDPAccount(Account):
         )
     )
     steps: int = option(1, "Local steps tau in a round.", section=Section.SIZE)
-    clip_norm: float = option(
-        1.0, "Norm G to which a sample's gradient is clipped.", section=Section.PRIVACY
-    )
-    delta: float = option(1e-5, "Delta of the guarantee.", section=Section.PRIVACY)
-    secagg: bool = option(True, "Whether the server learns only sums.", section=Section.PRIVACY)
+    clip_norm: float = option(1.0, "Norm G to which a sample's gradient is clipped.")
+    delta: float = option(1e-5, "Delta of the guarantee.")
+    secagg: bool = option(True, "Whether the server learns only sums.")
     convex: bool = option(
         False,
         "Whether local steps with clipped gradients never expand distances: proven for linear "
         "models with one output or two classes and learning rates of at most 2 / smoothness, and "
         "false for softmax with more classes and for networks.",
-        section=Section.PRIVACY,
     )
     shuffle: str = option(
         "fresh",
         "Whether every round starts a new epoch, or epochs continue, no record twice in a round.",
         choices=tuple(SHUFFLES),
-        section=Section.PRIVACY,
     )
-    colluding: int = option(0, "Devices that tell the server their noise.", section=Section.PRIVACY)
+    colluding: int = option(0, "Devices that tell the server their noise.")
     discrete: bool = False  # whether the last step\'s noise is discrete Gaussian, on integers
     # A device's parameter of discrete noise, in integers, at the least. The exact conversion takes
     # 4 off its square.

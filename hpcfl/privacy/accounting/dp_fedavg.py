@@ -75,8 +75,8 @@ class DPFedAvgAccount(Account):
 
     algorithm: ClassVar[str] = "dp-fedavg"
 
-    clip_norm: float = option(1.0, "Norm C to which an update is clipped.", section=Section.PRIVACY)
-    delta: float = option(1e-5, "Delta of the guarantee.", section=Section.PRIVACY)
+    clip_norm: float = option(1.0, "Norm C to which an update is clipped.")
+    delta: float = option(1e-5, "Delta of the guarantee.")
     sampling: str = option(
         "poisson",
         "Who takes part: each user independently, or an exact number.",
@@ -85,21 +85,15 @@ class DPFedAvgAccount(Account):
     )
     # With distributed noise, bits are one more coordinate, scaled so as to have the noise of all.
     sigma_count: float | None = option(
-        None,
-        "Noise on the count of adaptive clipping, which sums a bit minus 1/2 of every user.",
-        section=Section.PRIVACY,
+        None, "Noise on the count of adaptive clipping, which sums a bit minus 1/2 of every user."
     )
-    noise: str = option("central", "Who adds the noise.", choices=NOISES, section=Section.PRIVACY)
+    noise: str = option("central", "Who adds the noise.", choices=NOISES)
     # Those that neither drop out nor collude, at the least.
     honest: int | None = option(
-        None,
-        "Users whose noise is in every sum and known to nobody else (distributed).",
-        section=Section.PRIVACY,
+        None, "Users whose noise is in every sum and known to nobody else (distributed)."
     )
     unit: float | None = option(
-        None,
-        "Factor by which values are scaled before they are rounded to integers (distributed).",
-        section=Section.PRIVACY,
+        None, "Factor by which values are scaled before they are rounded to integers (distributed)."
     )
     dim: int | None = option(None, "Coordinates of an update (distributed).", section=Section.SIZE)
     participations: int | None = None  # rounds of a user at the most, of a public schedule; or all
@@ -241,10 +235,7 @@ class DPFedAvgAccount(Account):
         return self._guarantee(epsilon, ZERO_USER, clauses)
 
     def _guarantee(
-        self,
-        found: Callable[[float], tuple[float, str]],
-        adjacency: str,
-        clauses: tuple[str, ...],
+        self, found: Callable[[float], tuple[float, str]], adjacency: str, clauses: tuple[str, ...]
     ) -> Guarantee:
         epsilon, method = after_failures(self.delta, self.rounds, self.failure, found)
         basis = (*clauses, *failure_clauses(self.rounds, self.failure))

@@ -46,29 +46,17 @@ class FedSGDDPCAccount(Account):
         )
     )
     clip_norm: float = option(
-        1.0,
-        "Norm xi to which a sample's gradient is clipped: l1 (laplace) or l2.",
-        section=Section.PRIVACY,
+        1.0, "Norm xi to which a sample's gradient is clipped: l1 (laplace) or l2."
     )
     delta: float | None = option(
-        None,
-        "Delta of the guarantee.",
-        default_text="1e-5 for Gaussian noise; 0 for Laplace noise",
-        section=Section.PRIVACY,
+        None, "Delta of the guarantee.", default_text="1e-5 for Gaussian noise; 0 for Laplace noise"
     )
-    mechanism: str = option(
-        "laplace", "Distribution of the noise.", choices=MECHANISMS, section=Section.PRIVACY
-    )
+    mechanism: str = option("laplace", "Distribution of the noise.", choices=MECHANISMS)
     # Above 1 an answer has all samples, and their sum is divided by more: a device has fewer
     # samples than a batch.
-    fraction: float = option(
-        1.0, "Part q of its samples that an answer uses (gaussian).", section=Section.PRIVACY
-    )
+    fraction: float = option(1.0, "Part q of its samples that an answer uses (gaussian).")
     record_sampling: str = option(
-        "poisson",
-        "How the samples of an answer are drawn (gaussian).",
-        choices=SAMPLINGS,
-        section=Section.PRIVACY,
+        "poisson", "How the samples of an answer are drawn (gaussian).", choices=SAMPLINGS
     )
     replies: int | None = option(
         None,

@@ -59,19 +59,13 @@ class LocksAccount(Account):
     first_stage: int = field(
         metadata=described("Users m that stage 1 keeps in expectation.", section=Section.SIZE)
     )
-    clip_norm: float = option(1.0, "Norm C to which an update is clipped.", section=Section.PRIVACY)
-    delta: float = option(1e-5, "Delta of the guarantee.", section=Section.PRIVACY)
+    clip_norm: float = option(1.0, "Norm C to which an update is clipped.")
+    delta: float = option(1e-5, "Delta of the guarantee.")
     sigma_norms: float | None = option(
-        None,
-        "Noise on the norms; inf if they are not used.",
-        default_text="that on updates",
-        section=Section.PRIVACY,
+        None, "Noise on the norms; inf if they are not used.", default_text="that on updates"
     )
     variant: str = option(
-        "trusted",
-        "Who adds the noise: an aggregator, or every user.",
-        choices=VARIANTS,
-        section=Section.PRIVACY,
+        "trusted", "Who adds the noise: an aggregator, or every user.", choices=VARIANTS
     )
     first_stages: int | None = None  # rounds A of a user in stage 1 at the most; else all
     replies: int | None = option(
