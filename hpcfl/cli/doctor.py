@@ -16,13 +16,7 @@ from hpcfl.errors import UsageError
 @click.command("doctor", cls=Command)
 @option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
 @json_option("Print the findings as JSON.")
-@option(
-    "--results",
-    type=PLACE,
-    default=Path("results"),
-    help="Folder in which results will be written.",
-)
-def command(fix: bool, as_json: bool, results: Path) -> None:
+def command(fix: bool, as_json: bool) -> None:
     """Check MPI and everything else that hpcfl needs, and say what to do.
 
     The exit status is 0 if there is no problem; warnings do not count.

@@ -48,9 +48,7 @@ class ExposureOptions(OptionGroup):
         default_text="all; required by secagg-graph",
     )
     dim: int = DEFAULT_DIM  # number d of coordinates; only counts depend on it
-    floor: int = option(
-        1, "Report anonymity sets with fewer members than this.", at_least=1, section=Section.OUTPUT
-    )
+    floor: int = 1  # sets with fewer members than this are reported
     seed: int = 0  # of the simulation
 
     @property

@@ -43,3 +43,4 @@ class PredictOptions(RoundOptions, LinkOptions):
     sampler: str = "gaps"
     security_bits: int = 40
     rotate: bool = False
+    threads: int = 1

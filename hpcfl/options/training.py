@@ -52,9 +52,7 @@ class LocalOptions(OptionGroup):
     decay: float = option(
         1.0, "Per-round learning-rate decay, a factor.", above=0, at_most=1, marks=("label",)
     )
-    weight_decay: float = option(
-        0.0, "Weight decay of local training.", at_least=0, marks=("label",)
-    )
+    weight_decay: float = 0.0
     # "sqrt" divides the learning rate also by the square root of the round's number, from 1.
     schedule: str = "decay"
 
@@ -176,6 +174,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     sampler: str = "gaps"
     upload: str = "gather"
     dropout_phase: str | None = None
+    security_bits: int = 40
     checkpoint_every: int | None = option(
         None,
         "Write a checkpoint beside the results file every so many rounds.",
