@@ -65,7 +65,7 @@ class Instance(OptionGroup):
     mechanism: str = again(
         PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
     )
-    noise: str = again(PrivacyOptions, "noise", "central")
+    noise: str = "central"  # who adds it: a server, or devices ("distributed")
     delta: float = 1e-5  # of all epsilons
     # Whether the server sees every upload ("fedavg"), or only sums ("secagg").
     aggregate: str = "fedavg"

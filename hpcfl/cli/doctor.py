@@ -8,9 +8,11 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import PLACE, Command, option
+from hpcfl.cli.options import Command, option
 from hpcfl.cli.terminal import json_option
 from hpcfl.errors import UsageError
+
+RESULTS = Path("results")  # where they are written unless --output says otherwise
 
 
 @click.command("doctor", cls=Command)
@@ -33,7 +35,7 @@ def command(fix: bool, as_json: bool) -> None:
         if not changed:
             click.echo("nothing to fix: mpirun's settings are made", err=as_json)
     checks = []
-    for check in doctor.examine(results):
+    for check in doctor.examine(RESULTS):
         checks.append(check)
         if not as_json:
             click.echo(f"{check.status:<8} {check.name:<17} {check.found}")

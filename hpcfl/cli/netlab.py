@@ -25,11 +25,6 @@ from hpcfl.cli.options import Command, option
 )
 @option("--downlink-rate", metavar="RATE", help="Rate of a device's downlink.  [default: --rate]")
 @option("--server-rate", metavar="RATE", help="Rate of the server's link.  [default: not shaped]")
-@option(
-    "--network",
-    metavar="NETWORK",
-    help="IPv4 network of the hosts.  [default: one that the machine does not use]",
-)
 @option("--check", is_flag=True, help="Time transfers of known size instead of a run.")
 @option("--dry-run", is_flag=True, help="Print the commands instead of running them.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")

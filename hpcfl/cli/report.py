@@ -11,7 +11,7 @@ import click
 from hpcfl.cli.options import PLACE, Command, given, option, options
 from hpcfl.cli.terminal import alone, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import Section, make, values_of
+from hpcfl.options.definition import make, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
 from hpcfl.report.formats import counted
 
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 @click.command("report", cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
-@option(
-    "--no-pool",
-    is_flag=True,
-    section=Section.WHAT,
-    help="Keep launches of one configuration, and trainings with other seeds, apart.",
-)
 @option(
     "--format",
     "form",
@@ -47,9 +41,7 @@ if TYPE_CHECKING:
     "replaced.",
 )
 @alone
-def command(
-    paths: tuple[str, ...], no_pool: bool, form: str, trace: Path | None, **typed: Any
-) -> None:
+def command(paths: tuple[str, ...], form: str, trace: Path | None, **typed: Any) -> None:
     """Show what runs cost: bytes, CPU time and wall time, phase by phase.
 
     PATH is a results file or a folder of them. One run is shown in full; several are shown side
@@ -81,7 +73,7 @@ def command(
     elif asked.speed_up is not None:
         click.echo(_scaling(paths, asked, form), nl=form != "csv")
     else:
-        _show(paths, asked, no_pool, form)
+        _show(paths, asked, form)
 
 
 def _read(paths: Sequence[str], asked: ReportOptions) -> tuple[list[Run], bool]:
@@ -121,7 +113,7 @@ def _scaling(paths: Sequence[str], asked: ReportOptions, form: str) -> str:
     return rendered(table(study(runs, against)), form)
 
 
-def _show(paths: Sequence[str], asked: ReportOptions, no_pool: bool, form: str) -> None:
+def _show(paths: Sequence[str], asked: ReportOptions, form: str) -> None:
     from hpcfl.results import pooling, tables
 
     runs, complete = _read(paths, asked)
@@ -129,7 +121,7 @@ def _show(paths: Sequence[str], asked: ReportOptions, no_pool: bool, form: str) 
         raise UsageError(
             "--target-accuracy is of training, and none of the runs is of hpcfl train: leave it out"
         )
-    pools = pooling.apart(runs) if no_pool else pooling.group(runs, trainings=True)
+    pools = pooling.apart(runs) if asked.no_pool else pooling.group(runs, trainings=True)
     found = pooling.summarised(pools, asked.target_accuracy, **values_of(asked, LinkAsked))
     pools, summaries = [pool for pool, _ in found], [summary for _, summary in found]
     # Refuses a baseline that there is not, whatever is printed.

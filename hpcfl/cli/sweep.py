@@ -29,7 +29,6 @@ def _print_plans() -> None:
 
 @click.command("sweep", cls=Command)
 @click.argument("plan", type=click.Path(), metavar="PLAN", required=False)
-@option("--list", "listing", is_flag=True, help="Show the plans that come with hpcfl and stop.")
 @option(
     "--output",
     type=PLACE,
@@ -56,7 +55,6 @@ def _print_plans() -> None:
 @json_option("Print the cells of --dry-run as JSON.")
 def command(
     plan: str | None,
-    listing: bool,
     output: Path,
     seed: int,
     no_shuffle: bool,
@@ -67,7 +65,8 @@ def command(
 ) -> None:
     """Run all cells of a plan, each into a results file of its own.
 
-    PLAN is the name of a plan that comes with hpcfl (--list), or a TOML file of options by their
+    PLAN is the name of a plan that comes with hpcfl, which are
+    listed without PLAN, or a TOML file of options by their
     names, fixed ones and lists: those of bench with a protocol, those of train with an algorithm.
 
     \b
@@ -87,7 +86,7 @@ def command(
 
     \b
     Examples:
-      hpcfl sweep --list
+      hpcfl sweep
       hpcfl sweep plan.toml --dry-run
       mpirun -n 101 hpcfl sweep table-1 --output results/table1
       mpirun -n 9 hpcfl sweep scaling-weak --output results/weak/9
@@ -99,12 +98,10 @@ def command(
     from hpcfl.errors import UsageError
     from hpcfl.system import launch
 
-    if listing:
+    if plan is None and index is None:
         _print_plans()
         return
-    if plan is None:
-        raise UsageError("name a plan: give a TOML file, or one of those that --list shows")
-    named = plan
+    named = plan or ""
     if sum((dry_run, freeze, index is not None)) > 1:
         raise UsageError("give only one of --dry-run, --freeze and --cell")
     if as_json and not dry_run:

@@ -174,5 +174,5 @@ def free_network(used: Iterable[str], candidates: Sequence[str] = NETWORKS) -> s
             return candidate
     raise UsageError(
         f"the machine itself uses addresses of all of {', '.join(candidates)}: "
-        "name a free IPv4 network with --network"
+        "free one of them"
     )

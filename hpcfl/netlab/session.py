@@ -17,7 +17,6 @@ def plan(
     latency: str,
     downlink_rate: str | None,
     server_rate: str | None,
-    network: str | None,
 ) -> LabPlan:
     """Return the plan of this process's lab; see ``hpcfl netlab --help``."""
     delay = parse_seconds(latency, "--latency")
@@ -26,25 +25,8 @@ def plan(
     if downlink_rate is not None:
         downlink = Link(parse_rate(downlink_rate, "--downlink-rate"), delay)
     server = None if server_rate is None else Link(parse_rate(server_rate, "--server-rate"))
-    if network is None:
-        chosen = free_network(lab.used_networks())
-    else:
-        chosen = checked_network(network, hosts)
+    chosen = free_network(lab.used_networks())
     return LabPlan.star(hosts, uplink, downlink, server, lab.my_owner_name(), chosen)
-
-
-def checked_network(text: str, hosts: int) -> str:
-    """Return an IPv4 network, if it has addresses enough for the devices and the server."""
-    import ipaddress
-
-    try:
-        network = ipaddress.IPv4Network(text)
-    except ValueError as error:
-        raise UsageError(f"--network must be an IPv4 network like 198.18.0.0/16: {error}") from None
-    # Without the network's own, its broadcast's and the server's.
-    if network.num_addresses - 3 < hosts:
-        raise UsageError(f"--network {text} has too few addresses for {hosts} devices and a server")
-    return str(network)
 
 
 def run(plan: LabPlan, arguments: Sequence[str]) -> int:

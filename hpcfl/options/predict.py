@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import Section, again, option
-from hpcfl.options.shared import DEVICES, DIM, LengthOptions, LinkOptions, RoundOptions
+from hpcfl.options.definition import Section, option
+from hpcfl.options.shared import DEVICES, DIM, LinkOptions, RoundOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class PredictOptions(RoundOptions, LinkOptions):
     protocol: str = field(kw_only=False)
     devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
-    model: str | None = again(LengthOptions, "model", None)
+    model: str | None = None  # that says how long vectors are, in place of dim
     ranks: int = option(2, "Ranks of the modelled cluster.", at_least=2, section=Section.SIZE)
     network_gbps: float | None = option(
         None,

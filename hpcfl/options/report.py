@@ -1,7 +1,5 @@
 """Options of `hpcfl report`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hpcfl.options.definition import OptionGroup, Section, again, option
@@ -30,6 +28,11 @@ class ReportOptions(LinkAsked):
         None,
         "Only runs with these values, such as protocol=sparse|cohort,devices=100: the keys are "
         "protocol, devices and any option that files record.",
+        section=Section.WHAT,
+    )
+    no_pool: bool = option(
+        False,
+        "Keep launches of one configuration, and trainings with other seeds, apart.",
         section=Section.WHAT,
     )
     columns: str | None = option(

@@ -173,6 +173,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     scaling: str = "survivors"
     sampler: str = "gaps"
     upload: str = "gather"
+    dropout_model: str = "exact"
     dropout_phase: str | None = None
     security_bits: int = 40
     checkpoint_every: int | None = option(

@@ -61,23 +61,14 @@ class PlotOptions(OptionGroup):
         default_text="the one of median seconds",
         section=Section.WHAT,
     )
-    no_pool: bool = option(
-        False,
-        "Keep launches of one configuration, and trainings with other seeds, apart.",
-        section=Section.WHAT,
-    )
+    no_pool: bool = False  # whether launches of one configuration are kept apart
     size: str = option(
         "page",
         "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
         "needs; or width x height in inches, such as 6x4.",
         section=Section.OUTPUT,
     )
-    title: str | None = option(
-        None,
-        'Title in place of the figure\'s own; "" for none.',
-        default_text="the figure's own",
-        section=Section.OUTPUT,
-    )
+    title: str | None = None  # in place of the figure's own; "" for none
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ STUDIES = {
 # and its cores are what is measured.
 _ASKED = {"ntasks": "101", "mem": "0", "time": "01:00:00", "exclusive": ""}
 # The last cell of the plan table-1.
-_LAST_CELL = 7
+LAST_CELL = 7
 _CHECKPOINT = ("--checkpoint-every", "10")
 # Options of hpcfl that the scripts give themselves.
 _TAKEN = {"--output", "--resume", "--cell", "--freeze"}
@@ -142,7 +142,7 @@ def directives(job: Job) -> list[str]:
         ours["signal"] = "B:USR1@120"
     if job.kind == "sweep-array":
         cells = cells_of(job)
-        ours["array"] = f"0-{_LAST_CELL if cells is None else cells - 1}"
+        ours["array"] = f"0-{LAST_CELL if cells is None else cells - 1}"
     kept = [f"--{name}{value and '='}{value}" for name, value in ours.items() if name not in names]
     return [*kept, *given]
 

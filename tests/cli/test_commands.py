@@ -119,7 +119,7 @@ def test_absurd_numbers_are_sentences():
 
 
 WRONG = {
-    "nonsense": "No such command 'nonsense'",
+    "tarin fedavg": "did you mean 'train'?",
     "bench": "no protocol is given",
     "bench secgag": "did you mean 'secagg'?",
     "bench secagg --aplha 0.1": "--alpha",
@@ -255,7 +255,7 @@ def test_one_rank_alone_answers(line, monkeypatch):
 
 def test_progress_is_shown_where_somebody_looks(monkeypatch):
     terminal = io.StringIO()
-    small = "bench fedavg --devices 3 --dim 10 --rounds 1 --warmup 0 --output".split()
+    small = ("bench", "fedavg", "--devices", 3, "--dim", 10, "--rounds", 1, "--output")
     quiet = hpcfl(*small, "a.h5")
     monkeypatch.setattr(launch, "terminal_for_progress", lambda: terminal)
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
@@ -283,7 +283,7 @@ def process(*arguments, memory=None, **more):
 
 
 def test_too_little_memory_is_a_sentence():
-    large = "bench fedavg --devices 5 --dim 4000000000 --rounds 1 --warmup 0".split()
+    large = ("bench", "fedavg", "--devices", 5, "--dim", 4 * 10**9)
     done = process(*large, memory=2**29, stdout=subprocess.DEVNULL)
 
     assert done.returncode in (1, 2)
@@ -293,8 +293,9 @@ def test_too_little_memory_is_a_sentence():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_output_is_a_sentence_and_work_is_done():
+    bench = ("bench", "fedavg", "--devices", 3, "--dim", 4)
     with open("/dev/full", "w") as full:
-        done = process(*"bench fedavg --devices 3 --dim 4 --output out".split(), stdout=full)
+        done = process(*bench, "--output", "out", stdout=full)
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

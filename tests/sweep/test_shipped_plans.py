@@ -7,7 +7,7 @@ import pytest
 from commandline import hpcfl, refusal
 
 from hpcfl.options.names import FILES
-from hpcfl.slurm.script import ARRAY, KINDS, last_cell
+from hpcfl.slurm.script import KINDS, LAST_CELL
 from hpcfl.sweeping import shipped
 from hpcfl.sweeping.cells import resolve
 from hpcfl.sweeping.plan import read
@@ -60,7 +60,7 @@ def test_the_plan_of_training_reaches_its_target(tmp_path):
 
 
 def test_the_list_says_what_every_plan_is_for_and_where_its_file_is():
-    told = hpcfl("sweep", "--list")
+    told = hpcfl("sweep")
 
     assert told.returncode == 0, told.stderr
     assert {"table-1", "protocols", "small", "training"} <= shipped.titles().keys()
@@ -88,10 +88,10 @@ def test_a_name_is_that_of_the_shipped_plan_and_a_path_that_of_a_file(tmp_path, 
 
 def test_a_plan_that_is_neither_a_name_nor_a_file_is_refused_with_the_nearest_name(tmp_path):
     assert "did you mean 'table-1'?" in refusal("sweep", "tabel-1", "--output", tmp_path)
-    assert "hpcfl sweep --list" in refusal("sweep", "/nowhere/x.toml", "--output", tmp_path)
+    assert "hpcfl sweep shows" in refusal("sweep", "/nowhere/x.toml", "--output", tmp_path)
 
 
 def test_the_array_of_the_job_script_is_that_of_its_plan():
     ((plan,), _) = KINDS["sweep-array"]
 
-    assert last_cell(ARRAY) == len(resolve(read(shipped.locate(plan)))) - 1
+    assert LAST_CELL == len(resolve(read(shipped.locate(plan)))) - 1
