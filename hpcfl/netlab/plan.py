@@ -173,6 +173,5 @@ def free_network(used: Iterable[str], candidates: Sequence[str] = NETWORKS) -> s
         if not any(network.overlaps(other) for other in taken):
             return candidate
     raise UsageError(
-        f"the machine itself uses addresses of all of {', '.join(candidates)}: "
-        "free one of them"
+        f"the machine itself uses addresses of all of {', '.join(candidates)}: free one of them"
     )

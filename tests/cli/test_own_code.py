@@ -25,6 +25,7 @@ PATTERNS = (
 )
 MORE = '''
 import os
+from dataclasses import dataclass
 
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
