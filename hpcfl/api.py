@@ -365,7 +365,7 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
     from hpcfl.costmodel.calibration import default_path
     from hpcfl.costmodel.calibration import load as load_calibration
     from hpcfl.costmodel.network import network_of
-    from hpcfl.learning.sizes import parameters
+    from hpcfl.learning.models import parameters
     from hpcfl.results.linkmodel import LinkModel
     from hpcfl.rounds.build import build, check_degree
 

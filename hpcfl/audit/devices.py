@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import TRAINING
 from hpcfl.algorithms.federated.base import Vector
 from hpcfl.audit.instance import Instance
-from hpcfl.learning.private import batches, epoch_steps
+from hpcfl.learning.batches import batches, epoch_steps
 from hpcfl.options.training import LocalOptions
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import aggregation
-from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Vector
 from hpcfl.algorithms.federated.locks import Locks, NormsDevice, NormsServer
 from hpcfl.algorithms.federated.noisysgd import NoisyGradients

@@ -12,10 +12,10 @@ from hpcfl.advice import advisor
 from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone
 from hpcfl.advice.tables import MUCH_MORE_NOISE, command, table
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.aggregation.ckks import WeightedVector
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.fedavg import FedAvgDevice
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.costmodel.model import COMPUTING_WITHIN
 from hpcfl.crypto.groups import GROUPS
@@ -341,7 +341,7 @@ def test_where_a_part_is_sent_a_device_rounds_as_finely_too(accuracy):
         protocol = _protocol(choice, asked)
         if not isinstance(protocol, QuantisedProtocol):
             continue
-        values = protocol.integers(vector, slice(None), 5, 0)
+        values = protocol.quantise(vector, 5, 0)
         unit = protocol.parameters.levels * protocol.scale(5)
         error = np.abs(values / unit - vector).max()
         assert accuracy / 2 < error <= accuracy, choice.protocol

@@ -17,7 +17,7 @@ from hpcfl.audit.measure import audit
 from hpcfl.audit.tables import render
 from hpcfl.crypto.noise import FastNoise
 from hpcfl.errors import UsageError
-from hpcfl.learning.private import batches
+from hpcfl.learning.batches import batches
 from hpcfl.privacy.accounting import zcdp
 
 CDP = default("cdp")

@@ -5,7 +5,6 @@ import pytest
 from labs import star
 
 from hpcfl.errors import UsageError
-from hpcfl.netlab import session
 from hpcfl.netlab.links import FRAME_BYTES, HEADER_BYTES, Link, mtu_bytes, parse_rate, parse_seconds
 from hpcfl.netlab.plan import NETWORKS, free_network, owner_name, owner_of
 

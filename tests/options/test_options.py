@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,13 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from hpcfl.algorithms.federated import participation
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import asked
 from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import UsageError
-from hpcfl.learning.private import SHUFFLES
+from hpcfl.learning.batches import SHUFFLES
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import OptionGroup, make, option, options_of, part
 from hpcfl.options.exposure import ExposureOptions
@@ -51,7 +50,7 @@ def edges(about):
 
 def test_a_value_is_taken_up_to_the_edge_and_refused_by_name_beyond():
     for group in GROUPS_OF_OPTIONS:
-        for name, about in options_of(group).items():
+        for about in options_of(group).values():
             if about.type not in (int, float, tuple[int, ...]):
                 continue
             inside, outside = edges(about)

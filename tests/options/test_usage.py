@@ -4,7 +4,6 @@ from dataclasses import fields
 from itertools import product
 
 import pytest
-from commandline import hpcfl
 
 import hpcfl as package
 from hpcfl.algorithms import federated

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
 

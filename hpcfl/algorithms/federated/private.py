@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import NOISE, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import NOISE
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
 from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.crypto.noise import FastNoise, NoiseSource, SecureNoise

@@ -18,7 +18,7 @@ from scipy import stats
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate
-from hpcfl.algorithms.aggregation.promises import Outcome
+from hpcfl.algorithms.aggregation.promises import Outcome, failure_of
 from hpcfl.algorithms.federated import find_private
 from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
@@ -412,7 +412,7 @@ def test_an_account_that_counts_on_more_than_was_planned_pays_for_who_may_collud
     alone = one.proven(3, one.sigma, [1] * 3)
     assert one.spent(3).proven == alone if chance else one.spent(3).proven < alone
     protocol.add_noise(one.integer_noise(protocol, 0))
-    failure = protocol.promise_failure(Outcome(4, 4))
+    failure = failure_of(protocol.promises(), Outcome(4, 4))
     assert failure >= chance
     assert bool(failure) == bool(chance)
 
