@@ -17,7 +17,7 @@ from hpcfl.options.definition import options_of
 from hpcfl.system.plugins import explained
 
 # Flags of the command line that change only what rank 0 prints.
-_PRINTED = ("--json", "--footer", "--no-footer")
+_PRINTED = ("--json",)
 
 
 def read(arguments: Sequence[str]) -> dict[str, Any] | None:

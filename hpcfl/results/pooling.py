@@ -26,9 +26,9 @@ from hpcfl.system import revision
 from hpcfl.system.environment import MCA, steering
 
 # Options that leave the work of a round as it is, and what follows from options or from going on.
-_FREE = {*names(BenchOptions, repeats="yes"), "promises", "scaled_by", "rounds_repeated"}
-_GIVEN = {*names(BenchOptions, repeats="if given")}
-_ANY = {*names(BenchOptions, repeats="if any")}
+_FREE = {*names(BenchOptions, "repeat"), "promises", "scaled_by", "rounds_repeated"}
+_GIVEN = {*names(BenchOptions, "repeat if given")}
+_ANY = {*names(BenchOptions, "repeat if any")}
 # What of the environment makes two runs measurements of the same thing, with the variables and
 # parameters that steer MPI. Host names do not: which nodes a launch gets is part of what repeats
 # are for. What a file does not hold, as those of earlier versions, is not what another one holds.

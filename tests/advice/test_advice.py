@@ -8,7 +8,7 @@ import pytest
 from calibrations import flat
 from commandline import hpcfl, refusal
 
-from hpcfl.advice import advisor, winners
+from hpcfl.advice import advisor
 from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone
 from hpcfl.advice.tables import MUCH_MORE_NOISE, command, table
 from hpcfl.algorithms.aggregation import PROTOCOLS, find

@@ -298,7 +298,7 @@ def test_what_cannot_be_audited_is_refused(options, message):
     ("runs", "options", "message"),
     [
         (19, {}, "--runs is 19"),
-        (20, {"confidence": 1.0}, "--confidence is 1.0"),
+        (20, {"confidence": 1.0}, "the confidence is 1.0"),
         (20, {"seed": -1}, "--seed is -1"),
         (20, {"seed": 2**63}, "--seed is 92233"),
     ],

@@ -27,7 +27,7 @@ def results(tmp_path_factory):
 
 
 def rows(paths, scale):
-    shown = alone("report", paths, "--speed-up", scale, "--json")
+    shown = alone("report", paths, "--speed-up", scale, "--format", "json")
     assert shown.returncode == 0, shown.stderr
     return json.loads(shown.stdout)
 

@@ -149,7 +149,7 @@ def test_a_training_that_was_killed_before_its_checkpoint_goes_on_from_the_one_b
     np.testing.assert_array_equal(run.survived, whole.survived)
     if kind == "train":
         np.testing.assert_array_equal(run.training["accuracy"], whole.training["accuracy"])
-    report = hpcfl("report", folder, "--json")
+    report = hpcfl("report", folder, "--format", "json")
     (told,) = json.loads(report.stdout)["runs"]
     assert (told["rounds_total"], told["status"]) == (ROUNDS, "complete")
     # Whatever nothing goes on from is kept, out of the way of reports.

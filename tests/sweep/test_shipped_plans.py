@@ -51,7 +51,7 @@ def test_the_plan_of_training_reaches_its_target(tmp_path):
     text = text.replace("seed = [1, 2, 3]", "seed = [1]").replace('["fedavg", "secagg",', "[")
     (tmp_path / "plan.toml").write_text(text)
     done = hpcfl("sweep", tmp_path / "plan.toml", "--output", tmp_path / "out")
-    report = hpcfl("report", tmp_path / "out", "--json")
+    report = hpcfl("report", tmp_path / "out", "--format", "json")
     runs = json.loads(report.stdout)["runs"]
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,7 +60,7 @@ def test_the_plan_of_training_reaches_its_target(tmp_path):
 
 
 def test_the_list_says_what_every_plan_is_for_and_where_its_file_is():
-    told = hpcfl("sweep", "--list")
+    told = hpcfl("sweep")
 
     assert told.returncode == 0, told.stderr
     assert {"table-1", "protocols", "small", "training"} <= shipped.titles().keys()
@@ -88,7 +88,7 @@ def test_a_name_is_that_of_the_shipped_plan_and_a_path_that_of_a_file(tmp_path, 
 
 def test_a_plan_that_is_neither_a_name_nor_a_file_is_refused_with_the_nearest_name(tmp_path):
     assert "did you mean 'table-1'?" in refusal("sweep", "tabel-1", "--output", tmp_path)
-    assert "hpcfl sweep --list" in refusal("sweep", "/nowhere/x.toml", "--output", tmp_path)
+    assert "hpcfl sweep shows" in refusal("sweep", "/nowhere/x.toml", "--output", tmp_path)
 
 
 def test_the_array_of_the_job_script_is_that_of_its_plan():

@@ -199,7 +199,7 @@ def test_merged_jobs_are_one_folder_with_an_index(tmp_path, plan):
     sources = {path: path.read_bytes() for path in [*array.iterdir(), tmp_path / "one.h5"]}
     done = hpcfl("merge", array, tmp_path / "one.h5", "--output", merged)
     index = json.loads((merged / "index.json").read_text())["runs"]
-    report = hpcfl("report", merged, "--json")
+    report = hpcfl("report", merged, "--format", "json")
     again = hpcfl("merge", array, "--output", merged)
     copy = tmp_path / "copy.h5"
     copy.write_bytes((tmp_path / "one.h5").read_bytes())
