@@ -12,7 +12,7 @@ import atexit, os, sys
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-from hpcfl.comm import mpi, world
+from hpcfl.comm import ending, patient
 
 
 class Comm:
@@ -21,18 +21,13 @@ class Comm:
     def Ibarrier(self):
         return None
 
-    def Isend(self, *message):
-        return None
-
-    def Iprobe(self, source, tag):
-        return False
-
     def Abort(self, status):
         print(f"abort {status}", flush=True)
 
 
-mpi.wait = lambda request, limit_seconds: False
-world._world_communicator = Comm
+patient.wait = lambda *arguments: False
+ending.communicator = Comm
+ending.TURN_SECONDS = 0.1
 atexit.register(print, "the interpreter ended in its own way")
 try:
     raise ZeroDivisionError("divided by zero")
@@ -45,8 +40,8 @@ except ZeroDivisionError:
 @pytest.mark.parametrize(
     ("call", "status", "said"),
     [
-        ("world.crash()", 1, "ZeroDivisionError: divided by zero"),
-        ("world.fail('the disk is full', 7)", 7, "Error: the disk is full"),
+        ("ending.crash()", 1, "ZeroDivisionError: divided by zero"),
+        ("ending.fail('the disk is full', 7)", 7, "Error: the disk is full"),
     ],
 )
 def test_a_rank_ends_though_abort_returns(call, status, said):

@@ -31,7 +31,7 @@ class Comm:
         values |= OTHERS
 
 
-patient.wait = lambda requests: None
+patient.wait = lambda requests: True
 cores.usable = lambda: 4
 MPI.get_vendor = lambda: VENDOR
 print(patient.needed(Comm()))

@@ -297,7 +297,7 @@ def test_any_number_of_transports_sum_in_a_field():
 @pytest.mark.parametrize("kept", [0, 10**6])
 def test_gather_in_windows_brings_the_same_messages(monkeypatch, largest, window, kept):
     monkeypatch.setattr("hpcfl.comm.mpi.WINDOW_BYTES", window)
-    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", window)
+    monkeypatch.setattr("hpcfl.comm.gather.WINDOW_BYTES", window)
     monkeypatch.setattr("hpcfl.comm.scratch.KEPT_BYTES", kept)
     inner = transport()
     senders = [id for id in inner.local_devices if id != 2]
@@ -314,13 +314,13 @@ def test_gather_in_windows_brings_the_same_messages(monkeypatch, largest, window
 
 def test_the_server_lets_messages_move_while_it_uses_others(monkeypatch):
     """After each message but those of the last window, behind which no receives are posted."""
-    from hpcfl.comm import stream
+    from hpcfl.comm import gather
 
-    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", 2 * 100)
+    monkeypatch.setattr("hpcfl.comm.gather.WINDOW_BYTES", 2 * 100)
     inner, moves = transport(), []
-    windows = stream.windows(inner.placement, 100, 2 * 100)
-    let_move = stream._Window.move
-    monkeypatch.setattr(stream._Window, "move", lambda self: moves.append(let_move(self)))
+    windows = gather.windows(inner.placement, 100, 2 * 100)
+    let_move = gather.Transfer.move
+    monkeypatch.setattr(gather.Transfer, "move", lambda self: moves.append(let_move(self)))
     used = []
     for _ in inner.gather(inner.local_devices, lambda id: np.zeros(100, np.uint8), 100):
         used.append(len(moves))
@@ -332,8 +332,8 @@ def test_the_server_lets_messages_move_while_it_uses_others(monkeypatch):
 
 @pytest.mark.parametrize("unit", [1, 7, 30])
 def test_long_messages_are_received_in_parts(monkeypatch, unit):
-    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", 80)
-    monkeypatch.setattr("hpcfl.comm.stream.LEAST_PART_BYTES", 1)
+    monkeypatch.setattr("hpcfl.comm.gather.WINDOW_BYTES", 80)
+    monkeypatch.setattr("hpcfl.comm.gather.LEAST_PART_BYTES", 1)
     monkeypatch.setattr("hpcfl.comm.envelope.PART_UNIT", unit)
     inner = transport()
     data = np.random.default_rng(5).integers(0, 256, (DEVICES, 90), np.uint8)
@@ -357,29 +357,14 @@ def test_long_messages_are_received_in_parts(monkeypatch, unit):
         else:
             assert not whole
     # The calls after it are numbered alike on all ranks.
-    from hpcfl.comm.stream import one_of_each_rank
-
-    assert inner.calls.number == 2 * len(one_of_each_rank(inner.placement))
-
-
-def test_windows_of_parts_have_a_device_of_each_rank_at_most():
-    from hpcfl.comm.stream import one_of_each_rank
-
-    placement = Placement.even(7, 4).select([0, 1, 3, 4, 6])
-    windows = one_of_each_rank(placement)
-
-    assert [id for window in windows for id in window] == [0, 1, 2, 3, 4]
-    for window in windows:
-        ranks = [int(placement.homes[id]) for id in window]
-        assert len(set(ranks)) == len(ranks)
-    assert windows == [range(2), range(2, 4), range(4, 5)]
+    assert inner.calls.number == 2 * -(-DEVICES // (inner.placement.ranks - 1))
 
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph", "common", "sparse", "prf"])
 def test_uploads_in_parts_give_the_same_sum(monkeypatch, name):
     expected = total_of(Loopback(DEVICES), name)
-    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", 2000)
-    monkeypatch.setattr("hpcfl.comm.stream.LEAST_PART_BYTES", 1)
+    monkeypatch.setattr("hpcfl.comm.gather.WINDOW_BYTES", 2000)
+    monkeypatch.setattr("hpcfl.comm.gather.LEAST_PART_BYTES", 1)
 
     assert total_of(transport(), name) in (expected, None)
 
@@ -392,8 +377,8 @@ def test_uploads_in_parts_give_the_same_sum(monkeypatch, name):
 @pytest.mark.parametrize("servers", [2, 3])
 def test_a_server_of_several_ranks_has_the_same_sum(monkeypatch, name, group, servers, part):
     """Of devices whose uploads have a wrong size or envelope, or refuse, it uses nothing."""
-    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", part)
-    monkeypatch.setattr("hpcfl.comm.stream.LEAST_PART_BYTES", 1)
+    monkeypatch.setattr("hpcfl.comm.gather.WINDOW_BYTES", part)
+    monkeypatch.setattr("hpcfl.comm.gather.LEAST_PART_BYTES", 1)
     found = []
     for inner in (Loopback(DEVICES), transport(servers)):
         parameters = Parameters(DEVICES, 100_000, alpha=0.5, group=group, levels=1 << 8)
@@ -469,9 +454,9 @@ def total_of(inner, name):
 @pytest.mark.parametrize("call", [1, 7, 64, 2**30])
 def test_messages_of_any_size_move_in_calls_of_a_limited_size(monkeypatch, window, call):
     monkeypatch.setattr("hpcfl.comm.mpi.WINDOW_BYTES", window)
-    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", window)
+    monkeypatch.setattr("hpcfl.comm.gather.WINDOW_BYTES", window)
     monkeypatch.setattr("hpcfl.comm.mpi.CALL_BYTES", call)
-    monkeypatch.setattr("hpcfl.comm.stream.CALL_BYTES", call)
+    monkeypatch.setattr("hpcfl.comm.gather.CALL_BYTES", call)
     inner = transport()
     data = np.random.default_rng(5).integers(0, 256, (DEVICES, 90), np.uint8)
     sizes = [90, 0, 3, 17, 1, 0, 64]
@@ -556,12 +541,10 @@ def test_every_ranks_values_come_to_the_server():
 
 
 def test_a_message_larger_than_announced_is_an_error():
-    from hpcfl.comm import stream
-    from hpcfl.comm.scratch import Scratch
+    from hpcfl.comm.gather import made
 
-    for senders in ([3], [1, 3]):
-        with pytest.raises(HpcflError, match="device 3 sends 30 bytes"):
-            stream.end_to_end(senders, lambda id: np.zeros(10 * id, np.uint8), 29, Scratch())
+    with pytest.raises(HpcflError, match="device 3 sends 30 bytes"):
+        made(3, lambda id: np.zeros(10 * id, np.uint8), 29)
 
 
 def test_an_error_of_the_server_is_raised_on_every_rank():

@@ -91,12 +91,3 @@ def test_a_system_without_affinities_has_its_cores(machine, monkeypatch, tmp_pat
 )
 def test_threads_are_listed_as_the_kernel_does(threads, text):
     assert cores.listed(threads) == text
-
-
-def test_threads_go_through_a_mask():
-    threads = (0, 1, 7, 8, 1000, 8 * cores.MASK_BYTES - 1)
-
-    assert cores.from_mask(cores.to_mask(threads)) == threads
-    assert cores.to_mask(threads).nbytes == cores.MASK_BYTES
-    # There is no room for more.
-    assert cores.from_mask(cores.to_mask([1, 8 * cores.MASK_BYTES])) == (1,)
