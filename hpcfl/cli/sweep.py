@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.cli.options import Command, Output, option, same
-from hpcfl.cli.terminal import check_alone, json_option, progress_bar, show, warn
+from hpcfl.cli.terminal import check_alone, progress_bar, warn
 from hpcfl.options.shared import RunOptions
 from hpcfl.system.outputs import FOLDER
 
@@ -56,7 +56,6 @@ def _print_plans() -> None:
     metavar="I",
     help="Run this cell of the frozen sweep.json only; PLAN is not read.",
 )
-@json_option("Print the cells of --dry-run as JSON.")
 def command(
     plan: str | None,
     listing: bool,
@@ -66,7 +65,6 @@ def command(
     dry_run: bool,
     freeze: bool,
     index: int | None,
-    as_json: bool,
 ) -> None:
     """Run all cells of a plan, each into a results file of its own.
 
@@ -111,8 +109,6 @@ def command(
     named = plan
     if sum((dry_run, freeze, index is not None)) > 1:
         raise UsageError("give only one of --dry-run, --freeze and --cell")
-    if as_json and not dry_run:
-        raise UsageError("--json is for --dry-run: hpcfl report prints results as JSON")
 
     def prepare(ranks: int = 1) -> Manifest:
         from hpcfl.sweeping.cells import resolve
@@ -129,7 +125,7 @@ def command(
         if freeze:
             _freeze(output, manifest)
         else:
-            _list(output, manifest, as_json)
+            _list(output, manifest)
         return
     from hpcfl.sweeping.session import DONE, SKIPPED
 
@@ -148,7 +144,7 @@ def _freeze(output: Path, manifest: Manifest) -> None:
     )
 
 
-def _list(output: Path, manifest: Manifest, as_json: bool) -> None:
+def _list(output: Path, manifest: Manifest) -> None:
     from hpcfl.errors import HpcflError
     from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import check_same, load
@@ -159,11 +155,7 @@ def _list(output: Path, manifest: Manifest, as_json: bool) -> None:
         check_same(output, stored, manifest)
         manifest = stored
     cells = list_cells(output, manifest)
-    show(
-        as_json,
-        lambda: {"cells": [one.as_dict() for one in cells]},
-        lambda: render_cells(cells, manifest.seed),
-    )
+    click.echo(render_cells(cells, manifest.seed))
     refused = [f"cell {one.cell.index} ({one.cell.title})" for one in cells if one.why]
     if refused:
         number = counted(len(cells), "cell")
