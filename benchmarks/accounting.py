@@ -22,7 +22,7 @@ from scipy.special import ndtr
 from tabulate import tabulate
 
 from hpcfl.algorithms.federated import find_private
-from hpcfl.privacy.accounting.accountant import least_noise
+from hpcfl.privacy.accounting.account import least_noise
 
 Floats = NDArray[np.float64]
 
@@ -176,11 +176,10 @@ class Case:
     def at(self, sigma: float, **changes: Any) -> Any:
         """Return the settings of the account."""
         given = {**self.settings, "delta": self.delta, **changes}
-        return find_private(self.algorithm).accountant.settings(sigma=sigma, **given)
+        return find_private(self.algorithm).account(sigma=sigma, **given)
 
     def proven(self, sigma: float, **changes: Any) -> float:
-        accountant = find_private(self.algorithm).accountant
-        return accountant.proven(self.at(sigma, **changes)).epsilon
+        return float(self.at(sigma, **changes).proven().epsilon)
 
     def true(self, sigma: float, near: float, **changes: Any) -> float:
         """Return the epsilon of the worst datasets, rounded down."""
@@ -213,15 +212,6 @@ def sgd_integers(settings: Any) -> tuple[list[Loss], int]:
     return integers(sigma, settings.per_round, math.floor(shift + 1e-9)), (
         settings.worst_participations
     )
-
-
-def shuffled(pairs: Callable[[float, float], list[Loss]]) -> Callable[[Any], Any]:
-    def find(settings: Any) -> tuple[list[Loss], int]:
-        z = settings.sigma * settings.batch_size / (2 * settings.clip_norm)
-        z *= math.sqrt(settings.per_round if settings.secagg else 1)
-        return pairs(settings.batch_size / settings.samples, z), settings.worst_participations
-
-    return find
 
 
 def users(pairs: Callable[[float, float], list[Loss]], moved: float) -> Callable[[Any], Any]:
@@ -301,12 +291,6 @@ CASES = [
         "cdp, integers", "cdp",
         ADULT | {"rounds": 8, "discrete": True, "integer_sigma": 960.0, "devices": 10},
         sgd_integers, sgd, 1.25, sigma=0.06,
-    ),
-    Case(
-        "cdp, secret shuffles", "cdp",
-        {**ADULT, "rounds": 160, "samples": 320, "secret_order": True, "secagg": False},
-        shuffled(replaced_in_datasets), shuffled(replaced), sigma=0.08,
-        calibrated=TWENTY,
     ),
     Case("dp-dsgd, sums", "dp-dsgd", ADULT | {"rounds": 50}, sgd, sigma=0.03),
     Case(

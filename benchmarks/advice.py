@@ -1,21 +1,13 @@
 """How often the protocol that `hpcfl advise` names first is the best one, or nearly, when measured.
 
-    python benchmarks/advice.py --output FOLDER [--passes P] [--part I/N]
-    python benchmarks/advice.py --output FOLDER --table [--keep OTHER]
+    python benchmarks/advice.py --output FOLDER [--passes P] [--sizes K]
 
-Plays all protocols that qualify for 40 sizes that nothing was fitted to, in one process, and prints
-by how much the protocol that is named first costs more than the one that was measured to cost
-least, for every question. A size is N, d and dropouts; a question is a size, a criterion, a link,
-and what is allowed: whole vectors without helpers, or all that there is. Beside it stands how good
-the best protocol of one pass is in another pass, as a measurement is no better than that.
-
-A machine that others use too is a half slower in some minutes than in others, and not in all
-operations alike. So a pass plays every size once, and calibrates again after every few of them; a
-protocol costs what the median of its passes costs, and is predicted from all calibrations together.
-A pass takes 75 minutes on a core with nothing else to do. FOLDER keeps what was measured
-(rounds.csv, calibration-*.json): a pass that was stopped goes on, and parts of the sizes may be
-played one after another or on two cores at once. --table plays nothing; --keep writes what it needs
-to another folder, in little space.
+Plays all protocols that qualify at sizes that nothing was fitted to, in one process, and prints by
+how much the protocol that is named first costs more than the one that was measured to cost least,
+for every question. A size is N, d and dropouts; a question is a size, a criterion, an uplink and
+what is allowed: whole vectors without helpers, or all that there is. Each pass calibrates anew, and
+the median of the passes counts. FOLDER keeps what was measured, and a pass that was
+stopped goes on. A pass over all 40 sizes takes 75 minutes on a core with nothing else to do.
 """
 
 from __future__ import annotations
@@ -24,18 +16,17 @@ import argparse
 import csv
 import itertools
 import shlex
-import shutil
 import subprocess
-import tempfile
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+import hpcfl
 from hpcfl.advice.advisor import Choice, advise
 from hpcfl.advice.tables import command
 from hpcfl.costmodel.calibration import Calibration, load
@@ -43,7 +34,6 @@ from hpcfl.costmodel.model import DEVICE_WITHIN
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
-from hpcfl.results.reader import load as load_run
 
 DIMS = {
     16: (1_500, 9_500, 55_000, 240_000, 1_000_000),
@@ -57,80 +47,31 @@ DIMS = {
 }
 DROPOUTS = (0.2, 0.0, 0.1, 0.3)  # in turn: every N has all of them
 PAIRS = [(devices, dim) for devices, dims in DIMS.items() for dim in dims]
-SIZES = [
-    (devices, dim, DROPOUTS[number % len(DROPOUTS)]) for number, (devices, dim) in enumerate(PAIRS)
-]
-UPLINKS = (2.0, 20.0, 200.0)
+SIZES = [(*pair, DROPOUTS[number % len(DROPOUTS)]) for number, pair in enumerate(PAIRS)]
+# In an order in which any first few are of all kinds.
+SIZES = [SIZES[17 * number % len(SIZES)] for number in range(len(SIZES))]
 ALLOWED: dict[str, dict[str, Any]] = {
     "whole vectors": {},
     "all": {"helpers": 2, "alpha": 0.2, "max_exposed": 0.5},
 }
 LIMIT = 1.1
-# Sizes that are played after one calibration.
-CALIBRATED = 5
+ROUNDS = 5
 Size = tuple[int, int, float]  # N, d, dropout
-# What a round costs, as `hpcfl advise` means it, by what is to be least and the uplink in Mbit/s.
-Cost = tuple[str, float]
-COSTS: tuple[Cost, ...] = (
-    *(("time", uplink) for uplink in UPLINKS),
-    ("upload", UPLINKS[0]),
-    ("device-cpu", UPLINKS[0]),
-)
+# What is to be least, and the uplink in Mbit/s.
+COSTS = (("time", 2.0), ("time", 20.0), ("time", 200.0), ("upload", 2.0), ("device-cpu", 2.0))
+# What each protocol cost, in the order of COSTS.
+Costs = Mapping[str, Sequence[float]]
 
 
-class Played(NamedTuple):
-    """What a protocol cost at a size, in one pass."""
-
-    number: int  # of the pass
-    size: Size
-    protocol: str
-    costs: tuple[float, ...]  # in the order of COSTS
+def run_command(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "hpcfl", *arguments], check=True, capture_output=True)
 
 
-class Question(NamedTuple):
-    """What is asked."""
-
-    size: Size
-    allowed: str
-    cost: Cost
-
-    def __str__(self) -> str:
-        return ", ".join(map(str, (*self.size, self.allowed, *self.cost)))
-
-
-class Judged(NamedTuple):
-    """A question, the protocol named first for it, the one measured best, and how far apart."""
-
-    question: Question
-    first: str
-    best: str
-    ratio: float
-
-
-# What was found by size and protocol, in the order of COSTS.
-Costs = Mapping[Size, Mapping[str, Sequence[float]]]
-# The protocols that qualify, the one that is predicted to cost least first.
-Answers = Mapping[Question, Sequence[str]]
-
-
-def hpcfl(*arguments: str) -> None:
-    """Run a command, in one process."""
-    name = shutil.which("hpcfl") or "hpcfl"
-    subprocess.run([name, *arguments], check=True, capture_output=True)
-
-
-def asked_of(size: Size, allowed: str, cost: Cost = COSTS[0]) -> AdviseOptions:
+def asked_of(size: Size, allowed: str, cost: tuple[str, float] = COSTS[0]) -> AdviseOptions:
     """Return what advice is asked for."""
     devices, dim, dropout = size
-    criterion, uplink = cost
-    return AdviseOptions(
-        devices=devices,
-        dim=dim,
-        dropout=dropout,
-        uplink_mbps=uplink,
-        criterion=criterion,
-        **ALLOWED[allowed],
-    )
+    given = {"devices": devices, "dim": dim, "dropout": dropout, **ALLOWED[allowed]}
+    return AdviseOptions(criterion=cost[0], uplink_mbps=cost[1], **given)
 
 
 def measured(run: Run, criterion: str, uplink: float) -> float:
@@ -139,212 +80,70 @@ def measured(run: Run, criterion: str, uplink: float) -> float:
     if criterion == "time":
         link = LinkModel(uplink_mbps=uplink)
         return float(np.median(run.modelled_seconds(link).sum(axis=1)))
+    survived = run.survived[kept]
     if criterion == "upload":
-        counted = (run.survived & run.ordinary)[kept]
-        if not counted.any():  # all are members of a committee
-            counted = run.survived[kept]
+        committee = np.zeros_like(survived) if run.in_committee is None else run.in_committee[kept]
+        counted = survived & ~committee if (survived & ~committee).any() else survived
         return float(run.bytes_up[kept].sum(axis=1)[counted].mean())
-    return float(run.cpu_seconds[kept][:, :, :-1].sum(axis=1)[run.survived[kept]].mean())
+    return float(run.cpu_seconds[kept][:, :, :-1].sum(axis=1)[survived].mean())
 
 
-def play(choice: Choice, asked: AdviseOptions, rounds: int, file: Path) -> Run:
-    """Return a run of a choice, in a launch of its own."""
-    file.unlink(missing_ok=True)
-    _, *words = shlex.split(command(choice, asked))
-    hpcfl(*words, "--rounds", str(rounds), "--warmup", "1", "--output", str(file))
-    return load_run(file)
-
-
-def one_pass(
-    number: int, sizes: Sequence[Size], known: Calibration, rounds: int
-) -> Iterator[list[Played]]:
-    """Play all protocols that qualify at some sizes; yield what was found, size by size."""
-    with tempfile.TemporaryDirectory() as folder:
-        for size in sizes:
-            asked = asked_of(size, "all")
-            found = []
-            for choice in advise(asked, known).choices:
-                run = play(choice, asked, rounds, Path(folder) / "run.h5")
-                costs = tuple(measured(run, *cost) for cost in COSTS)
-                found.append(Played(number, size, choice.protocol, costs))
-            yield found
-
-
-def answers(sizes: Iterable[Size], known: Calibration) -> Answers:
-    """Return what is advised for every question."""
-    questions = itertools.starmap(Question, itertools.product(sizes, ALLOWED, COSTS))
-    return {
-        question: [choice.protocol for choice in advise(asked_of(*question), known).choices]
-        for question in questions
-    }
-
-
-def medians(played: Iterable[Played]) -> Costs:
-    """Return the medians of passes."""
-    found: dict[Size, dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
-    for one in played:
-        found[one.size][one.protocol].append(one.costs)
-    return {
-        size: {name: [median(of) for of in zip(*costs, strict=True)] for name, costs in by.items()}
-        for size, by in found.items()
-    }
-
-
-def measured_at(question: Question, costs: Costs, names: Iterable[str]) -> dict[str, float]:
-    """Return what each protocol was measured to cost, of what is asked about."""
-    return {name: costs[question.size][name][COSTS.index(question.cost)] for name in names}
-
-
-def judge(costs: Costs, advised: Answers) -> Iterator[Judged]:
-    """Yield for every question who was named first, who was best, and by how much."""
-    for question, names in advised.items():
-        if question.size in costs:
-            yield _judged(question, names[0], measured_at(question, costs, names))
-
-
-def measured_again(passes: Iterable[Costs], advised: Answers) -> Iterator[Judged]:
-    """Yield the same for those that were the best in one pass, judged by another pass.
-
-    That is how good advice would be that plays all protocols once in place of predicting them.
-    """
-    for (before, after), question in itertools.product(itertools.permutations(passes, 2), advised):
-        if question.size in before and question.size in after:
-            then, now = (measured_at(question, one, advised[question]) for one in (before, after))
-            yield _judged(question, min(then, key=then.__getitem__), now)
-
-
-def _judged(question: Question, first: str, cost: Mapping[str, float]) -> Judged:
-    best = min(cost, key=cost.__getitem__)
-    return Judged(question, first, best, cost[first] / cost[best])
-
-
-def together(calibrations: Sequence[Calibration]) -> Calibration:
-    """Return the medians of several calibrations."""
-    names = calibrations[0].samples
-    samples = {name: median(one.cost(name) for one in calibrations) for name in names}
-    kept = {name: [float(f"{cost:.4g}")] for name, cost in samples.items()}
-    return replace(calibrations[0], samples=kept)
-
-
-COLUMNS = ("pass", "devices", "dim", "dropout", "protocol")
-NAMES = tuple(f"{criterion} at {uplink:g} Mbit/s" for criterion, uplink in COSTS[: len(UPLINKS)])
-NAMES += tuple(criterion for criterion, _ in COSTS[len(UPLINKS) :])
-
-
-def read(path: Path) -> list[Played]:
-    """Return what a file has, nothing where there is none."""
+def measure(folder: Path, number: int, sizes: Sequence[Size]) -> Calibration:
+    """Play what a pass lacks, and return its calibration."""
+    path, file = folder / f"calibration-{number}.json", folder / f"rounds-{number}.csv"
     if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [_played(row) for row in csv.DictReader(file)]
-
-
-def _played(row: Mapping[str, str]) -> Played:
-    size = int(row["devices"]), int(row["dim"]), float(row["dropout"])
-    costs = tuple(float(row[name]) for name in NAMES)
-    return Played(int(row["pass"]), size, row["protocol"], costs)
-
-
-def write(path: Path, played: Sequence[Played]) -> None:
-    """Add to a file."""
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if new:
-            writer.writerow([*COLUMNS, *NAMES])
-        for one in played:
-            costs = [f"{cost:.6g}" for cost in one.costs]
-            writer.writerow([one.number, *one.size, one.protocol, *costs])
-
-
-def measure(folder: Path, passes: int, part: str, rounds: int) -> None:
-    """Play what is missing."""
-    which, parts = map(int, part.split("/"))
-    file, own = folder / "rounds.csv", SIZES[which - 1 :: parts]
-    for number, start in itertools.product(range(1, passes + 1), range(0, len(own), CALIBRATED)):
-        there = {one.size for one in read(file) if one.number == number}
-        sizes = [size for size in own[start : start + CALIBRATED] if size not in there]
-        if not sizes:
+        run_command("calibrate", "--output", str(path))
+    calibration, there = load(path), read(file)
+    for size in sizes:
+        if size in there:
             continue
-        calibration = folder / f"calibration-{number}-{SIZES.index(own[start]) + 1}.json"
-        if not calibration.exists():
-            hpcfl("calibrate", "--output", str(calibration))
-        for found in one_pass(number, sizes, load(calibration), rounds):
-            write(file, found)
-            print(f"pass {number}: {found[0].size}", flush=True)
+        asked, rows = asked_of(size, "all"), []
+        for choice in advise(asked, calibration).choices:
+            _, *words = shlex.split(command(choice, asked))
+            output = folder / "run.h5"
+            output.unlink(missing_ok=True)
+            played = ["--rounds", str(ROUNDS), "--warmup", "1", "--output", str(output)]
+            run_command(*words, *played)
+            run = hpcfl.load(output)
+            rows.append([*size, choice.protocol, *(measured(run, *cost) for cost in COSTS)])
+        with file.open("a", newline="") as stream:
+            csv.writer(stream, lineterminator="\n").writerows(rows)
+        print(f"pass {number}: {size}", flush=True)
+    return calibration
 
 
-def tell(played: Sequence[Played], known: Calibration) -> None:
-    """Print every question that is beyond the limit, how many there are, and what to hold it to."""
-    costs = medians(played)
-    advised = answers(costs, known)
-    judged = [*judge(costs, advised)]
-    for one in judged:
-        if one.ratio > LIMIT:
-            print(f"{one.question}: {one.first} was named, {one.ratio:.3f} times {one.best}")
-    print(f"advised, judged by all passes: {_summary(judged)}")
-    missed = {one.question.size for one in judged if one.ratio > LIMIT}
-    print(
-        f"of {len(costs)} sizes, {len(costs) - len(missed)} have no question beyond {LIMIT - 1:.0%}"
-    )
-    for line in errors(costs, known):
-        print(line)
-    numbers = sorted({one.number for one in played})
-    passes = [medians(one for one in played if one.number == number) for number in numbers]
-    if len(passes) > 1:
-        each = [one for single in passes for one in judge(single, advised)]
-        print(f"advised, judged by each pass: {_summary(each)}")
-        again = [*measured_again(passes, advised)]
-        print(f"measured in one pass, judged by each other one: {_summary(again)}")
+def read(file: Path) -> dict[Size, dict[str, list[float]]]:
+    """Return what was measured, by size and protocol."""
+    found: dict[Size, dict[str, list[float]]] = defaultdict(dict)
+    if file.exists():
+        with file.open(newline="") as stream:
+            for devices, dim, dropout, protocol, *costs in csv.reader(stream):
+                found[int(devices), int(dim), float(dropout)][protocol] = [*map(float, costs)]
+    return dict(found)
 
 
-def errors(costs: Costs, known: Calibration) -> Iterator[str]:
-    """Yield in how many cases what `advise` says of its errors holds, for every question of time.
+def judged(costs: Mapping[Size, Costs], known: Calibration) -> Iterator[tuple[str, float, bool]]:
+    """Yield every question with how many times the best one what is named first costs.
 
-    Of two protocols those are told apart of which one, the first, is predicted to cost so many
-    times less that `advise` does not name the other beside it.
+    And whether the first one's cost is within what `advise` says of its errors.
     """
-    for cost in COSTS:
-        within, ahead, factors = [], [], []
-        for size, allowed in itertools.product(costs, ALLOWED):
-            found = costs[size]
-            advice = advise(asked_of(size, allowed, cost), known)
-            first, *others = advice.choices
-            at = COSTS.index(cost)
-            ahead += [
-                found[first.protocol][at] < found[other.protocol][at]
-                for other in others
-                if other.protocol not in advice.as_good
-            ]
-            # All that whole vectors have to choose from is there among all as well.
-            for choice in advice.choices if allowed == "all" else ():
-                least, most = _ends(choice, cost)
-                within.append(least <= found[choice.protocol][at] <= most)
-                factors.append(found[choice.protocol][at] / choice.cost(cost[0]))
-        low, high = np.quantile(factors, (0.05, 0.95))
-        yield (
-            f"{NAMES[COSTS.index(cost)]}: {np.mean(within):.1%} of {len(within)} within what is "
-            f"said; nine of ten {low:.2f} to {high:.2f} times what is predicted; "
-            f"{np.mean(ahead):.1%} of {len(ahead)} that are told apart"
-        )
+    for size, allowed, cost in itertools.product(costs, ALLOWED, COSTS):
+        choices = advise(asked_of(size, allowed, cost), known).choices
+        at, found = COSTS.index(cost), costs[size]
+        real = {choice.protocol: found[choice.protocol][at] for choice in choices}
+        first, best = choices[0], min(real, key=real.__getitem__)
+        ratio = real[first.protocol] / real[best]
+        low, high = ends(first, cost[0])
+        question = f"{(*size, allowed, *cost)}: {first.protocol} named, {best} best"
+        yield question, ratio, low <= real[first.protocol] <= high
 
 
-def _ends(choice: Choice, cost: Cost) -> tuple[float, float]:
+def ends(choice: Choice, criterion: str) -> tuple[float, float]:
     """Return what nine of ten are said to lie between."""
-    if cost[0] == "time":
+    if criterion == "time":
         return choice.prediction.modelled_within
-    least, most = (0.99, 1.01) if cost[0] == "upload" else DEVICE_WITHIN
-    return least * choice.cost(cost[0]), most * choice.cost(cost[0])
-
-
-def _summary(judged: Sequence[Judged]) -> str:
-    ratios = [one.ratio for one in judged]
-    within = sum(ratio <= LIMIT for ratio in ratios)
-    best = sum(one.first == one.best for one in judged)
-    return (
-        f"{len(judged)} questions, the best is named in {best}, and one within {LIMIT - 1:.0%} of "
-        f"it in {within}; median {median(ratios):.3f}, largest {max(ratios):.3f}"
-    )
+    least, most = (0.99, 1.01) if criterion == "upload" else DEVICE_WITHIN
+    return least * choice.cost(criterion), most * choice.cost(criterion)
 
 
 def main() -> None:
@@ -352,22 +151,34 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, required=True, help="folder of what was measured")
-    parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--part", default="1/1", help="one of several parts of the sizes, as 2/3")
-    parser.add_argument("--rounds", type=int, default=5, help="of a launch, after a warm-up round")
-    parser.add_argument("--table", action="store_true", help="play nothing")
-    parser.add_argument("--keep", type=Path, help="folder for what the table is made of")
-    options = parser.parse_args()
-    options.output.mkdir(parents=True, exist_ok=True)
-    file = options.output / "rounds.csv"
-    if not options.table:
-        measure(options.output, options.passes, options.part, options.rounds)
-    known = together([load(path) for path in sorted(options.output.glob("calibration-*.json"))])
-    tell(read(file), known)
-    if options.keep:
-        options.keep.mkdir(parents=True, exist_ok=True)
-        known.save(options.keep / "calibration-all.json")
-        shutil.copy(file, options.keep)
+    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--sizes", type=int, default=len(SIZES), help="the first so many of them")
+    given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    sizes = SIZES[: given.sizes]
+    numbers = range(1, given.passes + 1)
+    known = [measure(given.output, number, sizes) for number in numbers]
+    passes = [read(given.output / f"rounds-{number}.csv") for number in numbers]
+    costs = {
+        size: {
+            name: [median(one[size][name][at] for one in passes) for at in range(len(COSTS))]
+            for name in passes[0][size]
+            if all(name in one[size] for one in passes)
+        }
+        for size in sizes
+    }
+    for number, calibration in zip(numbers, known, strict=True):
+        found = [*judged(costs, calibration)]
+        near = sum(ratio <= LIMIT for _, ratio, _ in found)
+        inside = sum(inside for *_, inside in found)
+        for question, ratio, _ in found:
+            if ratio > LIMIT:
+                print(f"{question}, {ratio:.3f} times as much")
+        print(
+            f"calibration {number}: within {LIMIT - 1:.0%} of the best in {near} of {len(found)} "
+            f"({near / len(found):.1%}), largest {max(ratio for _, ratio, _ in found):.3f}; "
+            f"costs within what is said in {inside}"
+        )
 
 
 if __name__ == "__main__":

@@ -102,14 +102,12 @@ def _draw(results: Sequence[Result]) -> list[Panel]:
 
 def _multiplier(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
     """Return the epsilon of Poisson rounds with a noise multiplier, by RDP, at delta = 1e-5."""
-    from hpcfl.privacy.accounting import dp_fedavg
+    from hpcfl.privacy.accounting.dp_fedavg import DPFedAvgAccount
 
-    found = dp_fedavg.paper(
-        dp_fedavg.Settings(
-            sigma=setting["multiplier"], rounds=setting["rounds"], devices=100, per_round=20
-        )
+    account = DPFedAvgAccount(
+        sigma=setting["multiplier"], rounds=setting["rounds"], devices=100, per_round=20
     )
-    return {"epsilon": found.epsilon}
+    return {"epsilon": account.paper().epsilon}
 
 
 def _compare_multipliers(results: Sequence[Result]) -> list[Line]:

@@ -52,7 +52,7 @@ _TASKS: dict[str, dict[str, Any]] = {
 
 def _entries(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
     """Return a row's entries for one epsilon from the bound's closed forms."""
-    from hpcfl.algorithms.federated.queries import Constants, LaplaceBound
+    from hpcfl.privacy.queries import Bound, Constants
 
     gamma, gradient, rest, dim, samples = _IMPLIED[setting["dataset"]]
     unit = dim * 300.0**2 / samples**2
@@ -66,9 +66,9 @@ def _entries(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
         convexity=convexity,
         heterogeneity=0.0,
         distance=32 * unit * rest / (gamma * convexity**2),
-        l1_clip=300.0,
+        clip_norm=300.0,
     )
-    bound = LaplaceBound(constants, setting["epsilon"])
+    bound = Bound(constants, setting["epsilon"])
     return {
         "entries": [
             math.floor(bound.best_rounds(5)),

@@ -9,7 +9,7 @@ BUDGETS = {
     "hpcfl/algorithms": 7500,
     "hpcfl/comm": 2000,
     "hpcfl/crypto": 1700,
-    "hpcfl/privacy hpcfl/optimize": 2600,
+    "hpcfl/privacy": 2600,
     "hpcfl/rounds hpcfl/benchmark hpcfl/training": 3000,
     "hpcfl/learning": 1700,
     "hpcfl/results hpcfl/report": 3000,

@@ -19,7 +19,6 @@ LAYERS = {
     "benchmark": 4,
     "costmodel": 4,
     "netlab": 4,
-    "optimize": 4,
     "slurm": 4,
     "sweeping": 4,
     "training": 4,

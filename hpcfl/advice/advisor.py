@@ -10,7 +10,6 @@ declare.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -25,7 +24,7 @@ from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.bench import DP_FEDAVG
-from hpcfl.options.definition import options_of, part
+from hpcfl.options.definition import part
 from hpcfl.options.shared import DEFAULT_LEVELS, RoundOptions
 from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.population import Population, count_of
@@ -59,7 +58,7 @@ class Choice:
 
     def cost(self, criterion: str) -> float:
         """Return what is to be least, in seconds or bytes."""
-        return self.prediction.total(CRITERIA[criterion])
+        return float(getattr(self.prediction, CRITERIA[criterion]))
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
@@ -131,28 +130,12 @@ def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
         try:
             choices.append(_choice(name, asked, calibration))
         except UsageError as error:
-            refusals.append(Refusal(name, _reason(error)))
+            # What to do, behind a colon, may be to give an option of another command.
+            reason, _, advised = str(error).rpartition(": ")
+            refusals.append(Refusal(name, reason if "--" in advised and reason else str(error)))
     # By name where two cost the same.
     choices.sort(key=lambda choice: (choice.cost(asked.criterion), choice.protocol))
     return Advice(asked, tuple(choices), tuple(refusals))
-
-
-def _reason(error: UsageError) -> str:
-    """Return why a protocol does not qualify, in words that hold for who was asked for advice.
-
-    Errors say what is wrong, and behind a colon what to do, which may be to give an option that is
-    another command's.
-    """
-    clauses = re.split(r"([:;] )", str(error))
-    while foreign_options("".join(clauses)) and len(clauses) > 1:
-        del clauses[-2:]
-    return "".join(clauses)
-
-
-def foreign_options(sentence: str) -> set[str]:
-    """Return the options in a sentence that `hpcfl advise` does not have."""
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", sentence))
-    return named - {f"--{about.dashed}" for about in options_of(AdviseOptions).values()}
 
 
 def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice:
@@ -178,19 +161,12 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
         protocol, multiplier, in_sum, bits = _noisy(name, wanted, asked)
         # With other levels the same noise would be another epsilon.
         wanted = replace(wanted, levels=protocol.parameters.levels, bits=bits)
-    counted = protocol
-    if asked.security == "active":
-        # There is no cost model of the signatures and the agreement on survivors.
-        counted, _ = build(name, replace(wanted, security="passive"), asked.devices, asked.dim)
-        if isinstance(protocol, QuantisedProtocol) and protocol.noise is not None:
-            assert isinstance(counted, QuantisedProtocol)
-            counted.add_noise(protocol.noise)
-    # Every device on a rank of its own: a device's memory is then that of a rank.
-    ranks = 1 + asked.devices + protocol.helpers
+    # Costs are those without noise, and against a curious server: nothing else is calibrated.
+    counted, _ = build(name, replace(wanted, security="passive"), asked.devices, asked.dim)
     return Choice(
         name,
         tuple(_typed(wanted)),
-        predict(counted, calibration, part(asked, LinkModel), ranks),
+        predict(counted, calibration, part(asked, LinkModel)),
         exposed,
         tuple(promise.claim for promise in protocol.promises()),
         protocol.helpers < kind.default_helpers,

@@ -30,7 +30,7 @@ _ROUND = seconds("modelled_seconds", "round")
 def table(advice: Advice, calibration: Calibration) -> Table:
     """Return the protocols that qualify, best first, and in notes why the others do not."""
     choices = advice.choices
-    others = [one for one in _OTHERS if any(made.prediction.total(one.name) for made in choices)]
+    others = [one for one in _OTHERS if any(getattr(made.prediction, one.name) for made in choices)]
     totals = (*_UP_AND_DOWN, _DEVICE, *others, _SERVER, _ROUND)
     noisy = advice.asked.epsilon is not None
     columns = [
@@ -38,8 +38,6 @@ def table(advice: Advice, calibration: Calibration) -> Table:
         *totals,
         seconds("least_modelled_seconds", "from"),
         seconds("most_modelled_seconds", "to"),
-        size("device_peak_bytes", "device memory"),
-        size("server_peak_bytes", "server memory"),
         Column("exposed_alone", "exposed alone", format=formats.share),
         *([Column("noise_in_sum", "noise in a sum", format=formats.number)] if noisy else []),
     ]
@@ -54,9 +52,9 @@ def _row(choice: Choice, totals: Sequence[Column]) -> Iterator[object]:
     yield choice.protocol
     for one in totals:
         # Without members or helpers there is no such party.
-        yield found.total(one.name) or (None if one in _OTHERS else 0.0)
+        yield getattr(found, one.name) or (None if one in _OTHERS else 0.0)
     yield from found.modelled_within
-    yield from (found.device_peak_bytes, found.server_peak_bytes, choice.exposed_alone)
+    yield choice.exposed_alone
 
 
 def _title(asked: AdviseOptions) -> str:
@@ -95,6 +93,8 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
         yield EXTRAPOLATED
     if asked.security == "active":
         yield "costs are those against a curious server: signatures and agreement come to them"
+    if asked.epsilon is not None:
+        yield "costs are those without noise: drawing it comes to them"
     for refusal in advice.refusals:
         yield f"not {refusal.protocol}: {refusal.reason}"
 
@@ -102,9 +102,7 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
 def _about_members(advice: Advice) -> Iterator[str]:
     """Yield by how much more members of committees compute than the mean device."""
     for choice in advice.choices:
-        mean, member = (
-            choice.prediction.total(f"{which}_cpu_seconds") for which in ("mean", "member")
-        )
+        mean, member = choice.prediction.mean_cpu_seconds, choice.prediction.member_cpu_seconds
         if member > TOLD_APART * mean:
             yield f"{choice.protocol}: a member computes {member / mean:.2g} times the mean device"
 

@@ -43,7 +43,7 @@ class Devices:
         self.instance, self.victim, self.replaced = instance, victim, replaced
         self.position, self.order = 0, seed
         self.accesses: tuple[int, ...] = ()
-        if instance.by_record and instance.shuffle != "poisson" and not instance.secret_order:
+        if instance.by_record and instance.shuffle != "poisson":
             self.position, self.order, self.accesses = _worst_record(instance, victim, turns)
         self.trainer = _make_trainer(instance)
 
@@ -52,7 +52,7 @@ class Devices:
         inputs, labels = self._data(id, canary)
         instance = self.instance
         if instance.by_record:
-            secret = instance.secret_order or instance.shuffle == "poisson"
+            secret = instance.shuffle == "poisson"
             order = seed if secret else self.order
             seeds = np.random.SeedSequence(order, spawn_key=(TRAINING, id))
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.audit.devices import Devices, local_options
 from hpcfl.audit.rounds import DIM, Stage, make_protocol
-from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD, REPLACE_USER, Account
+from hpcfl.privacy.accounting.account import REPLACE_RECORD, REPLACE_USER, Account
 
 
 class Game:
@@ -35,8 +34,8 @@ class Game:
         self._kind.check(federation, instance.privacy)
         self._algorithm = self._make(federation)
         found = self._account()
-        self.delta, self.neighbours = found.proven.delta, found.proven.adjacency
-        self.paper_neighbours = found.paper.adjacency
+        self.delta, self.neighbours = found.proven().delta, found.proven().adjacency
+        self.paper_neighbours = found.paper().adjacency
         replaced = self.neighbours in (REPLACE_RECORD, REPLACE_USER)
         self.devices = Devices(instance, victim, int(times.max()), replaced, seed)
 
@@ -49,15 +48,11 @@ class Game:
             self._go_on(algorithm, instance.resumes)
         for _ in range(instance.replayed or instance.rounds):
             algorithm.observe(instance.per_round - instance.absent)
-        spent = algorithm.spent(instance.plays)
-        if instance.secret_order and not instance.summed:
-            amplified = self._account(**instance.audited.secret)
-            spent = replace(spent, proven=amplified.proven.epsilon)
-        return spent
+        return algorithm.spent(instance.plays)
 
-    def _account(self, **more: Any) -> Account:
-        settings = self._algorithm.account_settings(self.instance.plays, self.instance.sigma) | more
-        return self._kind.accountant.account(**settings)
+    def _account(self) -> Account:
+        settings = self._algorithm.account_settings(self.instance.plays, self.instance.sigma)
+        return self._kind.account.of(**settings)
 
     def _go_on(self, algorithm: PrivateAlgorithm, launch: int) -> None:
         """Let a launch go on from the checkpoint after which those before played in vain."""

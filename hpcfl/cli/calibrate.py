@@ -1,4 +1,4 @@
-"""`hpcfl calibrate`: measure what operations and messages cost here, for `hpcfl predict`."""
+"""`hpcfl calibrate`: measure what work costs here, for `hpcfl predict` and `hpcfl advise`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from hpcfl.cli.options import Command, Output, same
-from hpcfl.cli.terminal import progress_bar, warn
+from hpcfl.cli.terminal import alone, progress_bar, warn
 from hpcfl.options.shared import RunOptions
 from hpcfl.system import outputs
 
 
 @click.command("calibrate", cls=Command)
+@click.argument("protocols", nargs=-1, metavar="[PROTOCOL]...")
 @same(
     RunOptions,
     "output",
@@ -20,34 +21,34 @@ from hpcfl.system import outputs
     "the user's cache folder]",
     type=Output(outputs.CALIBRATION),
 )
-def command(output: Path | None) -> None:
-    """Measure what a round's operations cost on this machine, in about half a minute.
+@alone
+def command(protocols: tuple[str, ...], output: Path | None) -> None:
+    """Measure what the work of protocols costs on this machine, in a few minutes.
 
-    Under mpirun messages between the ranks are measured as well, which predictions for as many
-    ranks need.
+    Small real rounds of each PROTOCOL are played in one process; without one, of all protocols that
+    come with hpcfl. Close other programs: they make work take longer.
 
     \b
     Examples:
       hpcfl calibrate
-      mpirun -n 3 hpcfl calibrate
-      hpcfl calibrate --output phone.json
+      hpcfl calibrate secagg mine:Mine --output mine.json
     """
-    from hpcfl.algorithms.aggregation.costs import OPERATIONS
-    from hpcfl.comm.world import connect
+    from hpcfl.algorithms.aggregation import PROTOCOLS, find
     from hpcfl.costmodel.calibration import default_path
-    from hpcfl.costmodel.measuring import DISTURBED, calibrate
+    from hpcfl.costmodel.learning import MOST_ERROR, calibrate
 
-    world = connect()
     path = output or default_path()
-    # Found out before half a minute is spent.
-    told = world.first_alone(lambda: outputs.check(path, outputs.CALIBRATION))
-    with progress_bar(len(OPERATIONS), "calibrate") as bar:
-        found = calibrate(world, lambda name: bar.update(1))
-    world.first_alone(lambda: found.save(path))
-    if world.rank == 0:
-        click.echo(
-            f"a mask: {1e9 * found.cost('mask_word'):.2f} ns a coordinate; an agreement: "
-            f"{1e6 * found.cost('agreement'):.1f} us; ranks: {found.ranks}\nCalibration: {told}"
-        )
-        for sentence in found.about[DISTURBED]:
-            warn(sentence)
+    told = outputs.check(path, outputs.CALIBRATION)
+    names = list(protocols or PROTOCOLS)
+    for name in names:
+        find(name)  # refuses a wrong name before minutes are spent
+    with progress_bar(len(names), "calibrate") as bar:
+        found = calibrate(names, lambda name: bar.update(1))
+    found.save(path)
+    click.echo(f"Calibration: {told}")
+    for name, error in found.errors.items():
+        if error > MOST_ERROR:
+            warn(
+                f"rounds of {name} took {error:.0%} more or less than one cost of each term "
+                "explains: were other programs at work?"
+            )

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Group, given, options
-from hpcfl.cli.terminal import json_option, progress_bar, show
-from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import make, written
-from hpcfl.options.optimize import OptimizeOptions
-from hpcfl.system import outputs
-
-if TYPE_CHECKING:
-    from hpcfl.comm.world import World
-    from hpcfl.optimize.estimate import Estimate
-    from hpcfl.system.outputs import Kind
+from hpcfl.cli.options import Group, same
+from hpcfl.cli.terminal import alone, json_option, show
+from hpcfl.errors import UsageError
+from hpcfl.options.privacy import PrivacyOptions
 
 
 @click.group("optimize", cls=Group)
@@ -26,97 +18,40 @@ def command() -> None:
 
 
 @command.command("fedsgd-dpc")
-@options(OptimizeOptions)
+@click.argument("constants", type=Path, metavar="CONSTANTS.json")
+@same(
+    PrivacyOptions,
+    "epsilon",
+    "Privacy budget of a device for all its replies: one for all devices, or one for each.",
+    default="1",
+    metavar="EPS[,EPS...]",
+)
 @json_option()
-def fedsgd_dpc(as_json: bool, **typed: Any) -> None:
-    """Find how often FedSGD-DPC should query and reply: T* rounds of b* devices.
+@alone
+def fedsgd_dpc(constants: Path, epsilon: str, as_json: bool) -> None:
+    """Find how often FedSGD-DPC should query and reply: T rounds of b devices.
 
-    U(T, b) bounds the squared distance of the trained model from the best one. T* and b* are where
-    it is least, by the formulas of the paper and among whole numbers. The paper counts T b / N
-    replies of a device; whole replies counts those of the device that replies most, which is the
-    noise that a run needs. T of 0 means that no training beats the start.
+    U(T, b) bounds the squared distance of the trained model from the best one. T and b are where it
+    is least, by the formulas of the paper and among whole numbers. The paper counts T b / N replies
+    of a device; among whole numbers, those of the device that replies most are counted, which is
+    the noise that a run needs. T of 0 means that no training beats the start.
+
+    CONSTANTS.json has the constants of the bound by name: devices N, dim p, samples d (on all
+    devices), gradient_norm G, smoothness lambda, convexity mu, heterogeneity Gamma, distance Y0
+    (squared, of the start from the best model) and clip_norm xi (l1).
 
     \b
     Examples:
-      hpcfl optimize fedsgd-dpc --devices 10 --epsilon 1 --constants mnist.json
-      hpcfl optimize fedsgd-dpc --devices 10 --dim 7840 --per-round 5 \\
-          --total-samples 60000 --gradient-norm 18 --clip-norm 300 \\
-          --smoothness 1.05 --convexity 1 --heterogeneity 0.5 --distance 600 \\
-          --plot bound.png
-      mpirun -n 11 hpcfl optimize fedsgd-dpc --dataset mnist --model softmax \\
-          --partition two-digit --clip-norm 300 --epsilon 10 \\
-          --save-constants mnist.json
-      hpcfl optimize fedsgd-dpc --mechanism gaussian --constants mnist.json \\
-          --clip-norm 10 --fraction 0.01 --rounds 500 --json
+      hpcfl optimize fedsgd-dpc mnist.json --epsilon 5
+      hpcfl optimize fedsgd-dpc mnist.json --epsilon 1,1,5,5 --json
     """
-    from hpcfl.comm.world import connect
-    from hpcfl.optimize import constants
-    from hpcfl.plots import inches_of
+    from hpcfl.privacy import queries
 
-    asked = make(OptimizeOptions, given(typed))
-    inches_of(asked.size)
-    # Read before the estimate, which can take long; the same on every rank.
-    known = constants.asked(asked)
-    world = connect()
-    told = world.first_alone(
-        lambda: {kind: outputs.check(path, kind) for path, kind in written(asked)}
-    )
-    estimated = None if asked.dataset is None else _estimated(world, asked)
-    error: HpcflError | None = None
-    if told is not None:
-        try:
-            _answer(asked, known, estimated, as_json, told)
-        except HpcflError as problem:
-            error = problem
-        except ArithmeticError as problem:
-            error = UsageError(
-                f"the bound cannot be computed for numbers so large or so small ({problem}): check "
-                "--epsilon and the constants"
-            )
-    # The other ranks learn of an error: a rank that ends alone would leave the job hanging.
-    world.settle(error)
-
-
-def _estimated(world: World, asked: OptimizeOptions) -> Estimate | None:
-    """Estimate the constants from data, with a bar on a terminal."""
-    from hpcfl.optimize import estimate
-
-    with progress_bar(1, "devices") as bar:
-
-        def show_turn(done: int, turns: int) -> None:
-            bar.length = turns
-            bar.update(1)
-
-        return estimate.run(world, asked, show_turn)
-
-
-def _answer(
-    asked: OptimizeOptions,
-    known: dict[str, Any],
-    estimated: Estimate | None,
-    as_json: bool,
-    told: Mapping[Kind, str],
-) -> None:
-    """Print what is found, draw it, and save the constants; `told` is how to speak of files."""
-    from hpcfl.optimize import answer, constants, tables
-
-    if estimated is not None:
-        from hpcfl.optimize.estimate import WARNING
-
-        click.echo(WARNING, err=True)
-        known = estimated.constants.as_dict() | known
-    bound = answer.bound(asked, known)
-    if asked.save_constants is not None:
-        constants.save(bound.constants, asked.save_constants)
-    found = answer.find(bound, asked)
-    if estimated is not None:
-        found["estimate"] = estimated.as_dict()
-    show(as_json, lambda: found, lambda: tables.render(found))
-    if asked.save_constants is not None:
-        click.echo(f"Constants: {told[outputs.CONSTANTS]}", err=as_json)
-    if asked.plot is not None:
-        from hpcfl.optimize.figure import draw
-        from hpcfl.plots import framed, style
-
-        style.save(draw(bound, asked.most, framed(asked.size)), asked.plot)
-        click.echo(f"Figure: {told[outputs.FIGURE]}", err=as_json)
+    try:
+        budgets = [float(part) for part in epsilon.split(",")]
+    except ValueError:
+        raise UsageError(
+            f"--epsilon {epsilon!r} is not a number: give one, or one for each device as in 1,1,5"
+        ) from None
+    found = queries.best(queries.Bound(queries.Constants.read(constants), budgets))
+    show(as_json, lambda: found, lambda: queries.render(found))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hpcfl.cli.options import Command, Output, given, option, options, same
-from hpcfl.cli.scales import continuing, parted
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section
-from hpcfl.options.scaling import SCALES, ContinuationOptions
 from hpcfl.options.shared import RunOptions
 from hpcfl.plots import KINDS, PlotOptions, chosen
 from hpcfl.system import outputs
@@ -36,7 +33,6 @@ from hpcfl.system import outputs
     type=Output(outputs.FIGURE),
 )
 @options(PlotOptions)
-@options(ContinuationOptions)
 @option(
     "--no-pool",
     section=Section.WHAT,
@@ -67,8 +63,7 @@ def command(
       hpcfl plot results/ --kind scaling --size column --output scaling.pdf
       hpcfl plot results/ --kind scaling --against dim \\
           --where 'protocol=secagg|sparse,devices=100'
-      hpcfl plot results/strong/* --kind scaling --against ranks \\
-          --continue-to 256,1024
+      hpcfl plot results/strong/* --kind scaling --against ranks
       hpcfl plot secagg.h5 sparse.h5 --kind phases --style talk \\
           --label sparse=SparseSecAgg
       hpcfl plot sparse.h5 --kind ranks --spread box --clock wall
@@ -80,16 +75,7 @@ def command(
 
     path = output or Path(f"{kind}.png")
     told = outputs.check(path, outputs.FIGURE)
-    further, typed = parted(typed)
     drawing = chosen(kind, given(typed))
-    if drawing.values.get("against") in SCALES:
-        values = {**drawing.values, "continued": continuing(further)}
-        drawing = replace(drawing, values=values)
-    elif further:
-        raise UsageError(
-            f"--{next(iter(further)).replace('_', '-')} is for --kind scaling --against ranks or "
-            "nodes"
-        )
     files = find(paths)
     runs, errors = usable_runs(files, drawing.lacking, drawing.common.where)
     if not runs:

@@ -19,8 +19,8 @@ from hpcfl.options.predict import PredictOptions
 def command(as_json: bool, **typed: Any) -> None:
     """Predict bytes and seconds of a round of PROTOCOL, for any N, d and link.
 
-    Counts of bytes and operations follow from the protocol; what an operation costs was measured
-    by 'hpcfl calibrate'. Up to a million devices and a billion parameters take no time.
+    Bytes follow from the protocol; what its work costs was measured by 'hpcfl calibrate'. Up to a
+    million devices and a billion parameters take no time.
 
     \b
     Examples:
@@ -28,8 +28,6 @@ def command(as_json: bool, **typed: Any) -> None:
       hpcfl predict secagg --devices 25,50,75,100 --uplink-mbps 10
       hpcfl predict secagg --model cifar-cnn
       hpcfl predict secagg-graph --devices 1000000 --dim 1000000
-      mpirun -n 3 hpcfl calibrate ; hpcfl predict sparse --ranks 3
-      hpcfl predict secagg --ranks 1032 --server-ranks 8 --network-gbps 100
       hpcfl predict secagg-graph --devices 4096 --ranks 1025 --network-gbps 100
     """
     from hpcfl.algorithms.aggregation import find
@@ -69,7 +67,7 @@ def command(as_json: bool, **typed: Any) -> None:
         check_degree(asked, count)
         for length in lengths:
             built, _ = build(asked.protocol, asked, count, length)
-            found.append(predict(built, known, link, asked.ranks, network, asked.server_ranks))
+            found.append(predict(built, known, link, asked.ranks, network))
 
     def text() -> str:
         if len(found) == 1:

@@ -18,7 +18,7 @@ from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.privacy import PrivacyOptions
 
 if TYPE_CHECKING:
-    from hpcfl.privacy.accounting.accountant import Accountant
+    from hpcfl.privacy.accounting.account import Account
 
 
 @click.group("privacy", cls=Group)
@@ -53,10 +53,9 @@ def exposure(as_json: bool, **typed: Any) -> None:
     """
     from hpcfl.algorithms.aggregation import find
     from hpcfl.options.shared import RoundOptions, check_length
-    from hpcfl.privacy.exposure import default_samples
+    from hpcfl.privacy.exposure import default_samples, render
     from hpcfl.privacy.exposure import exposure as find_exposure
     from hpcfl.privacy.population import Population
-    from hpcfl.privacy.tables import render
     from hpcfl.rounds import usage
     from hpcfl.rounds.build import without_dropouts
 
@@ -95,7 +94,7 @@ def exposure(as_json: bool, **typed: Any) -> None:
             masking,
             population,
             dim=dim,
-            floor=asked.floor,
+            floor=asked.floor or 1,
             samples=samples,
             seed=asked.seed,
             progress=bar.update,
@@ -111,15 +110,15 @@ def settings_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _settings(
-    accountant: Accountant, typed: dict[str, Any], more: tuple[str, ...], *also: str
+    account: type[Account], typed: dict[str, Any], more: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the settings that were given; refuse strange and missing ones by option name.
 
     `more` is what the command has no option for: those of an algorithm of one's own. Texts are
-    read as the types of the accountant's fields.
+    read as the types of the account's fields.
     """
-    hints = get_type_hints(accountant.settings)
-    fields = {field.name: hints[field.name] for field in dataclasses.fields(accountant.settings)}
+    hints = get_type_hints(account)
+    fields = {field.name: hints[field.name] for field in dataclasses.fields(account)}
     own = [click.Option([_dashed(name)]) for name in fields.keys() - typed.keys()]
     # With the others click knows what may be meant; that a required one is there it knows already.
     others = [one for one in click.get_current_context().command.params if not one.required]
@@ -130,9 +129,8 @@ def _settings(
     with click.Command("privacy", params=params).make_context("privacy", [*more]) as context:
         found = {str(one.name): context.params[str(one.name)] for one in own}
     given = {name: value for name, value in (typed | found).items() if value is not None}
-    read = {name: _read(name, fields[name], given[name]) for name in given.keys() & fields.keys()}
-    accountant.check_names([*given, *also], _dashed)
-    known = dataclasses.fields(accountant.settings)
+    read = {name: _read(name, fields.get(name, str), value) for name, value in given.items()}
+    known = dataclasses.fields(account)
     defaults = {one.name: one.default for one in known if one.default is not dataclasses.MISSING}
     check_needed(AccountOptions, SimpleNamespace(**defaults | read), read)
     return read
@@ -171,9 +169,8 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
 
     Or by MODULE:CLASS of your own, whose settings are options likewise.
 
-    paper is what the algorithm's paper claims, same-rho tight the same with the exact conversion
-    for Gaussian noise. proven is what holds for the algorithm as declared, under the assumptions
-    listed.
+    paper is what the algorithm's paper claims, proven is what holds for the algorithm as declared,
+    under the assumptions listed.
 
     \b
     Examples:
@@ -192,8 +189,8 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
     from hpcfl.algorithms.federated import find_private
     from hpcfl.privacy.accounting.tables import render_account
 
-    accountant = find_private(algorithm).accountant
-    found = accountant.account(**_settings(accountant, options, more))
+    kind = find_private(algorithm).account
+    found = kind.of(**_settings(kind, options, more))
     show(as_json, found.as_dict, lambda: render_account(found))
 
 
@@ -207,9 +204,8 @@ def noise(
 ) -> None:
     """Find the noise with which ALGORITHM costs an epsilon.
 
-    Once by the paper's value, once by the same rho converted exactly, and once by the proven value;
-    and all values at each. What is found is --sigma of `hpcfl privacy epsilon`; noise set by other
-    options stays as it is.
+    Once by the paper's value, and once by the proven value; and both values at each. What is found
+    is --sigma of `hpcfl privacy epsilon`; noise set by other options stays as it is.
 
     \b
     Examples:
@@ -224,10 +220,10 @@ def noise(
     from hpcfl.algorithms.federated import find_private
     from hpcfl.privacy.accounting.tables import render_noise
 
-    accountant = find_private(algorithm).accountant
-    found = accountant.noise(epsilon, **_settings(accountant, options, more, "sigma"))
+    kind = find_private(algorithm).account
+    found = kind.with_epsilon(epsilon, **_settings(kind, options, more))
     show(
         as_json,
-        lambda: {"epsilon": epsilon, "noise": [one.as_dict() for one in found]},
+        lambda: {"epsilon": epsilon, "noise": {by: one.as_dict() for by, one in found.items()}},
         lambda: render_noise(epsilon, found),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,26 +10,22 @@ import click
 from click.core import ParameterSource
 
 from hpcfl.cli.options import Command, Output, given, option, options
-from hpcfl.cli.scales import continuing, parted
 from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import Section, asked_for, make, options_of, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
-from hpcfl.options.scaling import ContinuationOptions
 from hpcfl.report.formats import counted
 from hpcfl.system import outputs
 
 if TYPE_CHECKING:
     from hpcfl.report.table import Table
     from hpcfl.results.pooling import Pool
-    from hpcfl.results.scaling import Study
     from hpcfl.results.summary import Summary
 
 
 @click.command("report", cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
-@options(ContinuationOptions)
 @option(
     "--no-pool",
     is_flag=True,
@@ -89,18 +85,15 @@ def command(
       hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
       hpcfl report results/ --json > summary.json
       hpcfl report results/ --format csv > phases.csv
-      hpcfl report results/strong/* --speed-up ranks --continue-to 256,1024
+      hpcfl report results/strong/* --speed-up ranks
       hpcfl report sparse.h5 --trace trace.json
     """
     form = _form(context, form, as_json, trace)
-    further, typed = parted(typed)
     asked = make(ReportOptions, given(typed))
     if asked.speed_up is not None:
         _refuse_beside_scaling(asked, trace, no_pool)
-        click.echo(_scaling(paths, asked, continuing(further), form), nl=form != "csv")
+        click.echo(_scaling(paths, asked, form), nl=form != "csv")
         return
-    if further:
-        raise UsageError(f"--{next(iter(further)).replace('_', '-')} is for --speed-up ranks|nodes")
     if trace is not None:
         shown = asked_for(asked).keys() - {"where"}
         for name in sorted(shown):
@@ -155,9 +148,7 @@ def command(
         raise SystemExit(1)
 
 
-def _scaling(
-    paths: Sequence[str], asked: ReportOptions, continued: Callable[[Study], Study], form: str
-) -> str:
+def _scaling(paths: Sequence[str], asked: ReportOptions, form: str) -> str:
     """Return speed-up and efficiency of runs in a format."""
     from hpcfl.results.reader import find
     from hpcfl.results.scaling import lacking, study
@@ -168,7 +159,7 @@ def _scaling(
     runs, _ = usable_runs(files, lambda run: lacking(run, against), asked.where)
     if not runs:
         raise UsageError(f"none of the {len(files)} files can be shown")
-    return rendered(table(continued(study(runs, against))), form)
+    return rendered(table(study(runs, against)), form)
 
 
 def _refuse_beside_scaling(asked: ReportOptions, written: Path | None, no_pool: bool) -> None:

@@ -78,9 +78,7 @@ def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any
     try:
         with noting_signals(to_the_end=True):
             spoken = (
-                watching.SpokenOfTraining()
-                if as_json
-                else watching.Rows(find(options.algorithm).private)
+                watching.Spoken() if as_json else watching.Rows(find(options.algorithm).private)
             )
             trained = session.run(
                 world, options, options.devices, options.output, spoken, begun=begun.append

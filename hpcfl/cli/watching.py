@@ -26,55 +26,35 @@ LONG_SECONDS = 30
 
 
 class Spoken(RoundObserver):
-    """Passes on warnings and who was refused, and calls `progress` after every round."""
+    """Passes on warnings and who was refused, and calls `progress` after every round.
+
+    On a terminal it says after the first round how long the others may take, where that is long.
+    """
 
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
+        self._untold, self._began = 0, 0.0
 
     def refused(self, index: int, error: HpcflError) -> None:
         click.echo(f"round {index}: {error}", err=True)
 
     def begins(self, protocol: AggregationProtocol, rounds: int, place: Placement) -> None:
-        if launch.terminal_for_progress() is None:
-            return
-        from hpcfl.costmodel.elapsed import seconds_of_round
-
-        seconds = seconds_of_round(protocol, place.ranks, place.servers)
-        if seconds is not None:
-            _tell(formats.counted(rounds, "round"), rounds * seconds, "this host's calibration")
+        if launch.terminal_for_progress() is not None:
+            self._untold, self._began = rounds, time.monotonic()
 
     def warned(self, sentence: str) -> None:
         terminal.warn(sentence)
 
     def ended(self, index: int) -> None:
         self._progress()
-
-
-class SpokenOfTraining(Spoken):
-    """The same of training, most of whose time no calibration knows: the first round tells it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._untold, self._began = 0, 0.0
-
-    def begins(self, protocol: AggregationProtocol, rounds: int, place: Placement) -> None:
-        if launch.terminal_for_progress() is not None:
-            self._untold, self._began = rounds, time.monotonic()
-
-    def ended(self, index: int) -> None:
         left, self._untold = self._untold - 1, 0
-        if left > 0:
-            seconds = left * (time.monotonic() - self._began)
-            _tell(f"{formats.counted(left, 'round')} more", seconds, "the first one")
+        seconds = left * (time.monotonic() - self._began)
+        if left > 0 and seconds > LONG_SECONDS:
+            rounds = formats.counted(left, "round")
+            click.echo(f"{rounds} more may take about {formats.duration(seconds)}.", err=True)
 
 
-def _tell(rounds: str, seconds: float, by: str) -> None:
-    """Say how long rounds take, if it is long."""
-    if seconds > LONG_SECONDS:
-        click.echo(f"{rounds} may take about {formats.duration(seconds)}, by {by}.", err=True)
-
-
-class Rows(SpokenOfTraining):
+class Rows(Spoken):
     """Prints a line for every round of training, under a heading; of private training, epsilons."""
 
     def __init__(self, private: bool) -> None:

@@ -1,4 +1,4 @@
-"""What operations and messages cost on one machine, measured once and kept in a JSON file."""
+"""What the terms of protocols cost on one machine, learned once and kept in a JSON file."""
 
 from __future__ import annotations
 
@@ -6,76 +6,61 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from hpcfl.algorithms.aggregation.costs import OPERATIONS
-from hpcfl.costmodel.overheads import PLAINEST, overheads
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import outputs
 
-# Another one also where protocols count differently: overheads are what counts leave.
-FORMAT = "hpcfl-calibration/7"
-# What a rank sends or receives at once beyond this does not fit the cache.
-CACHED_BYTES = 1 << 22
-
-
-@dataclass(frozen=True)
-class PatternCost:
-    """Messages of one pattern among some ranks: alpha + beta bytes, with another beta for many."""
-
-    alpha_seconds: float  # of a call without anything to move
-    # For each byte that the busiest rank sends or receives: of the first `CACHED_BYTES`, the rest.
-    beta_seconds_per_byte: float
-    far_seconds_per_byte: float
-
-    def seconds(self, size: float) -> float:
-        """Return the seconds that so many bytes take."""
-        near = min(size, CACHED_BYTES)
-        far = size - near
-        return (
-            self.alpha_seconds + self.beta_seconds_per_byte * near + self.far_seconds_per_byte * far
-        )
+FORMAT = "hpcfl-calibration/8"
+# The term that every party has once in a round.
+ONCE = "once"
+Costs = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured."""
+    """Seconds of each term, by protocol and party.
 
-    samples: Mapping[str, list[float]]  # CPU seconds of each operation, every measurement
-    ranks: int = 1  # among which messages were measured
-    links: Mapping[str, PatternCost] = field(default_factory=dict)  # by pattern
-    # Elapsed over CPU seconds while all device ranks work and the server waits, and the other way
-    # round: more than 1 where ranks share cores.
-    devices_slowdown: float = 1.0
-    server_slowdown: float = 1.0
+    Parties are those of ``AggregationProtocol.terms``, and ``around``: elapsed seconds of a round
+    in one process that are nobody's CPU time within the protocol.
+    """
+
+    costs: Mapping[str, Costs]
+    # By protocol: the median relative error with which they explain the rounds that were played.
+    errors: Mapping[str, float] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)  # machine, time and versions
 
-    def seconds(self, operations: Mapping[str, float]) -> float:
-        """Return the CPU seconds of so many operations, of which overheads may be below 0."""
-        return max(0.0, sum(self.cost(name) * count for name, count in operations.items()))
+    def seconds(self, protocol: AggregationProtocol, party: str, terms: Terms) -> float:
+        """Return the seconds of a party's work in a round.
 
-    def cost(self, operation: str) -> float:
-        """Return the CPU seconds of one operation, the median of the measurements."""
-        if operation not in self.samples:
-            raise UsageError(
-                f"the protocol counts the operation {operation!r}, which is not measured; there "
-                f"are {', '.join(OPERATIONS)}"
-            )
-        return median(self.samples[operation])
+        A protocol that was not calibrated takes those of the nearest class that it derives from.
+        UsageError if there is none, or if a term was never learned.
+        """
+        names = [getattr(kind, "name", "") for kind in type(protocol).__mro__]
+        known = next((self.costs[name] for name in names if name in self.costs), None)
+        if known is None:
+            raise UsageError(f"{protocol.name} is not calibrated: run 'hpcfl calibrate' for it")
+        learned = known.get(party, {})
+        total = learned.get(ONCE, 0.0)
+        for name, count in terms.items():
+            if count and name not in learned:
+                raise UsageError(
+                    f"what {name} cost in {protocol.name} is not calibrated: run 'hpcfl calibrate'"
+                )
+            total += learned.get(name, 0.0) * count
+        return total
 
     def save(self, path: Path) -> None:
         """Write the calibration; an older one is replaced at once."""
         content = {
             "format": FORMAT,
             "about": dict(self.about),
-            "ranks": self.ranks,
-            "links": {name: list(astuple(link)) for name, link in self.links.items()},
-            "devices_slowdown": self.devices_slowdown,
-            "server_slowdown": self.server_slowdown,
-            "cpu_seconds": {name: list(values) for name, values in self.samples.items()},
+            "seconds": self.costs,
+            "errors": self.errors,
         }
         outputs.write(path, outputs.CALIBRATION, json.dumps(content, indent=1) + "\n")
 
@@ -90,31 +75,15 @@ def load(path: Path) -> Calibration:
     """Return a calibration from a file; an HpcflError says that there is none, or none of use."""
     try:
         content = json.loads(path.read_text("utf-8"))
-        if content["format"] != FORMAT:
-            raise HpcflError(
-                f"{path} has the format {content['format']!r}, not {FORMAT}: run 'hpcfl calibrate'"
-            )
-        found = Calibration(
-            {name: values for name, values in content["cpu_seconds"].items() if values},
-            content["ranks"],
-            {name: PatternCost(*costs) for name, costs in content["links"].items()},
-            content["devices_slowdown"],
-            content["server_slowdown"],
-            content["about"],
-        )
+        if content["format"] == FORMAT:
+            return Calibration(content["seconds"], content["errors"], content["about"])
     except FileNotFoundError:
         raise UsageError(
-            f"there is no calibration at {path}: 'hpcfl calibrate' makes one in half a minute, "
+            f"there is no calibration at {path}: 'hpcfl calibrate' makes one in a few minutes, "
             "or give one with --calibration"
         ) from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise HpcflError(
             f"{path} cannot be read as a calibration ({error}): run 'hpcfl calibrate'"
         ) from None
-    missing = sorted({*OPERATIONS, *overheads(PLAINEST)} - {*found.samples})
-    if missing:
-        raise HpcflError(
-            f"{path} was made by another version of hpcfl and lacks {', '.join(missing)}: run "
-            "'hpcfl calibrate'"
-        )
-    return found
+    raise HpcflError(f"{path} was made by another version of hpcfl: run 'hpcfl calibrate'")

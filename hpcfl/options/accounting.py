@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.exposure import ExposureOptions
-from hpcfl.options.optimize import OptimizeOptions
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import CommonOptions
 from hpcfl.options.training import TrainOptions
@@ -185,17 +184,9 @@ class AccountOptions(OptionGroup):
         "shuffle",
         None,
         help="fresh: every round starts a new epoch; continuing: epochs continue, no record twice "
-        "in a round; straddling: twice if an epoch ends in it (cdp, dp-dsgd).",
-        choices=("fresh", "continuing", "straddling"),
+        "in a round (cdp, dp-dsgd).",
+        choices=("fresh", "continuing"),
         default_text="fresh",
-    )
-    secret_order: bool | None = again(
-        CommonOptions,
-        "secret_order",
-        None,
-        help="Whether fresh shuffles are uniform and the device's secret (cdp, dp-dsgd).",
-        negative="known-order",
-        default_text="known-order",
     )
     convex: bool | None = again(
         PrivacyOptions,
@@ -207,12 +198,6 @@ class AccountOptions(OptionGroup):
         negative="non-convex",
         default_text="non-convex",
     )
-    lipschitz: float | None = option(
-        None,
-        "Certified Lipschitz constant of a local step, at least 1 (cdp).",
-        unit="factor",
-        section=Section.PRIVACY,
-    )
     variant: str | None = again(
         PrivacyOptions,
         "variant",
@@ -220,19 +205,19 @@ class AccountOptions(OptionGroup):
         help="Who adds the noise: an aggregator, or every user (locks).",
         default_text="trusted",
     )
-    fraction: float | None = again(
-        OptimizeOptions,
-        "fraction",
+    fraction: float | None = option(
         None,
-        help="Fraction of its samples that an answer uses (fedsgd-dpc, Gaussian).",
+        "Fraction of its samples that an answer uses (fedsgd-dpc, Gaussian).",
+        unit="fraction",
         default_text="1",
+        section=Section.PRIVACY,
     )
-    record_sampling: str | None = again(
-        OptimizeOptions,
-        "record_sampling",
+    record_sampling: str | None = option(
         None,
-        help="How an answer's samples are drawn (fedsgd-dpc, Gaussian).",
+        "How an answer's samples are drawn (fedsgd-dpc, Gaussian).",
+        choices=("poisson", "fixed"),
         default_text="poisson",
+        section=Section.PRIVACY,
     )
     exact_dropouts: bool | None = option(
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
+from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import Section, again, option
 from hpcfl.options.shared import CommonOptions, LengthOptions, LinkOptions, RoundOptions
 
@@ -31,16 +31,10 @@ class PredictOptions(RoundOptions, LinkOptions):
     ranks: int = again(
         CommonOptions,
         "ranks",
-        1,
-        help="Ranks of a run on this machine; 1: one process.",
-        at_least=1,
-    )
-    server_ranks: int = again(
-        BenchOptions,
-        "server_ranks",
-        1,
-        help="Ranks of the server among them (secagg, secagg-graph, common).",
-        at_least=1,
+        2,
+        help="Ranks of the modelled cluster.",
+        at_least=2,
+        needs="network_gbps",
     )
     network_gbps: float | None = option(
         None,
@@ -48,7 +42,7 @@ class PredictOptions(RoundOptions, LinkOptions):
         "each rank, and a network with this bandwidth of each rank in either direction.",
         above=0,
         unit="Gbit/s",
-        default_text="no cluster: ranks of this machine",
+        default_text="no cluster: one process on this machine",
         section=Section.ADVANCED,
     )
     network_us: float = option(

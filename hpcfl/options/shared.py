@@ -65,9 +65,6 @@ class CommonOptions(OptionGroup):
     samples: int | None = option(
         None, "Samples of a device.", at_least=1, unit="samples", section=Section.SIZE
     )
-    secret_order: bool = option(
-        False, "Nobody else knows the order of a device's samples.", section=Section.PRIVACY
-    )
     resume: Path | None = option(None, "Continue a run.", section=Section.OUTPUT)
     plot: Path | None = option(
         None, "Also draw a figure.", writes=outputs.FIGURE, section=Section.OUTPUT

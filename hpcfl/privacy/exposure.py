@@ -1,29 +1,44 @@
-"""What a curious server learns of each honest device in a round: formulas beside a simulation."""
+"""What a curious server learns of each honest device in a round: formulas beside a simulation.
+
+The masking graph of a coordinate is drawn again and again, and its components are counted. Every
+sample is one coordinate of a round of its own, with its own dropouts, order of devices and
+selecting pairs. Colluding devices are the first ones; protocols treat all devices alike.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from hpcfl.errors import UsageError
-from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.privacy import formulas, simulate
-from hpcfl.privacy.cohorts import below_floor_probability
 from hpcfl.privacy.distributions import Counts, Floats
-from hpcfl.privacy.masking import Closed, Masking
+from hpcfl.privacy.masking import Drawn, Flags, Masking, random_orders, theorem_2
 from hpcfl.privacy.population import Population
+from hpcfl.report import formats
+from hpcfl.report.formats import counted
+from hpcfl.report.table import RULE, Column, Facts, Table, label
 
-# The formulas of SparseSecAgg take time quadratic in the number of devices.
 MAX_DEVICES = 10_000
 
+# Devices of all samples that are simulated at once: what fits into the processor's caches.
+_AT_ONCE = 1 << 19
 # Half the width of a 95 % confidence interval, in standard errors.
 _NORMAL_95 = 1.959964
-# Probabilities of anonymity sets below this are not listed, unless the simulation met one.
-_LISTED = 1e-6
+
+FIGURES = {
+    "contributors": "contributors at a coordinate",
+    "sole": "coordinates with exactly one contributor",
+    "split": "coordinates with more than one sum",
+    "sent": "sent, of a device's d",
+    "alone_of_sent": "exposed alone, of what it sends",
+    "alone_of_dim": "exposed alone, of its d",
+    "mean_set": "anonymity set of a sent value, mean",
+}
+"""What is found of every protocol, by name. The device is an honest survivor."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +52,10 @@ class Figure:
     standard_error: float | None
 
     @property
-    def difference(self) -> float | None:
-        """Simulation minus formula."""
-        if self.formula is None or self.simulation is None:
-            return None
-        return self.simulation - self.formula
-
-    @property
-    def margin(self) -> float | None:
-        """Half the width of the simulation's 95 % confidence interval."""
-        return None if self.standard_error is None else _NORMAL_95 * self.standard_error
-
-    @property
     def value(self) -> float:
         """The formula's value where there is one, else the simulation's, else NaN."""
         known = self.simulation if self.formula is None else self.formula
         return math.nan if known is None else known
-
-    def as_dict(self) -> dict[str, float | None]:
-        """Return everything about the quantity, for JSON."""
-        return asdict(self) | {"difference": self.difference}
 
 
 @dataclass(frozen=True)
@@ -65,63 +64,54 @@ class Exposure:
 
     A *contributor* at a coordinate is an honest device that survives and sends it. The *anonymity
     set* of a value that a contributor sent is the set of contributors whose sum the server learns
-    instead of the value: its component in the coordinate's masking graph.
-
-    All but `contributors`, `alone_at_coordinate` and `mean_set` are fractions.
+    instead of the value: its component in the coordinate's masking graph. A value in a set of 1 is
+    exposed alone.
     """
 
     protocol: str
     population: Population
+    masking: Masking
     dim: int
-    alpha: float | None  # fraction of the coordinates that a device sends; None where it sends all
-    degree: int | None  # neighbours of a device in the masking graph; None if all are
-    cohort: int | None  # devices in a cohort; None without cohorts
-    masked: bool
-    between_devices: bool  # whether masks are what two devices have in common
-    samples: int  # coordinates that were simulated, each of a round of its own
+    samples: int  # coordinates that were simulated
     seed: int
-    theorem_2: float | None  # SparseSecAgg's T, where there is an alpha: a number of contributors
-    contributors: Figure  # expected number at a coordinate
-    sole: Figure  # of coordinates with exactly one contributor (the paper's Figures 4(b), 5(c))
-    sole_of_dim: Figure  # of an honest survivor's d coordinates, where it is the only contributor
-    split: Figure  # of coordinates at which the server learns more than one sum of contributors
-    sent: Figure  # of the d coordinates that an honest survivor sends
-    # Of the values that an honest survivor sends, and of its d coordinates, those exposed alone:
-    # the anonymity set has one member.
+    contributors: Figure
+    sole: Figure
+    split: Figure
+    sent: Figure
     alone_of_sent: Figure
     alone_of_dim: Figure
-    # Expected number of values exposed alone at a coordinate. It bounds the probability that there
-    # is any (union bound); for secagg-graph that is one probability a round.
-    alone_at_coordinate: Figure
-    mean_set: Figure  # mean size of the anonymity set of a sent value
-    # Distribution of that size, less those below 1e-6 that were not met; and for sizes from the
-    # first to the second number: 1, 2, 3, 4, 5 to 8, 9 to 16, ...
-    sizes: dict[int, Figure]
-    size_ranges: dict[tuple[int, int], Figure]
-    floor: int | None = None  # size that was asked for
-    below_floor: Figure | None = None  # of sent values whose set has fewer members than that
-    # For cohorts and a floor: probability that a cohort has fewer honest survivors, and the union
-    # bound for the N cohorts of a round.
-    cohort_below_floor: float | None = None
-    round_below_floor: float | None = None
+    mean_set: Figure
+    # Share of the sent values in a set of the first to the second number: 1, 2, 3, 4, 5 to 8, ...
+    sizes: Mapping[tuple[int, int], Figure]
+    below_floor: Figure | None  # of sent values whose set has fewer members than was asked for
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything, for JSON; counts of an honest survivor's d coordinates included."""
-        found = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__}
-        found |= found.pop("population") | {
+        """Return everything, for JSON."""
+        found = {
+            "protocol": self.protocol,
+            **asdict(self.population),
             "honest": self.population.honest,
             "mean_honest_survivors": self.population.mean_honest_survivors,
+            "dim": self.dim,
+            "alpha": self.masking.alpha,
+            "degree": self.masking.degree,
+            "cohort": self.masking.cohort,
+            "samples": self.samples,
+            "seed": self.seed,
+            "theorem_2": self.theorem_2,
         }
-        del found["masked"], found["between_devices"]
-        found["sizes"] = [{"size": s} | figure.as_dict() for s, figure in self.sizes.items()]
-        found["size_ranges"] = [
-            {"smallest": low, "largest": high} | figure.as_dict()
-            for (low, high), figure in self.size_ranges.items()
+        found |= {name: asdict(getattr(self, name)) for name in FIGURES}
+        found["sizes"] = [
+            {"smallest": low, "largest": high} | asdict(figure)
+            for (low, high), figure in self.sizes.items()
         ]
-        for name in ("sole", "alone"):
-            figure: Figure = getattr(self, f"{name}_of_dim")
-            found[f"{name}_count"] = scaled(figure, self.dim).as_dict()
-        return found
+        return found | {"below_floor": self.below_floor and asdict(self.below_floor)}
+
+    @property
+    def theorem_2(self) -> float | None:
+        """SparseSecAgg's T, a number of contributors; None where all coordinates are sent."""
+        alpha = self.masking.alpha
+        return None if alpha is None else theorem_2(alpha, self.population)
 
 
 def exposure(
@@ -129,52 +119,52 @@ def exposure(
     masking: Masking,
     population: Population,
     *,
-    dim: int = DEFAULT_DIM,
-    floor: int | None = None,
+    dim: int = 1,
+    floor: int = 1,
     samples: int | None = None,
     seed: int = 0,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Exposure:
     """Return what a round exposes, of a protocol that masks coordinates in this way.
 
-    Dropouts happen after key sharing, before the upload. The number of coordinates enters counts
-    only; anonymity sets with fewer members than `floor` are counted; so many samples of a
-    coordinate are simulated, :func:`default_samples` by default, and `progress` is told after each
-    few how many more are done.
+    Dropouts happen after key sharing, before the upload. `dim` enters counts only. Anonymity sets
+    with fewer members than a `floor` above 1 are counted. So many samples of a coordinate are
+    simulated, :func:`default_samples` by default, and `progress` is told after each few how many
+    more are done.
     """
     masking = masking.against(population)
-    devices, alpha, cohort = population.devices, masking.alpha, masking.cohort
-    samples = default_samples(devices) if samples is None else samples
+    devices = population.devices
     if devices > MAX_DEVICES:
         raise UsageError(f"the number of devices is {devices}; it must be at most {MAX_DEVICES}")
-    figures = _compare(
-        masking.closed(population),
-        simulate.simulate(population, masking.draw, samples, seed, progress),
-        population,
-        floor,
-    )
-    if cohort is not None and floor is not None:
-        figures["cohort_below_floor"] = below_floor_probability(population, cohort, floor)
-        figures["round_below_floor"] = below_floor_probability(
-            population, cohort, floor, blocks=devices
-        )
-    expected = None
-    if alpha is not None:
-        expected = formulas.theorem_2(alpha, population.dropout, population.honest)
+    samples = default_samples(devices) if samples is None else samples
+    seen = simulate(population, masking, samples, seed, progress)
+    values = seen.size * seen.components  # one for every member
+    contributors = seen.per_sample(values)
+    everywhere = np.ones(samples)
+    alone = seen.per_sample(np.where(seen.size == 1, values, 0))
+    sent, alone_of_sent = masking.sent(population), masking.alone_of_sent(population)
+    parts = seen.per_sample(seen.components)
+
+    def between(low: int, high: int) -> Figure:
+        chosen = np.where((low <= seen.size) & (seen.size <= high), values, 0)
+        return _share(None, seen.per_sample(chosen), contributors, event=high)
+
     return Exposure(
         protocol=protocol,
         population=population,
+        masking=masking,
         dim=dim,
-        alpha=alpha,
-        degree=masking.degree,
-        cohort=cohort,
-        masked=masking.masks,
-        between_devices=masking.between_devices,
         samples=samples,
         seed=seed,
-        theorem_2=expected,
-        floor=floor,
-        **figures,
+        contributors=_ratio(sent * population.mean_honest_survivors, contributors, everywhere),
+        sole=_share(masking.sole(population), contributors == 1, everywhere),
+        split=_share(None, parts > 1, everywhere),
+        sent=_share(sent, contributors, seen.survivors),
+        alone_of_sent=_share(alone_of_sent, alone, contributors),
+        alone_of_dim=_share(sent * alone_of_sent, alone, seen.survivors),
+        mean_set=_ratio(None, seen.per_sample(values * seen.size), contributors),
+        sizes={ends: between(*ends) for ends in _ranges(seen.size)},
+        below_floor=between(1, floor - 1) if floor > 1 else None,
     )
 
 
@@ -183,106 +173,168 @@ def default_samples(devices: int) -> int:
     return max(1000, min(100_000, 20_000_000 // devices))
 
 
-def scaled(figure: Figure, factor: float) -> Figure:
-    """Return a figure in another unit."""
-    parts = (figure.formula, figure.simulation, figure.standard_error)
-    return Figure(*(None if part is None else factor * part for part in parts))
+@dataclass(frozen=True)
+class Observations:
+    """What happened in a number of samples."""
+
+    survivors: Counts  # honest survivors of the round of each sample
+    # In that sample there were so many components of that size; each combination occurs once.
+    sample: Counts
+    size: Counts
+    components: Counts
+
+    def per_sample(self, values: Counts | Floats) -> Floats:
+        """Return the sum of `values`, one for each row of (sample, size, components)."""
+        return np.bincount(self.sample, values, self.survivors.size).astype(np.float64)
 
 
-def _compare(
-    closed: Closed,
-    seen: simulate.Observations,
+def simulate(
     population: Population,
-    floor: int | None,
-) -> dict[str, Any]:
-    """Return the figures of :class:`Exposure`, by name."""
-    values = seen.size * seen.components  # one for every member
-    everywhere = np.ones(seen.survivors.size)
-    contributors = seen.per_sample(values)
-    alone = seen.per_sample(np.where(seen.size == 1, values, 0))
-    parts = seen.per_sample(seen.components)
-    sole = (contributors == 1).astype(np.float64)
-    mean = population.mean_honest_survivors
-    alone_of_sent = closed.alone_of_dim / closed.sent
-    sizes = closed.sizes
-    likely = [] if sizes is None else np.flatnonzero(sizes >= _LISTED).tolist()
-    listed = sorted({*likely, *np.unique(seen.size).tolist()})
-
-    def between(low: int, high: int) -> Figure:
-        """Return the share of sent values whose anonymity set has from `low` to `high` members."""
-        return _share(
-            None if sizes is None else float(sizes[low : high + 1].sum()),
-            seen.per_sample(np.where((low <= seen.size) & (seen.size <= high), values, 0)),
-            contributors,
-            event=high,
-        )
-
-    figures: dict[str, Any] = {
-        "contributors": _ratio(closed.contributors, contributors, everywhere),
-        "sole": _share(closed.sole, sole, everywhere),
-        "sole_of_dim": _share(
-            None if closed.sole is None else closed.sole / mean, sole, seen.survivors
-        ),
-        "split": _share(closed.split, (parts > 1).astype(np.float64), everywhere),
-        "sent": _share(closed.sent, contributors, seen.survivors),
-        "alone_of_sent": _share(alone_of_sent, alone, contributors),
-        "alone_of_dim": _share(closed.alone_of_dim, alone, seen.survivors),
-        "alone_at_coordinate": _share(mean * closed.alone_of_dim, alone, everywhere),
-        "mean_set": _ratio(
-            None if sizes is None else float(sizes @ np.arange(sizes.size)),
-            seen.per_sample(values * seen.size),
-            contributors,
-        ),
-        "sizes": {size: between(size, size) for size in listed},
-        "size_ranges": {
-            (low, high): between(low, high)
-            for low, high in _ranges(max(listed, default=1))
-            if any(low <= size <= high for size in listed)
-        },
-    }
-    if floor is not None:
-        figures["below_floor"] = between(1, floor - 1)
-    return figures
+    masking: Masking,
+    samples: int,
+    seed: int,
+    progress: Callable[[int], object] = lambda done: None,
+) -> Observations:
+    """Return what happened in a number of coordinates, each of a round of its own."""
+    generator = np.random.default_rng(seed)
+    step = max(1, _AT_ONCE // population.devices)
+    parts = []
+    for first in range(0, samples, step):
+        honest = _honest_survivors(population, min(step, samples - first), generator)
+        parts.append(_observe(honest, masking.draw(honest, generator), first))
+        progress(len(honest))
+    survivors, sample, size, components = map(np.concatenate, zip(*parts, strict=True))
+    return Observations(survivors, sample, size, components)
 
 
-def _ranges(largest: int) -> list[tuple[int, int]]:
-    """Return the first and last sizes of ranges that reach `largest`."""
+def _honest_survivors(
+    population: Population, samples: int, generator: np.random.Generator
+) -> Flags:
+    """Draw who drops out; return the honest devices that stay, shape (samples, N)."""
+    devices, colluding = population.devices, population.colluding
+    stays = np.ones((samples, devices), np.bool_)
+    if population.model == "bernoulli":
+        stays = generator.random((samples, devices)) >= population.dropout
+    else:
+        safe = colluding if population.model == "targeted" else 0
+        gone = safe + random_orders(samples, devices - safe, generator)[:, : population.dropped]
+        np.put_along_axis(stays, gone, False, axis=1)
+    stays[:, :colluding] = False
+    return stays
+
+
+def _observe(honest: Flags, drawn: Drawn, first: int) -> tuple[Counts, Counts, Counts, Counts]:
+    """Return the fields of :class:`Observations`; samples are numbered from `first`."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    devices = honest.shape[1]
+    flat = honest.reshape(-1)
+    between = flat[drawn.left] & flat[drawn.right]
+    edges = np.ones(np.count_nonzero(between)), (drawn.left[between], drawn.right[between])
+    _, component = connected_components(coo_matrix(edges, (flat.size, flat.size)), directed=False)
+    # A component is known by its first member, and that by its sample.
+    _, members, sizes = np.unique(
+        component[contributes := np.flatnonzero(honest & drawn.sends)],
+        return_index=True,
+        return_counts=True,
+    )
+    sample = contributes[members] // devices
+    both, count = np.unique(sample * (devices + 1) + sizes, return_counts=True)
+    sample, size = np.divmod(both, devices + 1)
+    return honest.sum(axis=1), first + sample, size, count
+
+
+def _ranges(sizes: Counts) -> list[tuple[int, int]]:
+    """Return the first and last sizes of ranges that hold some of these."""
     ranges = [(1, 1), (2, 2)]
-    while ranges[-1][1] < largest:
+    while ranges[-1][1] < sizes.max(initial=1):
         low = ranges[-1][1] + 1
         ranges.append((low, low) if low < 5 else (low, 2 * (low - 1)))
-    return ranges
+    return [(low, high) for low, high in ranges if ((low <= sizes) & (sizes <= high)).any()]
 
 
-def _ratio(formula: float | None, parts: Floats, wholes: Floats | Counts) -> Figure:
+def _ratio(
+    formula: float | None, parts: Floats | Flags, wholes: Floats | Counts, least: float = 0.0
+) -> Figure:
     """Compare with the sum of `parts` over the sum of `wholes`, each one for every sample.
 
     The standard error is that of a ratio estimator, in which samples are independent, not the
-    values within one (Cochran 1977, ch. 6).
+    values within one (Cochran 1977, ch. 6). It is at least `least` over the sum of the wholes.
     """
     whole, samples = float(wholes.sum()), parts.size
     if whole == 0:
         return Figure(formula, None, None)
     ratio = float(parts.sum()) / whole
     squares = float(np.square(parts - ratio * wholes).sum())
-    return Figure(formula, ratio, math.sqrt(squares * samples / max(1, samples - 1)) / whole)
+    spread = math.sqrt(squares * samples / max(1, samples - 1))
+    return Figure(formula, ratio, max(spread, least) / whole)
 
 
 def _share(
-    formula: float | None, parts: Floats, wholes: Floats | Counts, event: float = 1
+    formula: float | None, parts: Floats | Flags, wholes: Floats | Counts, event: float = 1
 ) -> Figure:
     """Compare as :func:`_ratio`, where one event adds `event` to the parts.
 
     What was never met has no spread, but it is known only to within about one event.
     """
-    found = _ratio(formula, parts, wholes)
-    if found.standard_error is None:
-        return found
-    least = event / float(wholes.sum())
-    return replace(found, standard_error=max(found.standard_error, least))
+    return _ratio(formula, parts, wholes, least=event)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Figure):
-        return value.as_dict()
-    return asdict(value) if isinstance(value, Population) else value
+def table(found: Exposure) -> Table:
+    """Return everything about an exposure, formulas beside simulation."""
+    rows: list[Any] = [_row(title, getattr(found, name)) for name, title in FIGURES.items()]
+    alone = found.alone_of_dim
+    count = (None if one is None else one * found.dim for one in asdict(alone).values())
+    rows.insert(6, _row("exposed alone, as a count", Figure(*count)))
+    if found.theorem_2 is not None:
+        rows.insert(1, _row("SparseSecAgg's T (Theorem 2)", Figure(found.theorem_2, None, None)))
+    rows.append(RULE)
+    for (low, high), figure in found.sizes.items():
+        span = str(low) if low == high else f"{low} to {high}"
+        rows.append(_row(f"sent values in a set of {span}", figure))
+    if found.below_floor is not None:
+        rows.append(_row("sent values in a set below the floor", found.below_floor))
+    columns = (
+        label("what", ""),
+        Column("formula", "formula", format=formats.number),
+        Column("simulation", "simulation", format=formats.number),
+        Column("margin", "± 95 %", format=lambda value: formats.number(value, 2)),
+    )
+    notes = [
+        "device: an honest survivor; contributor: one that sends the coordinate",
+        "anonymity set of a sent value: the contributors whose sum the server learns instead",
+        "exposed alone: sent in a set of 1; more than one sum: in more than one set",
+    ]
+    return Table(columns, rows, notes=notes)
+
+
+def _row(name: str, figure: Figure) -> list[Any]:
+    error = figure.standard_error
+    margin = None if error is None else _NORMAL_95 * error
+    return [name, figure.formula, figure.simulation, margin]
+
+
+def render(found: Exposure) -> str:
+    """Return an exposure as text: what it is of, and its table."""
+    who, masking = found.population, found.masking
+    facts = {
+        "protocol": found.protocol,
+        "devices N": f"{who.devices}, of which {who.colluding} collude with the server",
+        "dropouts": f"theta = {who.dropout:g}, {who.model}; "
+        f"{who.mean_honest_survivors:.4g} honest survivors on average",
+        "parameters d": str(found.dim),
+    }
+    if masking.alpha is not None:
+        facts["alpha"] = f"{masking.alpha:g}"
+    if masking.cohort is not None:
+        facts["cohort m"] = counted(masking.cohort, "device")
+    if masking.masks and not masking.between_devices:
+        facts["masks"] = "of each device, or shares of its vector, of which the sum alone is told"
+    elif masking.masks:
+        near = "all others" if masking.degree is None else counted(masking.degree, "neighbour")
+        whose = "" if masking.cohort is None else " of its cohort"
+        facts["masks"] = f"between a device and {near}{whose}"
+    samples = counted(found.samples, "coordinate")
+    facts["simulation"] = f"{samples}, each of its own round; seed {found.seed}"
+    return f"{Facts(facts).text()}\n\n{table(found).text()}"

@@ -1,35 +1,42 @@
-"""Who masks a coordinate with whom: by formula, and drawn by chance.
+"""Who masks a coordinate with whom: what is exposed by formula, and masks that are drawn by chance.
 
-A protocol says which of these kinds it is, with its parameters; what that exposes to a curious
-server follows (:mod:`hpcfl.privacy.exposure`).
+N devices, A of them colluding, H = N - A honest, h honest and surviving. After a round the server
+knows the private masks of all survivors, the pairwise masks of dropped devices, and those its
+colluders share. Two honest survivors that mask a coordinate together form an edge; at every
+coordinate the server learns the sum over each connected component of this graph, and nothing else.
+The component of a value is its *anonymity set*. Secret sharing is taken to hold: who colludes
+cannot open further masks.
+
+A protocol says which kind of masking it has. Each kind has one formula, the part of what honest
+survivors send that is exposed alone, and draws its graph for :mod:`hpcfl.privacy.exposure`.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy import formulas, simulate
-from hpcfl.privacy.cohorts import honest_in_cohort
-from hpcfl.privacy.distributions import Floats
+from hpcfl.privacy.distributions import Counts, Floats, hypergeometric, log_binomial
 from hpcfl.privacy.population import Population
+
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Closed:
-    """The closed forms of a kind of masking; None where there is none."""
+class Drawn:
+    """Devices and masks of a number of samples; vertex i * N + j is device j of sample i."""
 
-    contributors: float  # expected number of honest survivors that send a coordinate
-    sent: float  # fraction of its d coordinates that such a device sends,
-    alone_of_dim: float  # and of which its value is exposed alone
-    sole: float | None = None  # fraction of the coordinates with exactly one contributor,
-    split: float | None = None  # and with more than one sum
-    # Probability of an anonymity set of size s, seen from a sent value, at index s.
-    sizes: Floats | None = None
+    sends: Flags  # shape (samples, N): who sends the coordinate if it survives
+    # The two vertices of every edge. One between devices that are not both honest survivors is
+    # ignored.
+    left: Counts
+    right: Counts
 
 
 class Masking(ABC):
@@ -45,25 +52,31 @@ class Masking(ABC):
         """Number m of devices in a cohort; None without cohorts."""
         return None
 
+    def sent(self, population: Population) -> float:
+        """Return the fraction of its coordinates that a device sends."""
+        return 1.0
+
     def against(self, population: Population) -> Masking:
         """Return what is left of it against these colluders."""
         return self
 
     @abstractmethod
-    def closed(self, population: Population) -> Closed:
-        """Return the closed forms for these devices, colluders and dropouts."""
-
     def alone_of_sent(self, population: Population) -> float:
-        """Return the share of the values sent by honest survivors that are exposed alone.
+        """Return the share of the values sent by honest survivors that are exposed alone."""
 
-        Kinds whose other closed forms take time quadratic in N have a way past those.
+    def sole(self, population: Population) -> float | None:
+        """Return the share of the coordinates that one honest survivor alone sends; None: unknown.
+
+        It is Figures 4(b) and 5(c) of the SparseSecAgg paper.
         """
-        closed = self.closed(population)
-        return closed.alone_of_dim / closed.sent
+        return None
 
     @abstractmethod
-    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
-        """Draw the masks at one coordinate of each sample; see :data:`simulate.Draw`."""
+    def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
+        """Draw the masks at one coordinate of each sample.
+
+        `honest`, shape (samples, N), are the honest survivors of each.
+        """
 
 
 @dataclass(frozen=True)
@@ -72,27 +85,24 @@ class InTheClear(Masking):
 
     masks = False
 
-    def closed(self, population: Population) -> Closed:
-        survivors, probability = population.honest_survivors()
-        return Closed(
-            contributors=population.mean_honest_survivors,
-            sent=1.0,
-            alone_of_dim=1.0,
-            sole=_at(survivors == 1, probability),
-            split=_at(survivors > 1, probability),
-            sizes=np.array([0.0, 1.0]),
-        )
+    def alone_of_sent(self, population: Population) -> float:
+        return 1.0
 
-    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
+    def sole(self, population: Population) -> float:
+        survivors, probability = population.honest_survivors()
+        return float(probability[survivors == 1].sum())
+
+    def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
         none = np.empty(0, np.int64)
-        return simulate.Drawn(np.ones_like(honest), none, none)
+        return Drawn(np.ones_like(honest), none, none)
 
 
 @dataclass(frozen=True)
 class InCohorts(Masking):
     """A coordinate is sent by a cohort drawn by chance, masked within it.
 
-    Neighbours of a device are those on a ring of the members (see :func:`ring_degree`).
+    Members of a cohort are on a ring in random order, and a device has masks with its k / 2
+    neighbours on either side (see :func:`ring_degree`).
     """
 
     members: int  # devices that send a coordinate: all N where everybody sends everything
@@ -103,39 +113,49 @@ class InCohorts(Masking):
     def cohort(self) -> int | None:
         return None if self.alpha is None else self.members
 
+    def sent(self, population: Population) -> float:
+        return self.members / population.devices
+
     def alone_of_sent(self, population: Population) -> float:
-        # Members are chosen, and put on their ring, by chance: so a member's neighbours are any of
-        # all other devices, and their number alone matters.
-        degree = self.members - 1 if self.degree is None else self.degree
-        survivors, weight = formulas.size_biased(*population.honest_survivors())
-        return float(weight @ formulas.ring_alone(population.devices, degree, survivors))
+        """Return Pr[a device that sends has no honest surviving neighbour].
 
-    def closed(self, population: Population) -> Closed:
-        members, degree = self.members, self.degree
-        honest = honest_in_cohort(population, members)
-        size, weight = formulas.size_biased(np.arange(members + 1), honest)
-        sent = members / population.devices
-        sizes: Floats | None
-        if degree is None:
-            split, sizes = 0.0, np.zeros(members + 1)
-            sizes[size] = weight
-        else:
-            likely = np.flatnonzero(honest > 1e-20)  # the others change nothing
-            splits = [formulas.ring_split(members, degree, int(number)) for number in likely]
-            # Rounding must not make it more than 1.
-            split, sizes = min(1.0, float(honest[likely] @ splits)), None
-        return Closed(
-            contributors=sent * population.mean_honest_survivors,
-            sent=sent,
-            alone_of_dim=sent * self.alone_of_sent(population),
-            sole=float(honest[1]),
-            split=split,
-            sizes=sizes,
-        )
+        Members are chosen, and put on their ring, by chance: so a member's neighbours are any k of
+        all N - 1 other devices, and none of the other h - 1 honest survivors is among them with the
+        probability C(N - 1 - k, h - 1) / C(N - 1, h - 1).
+        """
+        others = population.devices - 1
+        survivors, weight = population.seen_by_survivors()
+        away = log_binomial(others - self._neighbours, survivors - 1)
+        return float(weight @ np.exp(away - log_binomial(others, survivors - 1)))
 
-    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
-        degree = self.members - 1 if self.degree is None else self.degree
-        return simulate.ring(self.members, degree, honest, generator)
+    def sole(self, population: Population) -> float:
+        """Return Pr[a cohort has one honest survivor]."""
+        survivors, probability = population.honest_survivors()
+        one = hypergeometric(population.devices, survivors, self.members, 1)
+        return float(probability @ one)
+
+    @property
+    def _neighbours(self) -> int:
+        return self.members - 1 if self.degree is None else self.degree
+
+    def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
+        # Only honest survivors that follow each other are linked. A survivor's neighbours on one
+        # side are the next k / 2 places; whoever is there is linked through those in between, so
+        # the components are those of the whole graph.
+        samples, devices = honest.shape
+        order = random_orders(samples, devices, generator)[:, : self.members]
+        sends = np.zeros_like(honest)
+        np.put_along_axis(sends, order, True, axis=1)
+        row, place = np.nonzero(np.take_along_axis(honest, order, axis=1))
+        vertex = row * devices + order[row, place]
+        count = np.bincount(row, minlength=samples)
+        following = np.arange(1, row.size + 1)
+        ends = np.cumsum(count)
+        following[ends[count > 0] - 1] = (ends - count)[count > 0]  # the first follows the last
+        distance = (place[following] - place) % self.members
+        everybody = self._neighbours >= self.members - 1
+        linked = distance <= (self.members if everybody else self._neighbours // 2)
+        return Drawn(sends, vertex[linked], vertex[following[linked]])
 
 
 @dataclass(frozen=True)
@@ -155,43 +175,96 @@ class UnderOneKey(OnlySummed):
 
 @dataclass(frozen=True)
 class BySelection(Masking):
-    """Each pair of neighbours selects a coordinate with probability alpha / k, and masks it."""
+    """SparseSecAgg: each pair of neighbours selects, and masks, a coordinate by chance.
+
+    A pair does so with the probability pi = alpha / k (eq. 13) for k neighbours of a device, all
+    N - 1 by default. Written below with x = 1 - pi.
+    """
 
     devices: int
     alpha: float
     degree: int | None = None
 
     @property
-    def _graph(self) -> formulas.SparseGraph:
-        return formulas.SparseGraph(self.devices, self.alpha, self.degree)
+    def _neighbours(self) -> int:
+        return self.devices - 1 if self.degree is None else self.degree
+
+    @property
+    def _log_x(self) -> float:
+        probability = self.alpha / self._neighbours
+        # Only one pair that always selects has x = 0; this stands for its logarithm.
+        return math.log1p(-probability) if probability < 1 else -1e9
+
+    def sent(self, population: Population) -> float:
+        """Return 1 - x**k: a device sends what any of its k pairs selects (eq. 14)."""
+        return -math.expm1(self._neighbours * self._log_x)
 
     def alone_of_sent(self, population: Population) -> float:
-        survivors, weight = formulas.size_biased(*population.honest_survivors())
-        return float(weight @ self._graph.alone(survivors)) / self._graph.sent
+        """Return Pr[an honest survivor sends a coordinate, and alone] over Pr[it sends it].
 
-    def closed(self, population: Population) -> Closed:
-        graph = self._graph
-        survivors, weight = formulas.size_biased(*population.honest_survivors())
-        mean = population.mean_honest_survivors
-        closed = Closed(
-            contributors=mean * graph.sent,
-            sent=graph.sent,
-            alone_of_dim=graph.sent * self.alone_of_sent(population),
-        )
-        if self.degree is not None:
-            return closed
-        numbers, probability = population.honest_survivors()
-        return replace(
-            closed,
-            sole=mean * float(weight @ graph.sole(survivors)),
-            # Rounding must not make it negative.
-            split=max(0.0, 1 - float(probability @ graph.one_sum(numbers))),
-            sizes=weight @ graph.component_sizes(survivors) / graph.sent,
-        )
+        With g honest surviving partners: none of the g pairs with them selects the coordinate, but
+        one of the k - g others does, x**g (1 - x**(k - g)). If all devices are partners, g = h - 1;
+        if the k partners are at random, g is hypergeometric.
+        """
+        survivors, weight = population.seen_by_survivors()
+        k = self._neighbours
+        if k == self.devices - 1:
+            chances = self._alone_beside(survivors - 1)
+        else:
+            g = np.arange(k + 1)
+            likely = hypergeometric(self.devices - 1, survivors[:, np.newaxis] - 1, k, g)
+            chances = likely @ self._alone_beside(g)
+        return float(weight @ chances) / self.sent(population)
 
-    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
-        degree = self.devices - 1 if self.degree is None else self.degree
-        return simulate.selecting_pairs(self.alpha, degree, honest, generator)
+    def _alone_beside(self, partners: Counts) -> Floats:
+        silent = np.exp(partners * self._log_x)
+        return silent * -np.expm1((self._neighbours - partners) * self._log_x)
+
+    def sole(self, population: Population) -> float | None:
+        """Return the mean over h of h x**(C(h, 2) + (h - 1)(N - h)) (1 - x**(N - h)).
+
+        For each of the h: no pair of honest survivors and no pair of the h - 1 others with the
+        N - h other devices selects the coordinate, and one of its own with those does.
+        """
+        if self._neighbours < self.devices - 1:
+            return None
+        h, probability = population.honest_survivors()
+        outside = self.devices - h
+        silent = h * (h - 1) // 2 + (h - 1) * outside
+        chances = h * np.exp(silent * self._log_x) * -np.expm1(outside * self._log_x)
+        return float(probability[h > 0] @ chances[h > 0])
+
+    def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
+        samples, devices = honest.shape
+        pairs = devices * self._neighbours // 2
+        chance = self.alpha / self._neighbours
+        selected = generator.binomial(samples * pairs, min(1.0, chance))
+        found = generator.choice(samples * pairs, selected, replace=False, shuffle=False)
+        sample, pair = np.divmod(found, pairs)
+        if self._neighbours == devices - 1:
+            # Device j has pairs with the j devices before it, numbered from j (j - 1) / 2.
+            starts = np.arange(devices) * np.arange(-1, devices - 1) // 2
+            right = np.searchsorted(starts, pair, side="right") - 1
+            left = pair - starts[right]
+        else:
+            place, distance = np.divmod(pair, self._neighbours // 2)
+            order = random_orders(samples, devices, generator)
+            left = order[sample, place]
+            right = order[sample, (place + distance + 1) % devices]
+        sends = np.zeros_like(honest)
+        sends[sample, left] = True
+        sends[sample, right] = True
+        return Drawn(sends, sample * devices + left, sample * devices + right)
+
+
+def random_orders(samples: int, devices: int, generator: np.random.Generator) -> Counts:
+    """Draw an order of the devices for each sample, shape (samples, N)."""
+    return generator.permuted(np.broadcast_to(np.arange(devices), (samples, devices)), axis=1)
+
+
+def theorem_2(alpha: float, population: Population) -> float:
+    """Return T = (1 - exp(-alpha)) (1 - theta) H contributors (SparseSecAgg, Theorem 2)."""
+    return -math.expm1(-alpha) * (1 - population.dropout) * population.honest
 
 
 def check_alpha(alpha: float) -> None:
@@ -222,7 +295,3 @@ def ring_degree(degree: int | None, devices: int, members: int | None = None) ->
             "out, to link all"
         )
     return None if degree >= (members or devices) - 1 else degree
-
-
-def _at(chosen: Any, probability: Floats) -> float:
-    return float(probability[chosen].sum())

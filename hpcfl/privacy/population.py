@@ -60,8 +60,7 @@ class Population:
     @property
     def dropped(self) -> int:
         """Number floor(theta N) of devices that drop out, in the models that fix it."""
-        # The rate as it was written: 0.29 * 100 is below 29 in binary floating point.
-        return int(Fraction(repr(float(self.dropout))) * self.devices)
+        return count_of(self.dropout, self.devices)
 
     def honest_survivors(self) -> tuple[Counts, Floats]:
         """Return the numbers h of honest devices that may survive, and their probabilities.
@@ -70,9 +69,8 @@ class Population:
         """
         survivors = np.arange(self.honest + 1)
         if self.model == "exact":
-            probability = hypergeometric(
-                self.devices, self.honest, self.devices - self.dropped, survivors
-            )
+            stay = self.devices - self.dropped
+            probability = hypergeometric(self.devices, self.honest, stay, survivors)
         elif self.model == "bernoulli":
             probability = binomial(self.honest, 1 - self.dropout, survivors)
         else:
@@ -80,18 +78,25 @@ class Population:
         likely = probability > _NEGLIGIBLE
         return survivors[likely], probability[likely]
 
+    def seen_by_survivors(self) -> tuple[Counts, Floats]:
+        """Return the same as seen from an honest survivor: h above 0, with h Pr[h] / E[h]."""
+        survivors, probability = self.honest_survivors()
+        weight = (survivors * probability)[survivors > 0]
+        return survivors[survivors > 0], weight / weight.sum()
+
     @property
     def mean_honest_survivors(self) -> float:
         """Expected number of honest survivors, E[h]."""
-        if self.model == "exact":
-            return self.honest * (self.devices - self.dropped) / self.devices
-        if self.model == "bernoulli":
-            return self.honest * (1 - self.dropout)
-        return float(self.honest - self.dropped)
+        survivors, probability = self.honest_survivors()
+        return float(survivors @ probability)
 
 
-def count_of(fraction: Fraction, devices: int) -> int:
-    """Return floor(fraction * devices), exactly."""
+def count_of(part: float | Fraction, devices: int) -> int:
+    """Return floor(part * devices) of a part as it was written.
+
+    0.29 * 100 is below 29 in binary floating point.
+    """
+    fraction = part if isinstance(part, Fraction) else Fraction(repr(float(part)))
     if not 0 <= fraction <= 1:
         raise UsageError(f"the fraction {fraction} of the devices is not between 0 and 1")
     return math.floor(fraction * devices)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +13,9 @@ from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
 from hpcfl.privacy.population import count_of
 from hpcfl.report.formats import counted
 
+if TYPE_CHECKING:
+    from hpcfl.algorithms.parameters import Parameters
+
 # Devices that may vanish besides those that are planned to: one that is hostile, or dies, must not
 # break what is promised to all others.
 SPARE = 1
@@ -21,23 +23,6 @@ SPARE = 1
 # every plan; so many more that answer tell which ones.
 LIARS = 1
 REDUNDANT = 2 * LIARS
-
-
-class Plan(Protocol):
-    """What a round is planned with, of `hpcfl.algorithms.parameters`, which has its meaning."""
-
-    @property
-    def devices(self) -> int: ...
-    @property
-    def population(self) -> int | None: ...
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def dropout(self) -> float: ...
-    @property
-    def dropout_model(self) -> str: ...
-    @property
-    def correctness_bits(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -63,17 +48,17 @@ class Threat:
             )
 
     @classmethod
-    def of(cls, plan: Plan) -> Threat:
+    def of(cls, plan: Parameters) -> Threat:
         """Return what the plan of a round reckons with."""
         devices, rate = plan.devices, plan.dropout
         population = plan.population or devices
-        colluding = count_of(Fraction(repr(float(plan.gamma))), population)
+        colluding = count_of(plan.gamma, population)
         drawn = plan.dropout_model == "bernoulli" and rate > 0
         if drawn:
             failure = 2.0**-plan.correctness_bits
             dropped = exceeded_seldom(binomial(devices, rate, np.arange(devices + 1)), failure)
         else:
-            dropped = count_of(Fraction(repr(float(rate))), devices)
+            dropped = count_of(rate, devices)
         dropped = min(dropped + SPARE, devices - 1)
         return cls(devices, colluding, dropped, population, rate if drawn else None)
 
@@ -124,50 +109,38 @@ class Threat:
             colluding[numbers] @ hypergeometric(self.devices, gone, count, enough).sum(axis=1)
         )
 
+    # A protocol that chooses its own parameters asks these hundreds of times, whenever it is built.
+    @lru_cache(maxsize=4096)  # noqa: B019
     def most_colluding(self, count: int, failure: float, draws: int = 1) -> int:
         """Return the number of colluders that no set of `count` devices has more of.
 
         But with a probability of `failure`, by a union bound over so many sets, the `draws`.
         """
-        return _most_colluding(self, count, failure / draws)
+        return exceeded_seldom(self.colluding_among(count), failure / draws)
 
+    @lru_cache(maxsize=4096)  # noqa: B019
     def more_colluding(self, count: int, most: int) -> float:
         """Return the probability that `count` devices hold more than `most` colluders."""
-        return _more_colluding(self, count, most)
+        return float(self.colluding_among(count)[most + 1 :].sum())
 
+    @lru_cache(maxsize=4096)  # noqa: B019
     def most_dropped(self, count: int, failure: float) -> int:
         """Return the number of devices that drop out of `count` that chance has chosen, at most.
 
         But with a probability of `failure`. The one that vanishes whatever happens is one of them.
         For a plan, not for what has happened (`with_dropped`).
         """
-        return _most_dropped(self, count, failure)
+        numbers = np.arange(count + 1)
+        if self.rate is not None:
+            dropped = binomial(count, self.rate, numbers)
+        else:
+            dropped = hypergeometric(self.devices, self.dropped - SPARE, count, numbers)
+        return min(count, exceeded_seldom(dropped, failure) + SPARE)
 
     def __str__(self) -> str:
         if self.population == self.devices:
             return counted(self.colluding, "device")
         return f"{self.colluding} of {self.population} devices, from which each round draws,"
-
-
-# A protocol that chooses its own parameters asks for hundreds, whenever it is built.
-@lru_cache(maxsize=4096)
-def _most_colluding(threat: Threat, count: int, failure: float) -> int:
-    return exceeded_seldom(threat.colluding_among(count), failure)
-
-
-@lru_cache(maxsize=4096)
-def _more_colluding(threat: Threat, count: int, most: int) -> float:
-    return float(threat.colluding_among(count)[most + 1 :].sum())
-
-
-@lru_cache(maxsize=4096)
-def _most_dropped(threat: Threat, count: int, failure: float) -> int:
-    numbers = np.arange(count + 1)
-    if threat.rate is not None:
-        dropped = binomial(count, threat.rate, numbers)
-    else:
-        dropped = hypergeometric(threat.devices, threat.dropped - SPARE, count, numbers)
-    return min(count, exceeded_seldom(dropped, failure) + SPARE)
 
 
 def exceeded_seldom(distribution: Floats, failure: float) -> int:

@@ -58,7 +58,6 @@ MANIFEST = Kind("frozen sweeps")
 FIGURE = Kind("figures", MADE_BY.encode(), (".png", ".svg", ".pdf"))
 TRACE = Kind("traces", b'"format": "hpcfl-trace/')
 CALIBRATION = Kind("calibrations", b'"format": "hpcfl-calibration/')
-CONSTANTS = Kind("files of constants", b'"format": "hpcfl-constants/')
 CHECKPOINT = Kind("checkpoints", b"next_round.npy")
 # Whatever has the name of a publisher's file, and is not that file, is a damaged copy of it.
 DATA = Kind("data sets", b"")

@@ -106,16 +106,15 @@ def _expected(setting: Setting) -> dict[str, Any]:
         return {"found": {"state": REFUSED, "why": str(error)}}
     one = found["1"]
     spent = ("device_cpu_seconds", "server_cpu_seconds", "member_cpu_seconds", "helper_cpu_seconds")
-    assert one.measured_seconds is not None
     return {
         "seconds": (ROUNDS + 1) * one.measured_seconds,
         "given": given,
         "found": {
             "state": PREDICTED,
-            **{name: round(one.total(name)) for name in ("bytes_up", "bytes_down")},
-            **{name: [_short(one.total(name))] for name in spent if one.total(name)},
+            **{name: round(getattr(one, name)) for name in ("bytes_up", "bytes_down")},
+            **{name: [_short(getattr(one, name))] for name in spent if getattr(one, name)},
             "modelled_seconds": {
-                name: [_short(each.total("modelled_seconds"))] for name, each in found.items()
+                name: [_short(each.modelled_seconds)] for name, each in found.items()
             },
             "exposed_alone": _short(hidden),
             **taken,

@@ -1,29 +1,23 @@
 """What is advised does what was asked for, and costs least by prediction."""
 
-import csv
 import json
 import re
-from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pytest
+from calibrations import flat
 from commandline import hpcfl, refusal
 
 from hpcfl.advice import advisor, winners
-from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone, foreign_options
+from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone
 from hpcfl.advice.tables import MUCH_MORE_NOISE, command, table
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.aggregation.ckks import WeightedVector
 from hpcfl.algorithms.aggregation.cohort import Segments
-from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.algorithms.aggregation.fedavg import FedAvgDevice
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
-from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.calibration import load as load_calibration
-from hpcfl.costmodel.model import COMPUTING_WITHIN, DEVICE_WITHIN
-from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.costmodel.model import COMPUTING_WITHIN
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
@@ -38,7 +32,7 @@ from hpcfl.rounds.build import build
 from hpcfl.training.build import NOISE_OF_FEW_BITS, planned_algorithm
 
 # As fast as no machine is, but every operation costs something.
-KNOWN = Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)})
+KNOWN = flat()
 ALL = {"helpers": 2, "alpha": 0.2, "max_exposed": 1.0}
 
 
@@ -71,30 +65,6 @@ def test_every_protocol_is_either_a_choice_or_refused_in_a_sentence(options):
     assert sorted(one.protocol for one in told) == sorted(PROTOCOLS)
     assert all(refusal.reason for refusal in advice.refusals)
     json.dumps(advice.as_dict(), allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"epsilon": 1e-300},
-        {"epsilon": 1e-300, "helpers": 2, "alpha": 0.3, "max_exposed": 1.0},
-        {"epsilon": 8.0, "devices": 2, "alpha": 0.1, "max_exposed": 1.0},
-        {"epsilon": 8.0, "security": "active"},
-        {"devices": 1},
-        {"devices": 2, "dim": 1, "helpers": 2},
-        {"alpha": 1e-9, "helpers": 100, "max_exposed": 1.0},
-        {"accuracy": 2.0**-62},
-        {"devices": 10**6},
-        {"security": "active", "gamma": 0.3, "dropout": 0.4},
-    ],
-)
-def test_why_not_is_said_without_options_that_advise_does_not_have(options):
-    told = reasons(**options)
-
-    assert told
-    for protocol, reason in told.items():
-        assert not foreign_options(reason), (protocol, reason)
-        assert len(reason.split()) > 3, (protocol, reason)
 
 
 def test_an_accuracy_that_no_integers_have_is_refused():
@@ -152,7 +122,7 @@ def test_a_device_of_a_committee_costs_the_mean_of_members_and_others():
     (committee,) = (one for one in choices if one.protocol == "committee")
     members = build("committee", committee_options(committee), 150, 15_000)[0].code.devices
     other, member = (
-        committee.prediction.total(f"{one}_cpu_seconds") for one in ("device", "member")
+        getattr(committee.prediction, f"{one}_cpu_seconds") for one in ("device", "member")
     )
 
     assert 0 < members < 150
@@ -189,51 +159,6 @@ def test_nine_of_ten_rounds_take_as_long_but_for_their_computing():
             assert most == pytest.approx(COMPUTING_WITHIN[1] * seconds, rel=1e-3)
 
 
-def test_what_is_promised_of_errors_holds_for_the_rounds_that_are_kept():
-    """Of forty sizes: nine of ten between the ends, nineteen of twenty told apart."""
-    kept = Path(__file__).parents[2] / "docs" / "advice"
-    with (kept / "rounds.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    calibration = load_calibration(kept / "calibration-all.json")
-    measured = {}
-    for row in rows:
-        size = int(row["devices"]), int(row["dim"]), float(row["dropout"])
-        measured.setdefault((*size, row["protocol"]), []).append(row)
-    sizes = sorted({key[:3] for key in measured})
-    within, ahead = {"time": [], "device-cpu": []}, []
-    for devices, dim, dropout in sizes:
-        asked = AdviseOptions(
-            devices=devices,
-            dim=dim,
-            dropout=dropout,
-            uplink_mbps=20.0,
-            **ALL | {"max_exposed": 0.5},
-        )
-        choices = advise(asked, calibration).choices
-        taken = {}
-        for choice in choices:
-            found = measured[devices, dim, dropout, choice.protocol]
-            seconds = median(float(row["time at 20 Mbit/s"]) for row in found)
-            taken[choice.protocol] = seconds
-            least, most = choice.prediction.modelled_within
-            within["time"].append(least <= seconds <= most)
-            low, high = (factor * choice.cost("device-cpu") for factor in DEVICE_WITHIN)
-            cpu = median(float(row["device-cpu"]) for row in found)
-            within["device-cpu"].append(low <= cpu <= high)
-        first, *others = choices
-        ahead += [
-            taken[first.protocol] < taken[other.protocol]
-            for other in others
-            if other.cost("time") > TOLD_APART * first.cost("time")
-        ]
-
-    assert len(sizes) == 40
-    assert np.mean(within["time"]) >= 0.9
-    assert np.mean(within["device-cpu"]) >= 0.9
-    assert len(ahead) > 150
-    assert np.mean(ahead) >= 0.95
-
-
 def test_costs_are_those_that_predict_prints(tmp_path, monkeypatch):
     KNOWN.save(tmp_path / "known.json")
     size = ("--devices", 60, "--dim", 3000, "--calibration", tmp_path / "known.json", "--json")
@@ -245,7 +170,7 @@ def test_costs_are_those_that_predict_prints(tmp_path, monkeypatch):
         typed = ("predict", one["protocol"], *size, *options, "--uplink-mbps", 7)
         (found,) = json.loads(hpcfl(*typed).stdout)["predictions"]
         for criterion, figure in CRITERIA.items():
-            assert one["costs"][criterion] == pytest.approx(found["total"][figure])
+            assert one["costs"][criterion] == pytest.approx(found[figure])
 
 
 def test_a_number_may_be_said_as_a_fraction(tmp_path):
@@ -294,7 +219,7 @@ def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkey
         ({"security": "active"}, "secagg-graph", "choose whom a device has as neighbours"),
         ({"security": "active"}, "ckks", "not for a server that cheats: nobody checks what"),
         ({"devices": 2}, "secagg-graph", "would link every device with all others"),
-        ({"devices": 10**6}, "secagg", "thresholds up to 65535"),
+        ({"devices": 10**6}, "secagg", "131068 devices cannot be run"),
         ({"epsilon": 1.0, "dim": 50, "alpha": 0.5, "max_exposed": 1.0}, "sparse", "not add up"),
         ({"epsilon": 1.0, "dim": 50, "max_exposed": 1.0}, "fedavg", "sums real numbers"),
     ],
@@ -588,10 +513,10 @@ def test_with_the_noise_that_is_named_the_epsilon_holds(epsilon):
     assert {"secagg", "secagg-graph"} <= {choice.protocol for choice in choices}
     for choice in choices:
         schedule = {"rounds": 7, "devices": 50, "per_round": 50, "sampling": "poisson"}
-        found = DPFedAvg.accountant.account(**schedule, sigma=choice.noise_multiplier, delta=1e-5)
+        found = DPFedAvg.account.of(**schedule, sigma=choice.noise_multiplier, delta=1e-5)
         # The parameter of the integers' noise is rounded up, so that there is a little more of it.
-        assert found.proven.epsilon <= 1.01 * epsilon
-        assert found.proven.epsilon >= 0.8 * epsilon
+        assert found.proven().epsilon <= 1.01 * epsilon
+        assert found.proven().epsilon >= 0.8 * epsilon
 
 
 def test_a_map_has_the_first_one_of_every_setting(monkeypatch):

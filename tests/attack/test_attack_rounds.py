@@ -14,7 +14,6 @@ from hpcfl.attack.stripping import Adversary
 from hpcfl.attack.tables import render
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.privacy.exposure import exposure
-from hpcfl.privacy.formulas import SparseGraph
 from hpcfl.privacy.masking import BySelection
 from hpcfl.privacy.population import Population
 
@@ -272,8 +271,8 @@ def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(options):
 def test_the_prediction_is_the_closed_form_for_the_number_of_honest_survivors():
     _, transcript = recorded("sparse", devices=20)
     found = attack(transcript)
-    survivors = np.array([found.honest])
-    alone = float(SparseGraph(20, 0.3).alone(survivors)[0])
+    x, survivors = 1 - 0.3 / 19, found.honest
+    alone = x ** (survivors - 1) * (1 - x ** (20 - survivors))
 
     assert found.prediction.count == pytest.approx(400 * found.honest * alone)
     assert found.prediction.low < found.prediction.count < found.prediction.high

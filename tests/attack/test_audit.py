@@ -264,17 +264,6 @@ def test_the_canary_is_the_record_that_is_used_most():
     assert Game(CDP, 0).devices.accesses == (1, 1)
 
 
-def test_an_order_that_nobody_knows_protects():
-    known = audit(CDP, 100)
-    secret = audit(replace(CDP, secret_order=True), 100)
-
-    assert secret.gaussian is None
-    assert secret.accesses == ()
-    assert secret.best < known.best
-    assert secret.proven < known.proven
-    assert secret.paper == known.paper
-
-
 def test_a_run_repeats_itself_for_the_same_seed():
     for algorithm in federated.PRIVATE:
         plays = [
@@ -315,7 +304,6 @@ def test_json_has_everything():
             {"algorithm": "fedsgd-dpc", "samples": 3, "mechanism": "laplace"},
             "give --batch-size 3",
         ),
-        ({"secret_order": True, "shuffle": "continuing"}, "--secret-order is for"),
         ({"replayed": 2}, "--replayed is 2"),
         ({"replayed": 1, "resumes": 0}, "--resumes is 0"),
         ({"dropout": 0.2}, "--dropout is for dp-fedavg, locks"),

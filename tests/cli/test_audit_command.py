@@ -39,7 +39,6 @@ def test_json_is_what_the_library_returns():
 
 def test_options_of_every_algorithm_reach_it():
     for algorithm, *options in (
-        ("cdp", "--secret-order"),
         ("dp-dsgd", "--aggregate", "fedavg", "--devices", 4),
         ("fedsgd-dpc", "--mechanism", "laplace", "--samples", 1, "--shuffle", "fresh"),
         ("dp-fedavg", "--sampling", "exact", "--per-round", 1),

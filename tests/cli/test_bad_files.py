@@ -94,7 +94,7 @@ def test_a_bad_file_among_good_ones_is_left_out():
         ("bad", "text", PREDICT),
         ("bad", '{"format": "hpcfl-calibration/6"}', PREDICT),
         ("bad", None, PREDICT),
-        ("bad", "text", ("optimize", "fedsgd-dpc", "--constants", "bad")),
+        ("bad", "text", ("optimize", "fedsgd-dpc", "bad")),
         ("bad.npz", "text", ("attack", "components", "bad.npz")),
         ("bad.npy", "text", ("bench", "fedavg", "--updates", "bad.npy")),
         ("bad.npy", np.array([[{}]]), ("bench", "fedavg", "--updates", "bad.npy")),

@@ -5,12 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+from calibrations import flat
 from commandline import hpcfl, refusal
 
 import hpcfl as api
-from hpcfl.algorithms.aggregation.costs import OPERATIONS
-from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.results import load
 from hpcfl.results.reader import find
 
@@ -50,7 +48,7 @@ def test_a_file_without_it_is_as_it_was():
 
 
 def test_it_is_predicted_exposed_swept_and_an_argument_of_the_api():
-    Calibration({one: [1e-8] for one in (*OPERATIONS, *OVERHEADS)}).save("c.json")
+    flat().save("c.json")
     predicted = ("predict", "secagg", "--model", "sizes:hundred", "--calibration", "c.json")
     found = json.loads(told(*predicted, "--json"))
     assert (found["model"], found["predictions"][0]["dim"]) == ("sizes:hundred", 100)

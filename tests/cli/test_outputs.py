@@ -16,11 +16,6 @@ from hpcfl.results import load
 from hpcfl.system import outputs
 
 SMALL = ("--devices", 3, "--dim", 4, "--rounds", 1, "--warmup", 0)
-CONSTANTS = (
-    *("--devices", 10, "--dim", 7840, "--total-samples", 60000, "--gradient-norm", 18),
-    *("--clip-norm", 300, "--smoothness", 1.05, "--convexity", 1),
-    *("--heterogeneity", 0.5, "--distance", 600, "--per-round", 5),
-)
 # What is never overwritten, and what takes the place of an older one: the name and the command.
 KEPT = {
     "results": ("x.h5", "bench", "fedavg", *SMALL, "--output", "x.h5"),
@@ -35,7 +30,6 @@ KEPT = {
 REPLACED = {
     "a trace": ("x.json", "report", "good.h5", "--trace", "x.json"),
     "a figure": ("x.png", "plot", "good.h5", "--kind", "phases", "--output", "x.png"),
-    "constants": ("x.json", "optimize", "fedsgd-dpc", *CONSTANTS, "--save-constants", "x.json"),
 }
 
 
@@ -94,18 +88,6 @@ def test_a_file_that_a_link_leads_to_is_replaced_and_not_the_link(folder):
 
     assert Path("x.json").is_symlink()
     assert Path("real.json").is_file()
-
-
-def test_constants_that_were_written_are_read_again(folder):
-    command = ("optimize", "fedsgd-dpc", *CONSTANTS, "--save-constants", "c.json", "--json")
-    first = json.loads(hpcfl(*command).stdout)
-    again = json.loads(
-        hpcfl("optimize", "fedsgd-dpc", "--constants", "c.json", *CONSTANTS[-2:], "--json").stdout
-    )
-
-    assert again == first
-    Path("c.json").write_text('{"format": "hpcfl-calibration/1"}')
-    assert "--save-constants" in refusal("optimize", "fedsgd-dpc", "--constants", "c.json")
 
 
 def test_a_calibration_replaces_a_calibration(folder):

@@ -11,10 +11,7 @@ from commandline import hpcfl, refusal
 
 import hpcfl as api
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.comm.phases import Pattern, Role
-from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.results import load
 from hpcfl.results.reader import find
 
@@ -216,14 +213,14 @@ def test_private_algorithms_train_by_it_too(given):
 
 
 def test_what_is_declared_is_predicted_and_exposed():
-    Calibration({one: [1e-8] for one in (*OPERATIONS, *OVERHEADS)}).save("c.json")
+    told("calibrate", "patterns:Declared", "patterns:Plain", "--output", "c.json")
     size = ("--devices", 6, "--dim", 40, "--calibration", "c.json")
     assert "its class has no method count" in refusal("predict", "patterns:Plain", *size)
     for given in ("patterns:Declared",):
         told("bench", given, *SMALL, "--output", f"{given}.h5")
         run = load(f"{given}.h5")
         found = json.loads(told("predict", given, *size, "--json"))
-        predicted = found["predictions"][0]["total"]["bytes_up"]
+        predicted = found["predictions"][0]["bytes_up"]
         assert {run.bytes_up.sum(axis=1)[run.survived].mean()} == {predicted}
         told("privacy", "exposure", given, "--simulated", 100)
 

@@ -1,20 +1,17 @@
 import json
 
 import pytest
+from calibrations import flat
 from commandline import invoke
 
-from hpcfl.algorithms.aggregation.costs import OPERATIONS
-from hpcfl.costmodel import kernels, overheads, patterns
-from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.costmodel import learning
 from hpcfl.errors import HpcflError
-from hpcfl.system import disturbances
 
 
 @pytest.fixture
 def calibration(tmp_path):
     path = tmp_path / "calibration.json"
-    Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)}).save(path)
+    flat().save(path)
     return path
 
 
@@ -28,7 +25,7 @@ def test_one_round_is_shown_phase_by_phase(calibration):
     assert found.exit_code == 0, found.output
     assert "sparse, N = 100, d = 165000: predicted, not run" in found.stdout
     assert "masked_input" in found.stdout
-    assert "of the modelled round:" in found.stdout
+    assert "CPU in a round: device" in found.stdout
     assert max(map(len, found.stdout.splitlines())) < 120
 
 
@@ -44,7 +41,7 @@ def test_json_holds_every_phase(calibration):
     (one,) = json.loads(found.stdout)["predictions"]
 
     assert one["phases"][0]["name"] == "model"
-    assert one["total"]["bytes_up"] == pytest.approx(sum(p["bytes_up"] for p in one["phases"]))
+    assert one["bytes_up"] == pytest.approx(sum(p["bytes_up"] for p in one["phases"]))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +52,7 @@ def test_json_holds_every_phase(calibration):
         (["secagg", "--upload", "reduce"], "leave out --upload"),
         (["sparse", "--sampler", "dense"], "no cost model of --sampler dense"),
         (["secagg", "--security", "active"], "there is no cost model of --security active"),
-        (["secagg", "--ranks", "0"], "--ranks is 0"),
+        (["secagg", "--ranks", "1", "--network-gbps", "1"], "--ranks is 1"),
         (["cohort", "--devices", "10", "--alpha", "0.1"], "hides nobody"),
     ],
 )
@@ -73,7 +70,9 @@ def test_without_a_calibration_its_command_is_named(tmp_path):
 
 
 def test_a_calibration_that_could_not_be_kept_is_not_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernels, "measure", lambda *_: pytest.fail("it was measured all the same"))
+    monkeypatch.setattr(
+        learning, "played", lambda name: pytest.fail("it was measured all the same")
+    )
     (tmp_path / "file").write_text("")
     found = invoke("calibrate", "--output", tmp_path / "file" / "c.json")
 
@@ -81,18 +80,16 @@ def test_a_calibration_that_could_not_be_kept_is_not_made(tmp_path, monkeypatch)
     assert "cannot write" in str(found.exception)
 
 
-@pytest.mark.parametrize(("load", "warned"), [(50.0, True), (0.0, False)])
-def test_a_calibration_beside_other_programs_is_warned_of(tmp_path, monkeypatch, load, warned):
-    """As a benchmark is; what it measured is kept all the same, with the sentence."""
-    samples = {name: [1e-9] for name in (*OPERATIONS, *OVERHEADS)}
-    monkeypatch.setattr(kernels, "measure", lambda *_: samples)
-    monkeypatch.setattr(overheads, "measure", lambda *_: {})
-    monkeypatch.setattr(patterns, "measure", lambda *_: ({}, 1.0, 1.0))
-    monkeypatch.setattr(disturbances, "load_1min", lambda: load)
+@pytest.mark.parametrize(("error", "warned"), [(0.3, True), (0.02, False)])
+def test_a_calibration_that_explains_its_rounds_badly_is_warned_of(
+    tmp_path, monkeypatch, error, warned
+):
+    """It is kept all the same."""
+    monkeypatch.setattr(learning, "played", lambda name: iter([None, None]))
+    monkeypatch.setattr(learning, "fitted", lambda rounds: ({"device": {"once": 1.0}}, error))
     path = tmp_path / "c.json"
-    found = invoke("calibrate", "--output", path)
+    found = invoke("calibrate", "secagg", "--output", path)
 
     assert found.exit_code == 0, found.output
-    said = f"warning: a load of {load} on"
-    assert (said in found.stderr) == warned
-    assert len(json.loads(path.read_text())["about"]["disturbed"]) == warned
+    assert ("warning: rounds of secagg took 30%" in found.stderr) == warned
+    assert json.loads(path.read_text())["errors"] == {"secagg": error}

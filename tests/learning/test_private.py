@@ -20,7 +20,7 @@ from hpcfl.learning.private import (
 )
 from hpcfl.learning.training import Trainer
 from hpcfl.options.training import LocalOptions
-from hpcfl.privacy.accounting import cdp
+from hpcfl.privacy.accounting.cdp import CDPAccount
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -189,7 +189,7 @@ GRIDS = [
 
 
 def settings_of(shuffle, samples, batch, steps, rounds):
-    return cdp.Settings(
+    return CDPAccount(
         sigma=1.0, rounds=rounds, devices=1, per_round=1, batch_size=batch, samples=samples,
         steps=steps, shuffle=shuffle,
     )  # fmt: skip
@@ -206,11 +206,11 @@ def test_no_record_is_used_more_than_the_accounting_assumes(shuffle, samples, ba
     for rounds in range(1, 12):
         declared = settings_of(shuffle, samples, batch, steps, rounds)
         used = counts[:rounds]
-        # With these costs the accountant counts accesses, and accesses squared in a round.
-        assert used.sum(axis=0).max() <= cdp.worst_rho(declared, float)
-        squares = cdp.worst_rho(declared, lambda count: float(count**2))
+        # With these costs the account counts accesses, and accesses squared in a round.
+        assert used.sum(axis=0).max() <= declared.worst_rho(float)
+        squares = declared.worst_rho(lambda count: float(count**2))
         assert (used**2).sum(axis=0).max() <= squares
-    assert cdp.worst_rho(settings_of(shuffle, samples, batch, steps, 11), float) == total_bound
+    assert settings_of(shuffle, samples, batch, steps, 11).worst_rho(float) == total_bound
     if steps <= epoch:
         assert counts.max() == 1
     elif shuffle == "fresh":

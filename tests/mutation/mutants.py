@@ -36,7 +36,7 @@ SOURCES = {
     "hpcfl/algorithms/aggregation/*.py": [
         ["tests/recorded"],
         [AGGREGATION],
-        ["tests/prediction", "tests/privacy/test_ring_parameters.py"],
+        ["tests/prediction", "tests/privacy/test_threat.py"],
         ["tests/fuzz", "tests/security"],
         ["tests/privacy", "tests/attack"],
     ],

@@ -7,13 +7,11 @@ from pathlib import Path
 from statistics import NormalDist
 
 import pytest
+from calibrations import flat
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.benchmark import experiment
 from hpcfl.costmodel import calibration
-from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.errors import UsageError
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.build import planned_algorithm
@@ -25,7 +23,7 @@ from papers.study.found import Costs, Estimate, Missing, mean_of
 pytestmark = pytest.mark.full
 
 KEPT = Path(__file__).parents[2] / "results" / "reproduction"
-KNOWN = Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)})
+KNOWN = flat()
 COSTED = [one for one in artefacts.ARTEFACTS if one.run is costs.run]
 TINY = {"devices": 6, "dim": 40, "dropout": 0.2}
 

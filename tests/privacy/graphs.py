@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb
-
-Edge = tuple[int, int]
 
 
 def components(vertices, edges):
@@ -59,39 +56,23 @@ def honest_survivors(devices, colluding, dropout, model):
     return found
 
 
-@dataclass
-class Sums:
-    """Adds up weighted cases; the properties are named as the fields of an exposure."""
-
-    weight: float = 0.0
-    survivors: float = 0.0
-    values: Counter[int] = field(default_factory=Counter)
-    one_contributor: float = 0.0
-    several_sums: float = 0.0
-    squares: float = 0.0
-
-    def add(self, weight, survivors, found):
-        self.weight += weight
-        self.survivors += weight * survivors
+def expected(cases):
+    """Return the figures of an exposure from (weight, honest survivors, components)."""
+    survivors = sole = several = 0.0
+    values: Counter[int] = Counter()
+    for weight, count, found in cases:
+        survivors += weight * count
         for component in found:
-            self.values[len(component)] += weight * len(component)
-        self.one_contributor += weight * (sum(map(len, found)) == 1)
-        self.several_sums += weight * (len(found) > 1)
-
-    def expected(self):
-        sent = sum(self.values.values())
-        return {
-            "contributors": sent,
-            "sole": self.one_contributor,
-            "sole_of_dim": self.one_contributor / self.survivors,
-            "split": self.several_sums,
-            "sent": sent / self.survivors,
-            "alone_of_sent": self.values[1] / sent,
-            "alone_of_dim": self.values[1] / self.survivors,
-            "alone_at_coordinate": self.values[1],
-            "mean_set": sum(size * share for size, share in self.values.items()) / sent,
-        }
-
-    def sizes(self):
-        sent = sum(self.values.values())
-        return {size: share / sent for size, share in self.values.items()}
+            values[len(component)] += weight * len(component)
+        sole += weight * (sum(map(len, found)) == 1)
+        several += weight * (len(found) > 1)
+    sent = sum(values.values())
+    return {
+        "contributors": sent,
+        "sole": sole,
+        "split": several,
+        "sent": sent / survivors,
+        "alone_of_sent": values[1] / sent,
+        "alone_of_dim": values[1] / survivors,
+        "mean_set": sum(size * share for size, share in values.items()) / sent,
+    }

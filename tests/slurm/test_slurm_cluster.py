@@ -15,9 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcfl.algorithms.aggregation.costs import OPERATIONS
-from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.results import load
 
 HERE = Path(__file__).parent
@@ -249,9 +246,6 @@ def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
     for name, (protocol, grid) in plans.items():
         (folder / f"{name}.toml").write_text(TINY.format(protocol=protocol, grid=grid))
     # What takes half a minute to measure is here already.
-    known = {name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)}
-    (folder / "r").mkdir()
-    Calibration(known).save(folder / "r" / "calibration.json")
     options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 10, "--results", "r")
     studies = [f"{name}=./{name}.toml" for name in plans]
     job = run(cluster, folder, "hpcfl", "slurm", "submit", "scaling", *options, "--", *studies)
@@ -259,7 +253,7 @@ def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
     assert finish(cluster, folder, job.strip(), 2 * JOB_SECONDS) == ["COMPLETED"], logs(folder)
     made = {path.name for path in (folder / "r").iterdir() if path.is_file()}
     names = ("strong-ranks", "strong-nodes", "weak-ranks", "weak-nodes", "server-ranks", "threads")
-    assert made == {"calibration.json"} | {f"{n}.{e}" for n in names for e in ("md", "pdf")}
+    assert made == {f"{n}.{e}" for n in names for e in ("md", "pdf")}
     shown = [str(path) for path in (folder / "r" / "strong").iterdir()]
     found = run(cluster, folder, "hpcfl", "report", *shown, "--speed-up", "ranks", "--json")
     assert [(row["x"], row["ranks"], row["devices"]) for row in json.loads(found)] == [

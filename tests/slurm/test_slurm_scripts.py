@@ -277,7 +277,7 @@ def scaling_steps(folder, fails="nothing", **variables):
         folder / "bin", "mpirun", '[ "$1" = --version ] && exec echo "mpirun (Open MPI) 5"; true'
     )
     wrong = f'[[ "$*" == *{fails}* ]] && exit 3\necho "table of $*"\n'
-    program(folder / "bin", "hpcfl", f'{wrong}[ "$1" = calibrate ] && touch "$3" || true')
+    program(folder / "bin", "hpcfl", wrong)
     script = render(Job("scaling", nodes=2, ntasks_per_node=4, results="r"))
     shape = {"SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "4(x2)", "SLURM_JOB_NUM_NODES": "2"}
     done = run_script(script, folder, **shape | variables)
@@ -301,14 +301,12 @@ def test_scaling_sweeps_every_number_of_ranks_and_shows_what_came_out(tmp_path):
         *"2345823458", "8",
     ]  # fmt: skip
     assert steps[-3].startswith("hpcfl sweep")  # of threads, in one process
-    further = "--continue-to 28,112,448 --calibration r/calibration.json"
     # Folders that no run has been written to stay a pattern, which hpcfl refuses.
     assert shown[:2] == [
-        f"hpcfl report r/strong/* --speed-up ranks {further} --format markdown",
-        f"hpcfl plot r/strong/* --kind scaling --against ranks {further} "
-        "--output r/strong-ranks.pdf",
+        "hpcfl report r/strong/* --speed-up ranks --format markdown",
+        "hpcfl plot r/strong/* --kind scaling --against ranks --output r/strong-ranks.pdf",
     ]
-    assert "--speed-up nodes --continue-to 8,32,128" in shown[2]
+    assert "--speed-up nodes" in shown[2]
     assert shown[-2:] == [
         "hpcfl report r/threads --speed-up threads --format markdown",
         "hpcfl plot r/threads --kind scaling --against threads --output r/threads.pdf",
@@ -317,20 +315,14 @@ def test_scaling_sweeps_every_number_of_ranks_and_shows_what_came_out(tmp_path):
     table = (tmp_path / "r" / "strong-nodes.md").read_text()
     assert table.startswith("table of report ")
     assert len(table.splitlines()) == 1
-    # Submitted again, what was calibrated is not measured once more.
-    assert [step for step in steps if "calibrate" in step] == [
-        "hpcfl calibrate --output r/calibration.json"
-    ]
-    assert not [step for step in scaling_steps(tmp_path)[0] if "calibrate" in step]
 
 
 def test_scaling_goes_on_after_a_step_that_fails_and_says_so_at_the_end(tmp_path):
-    steps, done = scaling_steps(tmp_path, fails="calibrate")
+    steps, done = scaling_steps(tmp_path, fails="scaling-threads")
 
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "failed: hpcfl calibrate --output r/calibration.json"
-    assert any("scaling-threads" in step for step in steps)
-    assert not any("--continue-to" in step for step in steps)
+    assert done.stdout.splitlines()[-1] == "failed: hpcfl sweep scaling-threads --output r/threads"
+    assert steps[-1].startswith("hpcfl plot r/threads")
 
 
 def test_scaling_on_one_node_has_no_table_of_nodes(tmp_path):

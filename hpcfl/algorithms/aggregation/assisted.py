@@ -47,6 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import coordinates
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import (
     MODEL,
     Enrolment,
@@ -78,6 +79,7 @@ from hpcfl.algorithms.aggregation.messages import (
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
 from hpcfl.crypto import keys
@@ -575,6 +577,23 @@ class Assisted(QuantisedProtocol):
     @property
     def sum_bytes(self) -> int:
         return self.summed_in.adder_bytes * self.upload_dim
+
+    def terms(self) -> dict[str, Terms]:
+        group, dim, crowd = self.summed_in, self.upload_dim, Crowd.of(self.parameters)
+        helpers = self.helpers_in_round
+        whole = of.far("coordinates", self.parameters.dim) if self.parameters.shared else {}
+        device = {"helpers": helpers} | of.far("values", dim) | of.masked(group, helpers * dim)
+        server = (
+            {"devices": crowd.devices}
+            | of.summed(group, crowd.survivors + helpers, dim)
+            | of.far("values", dim)
+        )
+        helper = {"devices": crowd.survivors} | of.masked(group, crowd.survivors * dim)
+        return {
+            "device": device | of.packed(group, dim) | whole,
+            "server": server | whole,
+            "helper": helper | of.far("values", dim) | of.packed(group, dim),
+        }
 
     def count(self, phases: Phases) -> None:
         dim, group, survivors = (

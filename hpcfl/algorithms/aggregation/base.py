@@ -16,6 +16,7 @@ from hpcfl.algorithms.aggregation.costs import PhaseCosts, Phases, add, at
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.aggregation.ranges import RangeSum
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels, largest_levels
@@ -554,6 +555,18 @@ class AggregationProtocol(ABC):
             for work in (phases[self.upload_phase()].device, phases["result"].server):
                 add(work, {"butterfly": butterflies(self.parameters.dim)})
         return list(phases.values())
+
+    def terms(self) -> dict[str, Terms]:
+        """Return what the work of each party in a round grows with, less what comes once.
+
+        Parties are ``device``, ``server``, and, where there are some, ``helper`` and ``member`` of
+        a committee, whose work as a device is in it; see :mod:`.terms`. UsageError if the protocol
+        does not declare it.
+        """
+        raise UsageError(
+            f"there is no cost model of {self.name!r}: its class has no method terms; measure it "
+            "with hpcfl bench"
+        )
 
     def count(self, phases: Phases) -> None:
         """Enter what each phase takes besides the model and its decoding.

@@ -42,6 +42,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import (
     MODEL,
     AggregationProtocol,
@@ -59,6 +60,7 @@ from hpcfl.algorithms.aggregation.messages import (
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
 from hpcfl.crypto import ckks, keys
@@ -447,6 +449,13 @@ class Ckks(AggregationProtocol):
     @property
     def sum_bytes(self) -> int:
         return self.largest_message + 8 * self.parameters.dim
+
+    def terms(self) -> dict[str, Terms]:
+        dim, crowd = self.parameters.dim, Crowd.of(self.parameters)
+        blocks = ckks.blocks(dim)
+        device = {"blocks": blocks} | of.far("values", dim)
+        server = {"devices": crowd.devices, "received blocks": blocks * crowd.survivors}
+        return {"device": device, "member": device, "server": server | of.far("values", dim)}
 
     def count(self, phases: Phases) -> None:
         dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import ModelSender, QuantisedDevice, QuantisedProtocol
 from hpcfl.algorithms.aggregation.costs import Operations, coded
 from hpcfl.algorithms.aggregation.messages import (
@@ -31,6 +32,7 @@ from hpcfl.algorithms.aggregation.messages import (
 )
 from hpcfl.algorithms.aggregation.promises import Outcome, objection
 from hpcfl.algorithms.aggregation.reconstruction import Flags, Shares, reconcile, to_leave_out
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows
 from hpcfl.crypto import keys, matrices
@@ -99,6 +101,15 @@ class CodedProtocol(QuantisedProtocol):
         """Yield parts of so many pieces that are packed together, in cache."""
         step = max(1, 2 * PACKED_PAIRS // self.code.width)
         return (slice(start, start + step) for start in range(0, count, step))
+
+    def recovery_terms(self, answers: float) -> Terms:
+        """Return what recovering what was coded, from so many sums of pieces, grows with."""
+        code = self.code
+        return (
+            {"values of answers": answers * code.width, "interpolated": code.needed * code.pieces}
+            | of.coded(self.field, code.pieces, code.needed, code.width)
+            | of.packed(self.field, answers * code.width)
+        )
 
     def recovery(self, answers: float) -> Operations:
         """Return what it takes to recover what was coded from so many sums of pieces."""

@@ -34,6 +34,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.costs import (
     Crowd,
     Operations,
@@ -52,6 +53,7 @@ from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.messages import from_server
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.aggregation.secagg import Known, SecAgg, SecAggDevice, SecAggServer, pair_sign
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.aggregation.topology import Request, RingLinks, Topology, ring_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
@@ -517,6 +519,24 @@ class Cohort(SecAgg):
         check_alpha(alpha)
         size = cohort_size(devices, alpha)
         return InCohorts(size, ring_degree(degree, devices, size), alpha)
+
+    def mask_terms(self, crowd: Crowd) -> tuple[Terms, Terms]:
+        dim, size, survivors = self.parameters.dim, self.cohort_size, crowd.survivors
+        group, segment = self.summed_in, dim / crowd.devices
+        run = size * segment
+        # Those at a distance of 1, 2, ... on either side have ever less in common.
+        reach = min(size - 1, math.ceil(crowd.degree / 2))
+        both = min(2 * reach, crowd.degree)
+        common = 2 * sum(size - distance for distance in range(1, reach + 1)) * segment
+        gone = crowd.dropped * survivors / max(1, crowd.devices - 1)
+        device = {"cohort": both} | of.far("values", run, dim) | of.masked(group, common + run)
+        server = (
+            {"cohorts": gone * both}
+            | of.far("coordinates", dim)
+            | of.far("received values", survivors * run, dim)
+            | of.masked(group, gone * common + survivors * run, "unmasked values")
+        )
+        return device | of.packed(group, run), server | of.packed(group, survivors * run)
 
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         dim, size, survivors = self.parameters.dim, self.cohort_size, crowd.survivors

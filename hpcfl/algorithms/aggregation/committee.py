@@ -51,6 +51,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import MODEL, check_finite
 from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer
 from hpcfl.algorithms.aggregation.costs import (
@@ -67,6 +68,7 @@ from hpcfl.algorithms.aggregation.costs import (
 )
 from hpcfl.algorithms.aggregation.messages import from_server, parse_vector
 from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Ids, Pattern, Payload, Role, Rows, Step
 from hpcfl.crypto import keys
@@ -423,6 +425,25 @@ class Committee(CodedProtocol):
     @property
     def largest_reply(self) -> int:
         return max(self.piece_bytes, keys.KEY_BYTES, -(-self.parameters.devices // 8))
+
+    def terms(self) -> dict[str, Terms]:
+        code, crowd, field = self.code, Crowd.of(self.parameters), self.field
+        members, there = code.devices, code.devices * crowd.survivors / crowd.devices
+        device = (
+            {"peers": members, "mask values": code.private * code.width}
+            | of.far("values", code.dim)
+            | of.far("values of pieces", members * code.width)
+            | of.coded(field, members, code.needed, code.width)
+            | of.packed(field, members * code.width)
+        )
+        received = crowd.survivors * code.width
+        member = device | {"peers": crowd.devices} | of.far("received values", received)
+        server = {"devices": crowd.devices} | of.far("values", code.dim)
+        return {
+            "device": device,
+            "member": member | of.packed(field, members * code.width + received),
+            "server": server | self.recovery_terms(there),
+        }
 
     def count(self, phases: Phases) -> None:
         code, crowd = self.code, Crowd.of(self.parameters)

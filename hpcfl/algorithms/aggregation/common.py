@@ -24,15 +24,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import coordinates
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, at, converted
 from hpcfl.algorithms.aggregation.messages import from_server
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload
 from hpcfl.errors import UsageError
-from hpcfl.privacy import simulate
-from hpcfl.privacy.masking import Closed, InCohorts, Masking, check_alpha, ring_degree
+from hpcfl.privacy.masking import (
+    Drawn,
+    Flags,
+    InCohorts,
+    Masking,
+    check_alpha,
+    ring_degree,
+)
 from hpcfl.privacy.population import Population
 
 
@@ -121,6 +129,14 @@ class CommonCoordinates(SecAgg):
     def sent_in(self, round_index: int) -> NDArray[np.int64]:
         return coordinates.of_round(self.parameters, round_index)
 
+    def mask_terms(self, crowd: Crowd) -> tuple[Terms, Terms]:
+        device, server = super().mask_terms(crowd)
+        whole = of.far("coordinates", self.parameters.dim)
+        if self.model_dim < self.parameters.dim:
+            # The model is compared with the one before.
+            server = server | {"compared coordinates": self.parameters.dim}
+        return device | whole, server | whole
+
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         super().count_masks(phases, crowd)
         dim, sent = self.parameters.dim, self.upload_dim
@@ -150,21 +166,16 @@ class AllOrNobody(Masking):
         """Where everybody sends."""
         return InCohorts(self.devices, self.degree)
 
+    def sent(self, population: Population) -> float:
+        return self.alpha
+
     def alone_of_sent(self, population: Population) -> float:
         return self.together.alone_of_sent(population)
 
-    def closed(self, population: Population) -> Closed:
-        found = self.together.closed(population)
-        return Closed(
-            contributors=self.alpha * found.contributors,
-            sent=self.alpha,
-            alone_of_dim=self.alpha * found.alone_of_dim,
-            sole=None if found.sole is None else self.alpha * found.sole,
-            split=None if found.split is None else self.alpha * found.split,
-            sizes=found.sizes,
-        )
+    def sole(self, population: Population) -> float:
+        return self.alpha * self.together.sole(population)
 
-    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
+    def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
         drawn = self.together.draw(honest, generator)
         drawn.sends[generator.random(len(honest)) >= self.alpha] = False
         return drawn

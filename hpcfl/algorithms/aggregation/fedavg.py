@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import (
     MODEL,
     AggregationProtocol,
@@ -24,6 +25,7 @@ from hpcfl.algorithms.aggregation.base import (
 )
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, received, sent
 from hpcfl.algorithms.aggregation.messages import parse_vector
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.quantisation import all_finite
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
@@ -135,6 +137,16 @@ class FedAvg(AggregationProtocol):
         self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
     ) -> FedAvgServer:
         return FedAvgServer(self, model)
+
+    def terms(self) -> dict[str, Terms]:
+        dim, crowd = self.parameters.dim, Crowd.of(self.parameters)
+        return {
+            "device": of.far("values", dim),
+            "server": {
+                "devices": crowd.devices,
+                **of.far("received values", crowd.survivors * dim, dim),
+            },
+        }
 
     def count(self, phases: Phases) -> None:
         upload, dim = phases["upload"], self.parameters.dim

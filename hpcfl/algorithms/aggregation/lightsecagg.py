@@ -49,6 +49,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import MODEL, check_finite
 from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer
 from hpcfl.algorithms.aggregation.costs import (
@@ -65,6 +66,7 @@ from hpcfl.algorithms.aggregation.costs import (
 )
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
@@ -374,6 +376,25 @@ class LightSecAgg(CodedProtocol):
     @property
     def largest_reply(self) -> int:
         return max(self.piece_bytes, keys.KEY_BYTES, -(-self.code.devices // 8))
+
+    def terms(self) -> dict[str, Terms]:
+        code, crowd = self.code, Crowd.of(self.parameters)
+        devices, field = crowd.devices, self.field
+        pieces = devices * code.width
+        device = (
+            {"peers": devices - 1, "mask values": code.dim + code.private * code.width}
+            | of.far("values", code.dim)
+            | of.far("values of pieces", pieces)
+            | of.coded(field, devices, code.needed, code.width)
+            | of.packed(field, 2 * pieces)
+        )
+        server = (
+            {"devices": devices}
+            | of.summed(self.summed_in, crowd.survivors, code.dim)
+            | of.far("values", code.dim)
+            | self.recovery_terms(crowd.survivors)
+        )
+        return {"device": device, "server": server}
 
     def count(self, phases: Phases) -> None:
         code, crowd = self.code, Crowd.of(self.parameters)

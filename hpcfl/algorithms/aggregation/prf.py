@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import MODEL, QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.algorithms.aggregation.costs import Phases, add, masked_upload, reduced
 from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice, KeyEnrolment
@@ -42,6 +43,7 @@ from hpcfl.algorithms.aggregation.messages import (
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
 from hpcfl.crypto import keys
@@ -283,6 +285,12 @@ class Prf(QuantisedProtocol):
         if degree not in (None, devices - 1):
             raise UsageError(f"{cls.name} masks between all pairs: leave the degree out")
         return InCohorts(devices)
+
+    def terms(self) -> dict[str, Terms]:
+        group, dim, devices = self.summed_in, self.parameters.dim, self.parameters.devices
+        device = {"peers": devices - 1} | of.far("values", dim) | of.packed(group, dim)
+        server = {"devices": devices} | of.summed(group, devices, dim) | of.far("values", dim)
+        return {"device": device | of.masked(group, (devices - 1) * dim), "server": server}
 
     def count(self, phases: Phases) -> None:
         upload, dim, devices = phases["masked_input"], self.parameters.dim, self.parameters.devices

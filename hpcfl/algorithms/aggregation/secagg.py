@@ -58,6 +58,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed, secagg_costs, sharing
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import (
     MODEL,
     ModelSender,
@@ -84,6 +85,7 @@ from hpcfl.algorithms.aggregation.sharing import (
     SHARE_BYTES,
     Dealings,
 )
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.aggregation.topology import (
     ADVERTISED_BYTES,
     NONCE_BYTES,
@@ -904,6 +906,26 @@ class SecAgg(QuantisedProtocol):
 
         # A subclass is another protocol.
         return ActiveSecAgg if cls is SecAgg else None
+
+    def terms(self) -> dict[str, Terms]:
+        crowd = Crowd.of(self.parameters, self.topology.degree)
+        device = {"peers": crowd.degree, "shares": crowd.degree * self.topology.threshold}
+        server = {
+            "devices": crowd.devices,
+            "answers": crowd.devices * crowd.degree,
+            "pairs": crowd.dropped * crowd.neighbours_among(crowd.survivors),
+        }
+        for_device, for_server = self.mask_terms(crowd)
+        return {"device": device | for_device, "server": server | for_server}
+
+    def mask_terms(self, crowd: Crowd) -> tuple[Terms, Terms]:
+        """Return what masking a vector, and taking masks off the sum, grows with."""
+        group, dim, survivors = self.summed_in, self.upload_dim, crowd.survivors
+        pairs = crowd.dropped * crowd.neighbours_among(survivors)
+        device = of.far("values", dim) | of.masked(group, (crowd.degree + 1) * dim)
+        unmasked = of.masked(group, (survivors + pairs) * dim, "unmasked values")
+        server = of.summed(group, survivors, dim) | unmasked | of.far("values", dim)
+        return device | of.packed(group, dim), server
 
     def count(self, phases: Phases) -> None:
         crowd = Crowd.of(self.parameters, self.topology.degree)

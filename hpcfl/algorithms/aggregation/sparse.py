@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.costs import (
     Crowd,
     Operations,
@@ -37,6 +38,7 @@ from hpcfl.algorithms.aggregation.costs import (
 from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.secagg import Known, SecAgg, SecAggDevice, SecAggServer, pair_sign
+from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements, Sums
@@ -177,6 +179,25 @@ class SparseSecAgg(SecAgg):
         from hpcfl.algorithms.aggregation.active import ActiveSparse
 
         return ActiveSparse if cls is SparseSecAgg else None
+
+    def mask_terms(self, crowd: Crowd) -> tuple[Terms, Terms]:
+        parameters, dim, survivors = self.parameters, self.parameters.dim, crowd.survivors
+        if not isinstance(self._sampler, GapSampler):
+            raise UsageError("there is no cost model of --sampler dense; leave it at gaps")
+        group, selected = self.summed_in, parameters.selection_probability * dim
+        of_pair = float(parameters.pair_probability) * dim
+        pairs = crowd.dropped * crowd.neighbours_among(survivors)
+        device = (
+            of.far("coordinates", dim)
+            | of.far("selected values", selected, dim)
+            | of.far("masked values", crowd.degree * of_pair, dim)
+        )
+        server = (
+            of.far("coordinates", dim)
+            | of.far("received values", survivors * selected, dim)
+            | of.far("unmasked values", pairs * of_pair, dim)
+        )
+        return device | of.packed(group, selected), server | of.packed(group, survivors * selected)
 
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         parameters, dim, survivors = self.parameters, self.parameters.dim, crowd.survivors

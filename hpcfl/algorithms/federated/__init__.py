@@ -73,7 +73,7 @@ def find(name: str) -> type[FederatedAlgorithm]:
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
 
     found = find_class(name, REGISTRY, FederatedAlgorithm, "algorithm")
-    if found.private and getattr(found, "accountant", None) is None:
+    if found.private and getattr(found, "account", None) is None:
         raise UsageError(
             f"the algorithm {name!r} is private without an account of what it costs: make it a "
             "PrivateAlgorithm with an accountant"
@@ -87,6 +87,6 @@ def find_private(name: str) -> type[PrivateAlgorithm]:
     UsageError if there is none.
     """
     found: Any = find(name) if name in REGISTRY or ":" in name else None
-    if getattr(found, "accountant", None) is None:
+    if getattr(found, "account", None) is None:
         raise no_such("private algorithm", name, PRIVATE, also="or give MODULE:CLASS")
     return found

@@ -113,14 +113,6 @@ class Instance(OptionGroup):
         choices=("fedavg", "secagg"),
     )
     shuffle: str = again(PrivacyOptions, "shuffle", "fresh")
-    # Else the observer knows the order, and one is taken that uses some record often, which is the
-    # canary.
-    secret_order: bool = again(
-        CommonOptions,
-        "secret_order",
-        False,
-        help="The observer does not know the order of a device's samples (cdp, dp-dsgd).",
-    )
     mechanism: str = again(
         PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
     )
@@ -199,14 +191,6 @@ class Instance(OptionGroup):
             raise UsageError(
                 f"{self.algorithm} is audited with public participants: give --sampling balanced"
             )
-        if self.secret_order:
-            from hpcfl.learning.private import epoch_steps
-
-            if self.shuffle != "fresh" or self.steps > epoch_steps(self.samples, self.batch_size):
-                raise UsageError(
-                    "--secret-order is for cdp and dp-dsgd with --shuffle fresh and at most an "
-                    "epoch of --steps: only there a round tells nothing of the next one's order"
-                )
         self._check_rounds()
 
     def refuse_unused(self, given: Iterable[str]) -> None:
@@ -332,8 +316,6 @@ class Audited:
         Whether neighbours differ in a record, not in a user.
     trusted : callable
         Whether an instance has a trusted server, so that the model is all that is seen.
-    secret : mapping
-        Settings of the account that hold if nobody knows the order of a device's samples.
     """
 
     default: Mapping[str, Any]
@@ -341,7 +323,6 @@ class Audited:
     settings: tuple[str, ...] = ()
     by_record: bool = False
     trusted: Callable[[Instance], bool] = lambda instance: False
-    secret: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _having(setting: str) -> list[str]:

@@ -38,8 +38,7 @@ from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise, clip_l2
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
-from hpcfl.privacy.accounting import dp_fedavg
-from hpcfl.privacy.accounting.accountant import Accountant
+from hpcfl.privacy.accounting.dp_fedavg import DPFedAvgAccount
 from hpcfl.report.formats import counted
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class DPFedAvg(PrivateAlgorithm):
     """Clipped updates, a noisy sum."""
 
     name = "dp-fedavg"
-    accountant = Accountant(name, dp_fedavg.Settings, dp_fedavg.paper, dp_fedavg.bounds)
+    account = DPFedAvgAccount
     audited = Audited(
         {"sigma": 0.6, "rounds": 4, "devices": 4, "per_round": 2, "sampling": "poisson"},
         gaussian=lambda one: one.per_round == one.devices and not one.dropout,
@@ -158,7 +157,7 @@ class DPFedAvg(PrivateAlgorithm):
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         if self.privacy.noise != "distributed":
             return None
-        found = dp_fedavg.integers(self._account(self.federation.rounds, self.sigma))
+        found = self._account(self.federation.rounds, self.sigma).integers()
         norm = self._norm * math.sqrt(self._part)
         return IntegerNoise(found.sigma, self._integer_secret(round_index), norm, found.norm)
 
@@ -185,7 +184,7 @@ class DPFedAvg(PrivateAlgorithm):
             return self._central_sigma(protocol) / clip
         assert isinstance(protocol, QuantisedProtocol)
         parameters = protocol.parameters
-        found = dp_fedavg.integers(self._account(self.federation.rounds, self.sigma))
+        found = self._account(self.federation.rounds, self.sigma).integers()
         in_sum, _ = protocol.most_in_sum(parameters.devices)
         summed = in_sum * (1 - parameters.dropout)
         return found.sigma * math.sqrt(summed) / (parameters.levels * parameters.weight(0) * clip)

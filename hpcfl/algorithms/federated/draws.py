@@ -8,7 +8,6 @@ protocol plays a round of so many, and whether enough of them stay.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 
@@ -71,7 +70,7 @@ def _ends(protocol: AggregationProtocol, count: int, levels: int | None) -> tupl
     if spare < 0:
         return 1.0, reason
     if known.dropout_model == "exact" or not known.dropout:
-        few = float(count_of(Fraction(repr(float(known.dropout))), count) > spare)
+        few = float(count_of(known.dropout, count) > spare)
     else:
         dropped = binomial(count, known.dropout, np.arange(count + 1))
         few = float(dropped[spare + 1 :].sum())

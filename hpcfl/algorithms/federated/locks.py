@@ -37,8 +37,7 @@ from hpcfl.crypto.noise import NoiseSource
 from hpcfl.errors import MessageError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
-from hpcfl.privacy.accounting import locks
-from hpcfl.privacy.accounting.accountant import Accountant
+from hpcfl.privacy.accounting.locks import LocksAccount
 
 if TYPE_CHECKING:
     from hpcfl.audit.rounds import Stage
@@ -54,7 +53,7 @@ class Locks(PrivateAlgorithm):
     """
 
     name = "locks"
-    accountant = Accountant(name, locks.Settings, locks.paper, locks.bounds, locks.tight)
+    account = LocksAccount
     audited = Audited(
         # A user adds its noise itself, and what replaces its data moves an update by twice the
         # norm.

@@ -30,9 +30,9 @@ from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
-from hpcfl.privacy.accounting import cdp, fedsgd_dpc
-from hpcfl.privacy.accounting.accountant import Accountant
+from hpcfl.privacy.accounting.cdp import CDPAccount, DPDSGDAccount
 from hpcfl.privacy.accounting.distributed import rounded_distance
+from hpcfl.privacy.accounting.fedsgd_dpc import FedSGDDPCAccount
 
 if TYPE_CHECKING:
     from hpcfl.audit.rounds import Stage
@@ -117,7 +117,7 @@ class NoisyGradients(PrivateAlgorithm):
             # In the canary's coordinates, the other device has nothing but its noise.
             total = updates[victim].astype(np.float64) - updates[other]
         std = instance.sigma * math.sqrt(instance.steps * len(seen))
-        if instance.shuffle == "poisson" or instance.secret_order:
+        if instance.shuffle == "poisson":
             chance, times = instance.steps * instance.batch_size / instance.samples, 1
         else:
             chance, times = 1.0, stage.accesses[self.participations(victim, index)]
@@ -139,14 +139,13 @@ class NoisySGD(NoisyGradients):
     """Algorithm 1: tau noisy steps on every device of a round."""
 
     name = "cdp"
-    accountant = Accountant(name, cdp.Settings, cdp.paper, cdp.bounds, cdp.tight)
+    account = CDPAccount
     audited = Audited(
         # Of 50 records, an order uses one in both rounds; the paper counts 2 / 50 accesses of it.
         {"sigma": 1.25, "rounds": 2, "samples": 50},
-        gaussian=lambda one: not one.secret_order,
-        settings=(*BY_RECORD, "aggregate", "secret_order", "absent"),
+        gaussian=lambda one: True,
+        settings=(*BY_RECORD, "aggregate", "absent"),
         by_record=True,
-        secret={"secret_order": True},
     )
     counts_on_convex = True
 
@@ -199,7 +198,7 @@ class NoisySGD(NoisyGradients):
             return math.inf
         less = sigma * moved / rounded_distance(moved, protocol.parameters.dim)
         account = self._account(rounds, less, survivors, discrete=True, integer_sigma=unit * sigma)
-        return self.accountant.proven(account).epsilon
+        return account.proven().epsilon
 
     @property
     def slow_account(self) -> bool:
@@ -248,7 +247,7 @@ class DistributedSGD(NoisySGD):
     """The baseline: one noisy step a round."""
 
     name = "dp-dsgd"
-    accountant = Accountant(name, cdp.OneStep, cdp.paper, cdp.bounds, cdp.tight)
+    account = DPDSGDAccount
     # The sum of a round has the noise of 2 devices; the paper counts that of all 16.
     audited = replace(
         NoisySGD.audited,
@@ -281,7 +280,7 @@ class FedSGDDPC(NoisyGradients):
     """
 
     name = "fedsgd-dpc"
-    accountant = Accountant(name, fedsgd_dpc.Settings, fedsgd_dpc.paper, fedsgd_dpc.bounds)
+    account = FedSGDDPCAccount
     audited = Audited(
         # A small part of the samples: epsilon is far above what Theorem 2 holds for.
         {"sigma": 0.25, "samples": 20, "shuffle": "poisson"},

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hpcfl.algorithms.federated.audited import Audited
     from hpcfl.algorithms.federated.base import Vector
     from hpcfl.audit.rounds import Stage
-    from hpcfl.privacy.accounting.accountant import Accountant
+    from hpcfl.privacy.accounting.account import Account
 
 # How often a slow accountant is asked in a run: for the first numbers of rounds, and some others.
 ALWAYS_ASKED, ASKED = 3, 20
@@ -41,7 +41,7 @@ class PrivateAlgorithm(FederatedAlgorithm):
     """
 
     private = True
-    accountant: ClassVar[Accountant]
+    account: ClassVar[type[Account]]
     audited: ClassVar[Audited | None] = None
 
     def __init__(
@@ -104,11 +104,11 @@ class PrivateAlgorithm(FederatedAlgorithm):
 
     def paper(self, rounds: int, sigma: float) -> float:
         """Return the epsilon that the paper claims for a noise of sigma."""
-        return self.accountant.paper(self._account(rounds, sigma)).epsilon
+        return self._account(rounds, sigma).paper().epsilon
 
     def proven(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> float:
         """Return the epsilon that is proven for a noise of sigma; see `account_settings`."""
-        return self.accountant.proven(self._account(rounds, sigma, survivors)).epsilon
+        return self._account(rounds, sigma, survivors).proven().epsilon
 
     def spent(self, rounds: int) -> Spent:
         """Return what `rounds` rounds cost in privacy, or at most cost.
@@ -208,11 +208,11 @@ class PrivateAlgorithm(FederatedAlgorithm):
     ) -> Any:
         """Return the settings of an account."""
         settings = self.account_settings(rounds, sigma, survivors) | more
-        return self.accountant.settings(**settings)
+        return self.account(**settings)
 
     def settings(self) -> dict[str, object]:
         # Of no rounds, an account is found at once.
-        proven = self.accountant.proven(self._account(0, self.sigma))
+        proven = self._account(0, self.sigma).proven()
         return {
             "sigma": self.sigma,
             "epsilon_neighbours": proven.adjacency,
@@ -237,7 +237,7 @@ class PrivateAlgorithm(FederatedAlgorithm):
             raise UsageError(
                 f"{self.name} needs its noise: give --sigma, --noise-multiplier, or --epsilon"
             )
-        from hpcfl.privacy.accounting.accountant import least_noise
+        from hpcfl.privacy.accounting.account import least_noise
 
         side = self.paper if privacy.epsilon_by == "paper" else self.proven
         planned = self.federation.rounds

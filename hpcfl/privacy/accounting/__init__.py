@@ -1,7 +1,7 @@
 """What training costs in differential privacy: what a paper claims, and what is proven.
 
-:mod:`~hpcfl.privacy.accounting.zcdp` has closed forms for Gaussian noise,
-:mod:`~hpcfl.privacy.accounting.pld` composes any losses numerically,
-:mod:`~hpcfl.privacy.accounting.sampling` has the bounds of sampled mechanisms, and
-:mod:`~hpcfl.privacy.accounting.accountant` is what an algorithm declares its account with.
+The account of an algorithm is an :class:`~hpcfl.privacy.accounting.account.Account`. They rest on
+closed forms for Gaussian noise (:mod:`~hpcfl.privacy.accounting.zcdp`), on losses that are composed
+numerically (:mod:`~hpcfl.privacy.accounting.pld`), and on bounds of sampled mechanisms
+(:mod:`~hpcfl.privacy.accounting.sampling`).
 """

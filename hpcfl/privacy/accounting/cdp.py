@@ -25,9 +25,6 @@ of the devices do not tell the server their noise:
 - **P3**, secure aggregation, any loss: min(a rho_acc, 2 G**2 (1/gamma + tau - 1)**2 /
   (r_h sigma**2)). As P2, but clipping alone keeps the models from parting by more than 2 eta G in
   each step after the access.
-- **P4**, secure aggregation, steps with a certified Lipschitz constant l >= 1:
-  min(a rho_acc, a**2 l**(2 (tau - 1)) rho_acc / r_h). As P2, each difference grown by l in every
-  later step.
 
 The accesses are integers, and how they fall into rounds depends on how the data are shuffled
 (:data:`SHUFFLES`). All bounds are rho of Gaussians that dominate, so they are converted exactly.
@@ -43,40 +40,36 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting import distributed, sampling, zcdp
-from hpcfl.privacy.accounting.guarantee import (
-    NOTHING_LEFT,
+from hpcfl.privacy.accounting import distributed, zcdp
+from hpcfl.privacy.accounting.account import (
     REPLACE_RECORD,
+    Account,
     Guarantee,
-    Schedule,
-    check_delta,
+    after_failures,
     failure_clauses,
-    less_failures,
 )
 from hpcfl.report.formats import counted
 
-#: How a device goes through its data; each epoch is a partition of it into batches of gamma.
 SHUFFLES = {
     "fresh": "every round starts a new epoch on newly shuffled data",
     "continuing": "epochs continue across rounds, and a reshuffle within a round puts the records "
     "already used in it behind the round's end",
-    "straddling": "epochs continue across rounds, and a record may be last in one and first in the "
-    "next within a round",
 }
-
+"""How a device goes through its data; each epoch is a partition of it into batches of gamma."""
 
 # More coordinates than models have: what a sum of discrete Gaussians lacks is charged for each.
 _MOST_COORDINATES = 10**12
 
 
 @dataclass(frozen=True)
-class Settings(Schedule):
-    """How `cdp` or `dp-dsgd` runs: of n `devices`, r `per_round`, in T `rounds`.
+class CDPAccount(Account):
+    """The account of `cdp`: of n `devices`, r `per_round`, in T `rounds`.
 
     `sigma` is the standard deviation of the noise on every coordinate of a mini-batch's mean
     gradient.
     """
 
+    algorithm: ClassVar[str] = "cdp"
     claim: ClassVar[str] = "Theorem 1"
 
     # Mini-batch size gamma, which a step's sum of gradients is divided by; a device with fewer
@@ -90,10 +83,7 @@ class Settings(Schedule):
     # Whether no step on clipped gradients expands distances: a linear model with one output or two
     # classes, and eta <= 2 / smoothness.
     convex: bool = False
-    lipschitz: float | None = None  # certified, of a local step as a map of the model; at least 1
     shuffle: str = "fresh"  # one of `SHUFFLES`
-    # Whether shuffles are uniform and known to the device only, which fresh ones gain from.
-    secret_order: bool = False
     colluding: int = 0  # devices that tell the server their noise
     # Whether the noise of the last step is a sum of discrete Gaussians, on integers; and a device's
     # parameter, in integers, at the least. The exact conversion takes 4 off its square.
@@ -106,22 +96,12 @@ class Settings(Schedule):
         super().__post_init__()
         counts, naturals = ("batch_size", "samples", "steps"), ("colluding", "participations")
         self.check(("clip_norm", "integer_sigma"), counts, naturals, shuffle=SHUFFLES)
-        check_delta(self.delta)
+        self.check_delta(self.delta)
+        self.check_at_most_all("participations")
         if self.colluding >= self.devices:
             raise UsageError(
                 f"{self.colluding} of {self.devices} devices collude; at least one must be honest"
             )
-        if self.lipschitz is not None and not 1 <= self.lipschitz < math.inf:
-            raise UsageError(
-                f"the step's Lipschitz constant is {self.lipschitz}; it must be at least 1 "
-                "and finite; declare the loss convex where steps never expand distances"
-            )
-        if self.secret_order and self.shuffle != "fresh":
-            raise UsageError(
-                f"secret shuffles amplify privacy only where every round has a fresh one, not "
-                f"with {self.shuffle} epochs"
-            )
-        self.check_participations(self.participations)
 
     @property
     def worst_participations(self) -> int:
@@ -150,11 +130,108 @@ class Settings(Schedule):
         accesses = self.worst_participations * self.steps * used
         return accesses * self.access_rho / (self.per_round if self.secagg else 1)
 
+    def paper(self) -> Guarantee:
+        """Return the epsilon that the paper claims."""
+        rho = self.paper_rho
+        most = counted(self.worst_participations, "round")
+        return Guarantee(
+            zcdp.bun_steinke_epsilon(rho, self.delta),
+            self.delta,
+            REPLACE_RECORD,
+            (
+                "accesses of a record count as fractions, and all noise of a round protects it",
+                f"a device takes part in at most {most}",
+            ),
+            f"{self.claim}, Bun-Steinke, rho = {rho:.4g}",
+        )
+
+    def bounds(self) -> tuple[Guarantee, ...]:
+        """Return everything that is proven under the settings, P1 first."""
+        found = []
+        for name, cost, assumptions in self.round_costs():
+            rho, failure = self.worst_rho(cost), 0.0 if name == "P1" else self.failure
+
+            def epsilon(delta: float, rho: float = rho) -> tuple[float, str]:
+                return self._converted(rho, delta)
+
+            value, method = after_failures(self.delta, self.rounds, failure, epsilon)
+            basis = (
+                *assumptions,
+                f"a device takes part in at most {self.worst_participations} of the {self.rounds} "
+                "rounds",
+                f"the gradient of every sample is clipped to {self.clip_norm:g}, and their sum "
+                f"divided by {self.batch_size} in every batch",
+                *failure_clauses(self.rounds, failure),
+                SHUFFLES[self.shuffle],
+            )
+            found.append(Guarantee(value, self.delta, REPLACE_RECORD, basis, f"{name}, {method}"))
+        return tuple(found)
+
+    def round_costs(self) -> list[tuple[str, Callable[[int], float], tuple[str, ...]]]:
+        """Return the bounds that apply: name, rho of a round from its accesses, assumptions."""
+        rho, hidden = self.access_rho, self.hidden
+        alone: tuple[str, Callable[[int], float], tuple[str, ...]]
+        alone = ("P1", lambda accesses: accesses * rho, ())
+        if not self.secagg:
+            return [alone]
+        noise = (
+            "the noise of the last step is discrete Gaussian, of a parameter of "
+            f"{self.integer_sigma:g} integers or more, and sigma allows for rounding"
+            if self.discrete
+            else "the noise is Gaussian: rounded to integers by every device it needs another bound"
+        )
+        sums: tuple[str, ...] = (
+            f"the server learns only the sum of a round's models, and {noise}",
+            "the learning rate is the same for all steps and devices of a round, without momentum",
+            f"the noise of {hidden} of the {self.per_round} devices of a round is in its sum, and "
+            "known to nobody else",
+        )
+        if self.steps > 1 and not self.convex:
+            apart = (1 + self.batch_size * (self.steps - 1)) ** 2  # over (2 eta G / gamma)**2
+            return [alone, ("P3", lambda a: min(a * rho, apart * rho / hidden), sums)]
+        if self.steps > 1:
+            smooth = (
+                "no step on clipped gradients expands distances: proven for linear models with one "
+                "output or two classes, and eta <= 2 / smoothness"
+            )
+            sums = (*sums, smooth)
+        return [alone, ("P2", lambda a: min(a * rho, a**2 * rho / hidden), sums)]
+
+    def worst_rho(self, cost: Callable[[int], float]) -> float:
+        """Return the largest total that any record's accesses can cost.
+
+        `cost` is from the number of accesses in a round, at least 1, to their rho.
+        """
+        rounds, steps, epoch = self.worst_participations, self.steps, self.epoch
+        if self.shuffle == "fresh":
+            return rounds * cost(-(-steps // epoch))
+        if steps <= epoch:
+            return min(rounds, -(-rounds * steps // epoch)) * cost(1)
+        # Where an epoch and a round begin together, all begins anew.
+        period = math.lcm(steps, epoch)
+        again, rest = divmod(rounds * steps, period)
+        whole = again * _worst_split(period, steps, epoch, cost) if again else 0.0
+        return whole + (_worst_split(rest, steps, epoch, cost) if rest else 0.0)
+
+    def _converted(self, rho: float, delta: float) -> tuple[float, str]:
+        """Return the epsilon of a rho, and how it was found."""
+        if not self.discrete:
+            return zcdp.exact_epsilon(rho, delta), "exact Gaussian"
+        # Of one device's noise, which is what P1 has, rounding takes more than of a sum of several.
+        sigma = self.integer_sigma
+        variance = distributed.gaussian_variance(sigma)
+        growth = sigma * sigma / variance if variance > 0 else math.inf
+        apart = distributed.divergence(self.hidden, sigma) + distributed.smoothing_divergence()
+        apart *= self.worst_participations * _MOST_COORDINATES
+        exact = distributed.nearly_gaussian_epsilon(rho * growth, apart, delta)
+        return min((zcdp.rdp_epsilon(rho, delta), "RDP"), (exact, "exact Gaussian, rounded"))
+
 
 @dataclass(frozen=True)
-class OneStep(Settings):
-    """How `dp-dsgd` runs: `cdp` with one step a round."""
+class DPDSGDAccount(CDPAccount):
+    """The account of `dp-dsgd`: `cdp` with one step a round."""
 
+    algorithm: ClassVar[str] = "dp-dsgd"
     claim: ClassVar[str] = "Section VI-C"
 
     def __post_init__(self) -> None:
@@ -166,102 +243,6 @@ class OneStep(Settings):
     def paper_rho(self) -> float:
         """The paper's for its baseline (Section VI-C), 2 C G**2 / (n gamma**2 sigma**2)."""
         return self.worst_participations * self.access_rho / self.devices
-
-
-def paper(settings: Settings) -> Guarantee:
-    """Return the epsilon that the paper claims."""
-    epsilon = zcdp.bun_steinke_epsilon(settings.paper_rho, settings.delta)
-    return _paper(settings, epsilon, "Bun-Steinke")
-
-
-def tight(settings: Settings) -> Guarantee:
-    """Return the epsilon of the paper's rho, converted exactly."""
-    epsilon = zcdp.exact_epsilon(settings.paper_rho, settings.delta)
-    return _paper(settings, epsilon, "exact Gaussian")
-
-
-def _paper(settings: Settings, epsilon: float, conversion: str) -> Guarantee:
-    return Guarantee(
-        epsilon,
-        settings.delta,
-        REPLACE_RECORD,
-        (
-            "accesses of a record count as fractions, and all noise of a round protects it",
-            f"a device takes part in at most {counted(settings.worst_participations, 'round')}",
-        ),
-        f"{settings.claim}, {conversion}, rho = {settings.paper_rho:.4g}",
-    )
-
-
-def bounds(settings: Settings) -> tuple[Guarantee, ...]:
-    """Return everything that is proven under the declared settings, P1 first.
-
-    P2, P3 and P4 need secure aggregation; P2 also one step or steps that never expand distances, P4
-    a Lipschitz constant. With secret fresh shuffles, every one of them is followed by its amplified
-    version.
-    """
-    found = []
-    for name, cost, assumptions in _round_costs(settings):
-        rounds, failure = settings.rounds, 0.0 if name == "P1" else settings.failure
-        left = less_failures(settings.delta, rounds, failure)
-        basis = (
-            *assumptions,
-            f"a device takes part in at most {settings.worst_participations} of the {rounds} "
-            "rounds",
-            f"the gradient of every sample is clipped to {settings.clip_norm:g}, and their sum "
-            f"divided by {settings.batch_size} in every batch",
-            *failure_clauses(rounds, failure),
-            SHUFFLES[settings.shuffle],
-        )
-        ways = [(_converted(settings, worst_rho(settings, cost), left), basis)]
-        if settings.secret_order and settings.steps <= settings.epoch:
-            secret = "every shuffle is uniform, and known to nobody but the device"
-            ways.append((_amplified(settings, cost, left), (*basis, secret)))
-        found += [
-            Guarantee(epsilon, settings.delta, REPLACE_RECORD, needs, f"{name}, {method}")
-            for (epsilon, method), needs in ways
-        ]
-    return tuple(found)
-
-
-def _converted(settings: Settings, rho: float, delta: float) -> tuple[float, str]:
-    """Return the epsilon of a rho, and how it was found."""
-    if not delta:
-        return math.inf, NOTHING_LEFT
-    if not settings.discrete:
-        return zcdp.exact_epsilon(rho, delta), "exact Gaussian"
-    wider, apart = _rounded(settings)
-    exact = distributed.nearly_gaussian_epsilon(rho * wider, apart, delta)
-    return min((zcdp.rdp_epsilon(rho, delta), "RDP"), (exact, "exact Gaussian, rounded"))
-
-
-def _rounded(settings: Settings) -> tuple[float, float]:
-    """Return by what rho grows if integers are rounded Gaussians, and how far from these they are.
-
-    Of one device's noise, which is what P1 has, rounding takes more than of a sum of several.
-    """
-    sigma = settings.integer_sigma
-    variance = distributed.gaussian_variance(sigma)
-    apart = distributed.divergence(settings.hidden, sigma) + distributed.smoothing_divergence()
-    growth = sigma * sigma / variance if variance > 0 else math.inf
-    return growth, settings.worst_participations * _MOST_COORDINATES * apart
-
-
-def worst_rho(settings: Settings, cost: Callable[[int], float]) -> float:
-    """Return the largest total that any record's accesses can cost.
-
-    `cost` is from the number of accesses in a round, at least 1, to their rho.
-    """
-    rounds, steps, epoch = settings.worst_participations, settings.steps, settings.epoch
-    if settings.shuffle == "fresh":
-        return rounds * cost(-(-steps // epoch))
-    accesses = -(-rounds * steps // epoch)
-    if settings.shuffle == "continuing" and steps <= epoch:
-        return min(rounds, accesses) * cost(1)
-    # Where an epoch and a round begin together, all begins anew.
-    again, rest = divmod(rounds * steps, math.lcm(steps, epoch))
-    whole = again * _worst_split(math.lcm(steps, epoch), steps, epoch, cost) if again else 0.0
-    return whole + (_worst_split(rest, steps, epoch, cost) if rest else 0.0)
 
 
 def _worst_split(total: int, steps: int, epoch: int, cost: Callable[[int], float]) -> float:
@@ -282,68 +263,3 @@ def _worst_split(total: int, steps: int, epoch: int, cost: Callable[[int], float
                 following[key] = max(following.get(key, 0.0), spent + more)
         states = following
     return max(states.values())
-
-
-def _round_costs(
-    settings: Settings,
-) -> list[tuple[str, Callable[[int], float], tuple[str, ...]]]:
-    """Return the bounds that apply: name, rho of a round from its accesses, assumptions."""
-    rho, hidden, steps = settings.access_rho, settings.hidden, settings.steps
-    apart = (1 + settings.batch_size * (steps - 1)) ** 2  # over (2 eta G / gamma)**2
-
-    def summed(moved: Callable[[int], float]) -> Callable[[int], float]:
-        return lambda accesses: min(accesses * rho, moved(accesses) * rho / hidden)
-
-    found: list[tuple[str, Callable[[int], float], tuple[str, ...]]]
-    found = [("P1", lambda accesses: accesses * rho, ())]
-    if not settings.secagg:
-        return found
-    kind = (
-        "the noise of the last step is discrete Gaussian, of a parameter of "
-        f"{settings.integer_sigma:g} integers or more, and sigma allows for rounding"
-        if settings.discrete
-        else "the noise is Gaussian: rounded to integers by every device it needs another bound"
-    )
-    sums = (
-        f"the server learns only the sum of a round's models, and {kind}",
-        "the learning rate is the same for all steps and devices of a round, without momentum",
-        f"the noise of {hidden} of the {settings.per_round} devices of a round is in its sum, and "
-        "known to nobody else",
-    )
-    if steps == 1:
-        found.append(("P2", summed(lambda accesses: accesses**2), sums))
-    elif settings.convex:
-        smooth = (
-            "no step on clipped gradients expands distances: proven for linear models with one "
-            "output or two classes, and eta <= 2 / smoothness"
-        )
-        found.append(("P2", summed(lambda accesses: accesses**2), (*sums, smooth)))
-    else:
-        found.append(("P3", summed(lambda accesses: apart), sums))
-    if settings.lipschitz is not None and steps > 1:
-        exponent = 2 * (steps - 1) * math.log(settings.lipschitz)
-        growth = math.exp(exponent) if exponent < 700 else math.inf
-        certified = f"a local step has the Lipschitz constant {settings.lipschitz:g}"
-        found.append(("P4", summed(lambda accesses: accesses**2 * growth), (*sums, certified)))
-    return found
-
-
-def _amplified(settings: Settings, cost: Callable[[int], float], delta: float) -> tuple[float, str]:
-    """Return the epsilon with credit for fresh secret shuffles, and how it was found.
-
-    A round uses a sample of tau gamma records, without replacement. Given the sample, a round's
-    release is dominated by a Gaussian of rho = cost(1).
-    """
-    if not delta:
-        return math.inf, NOTHING_LEFT
-    growth, apart = _rounded(settings) if settings.discrete else (1.0, 0.0)
-    if math.isinf(growth) or not apart < 1:
-        return math.inf, "too few integers for amplification"
-    epsilon, method = sampling.fixed_size_gaussian(
-        settings.samples,
-        min(settings.steps * settings.batch_size, settings.samples),
-        zcdp.gaussian_multiplier(cost(1) * growth),
-        settings.worst_participations,
-        delta * math.exp(-apart),
-    )
-    return epsilon + 2 * apart, method

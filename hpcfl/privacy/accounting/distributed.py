@@ -5,7 +5,7 @@ sqrt(h) sigma, but so close to one that for sigma above 2 no experiment could te
 and Steinke, 2021, "The distributed discrete Gaussian mechanism for federated learning with secure
 aggregation", Proposition 14). Nothing here is amplified by sampling.
 
-Two conversions to epsilon hold, and the lesser is taken: by Renyi divergences (:func:`rho`), and by
+Two conversions to epsilon hold, and the lesser is taken: by Rényi divergences (:func:`rho`), and by
 the continuous Gaussian of which the discrete one is all but a function. Rounding N(mu, s**2 - r**2)
 at random, to the integer k with a chance in proportion to exp(-(k - y)**2 / (2 r**2)), gives the
 discrete Gaussian about mu of parameter s, up to :func:`smoothing_divergence` (Peikert, 2010, "An
@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from hpcfl.privacy.accounting import zcdp
-from hpcfl.privacy.accounting.guarantee import check_count, check_positive
 
 # Width r of the rounding that makes Gaussian noise discrete, in integers: wide enough for nothing
 # to be lost by it (1e-33 a coordinate), and narrow beside any noise that is of use.
@@ -38,8 +37,6 @@ def divergence(summands: int, sigma: float) -> float:
     Of h summands, each of parameter sigma, tau = 10 sum over k = 1 ... h - 1 of
     exp(-2 pi**2 sigma**2 k / (k + 1)), for sigma >= 1/2. Infinite where the bound does not hold.
     """
-    check_count(summands=summands)
-    check_positive(sigma=sigma)
     if summands == 1:
         return 0.0
     if sigma < 0.5:
@@ -52,13 +49,13 @@ def divergence(summands: int, sigma: float) -> float:
     return 10 * total
 
 
-def rho(summands: int, sigma: float, dim: int, l2: float, l1: float | None = None) -> float:
+def rho(summands: int, sigma: float, dim: int, l2: float) -> float:
     """Return the rho of a release of integers with the noise of h devices (Kairouz et al.).
 
-    It is epsilon**2 / 2 for the smallest epsilon of
-    sqrt(l2**2 / (h sigma**2) + 2 tau d),
-    sqrt(l2**2 / (h sigma**2) + 2 l1 tau / (sqrt(h) sigma) + tau**2 d) and
-    l2 / (sqrt(h) sigma) + tau sqrt(d). More noise than that of the h devices does no harm.
+    It is epsilon**2 / 2 for the lesser of
+    sqrt(l2**2 / (h sigma**2) + 2 tau d) and
+    sqrt(l2**2 / (h sigma**2) + 2 l1 tau / (sqrt(h) sigma) + tau**2 d).
+    More noise than that of the h devices does no harm.
 
     Parameters
     ----------
@@ -69,30 +66,24 @@ def rho(summands: int, sigma: float, dim: int, l2: float, l1: float | None = Non
     dim : int
         Number d of coordinates.
     l2 : float
-        By how much one change of the data moves the sum, in integers, in the l2 norm.
-    l1 : float, optional
-        The same in the l1 norm; by default what `l2` says about it (:func:`largest_l1`).
+        By how much one change of the data moves the sum, in integers, in the l2 norm. The l1 norm
+        is then at most sqrt(d) l2 (Cauchy and Schwarz), and at most l2**2, as no integer is larger
+        than its square.
 
     Returns
     -------
     float
         Infinite where nothing is proven: for sigma < 1/2, if there are several devices.
     """
-    check_count(dim=dim)
-    check_positive(l2=l2)
-    if l1 is None:
-        l1 = largest_l1(l2, dim)
-    check_positive(l1=l1)
     tau = divergence(summands, sigma)
     if math.isinf(tau):
         return math.inf
+    l1 = min(math.sqrt(dim) * l2, l2 * l2)
     scale = math.sqrt(summands) * sigma
     ratio = l2 / scale
-    sum_of_both = ratio + tau * math.sqrt(dim)
     return 0.5 * min(
         ratio * ratio + 2 * tau * dim,
         ratio * ratio + 2 * l1 / scale * tau + tau * tau * dim,
-        sum_of_both * sum_of_both,
     )
 
 
@@ -127,33 +118,20 @@ def nearly_gaussian_epsilon(rho: float, apart: float, delta: float) -> float:
 def epsilon(
     summands: Sequence[int], sigma: float, dim: int, l2: float, delta: float
 ) -> tuple[float, str]:
-    """Return the epsilon of rounds, from the number of devices whose noise was in each.
+    """Return the epsilon of rounds and how it was found.
 
-    Parameters
-    ----------
-    summands : sequence of int
-        For every round, the number h of devices whose noise is in every coordinate; of 0 nothing is
-        proven.
-    sigma, dim, l2
-        As for :func:`rho`, in all rounds.
-    delta : float
-
-    Returns
-    -------
-    epsilon : float
-        The lesser of the two conversions'.
-    method : str
-        Which one it is.
+    `summands` are, for every round, the devices whose noise is in every coordinate; with 0 of them
+    nothing is proven. The others are as for :func:`rho`, in all rounds.
     """
     if not summands:
         return 0.0, "nothing is released"
     if min(summands) < 1:
         return math.inf, "a round has no noise that counts"
-    counted = Counter(summands).items()
-    total = math.fsum(rounds * rho(h, sigma, dim, l2) for h, rounds in counted)
+    counts = Counter(summands).items()
+    total = math.fsum(rounds * rho(h, sigma, dim, l2) for h, rounds in counts)
     by_divergences = math.inf if math.isinf(total) else zcdp.rdp_epsilon(total, delta)
     smooth, apart = 0.0, 0.0
-    for h, rounds in counted:
+    for h, rounds in counts:
         variance = gaussian_variance(sigma, h)
         smooth += rounds * l2 * l2 / (2 * variance) if variance > 0 else math.inf
         apart += rounds * dim * (divergence(h, sigma) + smoothing_divergence())
@@ -164,14 +142,6 @@ def epsilon(
             f"exact Gaussian, rounded to integers, rho = {smooth:.4g}",
         ),
     )
-
-
-def largest_l1(l2: float, dim: int) -> float:
-    """Return the most that the l1 norm of integers can be: min(sqrt(d) l2, l2**2).
-
-    The first by Cauchy and Schwarz; the second as no integer is larger than its square.
-    """
-    return min(math.sqrt(dim) * l2, l2 * l2)
 
 
 def rounded_distance(norm: float, dim: int) -> float:
@@ -193,14 +163,12 @@ def rounded_norm(norm: float, dim: int) -> float:
     sqrt(s) up to s = 1/4 and s + 1/4 from there on: the difference to x**2 + 1/4 is
     (x - k - 1/2)**2, and with k = 0 the mean square is x. As h is concave, d coordinates whose
     squares add up to D0**2 have a mean square of at most d h(D0**2 / d) together, which is
-    sqrt(d) D0 for D0 < sqrt(d) / 2, and D0**2 + d / 4 otherwise. Equal coordinates reach the first,
-    and the second where each is half way between two integers.
+    sqrt(d) D0 for D0 < sqrt(d) / 2, and D0**2 + d / 4 otherwise.
 
     A coordinate's square is one of two that are 2 |x| + 1 apart at most. So by Hoeffding's
     inequality for the largest of all partial sums, the squares of the coordinates never exceed what
     they may by then, but with a probability of `_TOO_LONG`; there the rest has to be rounded
-    towards zero (:meth:`~hpcfl.algorithms.quantisation.Quantiser.blocks`). Kairouz, Liu and Steinke
-    (2021, Proposition 26) draw until the norm is small enough.
+    towards zero (:meth:`~hpcfl.algorithms.quantisation.Quantiser.blocks`).
     """
     half = math.sqrt(dim) / 2
     mean = 2 * half * norm if norm < half else norm * norm + half * half

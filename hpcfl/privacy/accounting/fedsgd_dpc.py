@@ -19,30 +19,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import sampling
-from hpcfl.privacy.accounting.guarantee import (
-    ADD_RECORD,
-    REPLACE_RECORD,
-    Guarantee,
-    Schedule,
-    check_delta,
-    check_positive,
-)
-from hpcfl.report.formats import counted
+from hpcfl.privacy.accounting.account import ADD_RECORD, REPLACE_RECORD, Account, Guarantee
 
 MECHANISMS = ("laplace", "gaussian")
 SAMPLINGS = ("poisson", "fixed")
 
 
 @dataclass(frozen=True)
-class Settings(Schedule):
-    """How `fedsgd-dpc` runs: of N `devices`, b `per_round`, in T `rounds`, the paper's queries.
+class FedSGDDPCAccount(Account):
+    """The account of `fedsgd-dpc`: of N `devices`, b `per_round`, in T `rounds`, the queries.
 
     `sigma` is that of the noise on every coordinate of a device's mean gradient: the scale of
     Laplace noise, the standard deviation of Gaussian noise.
     """
+
+    algorithm: ClassVar[str] = "fedsgd-dpc"
 
     samples: int  # number d_i of records on the device
     clip_norm: float = 1.0  # norm xi to which a sample's gradient is clipped, l1 (laplace) or l2
@@ -57,31 +52,26 @@ class Settings(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(
-            ("clip_norm",),
+            ("clip_norm", "fraction"),
             ("samples",),
             ("replies",),
             mechanism=MECHANISMS,
             record_sampling=SAMPLINGS,
         )
-        if self.delta is not None and not (self.delta == 0 and self.mechanism == "laplace"):
-            check_delta(self.delta)
-        check_positive(fraction=self.fraction)
-        if self.record_sampling == "fixed" and self.fraction > 1:
+        self.check_at_most_all("replies")
+        if self.actual_delta or self.mechanism == "gaussian":
+            self.check_delta(self.actual_delta)
+        if self.fraction != 1 and self.mechanism == "laplace":
             raise UsageError(
-                f"the fraction is {self.fraction}; a sample of a fixed size has at most all samples"
+                f"fraction is {self.fraction}; with Laplace noise an answer uses all samples"
             )
-        if self.mechanism == "laplace" and self.fraction != 1:
+        if self.fraction > 1 and self.record_sampling == "fixed":
             raise UsageError(
-                f"the fraction is {self.fraction}; with Laplace noise an answer uses all samples"
+                f"fraction is {self.fraction}; a sample of a fixed size has at most all samples"
             )
         if self.batch < 1:
             raise UsageError(
                 f"a fraction {self.fraction} of {self.samples} samples is less than one of them"
-            )
-        if self.replies is not None and self.replies > self.rounds:
-            raise UsageError(
-                f"a device answers in {self.replies} of {counted(self.rounds, 'round')}; it can "
-                "answer in at most all of them"
             )
 
     @property
@@ -90,16 +80,6 @@ class Settings(Schedule):
         if self.delta is not None:
             return self.delta
         return 0.0 if self.mechanism == "laplace" else 1e-5
-
-    @property
-    def worst_replies(self) -> int:
-        """Answers of the device that answers most."""
-        return self.turns if self.replies is None else self.replies
-
-    @property
-    def paper_replies(self) -> float:
-        """The paper's T1 = T b / N."""
-        return self.rounds * self.per_round / self.devices
 
     @property
     def rate(self) -> float:
@@ -119,72 +99,59 @@ class Settings(Schedule):
         return ADD_RECORD if poisson else REPLACE_RECORD
 
     @property
-    def sensitivity(self) -> float:
-        """By how much a record changes a mean gradient at the most."""
-        return (1 if self.adjacency == ADD_RECORD else 2) * self.clip_norm / self.batch
-
-    @property
     def multiplier(self) -> float:
-        """Noise over sensitivity."""
-        return self.sigma / self.sensitivity
+        """Noise over what a record changes a mean gradient by at the most."""
+        moved = 1 if self.adjacency == ADD_RECORD else 2
+        return self.sigma / (moved * self.clip_norm / self.batch)
 
-
-def paper(settings: Settings) -> Guarantee:
-    """Return the epsilon of Theorem 1 (Laplace) or 2 (Gaussian, c2 = 1)."""
-    replies = settings.paper_replies
-    if settings.mechanism == "laplace":
+    def paper(self) -> Guarantee:
+        """Return the epsilon of Theorem 1 (Laplace) or 2 (Gaussian, c2 = 1)."""
+        replies = self.rounds * self.per_round / self.devices
+        answers = f"a device answers T b / N = {replies:g} times, counted as a fraction"
+        if self.mechanism == "laplace":
+            epsilon = replies / self.multiplier
+            return Guarantee(epsilon, 0.0, self.adjacency, (answers,), "Theorem 1")
+        epsilon = self.rate * math.sqrt(replies * -math.log(self.actual_delta)) / self.multiplier
+        regime = f"epsilon is below c1 q**2 T1 = {self.rate**2 * replies:g} c1 for an unknown c1"
         return Guarantee(
-            replies / settings.multiplier,
-            0.0,
-            settings.adjacency,
-            (f"a device answers T b / N = {replies:g} times, counted as a fraction",),
-            "Theorem 1",
+            epsilon,
+            self.actual_delta,
+            self.adjacency,
+            (answers, "the unknown constant c2 is taken to be 1", regime),
+            "Theorem 2 with c2 = 1",
         )
-    delta = settings.actual_delta
-    epsilon = settings.rate * math.sqrt(replies * -math.log(delta)) / settings.multiplier
-    regime = settings.rate**2 * replies
-    return Guarantee(
-        epsilon,
-        delta,
-        settings.adjacency,
-        (
-            f"a device answers T b / N = {replies:g} times, counted as a fraction",
-            "the unknown constant c2 is taken to be 1",
-            f"epsilon is below c1 q**2 T1 = {regime:g} c1 for an unknown c1",
-        ),
-        "Theorem 2 with c2 = 1",
-    )
 
-
-def bounds(settings: Settings) -> tuple[Guarantee, ...]:
-    """Return what is proven; for Laplace noise and delta above 0, with and without using it."""
-    delta, replies, z = settings.actual_delta, settings.worst_replies, settings.multiplier
-    norm = "l1" if settings.mechanism == "laplace" else "l2"
-    clipped = f"the gradient of every sample is clipped to {settings.clip_norm:g} in {norm}"
-    counted = f"a device answers at most {replies} times, in turn with the others"
-    common = (clipped, counted)
-    if settings.mechanism == "laplace":
-        basis = (*common, f"every answer is the mean over all {settings.samples} samples")
-        epsilon, method = sampling.laplace(z, replies, 0.0)
-        found = [Guarantee(epsilon, 0.0, REPLACE_RECORD, basis, method)]
-        if delta > 0:
-            epsilon, method = sampling.laplace(z, replies, delta)
-            found.append(Guarantee(epsilon, delta, REPLACE_RECORD, basis, method))
-        return tuple(found)
-    if settings.record_sampling == "poisson":
-        epsilon, method = sampling.poisson_gaussian(settings.rate, z, replies, delta)
-        how: tuple[str, ...] = (
-            f"an answer uses every sample with probability {settings.rate:g}, independently "
-            "and in secret",
-            f"the sum is divided by {settings.batch:g}, however many samples there are",
-            f"the number {settings.samples}, from which these two follow, is public, and the same "
-            "with or without the record",
+    def bounds(self) -> tuple[Guarantee, ...]:
+        """Return what is proven; for Laplace noise and a delta, with and without using it."""
+        delta, z = self.actual_delta, self.multiplier
+        replies = self.turns if self.replies is None else self.replies
+        norm = "l1" if self.mechanism == "laplace" else "l2"
+        common = (
+            f"the gradient of every sample is clipped to {self.clip_norm:g} in {norm}",
+            f"a device answers at most {replies} times, in turn with the others",
         )
-    else:
-        size = int(settings.batch)
-        epsilon, method = sampling.fixed_size_gaussian(settings.samples, size, z, replies, delta)
-        how = (
-            f"an answer uses {size} of {settings.samples} samples, all sets equally likely, "
-            "in secret",
-        )
-    return (Guarantee(epsilon, delta, settings.adjacency, (*common, *how), method),)
+        if self.mechanism == "laplace":
+            basis = (*common, f"every answer is the mean over all {self.samples} samples")
+            found = []
+            for allowed in sorted({0.0, delta}):
+                epsilon, method = sampling.laplace(z, replies, allowed)
+                found.append(Guarantee(epsilon, allowed, REPLACE_RECORD, basis, method))
+            return tuple(found)
+        how: tuple[str, ...]
+        if self.record_sampling == "poisson":
+            epsilon, method = sampling.poisson_gaussian(self.rate, z, replies, delta)
+            how = (
+                f"an answer uses every sample with probability {self.rate:g}, independently "
+                "and in secret",
+                f"the sum is divided by {self.batch:g}, however many samples there are",
+                f"the number {self.samples}, from which these two follow, is public, and the same "
+                "with or without the record",
+            )
+        else:
+            rate = self.batch / self.samples
+            epsilon, method = sampling.fixed_size_gaussian(rate, z, replies, delta)
+            how = (
+                f"an answer uses {self.batch:g} of {self.samples} samples, all sets equally "
+                "likely, in secret",
+            )
+        return (Guarantee(epsilon, delta, self.adjacency, (*common, *how), method),)

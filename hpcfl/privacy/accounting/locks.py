@@ -28,31 +28,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import sampling, zcdp
-from hpcfl.privacy.accounting.guarantee import (
+from hpcfl.privacy.accounting.account import (
     ADD_USER,
-    NOTHING_LEFT,
     REPLACE_USER,
+    Account,
     Guarantee,
-    Schedule,
-    check_delta,
+    after_failures,
     failure_clauses,
-    less_failures,
 )
 
 VARIANTS = ("trusted", "local")
 
 
 @dataclass(frozen=True)
-class Settings(Schedule):
-    """How `locks` runs: of n `devices`, stage 2 keeps b `per_round` in expectation.
+class LocksAccount(Account):
+    """The account of `locks`: of n `devices`, stage 2 keeps b `per_round` in expectation.
 
     `sigma` is the standard deviation sigma_0 of the noise on an update. In the variant
     ``"trusted"``, that of the noise on their sum where every summand has the norm C; it scales with
     their norm.
     """
+
+    algorithm: ClassVar[str] = "locks"
 
     first_stage: int  # users m that stage 1 keeps in expectation
     clip_norm: float = 1.0  # norm C to which an update is clipped
@@ -70,9 +71,9 @@ class Settings(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(("clip_norm",), ("first_stage",), ("first_stages", "replies"), variant=VARIANTS)
-        check_delta(self.delta)
-        if self.sigma_norms is not None and not self.sigma_norms > 0:
-            raise UsageError(f"sigma norms is {self.sigma_norms}; it must be above 0")
+        self.check_delta(self.delta)
+        if self.sigma_norms != math.inf:
+            self.check(("sigma_norms",))
         if not self.per_round <= self.first_stage <= self.devices:
             raise UsageError(
                 f"stage 2 keeps {self.per_round} of the {self.first_stage} users of stage 1, of "
@@ -90,84 +91,68 @@ class Settings(Schedule):
         norms = self.sigma if self.sigma_norms is None else self.sigma_norms
         return norms / self.clip_norm, self.sigma / self.clip_norm
 
+    def paper(self) -> Guarantee:
+        """Return the epsilon of eqs. 92 and 7, with the rho T (m rho_s + b rho_0)."""
+        norms, updates = (zcdp.gaussian_rho(z) for z in self.multipliers)
+        rho = self.rounds * (self.first_stage * norms + self.per_round * updates)
+        return Guarantee(
+            zcdp.rdp_epsilon(rho, self.delta),
+            self.delta,
+            ADD_USER,
+            ("costs of different users add up, and average over their sampling",),
+            f"eq. 92, RDP, rho = {rho:.4g}",
+        )
 
-def paper_rho(settings: Settings) -> float:
-    """Return T (m C**2 / (2 sigma_s**2) + b C**2 / (2 sigma_0**2)) (eq. 92, all rounds)."""
-    norms, updates = (zcdp.gaussian_rho(z) for z in settings.multipliers)
-    return settings.rounds * (settings.first_stage * norms + settings.per_round * updates)
-
-
-def paper(settings: Settings) -> Guarantee:
-    """Return the epsilon of eqs. 92 and 7."""
-    rho = paper_rho(settings)
-    return _paper(settings, zcdp.rdp_epsilon(rho, settings.delta), f"eq. 92, RDP, rho = {rho:.4g}")
-
-
-def tight(settings: Settings) -> Guarantee:
-    """Return the epsilon of eq. 92's rho, converted exactly."""
-    rho = paper_rho(settings)
-    method = f"eq. 92, exact Gaussian, rho = {rho:.4g}"
-    return _paper(settings, zcdp.exact_epsilon(rho, settings.delta), method)
-
-
-def local_rho(settings: Settings) -> float:
-    """Return (A - B) rho_1 + B rho_2 of a user that takes part most (see above)."""
-    first = settings.rounds
-    if settings.first_stages is not None:
-        first = min(first, settings.first_stages)
-    second = first if settings.replies is None else min(first, settings.replies)
-    norm, update = (zcdp.gaussian_rho(z) for z in settings.multipliers)
-    return (first - second) * norm + second * max(4 * update, norm + update)
-
-
-def bounds(settings: Settings) -> tuple[Guarantee, ...]:
-    """Return the one bound that is proven for the variant."""
-    clipped = f"every user's update, and so its norm, is clipped to {settings.clip_norm:g}"
-    rounds = settings.rounds
-    left = less_failures(settings.delta, rounds, settings.failure)
-    failures = failure_clauses(rounds, settings.failure)
-    epsilon, method = math.inf, NOTHING_LEFT
-    if settings.variant == "trusted":
-        rate = settings.first_stage / settings.devices
-        if left:
-            multiplier = zcdp.combined_multiplier(*settings.multipliers)
-            moved = 2 if settings.exact_dropouts else 1
-            epsilon, method = sampling.poisson_gaussian(rate, multiplier / moved, rounds, left)
+    def bounds(self) -> tuple[Guarantee, ...]:
+        """Return the one bound that is proven for the variant."""
+        trusted = self.variant == "trusted"
+        epsilon, method = after_failures(
+            self.delta, self.rounds, self.failure, self._trusted if trusted else self._local
+        )
         assumptions = (
-            clipped,
+            f"every user's update, and so its norm, is clipped to {self.clip_norm:g}",
+            *(self._trusted_clauses() if trusted else self._local_clauses()),
+            *failure_clauses(self.rounds, self.failure),
+        )
+        adjacency = ADD_USER if trusted else REPLACE_USER
+        return (Guarantee(epsilon, self.delta, adjacency, assumptions, method),)
+
+    def _trusted(self, delta: float) -> tuple[float, str]:
+        moved = 2 if self.exact_dropouts else 1
+        multiplier = zcdp.combined_multiplier(*self.multipliers) / moved
+        rate = self.first_stage / self.devices
+        return sampling.poisson_gaussian(rate, multiplier, self.rounds, delta)
+
+    def _trusted_clauses(self) -> tuple[str, ...]:
+        return (
             "only the two sums are seen, with their noise: norms, updates and who takes part stay "
             "with an aggregator that is trusted or learns only sums",
-            f"every user is in stage 1 with probability {rate:g}, independently and in secret",
+            f"every user is in stage 1 with probability {self.first_stage / self.devices:g}, "
+            "independently and in secret",
             "an update is divided by its inclusion probability, which its exact norm over the "
             "noisy sum of norms sets, and the noise scales with the common norm that this gives",
             "of the users of a round an exact number drops out, all as likely: one user more moves "
             "both sums by up to twice as much"
-            if settings.exact_dropouts
+            if self.exact_dropouts
             else "whether a user drops out does not depend on who else is in a round",
-            *failures,
         )
-        return (Guarantee(epsilon, settings.delta, ADD_USER, assumptions, method),)
-    rho = local_rho(settings)
-    caps = (
-        f"a user is in stage 1 at most {settings.first_stages} times"
-        if settings.first_stages is not None
-        else "a user may be in stage 1 in every round",
-        f"a user is in stage 2 at most {settings.replies} times"
-        if settings.replies is not None
-        else "a user in stage 1 may be in stage 2",
-    )
-    basis = (
-        clipped,
-        "every user adds all of its noise itself; the server sees who takes part",
-        *caps,
-        "who is in stage 2 is drawn from the noisy norms alone",
-        *failures,
-    )
-    if left:
-        epsilon, method = zcdp.exact_epsilon(rho, left), f"exact Gaussian, rho = {rho:.4g}"
-    return (Guarantee(epsilon, settings.delta, REPLACE_USER, basis, method),)
 
+    @property
+    def _stages(self) -> tuple[int, int]:
+        """How often a user is in stage 1, A, and in stage 2, B, at the most."""
+        first = self.rounds if self.first_stages is None else min(self.rounds, self.first_stages)
+        return first, first if self.replies is None else min(first, self.replies)
 
-def _paper(settings: Settings, epsilon: float, method: str) -> Guarantee:
-    assumptions = ("costs of different users add up, and average over their sampling",)
-    return Guarantee(epsilon, settings.delta, ADD_USER, assumptions, method)
+    def _local(self, delta: float) -> tuple[float, str]:
+        first, second = self._stages
+        norm, update = (zcdp.gaussian_rho(z) for z in self.multipliers)
+        rho = (first - second) * norm + second * max(4 * update, norm + update)
+        return zcdp.exact_epsilon(rho, delta), f"exact Gaussian, rho = {rho:.4g}"
+
+    def _local_clauses(self) -> tuple[str, ...]:
+        first, second = self._stages
+        return (
+            "every user adds all of its noise itself; the server sees who takes part",
+            f"a user is in stage 1 at most {first} times, and in stage 2 at most {second} times",
+            "who is in stage 2 is drawn from the noisy norms alone",
+        )

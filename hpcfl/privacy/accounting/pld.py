@@ -5,20 +5,18 @@ delta(epsilon) = E_P[(1 - exp(epsilon - L))+]. Losses of adaptive releases add u
 dominated (Zhu, Dong and Wang, 2022, "Optimal accounting of differential privacy via characteristic
 function", Theorem 10), so the loss of n alike is an n-fold convolution.
 
-Three things make what is found here a bound, and one that is close:
+Three things make what is found here a bound that is close at any delta:
 
 - The loss is put on a grid by splitting the mass between two neighbouring points so that P's and
-  Q's are kept (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi, 2022, "Connect the dots"). Given
-  the grid's loss and the interval that the mass is from, the true one can be drawn: the grid's
-  pair dominates the true pair, and exceeds it by the square of the grid's step.
+  Q's are kept (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi, 2022, "Connect the dots"). The
+  grid's pair dominates the true pair, and exceeds it by the square of the grid's step.
 - The convolution is that of exponentially tilted masses, whose mean lies where delta is asked for.
   So the rounding of the transform is small beside delta, however small that is. It is bounded and
-  added to delta, and so is what lies beyond the transform's window (Chernoff); what is folded into
-  the window comes on top.
-- The grid is refined until the result is as good as still.
+  added to delta, and so is what lies beyond the transform's window (Chernoff).
+- The grid is refined until the result hardly changes.
 
 Where a transform would be too large, what is left is Chernoff's bound for the losses on the grid:
-an account by Renyi divergences, of all orders.
+an account by Rényi divergences, of all orders.
 """
 
 from __future__ import annotations
@@ -29,32 +27,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcfl.privacy.accounting import zcdp
 from hpcfl.privacy.distributions import Floats
 
-# Points of the first grid and of the finest, by what factor a grid is refined, and the most points
-# of a transform.
-_FIRST_POINTS, _LAST_POINTS, _FINER, _MOST_POINTS = 256, 2**20, 4, 2**22
-
-# Of so many releases a coarser grid than that first one may be all that a transform has room for.
-_MANY, _FIRST_OF_MANY = 10**8, 32
-
-# A refinement that changes less, relatively, is the last: the error left is a fifteenth of it.
-_STILL = 4e-3
-
-# An epsilon that is as good as 0: there is no point in a better one.
-_LITTLE = 1e-9
-
+# Points of the first grid, and of the first of very many releases, for which even that may be more
+# than a transform has room for; of the finest; and of the largest transform.
+_FIRST_POINTS, _FIRST_OF_MANY, _LAST_POINTS, _MOST_POINTS = 256, 32, 2**20, 2**22
+_MANY = 10**8
+# A refinement by a factor of 4 that changes less, relatively, is the last: the error left is a
+# fifteenth of it. An epsilon below the second number is as good as 0.
+_STILL, _LITTLE = 4e-3, 1e-9
 # Part of delta that goes to losses beyond the grid, and the logarithm of the tilted mass beyond the
 # window of the transform.
 _CUT, _BEYOND = 1e-7, -30.0
-
 # The steepest tilt between two points of a grid.
 _STEEPEST = 4.0
-
 # Logarithms of masses beyond which their exponentials are not numbers.
 _FAR = 600.0
-
 _ULP = 2.0**-52
 
 
@@ -78,19 +66,25 @@ def removal(rate: float, multiplier: float) -> Pair:
     over what one member moves.
     """
 
+    def masses(edges: Floats) -> tuple[Floats, Floats]:
+        x = _position(edges, rate, multiplier)
+        without = _between(x / multiplier)
+        return (1 - rate) * without + rate * _between((x - 1) / multiplier), without
+
     def span(tail: float) -> tuple[float, float]:
-        ends = multiplier * _quantile(tail), 1 - multiplier * _quantile(tail)
-        low, high = _loss(np.array(ends), rate, multiplier)
+        end = multiplier * _quantile(tail)
+        low, high = _loss(np.array([end, 1 - end]), rate, multiplier)
         return float(low), float(high)
 
-    return Pair(lambda edges: _mixed(edges, rate, multiplier), span)
+    return Pair(masses, span)
 
 
 def addition(rate: float, multiplier: float) -> Pair:
     """Return N(0, z**2) and (1 - q) N(0, z**2) + q N(1, z**2): the pair of a removal, swapped."""
+    swapped = removal(rate, multiplier)
 
     def masses(edges: Floats) -> tuple[Floats, Floats]:
-        q, p = _mixed(-edges[::-1], rate, multiplier)
+        q, p = swapped.masses(-edges[::-1])
         return p[::-1], q[::-1]
 
     def span(tail: float) -> tuple[float, float]:
@@ -151,35 +145,32 @@ def epsilon(pair: Pair, count: int, delta: float, enough: float = 0.0) -> float:
     low, high = pair.span(_CUT * delta / count)
     # Where all losses are alike, there is nothing to refine but rounding.
     span = max(high - low, 1e-9 * max(abs(low), abs(high)))
-    best, tilt = math.inf, None
+    best = math.inf
     points = _FIRST_POINTS if count < _MANY else _FIRST_OF_MANY
     while points <= _LAST_POINTS:
-        grid = _Grid.of(pair, low, high, span / points)
-        tilt = grid.best_tilt(count, delta, tilt)
-        found = grid.epsilon(count, delta, tilt)
-        before, best = best, min(best, found)
+        grid = Grid.of(pair, low, high, span / points)
+        before, best = best, min(best, grid.epsilon(count, delta, grid.best_tilt(count, delta)))
         still = points > _FIRST_POINTS and before - best <= _STILL * best < math.inf
         if still or best <= max(enough, _LITTLE):
             break
-        points *= _FINER if points >= _FIRST_POINTS else 2
+        points *= 4 if points >= _FIRST_POINTS else 2
     return best
 
 
 @dataclass(frozen=True)
-class _Grid:
+class Grid:
     """A loss on the multiples of a width."""
 
     width: float
-    first: int  # number of the lowest point
-    chances: Floats  # P's masses, shape (points,)
+    points: Floats  # numbers of the multiples, ascending, shape (points,)
+    chances: Floats  # P's masses there
     beyond: float  # mass of P above the grid; its loss is taken to be infinite
 
     @staticmethod
-    def of(pair: Pair, low: float, high: float, width: float) -> _Grid:
+    def of(pair: Pair, low: float, high: float, width: float) -> Grid:
         """Put a pair's loss on a grid from `low` to `high`."""
         # A point more on either side: what has a largest loss may have all its mass there.
-        first, last = math.floor(low / width) - 1, math.ceil(high / width) + 1
-        points = np.arange(first, last + 1)
+        points = np.arange(math.floor(low / width) - 1, math.ceil(high / width) + 2.0)
         p, q = pair.masses(np.concatenate([[-np.inf], points * width, [np.inf]]))
         # Of an interval's mass a part goes up, so that the rest has Q's mass as well as P's. The
         # difference may have lost digits: a little more goes up.
@@ -194,80 +185,66 @@ class _Grid:
         chances[0] = p[0]
         chances[:-1] += down
         chances[1:] += inner_p - down
-        return _Grid(width, first, chances, float(p[-1]))
-
-    @property
-    def losses(self) -> Floats:
-        """The points, shape (points,)."""
-        return (self.first + np.arange(self.chances.size, dtype=np.float64)) * self.width
+        return Grid(width, points, chances, float(p[-1]))
 
     def tilted(self, tilt: float) -> tuple[Floats, float]:
         """Return the masses times exp(tilt loss), scaled to sum up to 1, and the cumulant there.
 
-        The cumulant is the logarithm of that scale, rounded up: the tilt times the Renyi divergence
+        The cumulant is the logarithm of that scale, rounded up: the tilt times the Rényi divergence
         of the order 1 + tilt.
         """
-        exponents = tilt * self.losses
+        exponents = tilt * self.width * self.points
         top = float(exponents[self.chances > 0].max())
         raised = self.chances * np.exp(np.minimum(exponents - top, 0))
         total = float(raised.sum())
         rounding = 8 * _ULP * math.log2(self.chances.size)
         return raised / total, top + math.log(total) + rounding
 
-    def cumulant(self, tilt: float) -> float:
-        return self.tilted(tilt)[1]
-
-    def best_tilt(self, count: int, delta: float, start: float | None) -> float:
-        """Return the tilt of the best bound by cumulants alone, near `start` if that is given.
+    def best_tilt(self, count: int, delta: float) -> float:
+        """Return the tilt of the best bound by cumulants alone.
 
         The tilted mean is close to the epsilon that is looked for; any tilt gives the right one, up
         to rounding.
         """
+        from scipy.optimize import minimize_scalar
 
         def bound(log_tilt: float) -> float:
-            return self._by_cumulant(count, delta, math.exp(log_tilt))
+            return self.by_cumulant(count, delta, math.exp(log_tilt))
 
         largest = math.log(_STEEPEST / self.width)
-        if start is None:
-            reach = math.log(float(np.abs(self.losses).max()))
-            tries = np.linspace(-reach - 0.5 * math.log(count) - 5, largest, 80)
-            start, near = float(tries[int(np.argmin([bound(one) for one in tries]))]), 1.0
-        else:
-            start, near = math.log(start), 1.5
-        optimize = zcdp.scipy("optimize")
-        found = optimize.minimize_scalar(
+        reach = math.log(float(np.abs(self.points).max()) * self.width)
+        tries = np.linspace(-reach - 0.5 * math.log(count) - 5, largest, 80)
+        best = float(tries[int(np.argmin([bound(one) for one in tries]))])
+        found = minimize_scalar(
             bound,
-            bounds=(start - near, min(largest, start + near)),
+            bounds=(best - 1, min(largest, best + 1)),
             method="bounded",
             options={"xatol": 0.02},
         )
-        if near > 1 and abs(found.x - start) > near - 0.1:
-            # Not near it: a coarser grid may have hidden what differs between losses.
-            return self.best_tilt(count, delta, None)
         return math.exp(float(found.x))
 
-    def _by_cumulant(self, count: int, delta: float, tilt: float) -> float:
-        """Return the bound of `sampling.curve_epsilon` at one order, of the losses on the grid."""
-        spent = count * self.cumulant(tilt) - math.log(delta) - math.log1p(tilt)
+    def by_cumulant(self, count: int, delta: float, tilt: float) -> float:
+        """Return the epsilon that the Rényi divergence of the order 1 + tilt proves."""
+        spent = count * self.tilted(tilt)[1] - math.log(delta) - math.log1p(tilt)
         return spent / tilt - math.log1p(1 / tilt)
 
     def epsilon(self, count: int, delta: float, tilt: float) -> float:
         """Return the epsilon of `count` releases; infinite if too much lies beyond the grid."""
+        from scipy import fft
+
         within = delta + math.expm1(count * math.log1p(-self.beyond))
         if within <= 0:
             return math.inf
-        most = max(0.0, self._by_cumulant(count, within, tilt))
-        fft = zcdp.scipy("fft")
+        most = max(0.0, self.by_cumulant(count, within, tilt))
         chances, cumulant = self.tilted(tilt)
-        points = self.first + np.arange(chances.size)
-        mean = float(chances @ points)
-        deviation = math.sqrt(float(chances @ (points - mean) ** 2) * count) + 1
-        low, high = self._window(count, tilt, count * mean * self.width, deviation * self.width)
+        mean = float(chances @ self.points)
+        deviation = math.sqrt(float(chances @ (self.points - mean) ** 2) * count) + 1
+        center = count * mean * self.width
+        low, high = self._window(count, tilt, center, deviation * self.width)
         size = fft.next_fast_len(high - low + 1, real=True)
         if size > _MOST_POINTS:
             return most
         # What lies above the window, at the most, and beyond the grids of the releases.
-        center = count * mean * self.width
         scale = count * cumulant - tilt * center
         above = scale + tilt * (center - (low + size - 1) * self.width) + _BEYOND
         left = within - math.exp(min(0.0, above))
@@ -276,13 +253,12 @@ class _Grid:
             return most
         # Around its mean, so that the transform's phases are small where it is large.
         middle = round(mean)
-        folded = np.bincount((points - middle) % size, chances, minlength=size)
-        transformed = fft.rfft(folded) ** count
+        places = (self.points.astype(np.int64) - middle) % size
+        transformed = fft.rfft(np.bincount(places, chances, minlength=size)) ** count
         sums = np.roll(fft.irfft(transformed, size), -((low - count * middle) % size))
         sums = np.maximum(sums, 0)
         largest = float(np.abs(transformed).sum()) * 2 / size
         error = 8 * _ULP * math.log2(size) * (count * largest + math.sqrt(float((sums**2).sum())))
-
         # The tilt is taken back, relative to the mean: of P's masses and, as far as a point's loss
         # is above another's, of Q's.
         losses = low * self.width + np.arange(size) * self.width
@@ -292,10 +268,10 @@ class _Grid:
 
     def _window(self, count: int, tilt: float, mean: float, deviation: float) -> tuple[int, int]:
         """Return between which points the tilted sum lies but for exp(_BEYOND) on either side."""
-        here = self.cumulant(tilt)
+        here = self.tilted(tilt)[1]
         low, high = -math.inf, math.inf
         for slope in math.sqrt(-2 * _BEYOND) / deviation * np.geomspace(0.01, 1, 9):
-            up, down = (count * (self.cumulant(tilt + s) - here) for s in (slope, -slope))
+            up, down = (count * (self.tilted(tilt + s)[1] - here) for s in (slope, -slope))
             high, low = min(high, (up - _BEYOND) / slope), max(low, (_BEYOND - down) / slope)
         least = 8 * self.width
         low, high = min(low, mean - least), max(high, mean + least)
@@ -307,8 +283,9 @@ def _solve(masses: Floats, losses: Floats, width: float, delta: float) -> float:
 
     Between two points the sum is linear in exp(epsilon).
     """
+    from scipy.signal import lfilter
+
     factor = math.exp(-width)
-    lfilter = zcdp.scipy("signal").lfilter
     p = np.append(np.cumsum(masses[:0:-1])[::-1], 0.0)
     q = lfilter([0.0, factor], [1.0, -factor], masses[::-1])[::-1]
     low_enough = np.flatnonzero(p - q <= delta)
@@ -343,20 +320,16 @@ def _position(loss: Floats, rate: float, multiplier: float) -> Floats:
     return 0.5 + multiplier**2 * found
 
 
-def _mixed(edges: Floats, rate: float, multiplier: float) -> tuple[Floats, Floats]:
-    """Return the masses of a removal."""
-    x = _position(edges, rate, multiplier)
-    without = _between(x / multiplier)
-    return (1 - rate) * without + rate * _between((x - 1) / multiplier), without
-
-
 def _between(x: Floats) -> Floats:
     """Return the normal distribution's masses between ascending points, exact in both tails."""
-    ndtr = zcdp.scipy("special").ndtr
+    from scipy.special import ndtr
+
     low, high = x[:-1], x[1:]
     return np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
 
 
 def _quantile(chance: float) -> float:
     """Return below which point a normal variable is with a probability."""
-    return float(zcdp.scipy("special").ndtri(max(chance, 1e-300)))
+    from scipy.special import ndtri
+
+    return float(ndtri(max(chance, 1e-300)))

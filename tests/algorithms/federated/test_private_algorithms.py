@@ -28,7 +28,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import HpcflError, RefusedError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions
-from hpcfl.privacy.accounting import distributed, dp_fedavg, zcdp
+from hpcfl.privacy.accounting import distributed, zcdp
 
 # Seeds are fixed; with others, a test fails with this probability although all is right.
 FALSE_ALARM = 1e-6
@@ -148,12 +148,12 @@ def test_rounding_to_integers_is_paid_for():
         algorithm("cdp", federation("secagg", levels=levels, **plain), sigma=2.0, delta=1e-4)
         for levels in (2**10, 2**24)
     )
-    account = find_private("cdp").accountant.account(**fine.account_settings(6, 2.0))
+    account = find_private("cdp").account.of(**fine.account_settings(6, 2.0))
 
-    assert coarse.spent(6).paper == fine.spent(6).paper == account.paper.epsilon
+    assert coarse.spent(6).paper == fine.spent(6).paper == account.paper().epsilon
     assert coarse.spent(6).proven > 1.2 * fine.spent(6).proven
     # With many levels only the conversion differs: that for any zCDP, not that for Gaussians.
-    assert account.proven.epsilon < fine.spent(6).proven < 1.2 * account.proven.epsilon
+    assert account.proven().epsilon < fine.spent(6).proven < 1.2 * account.proven().epsilon
     # Noise that is too small for the integers proves nothing.
     where = federation("secagg", devices=10, levels=2**6)
     assert math.isinf(algorithm("cdp", where, sigma=0.5).spent(1).proven)
@@ -644,7 +644,7 @@ def test_no_device_sends_integers_that_are_longer_than_is_accounted_for(name, di
     size = dim + dp.first_state.size
     protocol = find(name)(replace(where.protocol.parameters, dim=size))
     protocol.add_noise(dp.integer_noise(protocol, 0))
-    charged = dp_fedavg.integers(dp._account(3, dp.sigma))
+    charged = dp._account(3, dp.sigma).integers()
     for device in range(5):
         sent = protocol.segments.coordinates(device) if name == "cohort" else protocol.sent_in(0)
         vector = np.zeros(size)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+import sys
 
 import mpmath
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import privacy_loss_distribution
-from scipy.stats import norm
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
 
-from hpcfl.privacy.accounting import pld, zcdp
+from hpcfl.errors import HpcflError
+from hpcfl.privacy.accounting import pld, sampling, zcdp
 
 
 def by_dp_accounting(rate, z, count, delta, width, up):
@@ -165,8 +171,8 @@ def test_laplace_is_dp_accountings(z, count, delta):
 def test_coarse_grids_err_upwards(pair):
     low, high = pair.span(1e-20)
     found = [
-        grid.epsilon(10, 1e-5, grid.best_tilt(10, 1e-5, None))
-        for grid in (pld._Grid.of(pair, low, high, width) for width in (0.3, 0.1, 0.03, 0.003))
+        grid.epsilon(10, 1e-5, grid.best_tilt(10, 1e-5))
+        for grid in (pld.Grid.of(pair, low, high, width) for width in (0.3, 0.1, 0.03, 0.003))
     ]
 
     assert found == sorted(found, reverse=True)
@@ -176,37 +182,26 @@ def test_coarse_grids_err_upwards(pair):
 @pytest.mark.parametrize("factor", [0.6, 0.8, 1.3, 1.7])
 def test_every_tilt_gives_the_same(factor):
     pair = pld.removal(0.2, 1.32)
-    grid = pld._Grid.of(pair, *pair.span(1e-20), 0.01)
-    tilt = grid.best_tilt(100, 1e-5, None)
+    grid = pld.Grid.of(pair, *pair.span(1e-20), 0.01)
+    tilt = grid.best_tilt(100, 1e-5)
 
     assert grid.epsilon(100, 1e-5, factor * tilt) == pytest.approx(
         grid.epsilon(100, 1e-5, tilt), rel=1e-6
     )
 
 
-@pytest.mark.parametrize("factor", [1e-3, 0.1, 10])
-def test_the_best_tilt_is_found_from_any_start(factor):
-    grid = pld._Grid.of(pld.removal(0.2, 1.32), *pld.removal(0.2, 1.32).span(1e-20), 0.01)
-    best = grid.best_tilt(100, 1e-5, None)
-
-    assert grid.best_tilt(100, 1e-5, factor * best) == pytest.approx(best, rel=0.1)
-
-
 def test_losses_beyond_the_grid_count_as_infinite():
     pair = pld.removal(0.2, 1.32)
-    cut = pld._Grid.of(pair, *pair.span(2e-7), 0.003)  # 2e-7, ten times, of a delta of 1e-5
-    whole = pld._Grid.of(pair, *pair.span(1e-20), 0.003)
-    tilt = whole.best_tilt(10, 1e-5, None)
+    cut = pld.Grid.of(pair, *pair.span(2e-7), 0.003)  # 2e-7, ten times, of a delta of 1e-5
+    whole = pld.Grid.of(pair, *pair.span(1e-20), 0.003)
+    tilt = whole.best_tilt(10, 1e-5)
 
     assert 0 < cut.beyond < 2.1e-7
     assert cut.epsilon(10, 1e-5, tilt) > whole.epsilon(10, 1e-5, tilt)
     assert cut.epsilon(10, 9 * cut.beyond, tilt) == math.inf
 
 
-MAKERS: list[Callable[[float, float], pld.Pair]] = [pld.removal, pld.addition, pld.replacement]
-
-
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", [pld.removal, pld.addition, pld.replacement])
 @pytest.mark.parametrize(("rate", "z"), [(0.3, 0.02), (0.3, 0.5), (1e-6, 1.0), (0.999, 1e5)])
 def test_masses_add_up_and_losses_are_ratios(make, rate, z):
     pair = make(rate, z)
@@ -232,3 +227,105 @@ def test_what_need_not_be_undercut_is_not_refined():
     pair = pld.addition(0.2, 1.32)
 
     assert pld.epsilon(pair, 100, 1e-5) < pld.epsilon(pair, 100, 1e-5, enough=1e9)
+
+
+# --- Sampled mechanisms ---
+
+
+@pytest.mark.parametrize(("rate", "z"), [(0.01, 5.0), (0.2, 30.0), (0.9, 2.0), (1.0, 3.0)])
+def test_divergences_of_large_orders_are_dp_accountings(rate, z):
+    orders = (2.0, 17.0, 181.0, 1024.0)
+    accountant = RdpAccountant(orders)
+    accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(z)))
+
+    found = sampling.poisson_gaussian_curve(rate, z, orders)
+    assert found == pytest.approx(np.array(accountant._rdp), rel=1e-6)
+
+
+def test_what_papers_claim_is_dp_accountings_and_knows_small_epsilons(capfd):
+    event = PoissonSampledDpEvent(0.3, GaussianDpEvent(2.0))
+    expected = RdpAccountant(sampling.ORDERS).compose(event, 100).get_epsilon(1e-5)
+    # An int multiplier would be taken for that of the whole composition.
+    assert sampling.poisson_gaussian_rdp(0.3, 2, 100, 1e-5) == pytest.approx(float(expected))
+    # 2 ln(1 / delta) / epsilon = 4605: beyond the 1024 that is the library's last.
+    found = sampling.poisson_gaussian_rdp(1, 1e4, 200, 1e-10)
+    assert found == pytest.approx(zcdp.rdp_epsilon(200 * zcdp.gaussian_rho(1e4), 1e-10), rel=0.02)
+
+
+@given(rate=st.floats(0.01, 0.9), z=st.floats(0.4, 8), rounds=st.integers(1, 50))
+def test_sampling_never_costs(rate, z, rounds):
+    plain = zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), 1e-5)
+    for account in (sampling.fixed_size_gaussian, sampling.poisson_gaussian):
+        assert account(rate, z, rounds, 1e-5)[0] <= plain
+        assert account(1.0, z, rounds, 1e-5)[0] == plain
+        assert account(rate, z, 0, 1e-5)[0] == 0
+
+
+def by_participations(rate, z, rounds, delta):
+    """Return the epsilon of a removal where hardly any noise hides who is in a sample.
+
+    Then the loss is 1 / (2 z**2) + ln(rate) for each round with the member in it, normal with a
+    variance of 1 / z**2, and ln(1 - rate) for every other.
+    """
+    count = np.arange(1, rounds + 1)
+    chance = binom.pmf(count, rounds, rate)
+    mean = count * (0.5 / z**2 + math.log(rate)) + (rounds - count) * math.log1p(-rate)
+    spread = np.sqrt(count) / z
+
+    def excess(epsilon):
+        upper = (mean - epsilon) / spread
+        # E[(1 - exp(epsilon - L))+] of a normal L.
+        log_second = epsilon - mean + spread**2 / 2 + norm.logcdf(upper - spread)
+        return float(chance @ (norm.cdf(upper) - np.exp(log_second))) - delta
+
+    return brentq(excess, 1e-6, float(mean.max()) + 50 * float(spread.max()))
+
+
+@pytest.mark.parametrize(
+    ("rate", "z", "rounds", "delta"), [(0.05, 0.02, 10, 1e-5), (1e-3, 0.05, 1000, 1e-6)]
+)
+def test_hardly_any_noise_is_accounted_by_participations(rate, z, rounds, delta):
+    expected = by_participations(rate, z, rounds, delta)
+
+    for account in (sampling.fixed_size_gaussian, sampling.poisson_gaussian):
+        assert account(rate, z, rounds, delta)[0] == pytest.approx(expected, rel=5e-3)
+    assert zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), delta) > 2 * expected
+
+
+@pytest.mark.parametrize("account", [sampling.poisson_gaussian, sampling.fixed_size_gaussian])
+def test_no_cliff_in_the_noise_or_in_the_rounds(account):
+    found = [account(1e-4, z, 1000, 1e-6)[0] for z in np.geomspace(1e-5, 3, 12).tolist()]
+    assert found == sorted(found, reverse=True)
+    rounds = [round(x) for x in np.geomspace(100, 1e10, 5)]
+    found = [account(1e-4, 0.02, n, 1e-5)[0] for n in rounds]
+    assert found == sorted(found)
+    for few, many in itertools.pairwise(found):
+        assert many <= 1.2 * few * rounds[1] / rounds[0] or few < 0.1
+
+
+def test_more_rounds_than_a_transform_has_room_for():
+    """So many small losses are nearly Gaussian: mu is the rate times sqrt(rounds) over z."""
+    rate, z = 0.5, 3e4
+    for rounds, limit in ((10**8, 1.005), (10**12, 1.08)):
+        mu = rate * math.sqrt(rounds) / z
+        exact = zcdp.exact_epsilon(mu * mu / 2, 1e-5)
+        found, _ = sampling.poisson_gaussian(rate, z, rounds, 1e-5)
+        assert exact * (1 - 1e-4) < found < limit * exact
+
+
+def test_laplace_releases_cost_no_more_than_their_sum():
+    pure, method = sampling.laplace(300, 3, 0)
+    assert (pure, method) == (0.01, "pure, by adding up")
+    # The losses are all the largest with the probability 1 / 8, so that delta is at least
+    # (1 - exp(epsilon - 3 / z)) / 8.
+    assert sampling.laplace(300, 3, 1e-10) == (pure, method)
+    assert sampling.laplace(300, 3, 1e-4)[0] < 0.999 * pure
+    # The losses of 1e9 releases are nearly Gaussian: mu = sqrt(rounds) / z.
+    nearly = zcdp.exact_epsilon(1e9 / 999**2 / 2, 1e-5)
+    assert 0.999 * nearly < sampling.laplace(999, 10**9, 1e-5)[0] < 1.04 * nearly
+
+
+def test_a_missing_package_is_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(HpcflError, match=r"pip install 'hpcfl\[dp\]'"):
+        sampling.poisson_gaussian_rdp(0.1, 1, 1, 1e-6)

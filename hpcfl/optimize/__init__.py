@@ -1,1 +1,0 @@
-"""Settings under which training with noise does best, by the bounds of the papers."""
