@@ -75,11 +75,13 @@ class _Grid:
 
     def __init__(self, fixed: dict[str, Any], grid: dict[str, Any], place: str) -> None:
         self._place = place
-        subjects = [command for command in COMMANDS.values() if command.subject in {*fixed, *grid}]
-        if len(subjects) != 1:
-            names = " or ".join(command.subject for command in COMMANDS.values())
-            raise UsageError(f"{place}: say either {names}, in it or in [fixed]")
-        (self._command,) = subjects
+        commands = [*COMMANDS.values()]
+        said = [command for command in commands if command.subject in {*fixed, *grid}]
+        names = " or ".join(command.subject for command in commands)
+        either = UsageError(f"{place}: say either {names}, in it or in [fixed]")
+        if len(said) > 1:
+            raise either
+        self._command = (said or commands)[0]
         self._choices: dict[str, list[str]] = {}
         for table, spot in ((fixed, f"{place} with [fixed]"), (grid, place)):
             for key, value in table.items():
@@ -94,6 +96,8 @@ class _Grid:
                     raise UsageError(f"{spot}, {key}: {error}") from None
                 if not values:
                     raise UsageError(f"{spot}, {key}: the list is empty")
+        if not said:
+            raise either
         if len(self._choices.keys() & {"devices", _PER_RANK}) != 1:
             raise UsageError(f"{place}: say either devices or {_PER_RANK}, in it or in [fixed]")
         self._repeats = int(self._choices.pop(_REPEATS, ["1"])[0])

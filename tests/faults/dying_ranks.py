@@ -1,4 +1,4 @@
-"""Every operation of the transport, while ranks die; a program that test_dying_ranks starts.
+"""Every operation of the transport, while ranks die; a program that test_ulfm starts.
 
 Its argument is a list, as JSON, of ``[rank, operation, point]``: who dies in which operation, by
 their order here, and where in it:
