@@ -152,7 +152,8 @@ def test_a_death_in_any_phase_costs_the_round_those_devices_only(
         assert set(np.flatnonzero(~run.survived[k])) == gone | (set() if uploaded else {device})
         gone.add(device)
     assert set(np.flatnonzero(~run.survived[3])) == gone
-    assert_sum(saved, 3, sorted({*range(7)} - gone), 7)
+    if protocol in ("secagg", "fedavg"):  # which send all coordinates
+        assert_sum(saved, 3, sorted({*range(7)} - gone), 7)
     losses = (run.lost_phase >= 0).any(axis=1)
     assert losses.sum() == len(gone) == len(phases)
     assert (np.isfinite(run.detect_seconds) == losses).all()

@@ -25,7 +25,6 @@ from hpcfl.rounds.enrolment import enrol
 pytestmark = pytest.mark.mpi(min_size=2)
 
 DEVICES, DIM = 7, 5001
-DROPOUTS = {1: "advertise_keys", 4: "masked_input", 6: "unmask"}
 
 
 def transport(servers=1, kind=lambda comm: comm):
@@ -78,77 +77,9 @@ class Recorder:
             yield receiver, mine
 
 
-class Spoiling(Recorder):
-    """Passes on rows of device 3 that nobody can open."""
-
-    def route(self, senders, rows, width):
-        blocks = [block.copy() for block in rows]
-        for sender, block in zip(senders, blocks, strict=True):
-            if sender == 3:
-                block[:, -1] ^= 1
-        return super().route(senders, blocks, width)
-
-
 def vectors(dim=DIM):
     return [np.random.default_rng(id).normal(0, 0.1, dim) for id in range(DEVICES)]
 
-
-def play(inner, name, *, kind=Recorder, dropouts=DROPOUTS, reduce=False):
-    """Play one round with fixed keys; return what this rank's parties received, sorted."""
-    degree = 4 if name == "secagg-graph" else None
-    protocol = find(name)(Parameters(DEVICES, DIM, alpha=0.5, degree=degree))
-    recorder = kind(inner)
-    devices, server = parties(protocol, recorder, 3)
-    gone = {} if name == "fedavg" else dropouts
-    options = {"index": 3, "dropouts": gone, "reduce": reduce}
-    played = round_of(protocol, recorder, devices, server, vectors(), **options)
-    played.play()
-    seen = sorted(recorder.seen)
-    if server is not None:
-        digest = hashlib.sha256(server.total.tobytes()).hexdigest()
-        seen.append(("total", *server.survivors, *sorted(played.refused), digest))
-    return seen
-
-
-def of_rank(everything, inner):
-    """Return what of a round this rank's parties see."""
-    local, of_server = set(inner.local_devices), ("gather", "total")
-    return [
-        message
-        for message in everything
-        if (message[0] in of_server and inner.has_server)
-        or (message[0] not in of_server and message[1] in local)
-    ]
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["fedavg", "secagg", "secagg-graph", "sparse", "cohort", "common", "lightsecagg", "committee"],
-)
-def test_mpi_moves_the_same_bytes_as_the_loopback(name):
-    inner = transport()
-    mine = play(inner, name)
-    expected = of_rank(play(Loopback(DEVICES), name), inner)
-
-    assert expected == mine
-    assert bool(expected) == (inner.has_server or bool(inner.local_devices))
-
-
-@pytest.mark.parametrize(
-    ("name", "reduce"), [("secagg", False), ("secagg", True), ("secagg-graph", False)]
-)
-def test_a_dealer_is_expelled_on_all_ranks_and_the_others_end_the_round(name, reduce):
-    """A step that is played only if it is wanted, before uploads that may be summed on the way."""
-    gone = {1: "advertise_keys", 6: "unmask"}
-    inner = transport()
-    mine = play(inner, name, kind=Spoiling, dropouts=gone, reduce=reduce)
-    everything = play(Loopback(DEVICES), name, kind=Spoiling, dropouts=gone, reduce=reduce)
-    assert of_rank(everything, inner) == mine
-    *_, (kind, *survivors, refused, _) = everything
-    assert ("total", [0, 2, 4, 5, 6], 3) == (kind, survivors, refused)
-
-
-# The ledger and the calls of MPI
 
 CASES = {
     "fedavg": {},
@@ -166,65 +97,59 @@ CASES = {
 }
 
 
-def of_options(options):
-    """Return a protocol that all devices have enrolled in."""
+def play(inner, case, gone, dim=DIM):
+    """Play a round with fixed keys; return it and what this rank's parties received, sorted."""
+    options = BenchOptions(protocol=case.split(",")[0], dim=dim, **CASES[case])
     protocol = Experiment.prepare(options, DEVICES).protocol
-    enrolled = enrol(type(protocol), transport(), first_round=0, insecure_seed=1)
+    among = transport() if inner.name == "mpi" else inner  # of which nothing is counted
+    enrolled = enrol(type(protocol), among, first_round=0, insecure_seed=1)
     if enrolled is not None:
         protocol.join(enrolled.devices, range(DEVICES), DEVICES)
-    return protocol
-
-
-def count(case, gone, kind=counting.Counted, servers=1, dim=DIM):
-    """Play a round; return what this rank's calls moved and what its ledger has: sent, received.
-
-    None stands for what was received where a device left the round: it is still told what all are.
-    """
-    options = BenchOptions(protocol=case.split(",")[0], dim=dim, **CASES[case])
-    protocol = of_options(options)
-    inner = transport(servers, kind)
-    comm, local = inner._comm, inner.local_devices
-    devices, server = parties(protocol, inner, 3)
-    reduce = options.upload == "reduce"
-    played = round_of(
-        protocol, inner, devices, server, vectors(dim), index=3, dropouts=gone, reduce=reduce
-    )
+    recorder = Recorder(inner)
+    devices, server = parties(protocol, recorder, 3)
+    reduce = options.upload == "reduce" and inner.name == "mpi"
+    more = {"index": 3, "dropouts": gone, "reduce": reduce}
+    played = round_of(protocol, recorder, devices, server, vectors(dim), **more)
     played.play()
+    seen = sorted(recorder.seen)
+    if server is not None:
+        digest = hashlib.sha256(server.total.tobytes()).hexdigest()
+        seen.append(("total", *server.survivors, *sorted(played.refused), digest))
+    return played, seen
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize(
+    ("case", "servers"), [*((case, 1) for case in CASES), ("secagg", 2), ("secagg", 3)]
+)
+def test_mpi_moves_the_bytes_of_the_loopback_and_the_ledger_has_them_all(case, servers, drop):
+    """What several ranks of a server tell each other is none of the protocol's."""
+    summed, dim = "summed" in case, DIM if servers == 1 else 40_000
+    gone = {1: "upload" if case == "fedavg" else "advertise_keys"} if drop and case != "prf" else {}
+    if gone and case != "fedavg" and not summed:
+        gone[4] = "unmask"
+    inner = transport(servers, counting.Counted)
+    comm, local = inner._comm, set(inner.local_devices)
+    played, mine = play(inner, case, gone, dim)
+    _, everything = play(Loopback(DEVICES), case, gone, dim)
+    expected = [
+        one
+        for one in everything
+        if (inner.has_server if one[0] in ("gather", "total") else one[1] in local)
+        # What is added on the way, or comes in parts, is not received whole.
+        and not (one[0] == "gather" and (summed or servers > 1))
+    ]
+    assert [one for one in mine if one[0] != "gather" or not (summed or servers > 1)] == expected
+    assert bool(expected) == (inner.has_server or bool(local))
+
     record = played.ledger.record
     stand_for = [id for id in local if id not in gone]
-    whole = len(stand_for) == len(local)
     sent = comm.sent + len(stand_for) * comm.sent_once
     received = comm.received + len(local) * comm.received_once
-    return [
-        (sent, int(record.bytes_up[:, local].sum())),
-        (received, int(record.bytes_down[:, local].sum())) if whole else None,
-    ]
-
-
-@pytest.mark.parametrize("servers", [1, 2, 3])
-@pytest.mark.parametrize("case", CASES)
-def test_the_ledger_has_every_byte_that_calls_of_mpi_move(case, servers):
-    """What several ranks of a server tell each other is none of the protocol's."""
-    gone = {} if case == "prf" else {1: "upload" if case == "fedavg" else "advertise_keys"}
-    if servers > 1 and case != "secagg":
-        pytest.skip("one rank is the server")
-    dim = DIM if servers == 1 else 40_000
-    for pair in (*count(case, gone, servers=servers, dim=dim), *count(case, {})):
-        if pair is not None:
-            assert pair[0] == pair[1]
-
-
-@pytest.mark.parametrize(
-    ("leak", "case"), [("Bcast", "fedavg"), ("Scatterv", "secagg-graph"), ("Isend", "fedavg")]
-)
-def test_a_byte_more_than_the_ledger_has_is_found(leak, case):
-    local = transport().local_devices
-    sent, received = count(case, {}, partial(counting.Leaking, leak=leak))
-
-    assert received is not None
-    assert (sent[0] > sent[1]) == (leak == "Isend" and bool(local))
-    # Of a scatter the server's rank has a part as well.
-    assert (received[0] > received[1]) == (leak == "Scatterv" or (leak == "Bcast" and bool(local)))
+    assert sent == record.bytes_up[:, list(local)].sum()
+    # One that left the round is still told what all are.
+    if len(stand_for) == len(local):
+        assert received == record.bytes_down[:, list(local)].sum()
 
 
 # Messages of any size, in windows and in calls of any size
@@ -308,23 +233,6 @@ def test_long_messages_are_received_in_parts(sizes, unit, ids):
     assert inner.calls.number == 2 * -(-len(ids) // (inner.placement.ranks - 1))
 
 
-def test_the_server_lets_messages_move_while_it_uses_others(sizes, monkeypatch):
-    """After each message but those of the last window, behind which no receives are posted."""
-    from hpcfl.comm import gather
-
-    sizes(window=200)
-    inner, moves = transport(), []
-    windows = gather.windows(inner.placement, 100, 200)
-    let_move = gather.Transfer.move
-    monkeypatch.setattr(gather.Transfer, "move", lambda self: moves.append(let_move(self)))
-    gathered = inner.gather(inner.local_devices, lambda id: np.zeros(100, np.uint8), 100)
-    used = [len(moves) for _ in gathered]
-
-    if inner.has_server:
-        moved = list(range(DEVICES - len(windows[-1]) + 1))
-        assert used == [*moved, *[moved[-1]] * (len(windows[-1]) - 1)]
-
-
 @pytest.mark.parametrize("at_once", [1, 60, 2**24])
 def test_rows_move_in_windows_and_come_to_the_same_devices(sizes, at_once):
     sizes(rows=at_once)
@@ -347,36 +255,7 @@ def test_rows_move_in_windows_and_come_to_the_same_devices(sizes, at_once):
         assert (envelope.read_headers(sealed)["receiver"] == id).all()
 
 
-def test_a_scatter_asks_the_server_once_for_every_device_and_nobody_else():
-    inner, asked = transport(), []
-
-    def produce(id):
-        asked.append(id)
-        return np.array([id] if id % 2 else [], np.uint8)
-
-    listening = [id for id in inner.local_devices if id != 3]
-    got = {id: message.tolist() for id, message in inner.scatter(listening, produce)}
-
-    assert asked == (list(range(DEVICES)) if inner.has_server else [])
-    assert got == {id: [id] if id % 2 else [] for id in listening}
-
-
 # Uploads that several ranks of a server receive, or one in parts
-
-
-@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "common", "sparse", "prf"])
-def test_uploads_in_parts_give_the_same_sum(sizes, name):
-    def total_of(inner):
-        options = {"dropout": 0.0} if name == "prf" else {}
-        protocol = of_options(BenchOptions(protocol=name, dim=DIM, alpha=0.5, **options))
-        devices, server = parties(protocol, inner, 3)
-        gone = {} if name == "prf" else DROPOUTS
-        round_of(protocol, inner, devices, server, vectors(), index=3, dropouts=gone).play()
-        return None if server is None else (server.total.tolist(), server.survivors)
-
-    whole = total_of(transport())
-    sizes(window=2000)
-    assert total_of(transport()) == whole
 
 
 @pytest.mark.parametrize(
@@ -426,16 +305,6 @@ def shorter(send, vector):
 
 def refusing(send, vector):
     raise RefusedError("device 5 refuses to go on")
-
-
-def test_a_server_of_several_ranks_that_cannot_go_on_says_so_on_all():
-    inner = transport(2)
-    protocol = find("secagg")(Parameters(DEVICES, 100_000))
-    devices, server = parties(protocol, inner, 3)
-    gone = dict.fromkeys(range(5), "unmask")
-
-    with pytest.raises(AgreedError, match="cannot end: 2 of 7 devices answered"):
-        round_of(protocol, inner, devices, server, vectors(100_000), index=3, dropouts=gone).play()
 
 
 # Sums, values, clocks, and several transports at a time
