@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     section=Section.OUTPUT,
     type=click.Choice(["terminal", "markdown", "latex", "csv", "json"]),
     default="terminal",
-    help="What to print: text, tables for a README or a paper (booktabs), a row for each run and "
-    "phase, or all figures; csv and json with --columns have a row for each run.",
+    help="What to print: text, tables for a README or a paper (booktabs), or values for programs. "
+    "json without --columns has all figures.",
 )
 @option(
     "--json",
@@ -177,9 +177,7 @@ def _side_by_side(
     """Return several runs in a format, or one with columns of its own."""
     from hpcfl.results import tables
 
-    if asked.columns is None and form in ("csv", "json"):
-        if form == "csv":
-            return tables.every_figure(summaries).csv()
+    if asked.columns is None and form == "json":
         return tables.to_json(summaries, asked.baseline)
     return rendered(compared, form)
 
@@ -191,7 +189,7 @@ def _one(pool: Pool, summary: Summary, form: str) -> str:
     if form == "json":
         return tables.to_json([summary])
     if form == "csv":
-        return tables.every_figure([summary]).csv()
+        return tables.phases(summary).csv()
     if form == "markdown":
         return f"{tables.facts(summary).markdown()}\n\n{tables.phases(summary).markdown()}"
     if form == "latex":

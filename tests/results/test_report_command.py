@@ -212,17 +212,3 @@ def test_rows_are_told_apart_by_every_option_in_which_runs_of_a_protocol_differ(
     known = ("degree", "helper dropout", "threads", "seed", "gamma", "bits", "levels")
 
     assert [one for one in known if {*one.split()} <= {*headings}] == titles
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
-@pytest.mark.parametrize("count", [1, 3, 12])
-def test_output_is_no_wider_than_the_terminal(make_run, monkeypatch, width, count):
-    monkeypatch.setenv("COLUMNS", str(width))
-    paths = [
-        make_run(f"{number}.h5", [simple_record(10**number)] * 7, protocol=protocol, dim=10**9)
-        for number, protocol in enumerate(["secagg", "secagg-graph", "dp-fedavg"] * 4)
-    ]
-    lines = report(*paths[:count]).stdout.splitlines()
-
-    assert max(map(len, lines)) <= width
-    assert any(line.startswith("-") for line in lines)

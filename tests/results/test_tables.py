@@ -1,9 +1,7 @@
-import csv
-import io
 from dataclasses import replace
 
 import pytest
-from run_files import PHASES, simple_record
+from run_files import simple_record
 
 from hpcfl.report.table import RULE
 from hpcfl.results import repeating
@@ -16,7 +14,6 @@ from hpcfl.results.tables import (
     _rows,
     comparison,
     details,
-    every_figure,
     phases,
     promises,
     render_run,
@@ -277,25 +274,6 @@ def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run):
         "row 1: a.h5; measured rounds: 1",
         "row 2: b.h5 (failed, validated 0/1); measured rounds: 0",
     ]
-
-
-def test_every_figure_has_a_row_for_each_run_and_phase_and_the_total(make_run):
-    paths = [
-        make_run("a.h5", [simple_record()]),
-        make_run("b.h5", [simple_record(4)] * 6, protocol='se"c, agg'),
-    ]
-    table = every_figure([summarise(load(path), LINK) for path in paths])
-    rows = list(csv.DictReader(io.StringIO(table.csv())))
-
-    assert [row["phase"] for row in rows] == [*PHASES, "total"] * 2
-    assert [row["protocol"] for row in rows] == ["sparse"] * 4 + ['se"c, agg'] * 4
-    assert float(rows[1]["bytes_up_mean"]) == 200
-    assert float(rows[0]["server_cpu_seconds_median"]) == pytest.approx(0.010)
-    assert float(rows[3]["round_seconds_median"]) == pytest.approx(0.1)
-    assert rows[0]["round_seconds_median"] == ""
-    assert rows[3]["round_seconds_interval_low"] == ""  # undefined for one round
-    assert float(rows[7]["round_seconds_interval_low"]) == pytest.approx(0.4)
-    assert all(float(row["link_uplink_mbps"]) == 8 for row in rows)
 
 
 def test_details_show_what_has_a_value(make_run):
