@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.attack.exposed import alone, alone_before
 from hpcfl.attack.search import search
 from hpcfl.attack.stripping import Adversary, Remainder
 from hpcfl.attack.transcript import Transcript, Values
@@ -236,14 +237,14 @@ def attack(transcript: Transcript, largest: int = LARGEST) -> Findings:
 def predict(adversary: Adversary, transcript: Transcript) -> ExpectedCount:
     """Return how many values of honest survivors are alone in a round."""
     protocol, config = adversary.protocol, transcript.config
-    count, error = protocol.alone(adversary.seen)
+    count, error = alone(protocol, adversary.seen)
     phase, before = config["dropout_phase"], None
     if phase in ("masked_input", "unmask"):
         parameters = transcript.parameters
         dropout = parameters.dropout if phase == "masked_input" else 0.0
         colluding = Threat.of(parameters).colluding
         model = config["dropout_model"]
-        before = protocol.alone_before(Population(parameters.devices, colluding, dropout, model))
+        before = alone_before(protocol, Population(parameters.devices, colluding, dropout, model))
     sent = sum(values.size for values in transcript.truth.values())
     by_chance = max(0.0, sent - count) / adversary.protocol.summed_in.modulus
     return ExpectedCount(count, error, before, by_chance)

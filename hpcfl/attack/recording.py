@@ -90,10 +90,10 @@ class Recorder(RoundObserver):
         colludes = colluding(parameters)
         honest = {device.id: device for device in scene.survivors if not colludes[device.id]}
         # A device that vanished at once has no keys.
-        telling = [id for id in devices if colludes[id] and hasattr(devices[id], "_mask_pair")]
+        telling = [id for id in devices if colludes[id] and devices[id].state.masking.private]
 
         def mask_key(id: int) -> Payload:
-            return np.frombuffer(devices[id]._mask_pair.private, np.uint8)
+            return np.frombuffer(devices[id].state.masking.private, np.uint8)
 
         def contribution(id: int) -> Payload:
             _, integers = honest[id].contribution(scene.inputs(id))

@@ -19,10 +19,5 @@ The datasets differ in a canary: a record, or a user's data, whose gradient is c
 coordinates that nothing else touches. Data and model are made for that; batches, clipping, noise,
 contributions, quantisation and the server's step are those of training. Secure aggregation is
 played by the sum of its integers, which is all that it lets the server see. The observer knows all
-data but the canary, all settings, and who takes part; it knows a device's order of samples or not,
-as the instance says.
-
-What does not go as planned is played too: rounds that a killed launch has played and the next one
-plays again, of which the observer sees both; devices that are missing from a sum, by a model of
-dropouts or unexpectedly; devices on several ranks, which must not have the same noise.
+data but the canary, all settings, who takes part, and every device's order of samples.
 """

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.algorithms.federated.audited import AuditOptions, Instance
 from hpcfl.audit.bounds import EpsilonBound, bound_where_sent, lower_bound
 from hpcfl.audit.game import Game
+from hpcfl.audit.instance import AuditOptions, Instance
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 from hpcfl.system import room

@@ -7,7 +7,6 @@ from typing import Any
 from hpcfl.audit.bounds import EpsilonBound
 from hpcfl.audit.measure import Audit
 from hpcfl.report import formats
-from hpcfl.report.formats import counted
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
 
 _EPSILONS = (
@@ -52,20 +51,12 @@ def _header(found: Audit) -> dict[str, str]:
     if instance.by_record:
         parts.append(f"samples {instance.batch_size} of {instance.samples} a batch")
         parts.append(f"steps {instance.steps}")
-    if instance.replayed:
-        times = "" if instance.resumes == 1 else f" {instance.resumes} times"
-        parts.append(f"the last {instance.replayed} played again{times}")
-    if instance.dropout:
-        parts.append(f"dropout {instance.dropout:g}, {instance.dropout_model}")
-    if instance.absent:
-        parts.append(f"{instance.absent} missing from every sum")
-    if instance.ranks > 1:
-        parts.append(counted(instance.ranks, "rank"))
-    seen = "the sum of all uploads" if instance.summed else "every upload"
-    if instance.audited.trusted(instance):
-        seen = "the model after every round"
-    if instance.ranks > 1:
-        seen = "the difference of two uploads, from two ranks"
+    noisy = instance.by_record or (
+        "variant" in instance.kind.settings and instance.variant == "local"
+    )
+    seen = "every upload" if noisy else "the model after every round"
+    if instance.summed:
+        seen = "the sum of all uploads"
     header = {
         "algorithm": f"{instance.algorithm}, {', '.join(parts)}",
         "observer sees": seen,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcfl.algorithms.federated.audited import AuditOptions, Instance, default
+from hpcfl.audit.instance import AuditOptions, Instance, default
 from hpcfl.cli.options import Group, given, option, options, same
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.algorithms import federated
-from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation import PROTOCOLS, active_variant, find
 from hpcfl.algorithms.federated import locks
 from hpcfl.comm.phases import phase_names
 from hpcfl.errors import UsageError
@@ -214,7 +214,7 @@ def _known() -> dict[str, Look]:
 def _phases() -> list[str]:
     """Return the phases of all that comes with hpcfl, in order."""
     protocols = [find(name) for name in PROTOCOLS]
-    active = [kind.active_variant() for kind in protocols]
+    active = [active_variant(kind) for kind in protocols]
     kinds = [kind for kind in (*protocols, *active) if kind is not None]
     phases = [phase for kind in kinds for phase in kind.phases()]
     return list(dict.fromkeys([*phases, *phase_names(locks.STEPS)]))

@@ -2,7 +2,7 @@ import json
 
 from commandline import invoke
 
-from hpcfl.algorithms.federated.audited import Instance, default
+from hpcfl.audit.instance import Instance, default
 from hpcfl.audit.measure import audit
 from hpcfl.crypto.noise import FastNoise
 from hpcfl.errors import HpcflError

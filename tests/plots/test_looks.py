@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from page_runs import write_run
 
 from hpcfl.algorithms import federated
-from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation import PROTOCOLS, active_variant, find
 from hpcfl.errors import UsageError
 from hpcfl.plots import chosen, looks
 from hpcfl.results import load
@@ -99,7 +99,7 @@ def test_a_protocol_of_ones_own_has_a_marker_that_no_other_of_the_figure_has():
 
 def test_no_two_phases_of_anything_have_the_same_colour():
     kinds = [find(name) for name in PROTOCOLS]
-    kinds += [kind.active_variant() for kind in kinds if kind.active_variant() is not None]
+    kinds += [active_variant(kind) for kind in kinds if active_variant(kind) is not None]
     phases = {phase for kind in kinds for phase in kind.phases()} | {"norms"}
     found = looks.of_phases(phases)
 

@@ -158,12 +158,9 @@ def rounded_norm(norm: float, dim: int) -> float:
 
     `norm` is the most that it has before, D0, in steps; `dim` is the number d of coordinates.
 
-    Rounded at random, without bias, a coordinate x = k + f with 0 <= f < 1 has the mean square
-    x**2 + f (1 - f) = (2 k + 1) x - k (k + 1). For x >= 0 that is at most h(x**2), where h(s) is
-    sqrt(s) up to s = 1/4 and s + 1/4 from there on: the difference to x**2 + 1/4 is
-    (x - k - 1/2)**2, and with k = 0 the mean square is x. As h is concave, d coordinates whose
-    squares add up to D0**2 have a mean square of at most d h(D0**2 / d) together, which is
-    sqrt(d) D0 for D0 < sqrt(d) / 2, and D0**2 + d / 4 otherwise.
+    Rounded at random, without bias, a coordinate x has a mean square of at most h(x**2), where h(s)
+    is sqrt(s) up to s = 1/4 and s + 1/4 from there on. As h is concave, d coordinates whose squares
+    add up to D0**2 have a mean square of at most d h(D0**2 / d) together.
 
     A coordinate's square is one of two that are 2 |x| + 1 apart at most. So by Hoeffding's
     inequality for the largest of all partial sums, the squares of the coordinates never exceed what

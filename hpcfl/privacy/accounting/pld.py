@@ -15,8 +15,7 @@ Three things make what is found here a bound that is close at any delta:
   added to delta, and so is what lies beyond the transform's window (Chernoff).
 - The grid is refined until the result hardly changes.
 
-Where a transform would be too large, what is left is Chernoff's bound for the losses on the grid:
-an account by Rényi divergences, of all orders.
+Where a transform would be too large, Chernoff's bound for the losses on the grid is left.
 """
 
 from __future__ import annotations
