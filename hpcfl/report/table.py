@@ -36,6 +36,11 @@ class Column:
     scale: Scale | None = None  # chooses unit and format, for all values of the column
     per: str = ""  # what follows the unit that is chosen: ``/device``
 
+    @property
+    def heading(self) -> str:
+        """Title and unit on one line."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
     def fitted(self, values: Iterable[Any]) -> Column:
         """Return the column with the unit and format that suit its values."""
         if self.scale is None:
@@ -129,13 +134,9 @@ class Table:
         """Return rows of text under headings of title and unit in a format of tabulate."""
         from tabulate import tabulate
 
-        headings = [
-            f"{column.title}, {column.unit}" if column.unit else column.title
-            for column in self.shown
-        ]
         return tabulate(
             rows,
-            headings,
+            [column.heading for column in self.shown],
             tablefmt=form,
             colalign=[column.align for column in self.columns] if rows else None,
             disable_numparse=True,
