@@ -1,7 +1,5 @@
 """The parameters that an aggregation protocol is run with, checked before anything starts."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -94,6 +92,11 @@ class Parameters(ProtocolOptions, SeedOptions):
         """Probability p that a device sends a coordinate (eq. 14)."""
         rate = float(self.pair_probability)
         return -math.expm1(self.neighbours * math.log1p(-rate)) if rate < 1 else 1.0
+
+    @property
+    def planned_dropouts(self) -> int:
+        """Number of devices that drop out of a round, if exactly the planned ones do."""
+        return math.floor(Fraction(repr(float(self.dropout))) * self.devices)
 
     @property
     def drop_by_chance(self) -> bool:

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 from hpcfl.errors import HpcflError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import options_of
-from hpcfl.system.blame import explained
+from hpcfl.system.plugins import explained
 
 # Flags of the command line that change only what rank 0 prints.
-_PRINTED = ("--json", "--footer", "--no-footer")
+_PRINTED = ("--json",)
 
 
 def read(arguments: Sequence[str]) -> dict[str, Any] | None:

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, Output, same
+from hpcfl.cli.options import PLACE, Command, option
 from hpcfl.cli.terminal import alone, warn
-from hpcfl.options.shared import RunOptions
 from hpcfl.report.formats import counted
-from hpcfl.system.outputs import FOLDER
 
 
 @click.command("merge", cls=Command)
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
-@same(RunOptions, "output", "The new folder.", required=True, type=Output(FOLDER))
+@option("--output", required=True, type=PLACE, help="The new folder.")
 @alone
 def command(paths: tuple[Path, ...], output: Path) -> None:
     """Copy the results files of several jobs into one new folder.

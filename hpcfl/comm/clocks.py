@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hpcfl.comm.patient import Comm
 from hpcfl.comm.placement import SERVER_RANK
-from hpcfl.system.kernel import read
+from hpcfl.system.machine import read
 
 EXCHANGES = 20
 _NAME_BYTES = 128

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.system import cores, launch
+from hpcfl.system import launch, machine
 
 if TYPE_CHECKING:
     from hpcfl.comm.placement import Placement
@@ -40,7 +40,7 @@ class Hosts:
     """
 
     def __init__(self, world: World) -> None:
-        threads = np.array(cores.affinity() or (), np.int64)
+        threads = np.array(machine.affinity(), np.int64)
         names = world.collect(platform.node().encode()) or ()
         masks = world.collect(threads.tobytes()) or ()
         # Of every rank, at rank 0: its host and its hardware threads.
@@ -92,7 +92,7 @@ class Hosts:
         by_host = [environment.capture_local(self._threads), *(one.get("facts") for one in others)]
         captured = environment.capture(mpi_facts, self._places, by_host)
         captured[schema.PLACEMENT] = [
-            {"host": host, "cores": cores.listed(threads), **_parties_on(placement, rank)}
+            {"host": host, "cores": machine.listed(threads), **_parties_on(placement, rank)}
             for rank, (host, threads) in enumerate(self._places)
         ]
         before = [disturbances.counters(), *(one.get("counters") for one in others)]
@@ -100,12 +100,10 @@ class Hosts:
 
     def memory(self, placement: Placement) -> list[HostMemory]:
         """Return every host's memory, at rank 0."""
-        from hpcfl.system import environment
-
         devices = dict.fromkeys((host for host, _ in self._places), 0)
         for rank, (host, _) in enumerate(self._places[: placement.ranks]):
             devices[host] += len(placement.local(rank))
-        free = environment.memory_available_bytes()
+        free = machine.memory_available()
         if self._count < len(devices):  # a netlab: its hosts are this one
             return [HostMemory(next(iter(devices)), sum(devices.values()), free)]
         known = [free] + [

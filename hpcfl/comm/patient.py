@@ -95,10 +95,10 @@ def needed(comm: MPI.Intracomm) -> bool:
     """
     if comm.size == 1 or MPI.get_vendor()[0] in YIELDING:
         return False
-    from hpcfl.system import cores
+    from hpcfl.system import machine
 
     neighbours = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    crowded = np.array([neighbours.size > (cores.usable() or 1)])
+    crowded = np.array([neighbours.size > (machine.usable() or 1)])
     neighbours.Free()
     Patient(comm).Allreduce(MPI.IN_PLACE, crowded, MPI.LOR)
     return bool(crowded[0])

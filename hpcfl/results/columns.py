@@ -334,7 +334,7 @@ TOLD_APART = tuple(
     dict.fromkeys(
         name
         for group in (ProtocolOptions, PrivacyOptions, LocalOptions, TrainOptions)
-        for name in names(group, label=True)
+        for name in names(group, "label")
     )
 )
 # Columns that have an option under another name.

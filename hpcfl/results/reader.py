@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, MissingPackageError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import make, names, options_of, stated
+from hpcfl.options.definition import make, options_of, stated
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted, words
@@ -286,7 +286,12 @@ def _opened(path: Path) -> Any:
 
 
 # Options that are words, such as a note that looks like a list.
-_TEXTS = {*names(BenchOptions, type=str), *names(TrainOptions, type=str)}
+_TEXTS = {
+    name
+    for group in (BenchOptions, TrainOptions)
+    for name, about in options_of(group).items()
+    if about.type is str
+}
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -48,7 +48,7 @@ _GROWS = {
 }
 _SAME = [name for name in pooling.MACHINE if name not in _GROWS]
 # Options that leave the work of a round as it is.
-_FREE = {*names(BenchOptions, repeats="yes"), *names(BenchOptions, repeats="if any")}
+_FREE = {*names(BenchOptions, "repeat"), *names(BenchOptions, "repeat if any")}
 
 
 def lacking(run: Run, against: str) -> str | None:

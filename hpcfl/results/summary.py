@@ -26,7 +26,7 @@ from hpcfl.results.reader import Run
 from hpcfl.results.schema import INCOMPLETE, PLACEMENT, SPENT
 from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
 from hpcfl.system import disturbances
-from hpcfl.system.cores import count_listed
+from hpcfl.system.machine import count_listed
 
 # The protocol that others are compared with, where it was run.
 BASELINE = "secagg"

@@ -19,7 +19,7 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report.formats import counted
 from hpcfl.sweeping.cells import Cell
 from hpcfl.system import outputs
-from hpcfl.system.kernel import without_home
+from hpcfl.system.outputs import without_home
 
 NAME = "sweep.json"
 SCHEMA = "hpcfl-sweep/1"

@@ -8,14 +8,14 @@ import pytest
 from calibrations import flat
 from commandline import hpcfl, refusal
 
-from hpcfl.advice import advisor, winners
+from hpcfl.advice import advisor
 from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone
 from hpcfl.advice.tables import MUCH_MORE_NOISE, command, table
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.aggregation.ckks import WeightedVector
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.fedavg import FedAvgDevice
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.costmodel.model import COMPUTING_WITHIN
 from hpcfl.crypto.groups import GROUPS
@@ -271,8 +271,9 @@ def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
 
     promised = "of at least 67 devices"
     assert any(promised in claim for claim in found["sparse"].promises)
-    closed = find("sparse").masking(100, 0.1, None).closed(Population(100, 10, 0.33, "targeted"))
-    assert found["sparse"].exposed_alone == pytest.approx(closed.alone_of_dim / closed.sent)
+    population = Population(100, 10, 0.33, "targeted")
+    alone = find("sparse").masking(100, 0.1, None).alone_of_sent(population)
+    assert found["sparse"].exposed_alone == pytest.approx(alone)
     assert found["secagg"].exposed_alone == 0
     assert names(max_exposed=0.2, **active) == ["secagg"]
 
@@ -285,13 +286,8 @@ def exposed_of_cohort(devices, members):
 
 @pytest.mark.parametrize("devices", [2_001, 10_000])
 def test_what_a_cohort_exposes_is_that_of_all_devices_and_not_of_fewer(devices):
-    population = Population(devices, devices // 10, 0.1)
-    closed = find("cohort").masking(devices, 10 / devices, None).closed(population)
-    found = exposed_of_cohort(devices, members=10)
-
-    assert found == pytest.approx(closed.alone_of_dim / closed.sent, rel=1e-6)
     # About 0.19^9: that no other of 10 devices is honest and survives.
-    assert found == pytest.approx(0.19**9, rel=0.1)
+    assert exposed_of_cohort(devices, members=10) == pytest.approx(0.19**9, rel=0.1)
 
 
 def test_beyond_the_most_devices_a_cohort_exposes_as_much_as_one_of_its_size(monkeypatch):
@@ -345,7 +341,7 @@ def test_where_a_part_is_sent_a_device_rounds_as_finely_too(accuracy):
         protocol = _protocol(choice, asked)
         if not isinstance(protocol, QuantisedProtocol):
             continue
-        values = protocol.integers(vector, slice(None), 5, 0)
+        values = protocol.quantise(vector, 5, 0)
         unit = protocol.parameters.levels * protocol.scale(5)
         error = np.abs(values / unit - vector).max()
         assert accuracy / 2 < error <= accuracy, choice.protocol
@@ -517,40 +513,6 @@ def test_with_the_noise_that_is_named_the_epsilon_holds(epsilon):
         # The parameter of the integers' noise is rounded up, so that there is a little more of it.
         assert found.proven().epsilon <= 1.01 * epsilon
         assert found.proven().epsilon >= 0.8 * epsilon
-
-
-def test_a_map_has_the_first_one_of_every_setting(monkeypatch):
-    monkeypatch.setattr(winners, "SIZES", (1_000, 100_000))
-    asked = AdviseOptions(over="uplink-mbps", helpers=2)
-    done = []
-    found = winners.grid(asked, KNOWN, done.append)
-
-    assert sum(done) == 2
-    rates = winners.VALUES["uplink-mbps"]
-    assert np.shape(found) == (len(rates), 2)
-    for row, rate in zip(found, rates, strict=True):
-        for name, dim in zip(row, winners.SIZES, strict=True):
-            assert name == names(helpers=2, dim=dim, uplink_mbps=rate)[0]
-
-
-def test_a_map_is_drawn(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(winners, "VALUES", {"devices": (10, 100)})
-    monkeypatch.setattr(winners, "SIZES", (1000, 100_000))
-    KNOWN.save(tmp_path / "known.json")
-    done = hpcfl(
-        *("advise", "--calibration", tmp_path / "known.json", "--plot", tmp_path / "map.svg"),
-        *("--max-exposed", 1, "--gamma", 0.2, "--epsilon", 8, "--rounds", 7),
-    )
-
-    assert done.returncode == 0, done.stderr
-    drawn = (tmp_path / "map.svg").read_text()
-    assert "devices N" in drawn
-    assert f">{names(max_exposed=1.0, gamma=0.2, epsilon=8.0, rounds=7)[0]}<" in drawn
-    title = " ".join(drawn.split()).replace("\xa0", " ").replace("&#160;", " ")
-    for assumed in ("at most 100 % exposed alone", "20 % collude", "passive server"):
-        assert assumed in title
-    assert "epsilon = 8 over 7 rounds" in title
 
 
 def test_nothing_that_qualifies_is_said(tmp_path):

@@ -186,7 +186,7 @@ def test_every_plan_that_is_shipped_has_cells_that_can_be_run(name, tmp_path, mo
 
     assert told.returncode == 0, told.stderr
     assert "cannot run" not in told.stdout
-    assert shipped.titles()[name] in hpcfl("sweep", "--list").stdout
+    assert shipped.titles()[name] in hpcfl("sweep").stdout
 
 
 def test_a_name_is_that_of_the_shipped_plan_and_a_path_that_of_a_file(tmp_path, monkeypatch):

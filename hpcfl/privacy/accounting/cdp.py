@@ -8,27 +8,21 @@ part in C rounds. Neighbouring datasets differ in one record of one device, repl
 An access of the record costs rho_acc = (2 G / gamma)**2 / (2 sigma**2) = 2 G**2 / (gamma sigma)**2.
 
 The paper (Theorem 1) charges a record C tau gamma / m accesses and divides by r under secure
-aggregation. What is proven of that, for a record with a accesses in a round (0 if a = 0), where r_h
-of the devices do not tell the server their noise:
+aggregation. What is proven (docs/privacy.md), for a record with a accesses in a round, where
+r_h of the devices do not tell the server their noise:
 
-- **P1**, without credit for secure aggregation, any loss: a rho_acc. Noisy gradients of one device
+- **P1**, any loss, no credit for secure aggregation: a rho_acc. Noisy gradients of one device
   compose; the model is computed from them.
 - **P2**, secure aggregation, and tau = 1 or steps that never expand distances, clipping included:
-  min(a rho_acc, a**2 rho_acc / r_h). Fix all noise but the last step's: the
-  models' sums are then Gaussian with variance r_h eta**2 sigma**2 and their means at most
-  2 a eta G / gamma apart. Rényi and hockey-stick divergences are jointly convex, so averaging over
-  the fixed noise only lowers them. Steps on clipped gradients are known not to expand distances for
-  linear models of two classes, and eta <= 2 / smoothness: a sample's gradient has one direction
-  there, and clipped it is still that of a convex function. A convex loss is not enough: clipping
-  turns the gradients of a softmax regression with three classes into those of no function, and some
-  of its steps expand distances however small eta is. So do those of ReLU networks.
+  min(a rho_acc, a**2 rho_acc / r_h). Fix all noise but the last step's: the models' sums are then
+  Gaussian with variance r_h eta**2 sigma**2 and their means at most 2 a eta G / gamma apart.
+  Divergences are jointly convex, so averaging over the fixed noise only lowers them.
 - **P3**, secure aggregation, any loss: min(a rho_acc, 2 G**2 (1/gamma + tau - 1)**2 /
   (r_h sigma**2)). As P2, but clipping alone keeps the models from parting by more than 2 eta G in
   each step after the access.
 
-The accesses are integers, and how they fall into rounds depends on how the data are shuffled
-(:data:`SHUFFLES`). All bounds are rho of Gaussians that dominate, so they are converted exactly.
-Discrete noise in the last step is that of rounded Gaussians, a little narrower
+All bounds are rho of Gaussians that dominate, so they are converted exactly. Discrete noise in the
+last step is that of rounded Gaussians, a little narrower
 (:mod:`~hpcfl.privacy.accounting.distributed`).
 """
 
@@ -36,10 +30,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import Section, described, option
 from hpcfl.privacy.accounting import distributed, zcdp
 from hpcfl.privacy.accounting.account import (
     REPLACE_RECORD,
@@ -72,22 +67,34 @@ class CDPAccount(Account):
     algorithm: ClassVar[str] = "cdp"
     claim: ClassVar[str] = "Theorem 1"
 
-    # Mini-batch size gamma, which a step's sum of gradients is divided by; a device with fewer
-    # samples has all of them in every batch.
-    batch_size: int
-    samples: int  # number m of records on a device
-    steps: int = 1  # local steps tau in a round
-    clip_norm: float = 1.0  # norm G to which every sample's gradient is clipped
-    delta: float = 1e-5
-    secagg: bool = True  # whether the server learns only sums
-    # Whether no step on clipped gradients expands distances: a linear model with one output or two
-    # classes, and eta <= 2 / smoothness.
-    convex: bool = False
-    shuffle: str = "fresh"  # one of `SHUFFLES`
-    colluding: int = 0  # devices that tell the server their noise
-    # Whether the noise of the last step is a sum of discrete Gaussians, on integers; and a device's
-    # parameter, in integers, at the least. The exact conversion takes 4 off its square.
-    discrete: bool = False
+    # A step's sum of gradients is divided by it also on a device with fewer samples.
+    batch_size: int = field(
+        metadata=described("Samples gamma in a mini-batch.", section=Section.SIZE)
+    )
+    samples: int = field(
+        metadata=described(
+            "Records m on a device, on the smallest if they differ.", section=Section.SIZE
+        )
+    )
+    steps: int = option(1, "Local steps tau in a round.", section=Section.SIZE)
+    clip_norm: float = option(1.0, "Norm G to which a sample's gradient is clipped.")
+    delta: float = option(1e-5, "Delta of the guarantee.")
+    secagg: bool = option(True, "Whether the server learns only sums.")
+    convex: bool = option(
+        False,
+        "Whether local steps with clipped gradients never expand distances: proven for linear "
+        "models with one output or two classes and learning rates of at most 2 / smoothness, and "
+        "false for softmax with more classes and for networks.",
+    )
+    shuffle: str = option(
+        "fresh",
+        "Whether every round starts a new epoch, or epochs continue, no record twice in a round.",
+        choices=tuple(SHUFFLES),
+    )
+    colluding: int = option(0, "Devices that tell the server their noise.")
+    discrete: bool = False  # whether the last step\'s noise is discrete Gaussian, on integers
+    # A device's parameter of discrete noise, in integers, at the least. The exact conversion takes
+    # 4 off its square.
     integer_sigma: float = 8.0
     participations: int | None = None  # rounds C of the device that takes part most; else by turns
     failure: float = 0.0  # probability, in a round, that what is assumed of its sum does not hold
@@ -224,7 +231,7 @@ class CDPAccount(Account):
         apart = distributed.divergence(self.hidden, sigma) + distributed.smoothing_divergence()
         apart *= self.worst_participations * _MOST_COORDINATES
         exact = distributed.nearly_gaussian_epsilon(rho * growth, apart, delta)
-        return min((zcdp.rdp_epsilon(rho, delta), "RDP"), (exact, "exact Gaussian, rounded"))
+        return exact, "exact Gaussian, rounded"
 
 
 @dataclass(frozen=True)
@@ -233,6 +240,8 @@ class DPDSGDAccount(CDPAccount):
 
     algorithm: ClassVar[str] = "dp-dsgd"
     claim: ClassVar[str] = "Section VI-C"
+
+    steps: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

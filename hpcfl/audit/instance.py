@@ -1,0 +1,206 @@
+"""The small instance of an algorithm that an audit runs, and what its observer sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from hpcfl.algorithms import federated
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import (
+    LARGEST,
+    OptionGroup,
+    Section,
+    again,
+    described,
+    make,
+    option,
+)
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import SeedOptions
+from hpcfl.options.training import TrainOptions
+
+# An instance is played thousands of times, one device after the other.
+_SMALL: dict[str, Any] = {"at_least": 1, "at_most": 10_000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(OptionGroup):
+    """How often an instance is run, and what follows from that."""
+
+    runs: int = option(5000, "Runs on each dataset.", at_least=20, section=Section.SIZE)
+    seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=LARGEST)
+    confidence: float = 0.99  # of each lower bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance(OptionGroup):
+    """What is run; the settings are those of training, and small; the clipping norm is 1.
+
+    A UsageError says that the settings do not go together, or cannot be audited.
+    """
+
+    algorithm: str = field(kw_only=False)  # its name, or MODULE:CLASS
+    sigma: float = field(
+        kw_only=False,
+        metadata=described(
+            "Standard deviation (or Laplace scale) of the noise, as in hpcfl train; the clipping "
+            "norm is 1.",
+            at_least=1e-9,  # in clipping norms: beyond, accounts overflow
+            at_most=1e9,
+            section=Section.PRIVACY,
+        ),
+    )
+    rounds: int = option(1, "Rounds of a run.", **_SMALL)
+    devices: int = option(1, "Number of devices.", **_SMALL)
+    per_round: int = again(
+        TrainOptions, "per_round", 1, help="Devices in a round (locks: those kept)."
+    )
+    samples: int = option(1, "Samples of a device.", **_SMALL)
+    batch_size: int = again(TrainOptions, "batch_size", 1, help="Samples in a batch.", at_least=1)
+    steps: int = again(TrainOptions, "steps", 1, help="Local steps in a round.", **_SMALL)
+    shuffle: str = again(PrivacyOptions, "shuffle", "fresh")
+    mechanism: str = again(
+        PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
+    )
+    noise: str = "central"  # who adds it: a server, or devices ("distributed")
+    delta: float = 1e-5  # of all epsilons
+    # Whether the server sees every upload ("fedavg"), or only sums ("secagg").
+    aggregate: str = "fedavg"
+    sampling: str = "balanced"  # how the devices of a round are drawn
+    first_stage: int = 1  # users invited in a round (locks)
+    sigma_norms: float | None = None  # noise on norms (locks)
+    variant: str = "local"  # of locks
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse_unused(
+            one.name for one in fields(Instance) if getattr(self, one.name) != one.default
+        )
+        if self.batch_size > self.samples:
+            raise UsageError(
+                f"--batch-size is {self.batch_size}; --samples are only {self.samples}"
+            )
+        if self.mechanism == "laplace" and self.batch_size != self.samples:
+            raise UsageError(
+                f"Laplace noise is added to means over all samples: give --batch-size "
+                f"{self.samples}, as many as --samples"
+            )
+        if self.by_record and self.sampling == "poisson":
+            raise UsageError(
+                f"{self.algorithm} is audited with public participants: give --sampling balanced"
+            )
+        if self.distributed and self.per_round != self.devices:
+            raise UsageError(
+                f"distributed noise is audited with all devices: give --per-round {self.devices}"
+            )
+
+    def refuse_unused(self, given: Iterable[str]) -> None:
+        """Refuse settings that are given and the algorithm has not, whatever their values are."""
+        for name in given:
+            having = [other for other, kind in KINDS.items() if name in kind.settings]
+            if having and name not in self.kind.settings:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is for {', '.join(having)}, not for "
+                    f"{self.algorithm}: leave it out"
+                )
+
+    @property
+    def kind(self) -> Kind:
+        """How the algorithm is audited."""
+        return kind_of(federated.find_private(self.algorithm))
+
+    @property
+    def by_record(self) -> bool:
+        """Whether neighbours differ in a record, not in a user."""
+        return "samples" in self.kind.settings
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether what is released is Gaussian given what the observer knows."""
+        return self.kind.gaussian(self)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether devices add noise to their integers, of which only sums are seen."""
+        return self.noise == "distributed"
+
+    @property
+    def summed(self) -> bool:
+        """Whether the observer sees sums of uploads only."""
+        return self.distributed or self.aggregate == "secagg"
+
+    @property
+    def invited(self) -> int:
+        """Devices of a round, before any are kept."""
+        kind = federated.find_private(self.algorithm)
+        return kind.invited(self.per_round, self.devices, self.privacy)
+
+    @property
+    def privacy(self) -> PrivacyOptions:
+        """What training would be asked for."""
+        names = ("sigma", "delta", "mechanism", "shuffle", "first_stage", "variant")
+        given = {name: getattr(self, name) for name in (*names, "sigma_norms", "noise")}
+        return PrivacyOptions(**given, convex=True, fast_noise=True)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How algorithms of a kind are audited."""
+
+    default: Mapping[str, Any]  # fields of an instance; where possible the paper claims too much
+    gaussian: Callable[[Instance], bool]
+    settings: tuple[str, ...] = ()  # fields of an instance that not every algorithm has
+
+
+_BY_RECORD = ("samples", "batch_size", "steps", "shuffle")
+_NOISY_STEPS = (*_BY_RECORD, "aggregate")
+KINDS = {
+    # Of 50 records, an order uses one in both rounds; the paper counts 2 / 50 accesses of it.
+    "cdp": Kind({"sigma": 1.25, "rounds": 2, "samples": 50}, lambda one: True, _NOISY_STEPS),
+    # The sum of a round has the noise of 2 devices; the paper counts that of all 16.
+    "dp-dsgd": Kind(
+        {"sigma": 0.6, "rounds": 8, "devices": 16, "per_round": 2, "aggregate": "secagg"},
+        lambda one: True,
+        _NOISY_STEPS,
+    ),
+    # A small part of the samples: epsilon is far above what Theorem 2 holds for.
+    "fedsgd-dpc": Kind(
+        {"sigma": 0.25, "samples": 20, "shuffle": "poisson"},
+        lambda one: one.mechanism == "gaussian" and one.batch_size == one.samples,
+        (*_BY_RECORD, "mechanism"),
+    ),
+    "dp-fedavg": Kind(
+        {"sigma": 0.6, "rounds": 4, "devices": 4, "per_round": 2, "sampling": "poisson"},
+        lambda one: one.per_round == one.devices,
+        ("noise",),
+    ),
+    # A user adds its noise itself, and what replaces its data moves an update by twice the norm.
+    "locks": Kind(
+        {"sigma": 1.0, "sigma_norms": 4.0, "sampling": "poisson"},
+        lambda one: False,
+        ("first_stage", "sigma_norms", "variant"),
+    ),
+}
+"""By the name of an algorithm; one's own is of the kind of the class that it derives from."""
+
+_OF_ONES_OWN = Kind(
+    {"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2},
+    lambda one: one.per_round == one.devices,
+)
+
+
+def kind_of(algorithm: type[PrivateAlgorithm]) -> Kind:
+    """Return how an algorithm is audited: without a better kind, as noise on a sum over users."""
+    names = [getattr(base, "name", "") for base in algorithm.__mro__]
+    return next((KINDS[name] for name in names if name in KINDS), _OF_ONES_OWN)
+
+
+def default(algorithm: str, **changes: Any) -> Instance:
+    """Return the instance of an algorithm that is run by default, with some settings changed."""
+    declared = kind_of(federated.find_private(algorithm)).default
+    made = make(Instance, {"algorithm": algorithm, **declared, **changes})
+    made.refuse_unused(name for name, value in changes.items() if value is not None)
+    return made
