@@ -247,14 +247,16 @@ def part(options: OptionGroup, group: type[Group]) -> Group:
 def recorded(options: OptionGroup) -> dict[str, Any]:
     """Return by name the values that results files hold."""
     known = options_of(type(options))
+    # In the order of the options, and then what is no option.
+    names = {**known, **{one.name: None for one in dataclasses.fields(options)}}
+    defaults = {one.name: one.default for one in dataclasses.fields(options)}
     found = {}
-    for one in dataclasses.fields(options):
-        value = getattr(options, one.name)
-        marks = known[one.name].marks if one.name in known else ()
-        if one.default is MISSING or "unrecorded" in marks:
+    for name, about in names.items():
+        value, marks = getattr(options, name), about.marks if about else ()
+        if defaults[name] is MISSING or "unrecorded" in marks:
             continue
-        if "recorded if given" not in marks or value != one.default:
-            found[one.name] = value
+        if "recorded if given" not in marks or value != defaults[name]:
+            found[name] = value
     return found
 
 

@@ -55,7 +55,7 @@ def test_several_grids_add_up(tmp_path):
 
     assert [cell.protocol for cell in found] == ["fedavg", "secagg", "sparse", "sparse"]
     assert [cell.rounds for cell in found] == [12, 12, 9, 9]
-    assert found[3].arguments == ("sparse", "--devices=3", "--sampler=dense", "--rounds=7")
+    assert found[3].arguments == ("sparse", "--devices=3", "--rounds=7", "--sampler=dense")
 
 
 def test_an_option_without_effect_makes_no_second_cell(tmp_path):
