@@ -17,15 +17,12 @@ from hpcfl.errors import UsageError
 from hpcfl.privacy.threat import Threat
 from hpcfl.rounds.observer import RoundObserver, Scene
 
-MOST_BYTES = 2 * 10**9
-
 
 def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> None:
     """Refuse to keep a transcript of what cannot be attacked, or without being asked twice.
 
     A run's keys must be `insecure` already; uploads must not be summed on the way (`reduce`).
     """
-    parameters = protocol.parameters
     try:
         attackable(type(protocol))
     except UsageError as error:
@@ -39,15 +36,6 @@ def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> Non
         raise UsageError(
             "--keep-transcript needs every device's upload, which --upload reduce sums on the way: "
             "leave one of them out"
-        )
-    sent = parameters.dim * protocol.inclusion
-    # A value of an upload and its true value take 4 bytes each.
-    each = 8 * sent + protocol.largest_reply
-    if parameters.devices * each > MOST_BYTES:
-        raise UsageError(
-            f"a transcript of {parameters.devices} devices would take about "
-            f"{parameters.devices * each / 1e9:.1f} GB, more than {MOST_BYTES / 1e9:.0f}: "
-            "lower --devices or --dim"
         )
 
 

@@ -119,8 +119,10 @@ def main() -> None:
         known = explained(error)
         if known is not None:
             _fail(str(known), known.exit_status)
-        if "hpcfl.comm.world" in sys.modules and not isinstance(error, SystemExit):
-            sys.modules["hpcfl.comm.world"].crash()
+        if not isinstance(error, SystemExit):
+            from hpcfl.comm.ending import crash
+
+            crash()
         raise
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -135,6 +137,6 @@ def _say(message: Warning | str, category: type[Warning], *where: object, **more
 
 
 def _fail(message: str, status: int) -> None:
-    from hpcfl.comm.world import fail
+    from hpcfl.comm.ending import fail
 
     fail(message, status)

@@ -32,12 +32,12 @@ def command() -> None:
 @json_option("Print the findings as JSON.")
 @alone
 def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
-    """Recover single values, and sums of few, from the messages of a round in TRANSCRIPT.
+    """Recover single values from the messages of a round in TRANSCRIPT.
 
     The server followed the protocol. It reconstructs the secrets that it needs to unmask the sum,
-    takes every mask that it or a colluding device knows off each upload, and looks for what is
-    small among the rest: at each coordinate, the sum over devices that masked it with each other.
-    What it finds is compared with the true values, and their number with the prediction.
+    takes every mask that it or a colluding device knows off each upload, and recognises values of
+    which no mask is left as they are small. They are compared with the true values, and their
+    number with the prediction.
 
     \b
     Examples:
@@ -46,15 +46,14 @@ def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
       hpcfl attack components round.npz
     """
     from hpcfl.attack.components import attack
-    from hpcfl.attack.tables import render
     from hpcfl.attack.transcript import load
 
     held = load(transcript, protocol)
     try:
-        found = attack(held, LARGEST)
+        found = attack(held)
     except HpcflError as error:
         raise HpcflError(f"{transcript}: {error}") from None
-    show(as_json, found.as_dict, lambda: render(found))
+    show(as_json, found.as_dict, found.render)
     if not found.agrees:
         raise HpcflError(
             f"{found.unmasked} values have no mask left, {found.prediction.count:.6g} are "
@@ -86,14 +85,13 @@ def audit(algorithm: str, as_json: bool, **typed: Any) -> None:
           --sigma 0.5 --devices 4
     """
     from hpcfl.audit.measure import audit as measure
-    from hpcfl.audit.tables import render
 
     settings = given(typed)
     how = {name: settings.pop(name) for name in options_of(AuditOptions) if name in settings}
     asked = make(AuditOptions, how)
     with progress_bar(2 * asked.runs, algorithm) as bar:
         found = measure(default(algorithm, **settings), **vars(asked), progress=bar.update)
-    show(as_json, found.as_dict, lambda: render(found))
+    show(as_json, found.as_dict, found.render)
     if not found.agrees:
         raise HpcflError(
             f"an epsilon of at least {found.best:.6g} was measured, {found.proven:.6g} is proven: "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.cli.options import PLACE, Command, option
-from hpcfl.cli.terminal import json_option, progress_bar, show, warn
+from hpcfl.cli.terminal import progress_bar, warn
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import launch
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 @option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")
 @option("--freeze", is_flag=True, help="Write sweep.json only, for jobs that run --cell.")
 @option("--cell", type=int, metavar="I", help="Run this cell of the frozen sweep.json only.")
-@json_option("Print the cells of --dry-run as JSON.")
 def command(
     plan: str | None,
     output: Path,
@@ -47,7 +46,6 @@ def command(
     dry_run: bool,
     freeze: bool,
     cell: int | None,
-    as_json: bool,
 ) -> None:
     """Run all cells of a plan, each into a results file of its own.
 
@@ -80,8 +78,6 @@ def command(
     """
     if sum((dry_run, freeze, cell is not None)) > 1:
         raise UsageError("give only one of --dry-run, --freeze and --cell")
-    if as_json and not dry_run:
-        raise UsageError("--json is for --dry-run: hpcfl report prints results as JSON")
 
     def prepare(ranks: int = 1) -> Manifest:
         from hpcfl.sweeping.cells import resolve
@@ -101,7 +97,7 @@ def command(
         elif freeze:
             _freeze(output, prepare(launch.guess_size() or 1))
         else:
-            _list(output, prepare(launch.guess_size() or 1), as_json)
+            _list(output, prepare(launch.guess_size() or 1))
         return
     from hpcfl.sweeping.session import DONE, SKIPPED
 
@@ -126,7 +122,7 @@ def _freeze(output: Path, manifest: Manifest) -> None:
     click.echo(f"{output / NAME}: {numbers}")
 
 
-def _list(output: Path, manifest: Manifest, as_json: bool) -> None:
+def _list(output: Path, manifest: Manifest) -> None:
     from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import check_same, load
     from hpcfl.sweeping.tables import list_cells, render_cells
@@ -136,11 +132,7 @@ def _list(output: Path, manifest: Manifest, as_json: bool) -> None:
         check_same(output, stored, manifest)
         manifest = stored
     cells = list_cells(output, manifest)
-    show(
-        as_json,
-        lambda: {"cells": [one.as_dict() for one in cells]},
-        lambda: render_cells(cells, manifest.seed),
-    )
+    click.echo(render_cells(cells, manifest.seed))
     refused = [f"cell {one.cell.index} ({one.cell.title})" for one in cells if one.why]
     if refused:
         number = counted(len(cells), "cell")

@@ -7,7 +7,7 @@ returns the matplotlib figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hpcfl.results.reader import Run
-    from hpcfl.results.scaling import Study
 
 
 KINDS = {
@@ -77,7 +76,6 @@ class Drawing:
 
     kind: str
     asked: PlotOptions
-    continued: Callable[[Study], Study] | None = None  # of scaling over ranks or nodes
 
     def lacking(self, run: Run) -> str | None:
         """Return in words why a run cannot be drawn, None if it can."""
@@ -87,9 +85,8 @@ class Drawing:
         """Return the figure of runs, one at least, which can be drawn."""
         from hpcfl.plots.style import applied
 
-        more = {"continued": self.continued} if self.continued is not None else {}
         with applied():
-            return self._module.draw(runs, self.asked, **more)
+            return self._module.draw(runs, self.asked)
 
     @property
     def _module(self) -> Any:

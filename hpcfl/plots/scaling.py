@@ -19,7 +19,6 @@ from hpcfl.plots.style import GUIDE, finish, lacking_rounds, leave_room, new_fig
 from hpcfl.results import scaling
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
-from hpcfl.results.scaling import Study
 from hpcfl.results.statistics import median_interval
 
 if TYPE_CHECKING:
@@ -38,11 +37,7 @@ def lacking(run: Run, asked: PlotOptions) -> str | None:
     return lacking_rounds(run)
 
 
-def draw(
-    runs: Sequence[Run],
-    asked: PlotOptions,
-    continued: Callable[[Study], Study] = lambda study: study,
-) -> Figure:
+def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return six panels: seconds measured and modelled, CPU seconds, and bytes of a round.
 
     CPU seconds are those of the slowest device and of the server, bytes those of one device and of
@@ -52,13 +47,12 @@ def draw(
     cost would be. Runs for different links are a UsageError: their modelled seconds do not go
     together.
 
-    Against one of `SCALES` they are the panels of :func:`hpcfl.plots.speedup.draw`, of the study
-    that `continued` returns.
+    Against one of `SCALES` they are the panels of :func:`hpcfl.plots.speedup.draw`.
     """
     against = asked.against or "devices"
     runs = naming.pooled(runs, asked)
     if against in SCALES:
-        return speedup.draw(continued(scaling.study(runs, against)), asked)
+        return speedup.draw(scaling.study(runs, against), asked)
     links = {run.link() for run in runs}
     if len(links) > 1:
         raise UsageError(

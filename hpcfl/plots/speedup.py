@@ -33,9 +33,9 @@ class _Quantity(NamedTuple):
 def draw(study: Study, asked: PlotOptions) -> Figure:
     """Return panels of seconds, CPU seconds, speed-up and efficiency of a study.
 
-    A solid line is measured, with 95 % intervals where there are enough rounds, and a dashed one
-    modelled. Points whose ranks share cores are crossed out, and have neither speed-up nor
-    efficiency; where no point has any, these panels are left out. Grey is what is ideal.
+    A point has its 95 % interval where there are enough rounds. Points whose ranks share cores are
+    crossed out, and have neither speed-up nor efficiency; where no point has any, these panels are
+    left out. Grey is what is ideal.
     """
     weak = study.mode == "weak"
     quantities = [
@@ -55,8 +55,6 @@ def draw(study: Study, asked: PlotOptions) -> Figure:
             _draw_line(one, quantity, line, looked[line.name])
         _finish_panel(one, quantity, study)
     points = [point for line in study.lines for point in line.points]
-    if any(line.modelled for line in study.lines):
-        axes[0].plot([], [], color="0.3", linestyle="--", label="modelled, not measured")
     if any(point.oversubscribed is not False for point in points):
         words = "ranks or threads share cores, or may: no efficiency"
         axes[0].plot([], [], **_CROSS, label=words)
@@ -69,7 +67,7 @@ def draw(study: Study, asked: PlotOptions) -> Figure:
 
 
 def _draw_line(axes: Axes, quantity: _Quantity, line: Line, look: looks.Look) -> None:
-    measured = look.curve() | {"linestyle": "-"}
+    measured = look.curve()
     across = [point.x for point in line.points]
     up = np.array([quantity.value(point) for point in line.points])
     reach = None
@@ -85,15 +83,11 @@ def _draw_line(axes: Axes, quantity: _Quantity, line: Line, look: looks.Look) ->
     ]
     if crossed:
         axes.plot(*zip(*crossed, strict=True), **_CROSS)
-    if line.modelled:
-        at, beyond = zip(*((p.x, quantity.value(p)) for p in line.modelled), strict=True)
-        axes.plot(at, beyond, color=look.colour, linestyle="--", linewidth=0.8)
 
 
 def _finish_panel(axes: Axes, quantity: _Quantity, study: Study) -> None:
     """Scale the axes of a panel, and draw what a line without loss would be from a base on."""
-    points = [point for line in study.lines for point in (*line.points, *line.modelled)]
-    everywhere = sorted({point.x for point in points})
+    everywhere = sorted({point.x for line in study.lines for point in line.points})
     bases = [line.base for line in study.lines if line.base is not None]
     axes.set(xscale="log", xlabel=SCALES[study.against], title=quantity.name)
     if bases and len(everywhere) > 1:

@@ -92,7 +92,7 @@ class Pool:
 def launches_p_value(launches: Sequence[NDArray[np.float64]]) -> float | None:
     """Return the same of any samples, those of each launch by themselves."""
     samples = [values for values in launches if values.size]
-    return kruskal_wallis(samples).p_value if len(samples) > 1 else None
+    return kruskal_wallis(samples) if len(samples) > 1 else None
 
 
 def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 
@@ -131,12 +131,6 @@ class Graph:
             for one in sets
             if len(one) == 1
         }
-
-    def sizes(self, proper=False):
-        """Return how many components have which size; only those beside others, if so asked."""
-        return Counter(
-            len(one) for sets in self.sets.values() for one in sets if len(sets) > 1 or not proper
-        )
 
 
 def hkdf(secret, context):

@@ -37,7 +37,7 @@ SOURCES = {
         ["tests/recorded"],
         [AGGREGATION],
         ["tests/prediction", "tests/privacy/test_threat.py"],
-        ["tests/fuzz", "tests/security"],
+        ["tests/fuzz", "tests/security", "tests/campaigns"],
         ["tests/privacy", "tests/attack"],
     ],
     "hpcfl/privacy/accounting/*.py": [

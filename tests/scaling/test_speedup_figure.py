@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scaled_runs import scaled
 
-from hpcfl.plots import PlotOptions, chosen, speedup
-from hpcfl.results.scaling import compared, study
+from hpcfl.plots import PlotOptions, speedup
+from hpcfl.results.scaling import study
 
 TITLES = ["round", "CPU of all parties", "speed-up, times", "parallel efficiency"]
 
@@ -22,19 +22,6 @@ def curves(axes, style):
         for line in found
         if line.get_color() != "0.85"
     ]
-
-
-def modelled(found):
-    """Return a study that goes on to 64 ranks as modelled, twice as fast as measured."""
-    lines = []
-    for line in found.lines:
-        first = line.points[0]
-        points = [
-            replace(first, x=x, seconds=first.seconds / 2 / x, cpu_seconds=math.nan, rounds=0)
-            for x in (1, 64)
-        ]
-        lines.append(replace(line, modelled=compared(points)))
-    return replace(found, lines=tuple(lines))
 
 
 @pytest.fixture
@@ -72,26 +59,6 @@ def test_panels_show_the_points_of_the_study(runs):
         [],
         [],
     ]
-    assert not any(curves(axes, "--") for axes in figure.axes)
-
-
-def test_what_is_modelled_has_another_line_and_is_called_so(runs):
-    drawing = chosen("scaling", {"against": "ranks"})
-    figure = replace(drawing, continued=modelled).draw(runs)
-    words = [text.get_text() for text in figure.legends[0].get_texts()]
-
-    assert "modelled, not measured" in words
-    for axes, expected in zip(figure.axes, (10 / 128, None, 64, 1), strict=True):
-        beyond = curves(axes, "--")
-        if expected is None:  # CPU seconds of all together are not modelled
-            assert np.isnan([y for _, y in beyond]).all()
-            continue
-        assert [x for x, _ in beyond] == [[1, 64], [1, 64]]
-        assert beyond[0][1][-1] == pytest.approx(expected)  # fedavg, of ten seconds on the base
-    # What is above each other is at one place, whatever a panel has to show.
-    assert len({axes.get_xlim() for axes in figure.axes}) == 1
-    # The solid lines end where measuring did.
-    assert all(max(x) == 8 for axes in figure.axes for x, _ in curves(axes, "-"))
 
 
 def test_without_an_efficiency_there_is_no_panel_of_it(tmp_path):

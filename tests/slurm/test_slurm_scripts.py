@@ -195,7 +195,8 @@ def test_srun_starts_the_ranks_with_what_the_probe_finds_or_the_job_ends(run):
 def test_scaling_sweeps_every_number_of_ranks_and_goes_on_after_a_step_that_fails(run, tmp_path):
     shape = {"SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "4(x2)"}
     job = Job("scaling", results="r")
-    failed = run(job, shape, hpcfl='[[ "$*" != *scaling-threads* ]]', mpirun=f"{OPEN_MPI}true")
+    failing = '[ "$2" != scaling-threads ]'
+    failed = run(job, shape, hpcfl=failing, mpirun=f"{OPEN_MPI}true")
     done = run(job, shape, hpcfl='echo "table of $*"')
     steps = STEP.findall(done.stderr)
     sweeps = [step for step in steps if "sweep" in step]
@@ -206,13 +207,16 @@ def test_scaling_sweeps_every_number_of_ranks_and_goes_on_after_a_step_that_fail
     assert sweeps[4].endswith("hpcfl sweep scaling-strong --output r/strong/8")
     assert sweeps[-1] == "hpcfl sweep scaling-threads --output r/threads"
     shown = [step for step in steps if " report " in step or " plot " in step]
+    assert shown[:2] == [
+        "hpcfl report r/strong/* --speed-up ranks --format markdown",
+        "hpcfl plot r/strong/* --kind scaling --against ranks --output r/strong-ranks.pdf",
+    ]
     assert "--speed-up nodes" in shown[2]
     # Nothing but the table is in its file.
-    assert len((tmp_path / "r/strong-nodes.md").read_text().splitlines()) == 1
+    assert (tmp_path / "r/strong-nodes.md").read_text().splitlines()[1:] == []
     assert failed.returncode == 1
-    last = "failed: hpcfl sweep scaling-threads --output r/threads"
-    assert failed.stdout.splitlines()[-1] == last
-    assert STEP.findall(failed.stderr)[-1].startswith("hpcfl plot r/threads")
+    assert failed.stdout.endswith("failed: hpcfl sweep scaling-threads --output r/threads\n")
+    assert "plot r/threads" in failed.stderr
 
 
 def test_a_training_goes_on_from_the_newest_checkpoint(words, tmp_path):

@@ -231,7 +231,7 @@ class CDPAccount(Account):
         apart = distributed.divergence(self.hidden, sigma) + distributed.smoothing_divergence()
         apart *= self.worst_participations * _MOST_COORDINATES
         exact = distributed.nearly_gaussian_epsilon(rho * growth, apart, delta)
-        return min((zcdp.rdp_epsilon(rho, delta), "RDP"), (exact, "exact Gaussian, rounded"))
+        return exact, "exact Gaussian, rounded"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Rounds under attack: whatever was promised of a round that was accepted must hold of it.
 
-    python tests/security/promise_campaign.py --rounds 10000 --seed 1
+    python tests/campaigns/promise_campaign.py --rounds 10000 --seed 1
 
 Every round is one of `STRATEGIES`, over all protocols, with an adversary that chooses its victims
 after it has seen what there is to see. What the protocol promises is recomputed from what happened,

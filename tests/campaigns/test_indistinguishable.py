@@ -28,7 +28,7 @@ from player import seeded
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import prf, sparse
 from hpcfl.algorithms.aggregation.secagg import SecAgg
-from hpcfl.crypto import ckks, groups, keystream
+from hpcfl.crypto import groups, keystream
 from hpcfl.crypto.groups import GROUPS
 
 FALSE_ALARM = 1e-6
@@ -170,21 +170,6 @@ def test_a_broken_mask_is_seen(breakage, group, monkeypatch):
     assert BREAKAGES[breakage] <= kinds(found)
 
 
-@pytest.mark.parametrize(
-    "breakage",
-    [
-        pytest.param(no_mask, marks=pytest.mark.full),
-        of_24_bits,
-        pytest.param(half_of_the_coordinates, marks=pytest.mark.full),
-    ],
-)
-@pytest.mark.parametrize("name", ["secagg-graph", "sparse", "cohort", "common", "prf"])
-def test_a_broken_mask_is_seen_in_every_protocol(name, breakage, monkeypatch):
-    monkeypatch.setattr(groups, "keystream", broken(breakage))
-
-    assert alarms(look(name, "fq", devices=4), LEVEL)
-
-
 @pytest.mark.parametrize("name", ["sparse", "cohort", "prf"])
 def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
     """Each upload by itself is uniform: only the difference of two shows it."""
@@ -205,22 +190,6 @@ def test_ciphertexts_without_a_mask_are_seen(monkeypatch):
     found = kinds(alarms(look("ckks", "fq", devices=4), LEVEL))
 
     assert {"byte frequency", "compression", "regression on bits"} <= found
-
-
-def test_a_mask_of_two_ciphertexts_is_seen(monkeypatch):
-    pytest.importorskip("tenseal")
-    devices, encrypt, made = 4, ckks.Context.encrypt, []
-
-    def encrypt_twice(context, vector):
-        again = len(made) // devices % 2
-        made.append(made[-devices] if again else encrypt(context, vector))
-        return made[-1]
-
-    monkeypatch.setattr(ckks.Context, "encrypt", encrypt_twice)
-    found = alarms(look("ckks", "fq", devices=devices), LEVEL)
-
-    assert {"compression, pairs of the first", "byte frequency, pairs of the second"} <= found
-    assert "byte frequency, first" not in found
 
 
 def twice(function):
@@ -250,67 +219,3 @@ def without_zeros(payload, vector):
     kept = (vector[where] != 0) | (where % 3 > 0)
     coded = locations.encode(where[kept], vector.size, "auto")
     return np.concatenate([coded, payload[used:].view("<u4")[kept].view(np.uint8)])
-
-
-def test_locations_that_repeat_are_seen(monkeypatch):
-    """Of one key for two rounds."""
-    monkeypatch.setattr(SecAgg, "pair_context", without_round(SecAgg.pair_context))
-    protocol = make("sparse", "fq", 256, devices=3)
-    source = twice(seeded(secrets.randbits(32)))
-    sent = sent_coordinates(protocol, np.zeros(256), 100, source)
-    part = protocol.parameters.selection_probability
-    found = alarms(inspect_locations(sent, sent, part), LEVEL)
-
-    assert "next upload, first" in found
-
-
-@pytest.mark.full
-def test_every_test_of_the_battery_sees_some_broken_mask():
-    """Serial correlation and the next upload have breakages of their own."""
-    generator = np.random.default_rng(1)
-    uniform = generator.integers(0, 2**32, (2, 64, 512), dtype=np.uint32)
-    correlated = uniform.copy()
-    copied = generator.random((2, 64, 511)) < 0.05
-    correlated[:, :, 1:][copied] ^= (correlated[:, :, :-1] ^ correlated[:, :, 1:])[copied]
-    again = uniform.copy()
-    copied = generator.random((2, 63, 512)) < 0.05
-    again[:, 1:][copied] = again[:, :-1][copied]
-    shifted = uniform.copy()
-    shifted[1] >>= np.uint32(1)
-
-    def seen(rows):
-        return kinds(alarms(inspect(rows[0], rows[1], 2**32), FALSE_ALARM))
-
-    assert set() == seen(uniform)
-    assert "serial correlation" in seen(correlated)
-    assert "across uploads" in seen(again)
-    assert {"regression on features", "regression on bits", "network on bytes"} <= seen(shifted)
-
-
-def test_every_test_of_locations_sees_some_that_are_not_independent():
-    generator = np.random.default_rng(3)
-    sent = generator.random((2, 120, 256)) < 0.3
-    favourite, crowded, paired = sent.copy(), sent.copy(), sent.copy()
-    favourite[0, :, 7] |= generator.random(120) < 0.5
-    crowded[1, 3] |= generator.random(256) < 0.5
-    paired[0, :, 1::2] = paired[0, :, 0::2]
-
-    def seen(first, second):
-        return alarms(inspect_locations(first, second, 0.3), FALSE_ALARM)
-
-    assert set() == seen(*sent)
-    assert "coordinates, first" in seen(*favourite)
-    assert "uploads, second" in seen(*crowded)
-    assert "neighbours, first" in seen(*paired)
-
-
-@pytest.mark.parametrize("modulus", [pytest.param(2**32, marks=pytest.mark.full), 2**32 - 5])
-def test_the_battery_is_silent_about_uniform_words(modulus):
-    """Of 10 fixed samples at most 2 alarm at a level of 5 %: its p-values are bounds."""
-    generator = np.random.default_rng(2)
-    alarmed = 0
-    for _ in range(10):
-        first, second = generator.integers(0, modulus, (2, 40, 64), dtype=np.uint32)
-        alarmed += bool(alarms(inspect(first, second, modulus), 0.05))
-
-    assert alarmed <= 2

@@ -249,7 +249,7 @@ class Hostile(Wrapped):
         elif self._answered:
             # It has no share, it says, of those who are gone and about whom it has answered
             # falsely: what does not fit its answers would give it away.
-            request = self._inner._request
+            request = self._inner.state.request
             of_keys = limbs[SEED_SHARE * len(request.survivors) :].reshape(-1, KEY_SHARE)
             of_keys[np.isin(request.dropped, self._plan.about)] = ABSENT
         return limbs.view(np.uint8)
@@ -299,7 +299,7 @@ def moments(protocol):
 
 def advertised(device):
     """Return the keys that a device will advertise, or has, as who listens first knows them."""
-    if hasattr(device, "_mask_pair"):
+    if device.state.masking.public:
         return bytes(device.state.transport.public + device.state.masking.public)
     payload = device.send_advertise_keys()
     device.send_advertise_keys = lambda: payload
