@@ -10,12 +10,12 @@ import click
 
 from hpcfl.cli import COMMANDS, group
 from hpcfl.cli.options import ShownOption
-from hpcfl.options.definition import READERS, Option
+from hpcfl.options.definition import TYPES, Option
 from sitepages.markdown import anchor, block, code, table, words
 
 HEAD = ("option", "value", "default", "what it is")
 # What a value is, by its type.
-VALUES = {kind: re.sub("^an? ", "", what) for kind, (what, _) in READERS.items()}
+VALUES = {kind: re.sub("^an? ", "", what) for kind, what in TYPES.items()}
 _DEFAULT = re.compile(r"\s+\[default: (.*)\]$", re.DOTALL)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import (
     LARGEST,
     OptionGroup,
@@ -33,6 +33,11 @@ class AuditOptions(OptionGroup):
     runs: int = option(5000, "Runs on each dataset.", at_least=20, section=Section.SIZE)
     seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=LARGEST)
     confidence: float = 0.99  # of each lower bound
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.confidence < 1:
+            raise UsageError(f"the confidence is {self.confidence}; it must be between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +84,8 @@ class Instance(OptionGroup):
         self.refuse_unused(
             one.name for one in fields(Instance) if getattr(self, one.name) != one.default
         )
+        if self.aggregate not in ("fedavg", "secagg"):
+            raise no_such("--aggregate", self.aggregate, ("fedavg", "secagg"))
         if self.batch_size > self.samples:
             raise UsageError(
                 f"--batch-size is {self.batch_size}; --samples are only {self.samples}"

@@ -33,18 +33,11 @@ def command(as_json: bool, **typed: Any) -> None:
     Examples:
       mpirun -n 101 hpcfl bench sparse
       mpirun -n 101 hpcfl bench secagg --devices 25,50,75,100
-      mpirun -n 101 hpcfl bench sparse --rel-ci 0.05 --max-rounds 200 \\
-          --max-seconds 600
+      mpirun -n 101 hpcfl bench sparse --rel-ci 0.05 --max-seconds 600
       mpirun -n 17 hpcfl bench secagg --group ring32 --upload reduce --dropout 0
-      mpirun -n 5 hpcfl bench sparse --devices 1000 --dim 10000
-      mpirun -n 101 hpcfl bench secagg --model 2nn
-      mpirun -n 3 hpcfl bench secagg-graph --devices 10000 --dim 10000 \\
-          --rounds 1 --warmup 0
       mpirun -n 101 hpcfl bench dp-fedavg --aggregate secagg --noise-multiplier 1
       hpcfl bench sparse --updates updates.npy --save-aggregate sum.npy
       mpirun -n 101 hpcfl bench --resume results/run.h5
-      mpirun --with-ft ulfm -n 17 hpcfl bench secagg \\
-          --kill rank=7,phase=masked_input,round=3
     """
     from hpcfl.benchmark import session
     from hpcfl.cli.watching import Spoken

@@ -26,7 +26,6 @@ def command(as_json: bool, **typed: Any) -> None:
     Examples:
       hpcfl predict sparse
       hpcfl predict secagg --devices 25,50,75,100 --uplink-mbps 10
-      hpcfl predict secagg-graph --devices 1000000 --dim 1000000
       hpcfl predict secagg-graph --devices 4096 --ranks 1025 --network-gbps 100
     """
     from hpcfl import api

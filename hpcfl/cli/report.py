@@ -57,9 +57,7 @@ def command(paths: tuple[str, ...], form: str, trace: Path | None, **typed: Any)
       hpcfl report results/ --where devices=100 \\
           --columns protocol,bytes_up_mean,bytes_up_ratio
       hpcfl report results/ --target-accuracy 0.95 --format latex > table.tex
-      hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
-      hpcfl report results/ --format json > summary.json
-      hpcfl report results/ --format csv > phases.csv
+      hpcfl report sparse.h5 --uplink-mbps 10 --latency-ms 30 --format json
       hpcfl report results/strong/* --speed-up ranks
       hpcfl report sparse.h5 --trace trace.json
     """

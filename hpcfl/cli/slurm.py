@@ -51,15 +51,11 @@ def command() -> None:
     \b
     Examples:
       hpcfl slurm render bench --ntasks 101 --time 00:20:00 -- sparse > job.sbatch
-      hpcfl slurm render bench --submit --nodes 2 --ntasks 64 --partition test \\
-          -- secagg --rounds 50
-      hpcfl slurm render sweep-array --submit --ntasks 101 --results results/table1 \\
+      hpcfl slurm render bench --submit --nodes 3 --server-node -- sparse
+      hpcfl slurm render sweep-array --submit --results results/table1 \\
           -- plan.toml
-      hpcfl slurm render bench --submit --nodes 3 --ntasks-per-node 32 --server-node \\
-          -- sparse
-      hpcfl slurm render train --submit --setup 'module load openmpi' --requeue \\
+      hpcfl slurm render train --setup 'module load openmpi' --requeue \\
           --signal B:USR1@300 -- fedavg --rounds 1000
-      hpcfl slurm render scaling --submit --nodes 4 --ntasks-per-node 32 --time 2:00:00
     """
 
 

@@ -44,12 +44,8 @@ def command(preset: str | None, as_json: bool, **typed: Any) -> None:
       hpcfl train fedavg          scikit-learn's digits, 100 devices, one process
       mpirun -n 3 hpcfl train fedavg --aggregate sparse --devices 100 \\
           --dataset mnist --data-dir data --target-accuracy 0.97
-      mpirun -n 17 hpcfl train fedavg --aggregate secagg --dataset adult \\
-          --partition dirichlet:0.5
-      hpcfl train top-k --alpha 0.01 --error-feedback
       mpirun -n 3 hpcfl train fedavg --preset sparse-secagg-mnist \\
           --aggregate sparse --devices 25
-      hpcfl train cdp --preset zcdp-adult-lr --epsilon 10 --convex
       hpcfl train dp-fedavg --aggregate secagg --noise distributed \\
           --noise-multiplier 1 --rounds 20
       mpirun -n 3 hpcfl train --resume results/run.checkpoint.npz

@@ -10,7 +10,7 @@ import math
 import operator
 import os
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -88,12 +88,12 @@ class Option:
 
         A UsageError says of which type it must be.
         """
-        what, reader = READERS[self.type]
         if self.choices and type(value) is int:
             value = str(value)
         try:
-            return reader(value)
-        except (TypeError, ValueError):
+            return _converted(self.type, value)
+        except (TypeError, ValueError, ZeroDivisionError):
+            what = TYPES[self.type]
             raise UsageError(f"--{self.dashed} is {value!r}; it must be {what}") from None
 
     def check(self, value: Any) -> None:
@@ -247,14 +247,16 @@ def part(options: OptionGroup, group: type[Group]) -> Group:
 def recorded(options: OptionGroup) -> dict[str, Any]:
     """Return by name the values that results files hold."""
     known = options_of(type(options))
+    # In the order of the options, and then what is no option.
+    names = {**known, **{one.name: None for one in dataclasses.fields(options)}}
+    defaults = {one.name: one.default for one in dataclasses.fields(options)}
     found = {}
-    for one in dataclasses.fields(options):
-        value = getattr(options, one.name)
-        marks = known[one.name].marks if one.name in known else ()
-        if one.default is MISSING or "unrecorded" in marks:
+    for name, about in names.items():
+        value, marks = getattr(options, name), about.marks if about else ()
+        if defaults[name] is MISSING or "unrecorded" in marks:
             continue
-        if "recorded if given" not in marks or value != one.default:
-            found[one.name] = value
+        if "recorded if given" not in marks or value != defaults[name]:
+            found[name] = value
     return found
 
 
@@ -275,62 +277,37 @@ def asked_for(options: OptionGroup) -> dict[str, Any]:
     return found
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool):
+def _converted(kind: Any, value: Any) -> Any:
+    """Return a value as one of the types in `TYPES`; TypeError or ValueError if it is none."""
+    if kind == tuple[int, ...]:
+        several = value.split(",") if isinstance(value, str) else value
+        several = several if hasattr(several, "__iter__") else [several]
+        return tuple(_converted(int, one) for one in several)
+    if kind == tuple[str, ...]:
+        return tuple(_converted(str, one) for one in ([value] if isinstance(value, str) else value))
+    if kind is bool:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        kind = bool if isinstance(value, bool) else None
+    elif isinstance(value, bool) or (kind is str and not isinstance(value, str)):
         raise TypeError
-    return int(value) if isinstance(value, str) else operator.index(value)
+    elif kind is int and not isinstance(value, str):
+        return operator.index(value)
+    elif kind is Path:
+        return Path(os.path.expanduser(value))
+    elif kind is float and isinstance(value, str) and "/" in value:
+        return float(Fraction(value))  # a third is said exactly so, as gamma often is
+    return kind(value)
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool):
-        raise TypeError
-    # A third is said exactly so, as gamma often is.
-    return float(_fraction(value) if isinstance(value, str) and "/" in value else value)
-
-
-def _fraction(value: Any) -> Fraction:
-    try:
-        return Fraction(value)
-    except ZeroDivisionError:
-        raise ValueError from None
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _path(value: str | os.PathLike[str]) -> Path:
-    return Path(os.path.expanduser(value))
-
-
-def _wholes(value: Any) -> tuple[int, ...]:
-    if isinstance(value, str):
-        value = value.split(",")
-    return tuple(map(_whole, value if hasattr(value, "__iter__") else [value]))
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(map(_text, [value] if isinstance(value, str) else value))
-
-
-# What a value must be, and what reads it, by the type of the field.
-READERS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
-    int: ("a whole number", _whole),
-    float: ("a number", _number),
-    Fraction: ("a fraction like 1/3 or 0.25", _fraction),
-    str: ("text", _text),
-    bool: ("True or False", _flag),
-    Path: ("a path", _path),
-    tuple[int, ...]: ("whole numbers like 25,50,100", _wholes),
-    tuple[str, ...]: ("texts", _texts),
+# What a value must be, by the type of the field.
+TYPES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    Fraction: "a fraction like 1/3 or 0.25",
+    str: "text",
+    bool: "True or False",
+    Path: "a path",
+    tuple[int, ...]: "whole numbers like 25,50,100",
+    tuple[str, ...]: "texts",
 }

@@ -101,7 +101,6 @@ def test_a_prediction_for_a_cluster_says_that_it_is_none_of_this_machine(calibra
     assert "not this machine but a modelled cluster, 33 ranks" in told
     assert "25 Gbit/s a rank and 2 us latency" in told
     assert found["measured_seconds"] > 0
-    assert "has no meaning without --network-gbps" in refusal(*asked)
 
 
 def test_devices_of_each_rank_are_as_many_as_one_process_holds(tmp_path):
