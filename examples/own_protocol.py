@@ -8,13 +8,8 @@ Run it from this folder, with as many devices as you like:
 
 import numpy as np
 
-from hpcfl.algorithms.aggregation.base import (
-    MODEL,
-    AggregationProtocol,
-    ModelReceiver,
-    ModelSender,
-    parse_vector,
-)
+from hpcfl.algorithms.aggregation.base import MODEL, AggregationProtocol, ModelReceiver, ModelSender
+from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.comm.phases import Pattern, Step
 
 

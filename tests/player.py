@@ -98,7 +98,7 @@ def round_of(
         dim=protocol.parameters.dim,
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
-        in_parts=protocol.uploads_in_parts,
+        in_parts=True,
         dealt=dealt,
         range_sum=range_sum,
         reduce_group=protocol.summed_in if reduce else None,

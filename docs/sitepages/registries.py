@@ -9,7 +9,9 @@ from itertools import groupby
 from typing import Any
 
 from hpcfl.algorithms import aggregation, federated
+from hpcfl.algorithms.aggregation import active_variant
 from hpcfl.algorithms.aggregation.base import FOR_ALL, AggregationProtocol
+from hpcfl.algorithms.aggregation.ranges import Dealt
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.comm.phases import Pattern, Role, Step
 from hpcfl.errors import UsageError
@@ -91,7 +93,7 @@ def _who(step: Step) -> str:
 
 def _declared(kind: type[AggregationProtocol]) -> list[tuple[str, str]]:
     """Return what a class declares, in words."""
-    active = kind.active_variant()
+    active = active_variant(kind)
     helpers = f"{kind.default_helpers}, at most {kind.most_helpers}"
     return [
         ("fewest devices", str(kind.min_devices)),
@@ -118,7 +120,7 @@ def _dealt_out(kind: type[AggregationProtocol]) -> bool:
     options = BenchOptions(kind.name, **without_dropouts(kind.name, {}))
     protocol, _ = build(kind.name, options, DEVICES, DIM)
     try:
-        protocol.dealt_out(2)
+        Dealt.uploads_of(protocol, 2)
     except UsageError:
         return False
     return True

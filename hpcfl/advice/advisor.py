@@ -16,9 +16,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation import PROTOCOLS, active_variant, find
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.graph import GraphSecAgg
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
+from hpcfl.algorithms.aggregation.work import not_played, notes
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.errors import UsageError
@@ -142,15 +144,15 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     """Return a protocol that qualifies; a UsageError says why it does not."""
     kind = find(name)
     if asked.security == "active":
-        if kind.active_variant() is None:
+        if active_variant(kind) is None:
             raise UsageError(f"it is not for a server that cheats: {kind.not_active}")
         kind = find(name, asked.security)
     _check_parties(kind, asked)
     wanted = _with_accuracy(name, kind, _options(kind, asked), asked)
     protocol = _built(name, wanted, asked.devices, asked.dim)
     multiplier = in_sum = None
-    if protocol.not_played:
-        raise UsageError(protocol.not_played)
+    if not_played(protocol):
+        raise UsageError(not_played(protocol))
     exposed = exposed_alone(protocol, asked)
     if exposed > asked.max_exposed:
         raise UsageError(
@@ -170,7 +172,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
         exposed,
         tuple(promise.claim for promise in protocol.promises()),
         protocol.helpers < kind.default_helpers,
-        tuple(counted.cost_notes()),
+        tuple(notes(counted)),
         multiplier,
         in_sum,
     )

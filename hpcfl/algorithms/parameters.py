@@ -96,6 +96,11 @@ class Parameters(ProtocolOptions, SeedOptions):
         return -math.expm1(self.neighbours * math.log1p(-rate)) if rate < 1 else 1.0
 
     @property
+    def planned_dropouts(self) -> int:
+        """Number of devices that drop out of a round, if exactly the planned ones do."""
+        return math.floor(Fraction(repr(float(self.dropout))) * self.devices)
+
+    @property
     def drop_by_chance(self) -> bool:
         """Whether each device drops out with a probability, by itself."""
         return self.dropout > 0 and self.dropout_model == "bernoulli"

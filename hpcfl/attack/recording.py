@@ -17,15 +17,12 @@ from hpcfl.errors import UsageError
 from hpcfl.privacy.threat import Threat
 from hpcfl.rounds.observer import RoundObserver, Scene
 
-MOST_BYTES = 2 * 10**9
-
 
 def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> None:
     """Refuse to keep a transcript of what cannot be attacked, or without being asked twice.
 
     A run's keys must be `insecure` already; uploads must not be summed on the way (`reduce`).
     """
-    parameters = protocol.parameters
     try:
         attackable(type(protocol))
     except UsageError as error:
@@ -39,15 +36,6 @@ def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> Non
         raise UsageError(
             "--keep-transcript needs every device's upload, which --upload reduce sums on the way: "
             "leave one of them out"
-        )
-    sent = parameters.dim * protocol.inclusion
-    # A value of an upload and its true value take 4 bytes each.
-    each = 8 * sent + protocol.largest_reply
-    if parameters.devices * each > MOST_BYTES:
-        raise UsageError(
-            f"a transcript of {parameters.devices} devices would take about "
-            f"{parameters.devices * each / 1e9:.1f} GB, more than {MOST_BYTES / 1e9:.0f}: "
-            "lower --devices or --dim"
         )
 
 
@@ -90,10 +78,10 @@ class Recorder(RoundObserver):
         colludes = colluding(parameters)
         honest = {device.id: device for device in scene.survivors if not colludes[device.id]}
         # A device that vanished at once has no keys.
-        telling = [id for id in devices if colludes[id] and hasattr(devices[id], "_mask_pair")]
+        telling = [id for id in devices if colludes[id] and devices[id].state.masking.private]
 
         def mask_key(id: int) -> Payload:
-            return np.frombuffer(devices[id]._mask_pair.private, np.uint8)
+            return np.frombuffer(devices[id].state.masking.private, np.uint8)
 
         def contribution(id: int) -> Payload:
             _, integers = honest[id].contribution(scene.inputs(id))

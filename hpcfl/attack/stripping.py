@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.sharing import KEY_SHARE, SEED_SHARE
+from hpcfl.attack.exposed import Seen, strip
 from hpcfl.attack.transcript import Flags, Transcript
 from hpcfl.comm import envelope
 from hpcfl.comm.phases import Pattern, Payload
@@ -131,7 +131,7 @@ class Adversary:
     def strip(self, id: int) -> Remainder:
         """Return what is left of an honest survivor's upload."""
         key = self.protocol.private_mask_key(self.seen.round_index, id, self._seeds[id])
-        found = self.protocol.strip(self.seen, id, self._uploads[id], key, self._secrets[id])
+        found = strip(self.protocol, self.seen, id, self._uploads[id], key, self._secrets[id])
         return Remainder(id, *found)
 
     def bound(self, id: int) -> int:

@@ -116,14 +116,10 @@ def load(path: Path, protocol: str | None = None) -> Transcript:
         return _read(arrays, protocol)
     except HpcflError:
         raise
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # what fits no transcript fails in many ways
-        reason = files.brief(error)
-        if isinstance(error, KeyError):
-            reason = f"it has no {reason}"
         raise UsageError(
-            f"{path} cannot be read as a transcript of 'hpcfl bench --keep-transcript': {reason}"
+            f"{path} cannot be read as a transcript of 'hpcfl bench --keep-transcript': "
+            f"{type(error).__name__}: {files.brief(error)}"
         ) from None
 
 

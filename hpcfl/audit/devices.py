@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import TRAINING
-from hpcfl.algorithms.federated.audited import Instance
 from hpcfl.algorithms.federated.base import Vector
-from hpcfl.learning.private import batches, epoch_steps
+from hpcfl.audit.instance import Instance
+from hpcfl.learning.batches import batches, epoch_steps
 from hpcfl.options.training import LocalOptions
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Devices:
         self.accesses: tuple[int, ...] = ()
         if instance.by_record and instance.shuffle != "poisson":
             self.position, self.order, self.accesses = _worst_record(instance, victim, turns)
-        self.trainer = _make_trainer(instance)
+        self.local = local_options(instance)
+        self.trainer = _make_trainer(instance, self.local)
 
     def learn(self, id: int, index: int, model: Vector, canary: bool, seed: int) -> Any:
         """Return what trains on a device's data."""
@@ -70,9 +71,6 @@ class Devices:
         inputs = np.zeros((samples, 2), np.float32)
         labels = np.zeros(samples, np.int64)
         inputs[:, 1] = _feature(self.instance)
-        if self.instance.opposed:
-            # Along the canary's update, the other way.
-            inputs, labels = inputs[:, ::-1].copy(), labels + 1
         if id == self.victim:
             inputs[self.position] = 0
             if canary or self.replaced:
@@ -83,7 +81,7 @@ class Devices:
 
 def _travel(instance: Instance) -> float:
     """How far the model can be expected to move along a coordinate, in learning rates."""
-    steps = instance.plays * (instance.steps if instance.by_record else 1)
+    steps = instance.rounds * (instance.steps if instance.by_record else 1)
     return (1 + instance.sigma * math.sqrt(steps)) * math.sqrt(steps)
 
 
@@ -105,7 +103,7 @@ def local_options(instance: Instance) -> LocalOptions:
     )
 
 
-def _make_trainer(instance: Instance) -> Trainer:
+def _make_trainer(instance: Instance, local: LocalOptions) -> Trainer:
     from torch import nn
 
     from hpcfl.learning.private import PrivateOptions, PrivateTrainer
@@ -113,18 +111,14 @@ def _make_trainer(instance: Instance) -> Trainer:
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False))
     if not instance.by_record:
-        return Trainer(model, local_options(instance))
+        return Trainer(model, local)
     norm = "l1" if instance.mechanism == "laplace" else "l2"
     private = PrivateOptions(clip_norm=norm, shuffle=instance.shuffle)
-    return PrivateTrainer(model, local_options(instance), private)
+    return PrivateTrainer(model, local, private)
 
 
 def _worst_record(instance: Instance, device: int, turns: int) -> tuple[int, int, tuple[int, ...]]:
-    """Return a record, an order that uses it often, and its accesses in each of its rounds.
-
-    Of records that are used as often, one that is used in a round that is played in vain.
-    """
-    in_vain = slice(instance.rounds - instance.replayed, instance.rounds)
+    """Return a record, an order that uses it often, and its accesses in each of its rounds."""
     epoch = epoch_steps(instance.samples, instance.batch_size)
     most = turns * -(-instance.steps // epoch)
     if instance.shuffle == "continuing":
@@ -138,7 +132,7 @@ def _worst_record(instance: Instance, device: int, turns: int) -> tuple[int, int
                 instance.shuffle, instance.samples, instance.batch_size, instance.steps, turn, seeds
             ):
                 used[turn, batch] += 1
-        position = int(((turns + 1) * used.sum(axis=0) + used[in_vain].sum(axis=0)).argmax())
+        position = int(used.sum(axis=0).argmax())
         if used[:, position].sum() > sum(best[2]):
             best = (position, order, tuple(used[:, position].tolist()))
         if sum(best[2]) >= most:

@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.algorithms.federated.audited import AuditOptions, Instance
-from hpcfl.audit.bounds import EpsilonBound, bound_where_sent, lower_bound
+from hpcfl.audit.bounds import EpsilonBound, gaussian_bound, lower_bound
 from hpcfl.audit.game import Game
+from hpcfl.audit.instance import AuditOptions, Instance
+from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
+from hpcfl.report.table import Column, Facts, Table, label, paragraph
 from hpcfl.system import machine
+
+_EPSILONS = (
+    label("value", ""),
+    Column("epsilon", "epsilon", format=formats.number),
+    Column("runs", "runs on each"),
+)
 
 # What is kept of a run on one of the two datasets: a pair in a list, and in an array.
 RUN_BYTES = 100
@@ -50,6 +58,34 @@ class Audit:
         """Whether a lower bound is above the paper's value."""
         return self.best > self.paper
 
+    def render(self) -> str:
+        """Return the audit as text: the instance, all values of epsilon, what they mean."""
+        rows: list[list[Any]] = [["paper", self.paper, None]]
+        rows.append(["measured, at least", self.measured.epsilon, self.measured.runs])
+        if self.gaussian is not None:
+            rows.append(["measured by mu, at least", self.gaussian.epsilon, self.gaussian.runs])
+        rows.append(["proven", self.proven, None])
+        facts = {
+            "algorithm": f"{self.instance.algorithm}, sigma {self.instance.sigma:g}, "
+            f"{counted(self.instance.rounds, 'round')}",
+            "neighbours": self.neighbours,
+            "delta": f"{self.delta:g}",
+        }
+        if self.accesses:
+            facts["canary is used"] = (
+                f"{', '.join(map(str, self.accesses))} times in the rounds of its device"
+            )
+        claim = f"the paper's {self.paper:.4g}"
+        if self.paper_neighbours != self.neighbours:
+            claim += f", which is said of neighbours that {self.paper_neighbours}"
+        meaning = (
+            f"With a confidence of {self.confidence:g} each, no epsilon below the measured ones "
+            f"holds: this {'refutes' if self.exceeds_paper else 'does not refute'} {claim}, and "
+            f"{'agrees with' if self.agrees else 'CONTRADICTS'} the proven {self.proven:.4g}."
+        )
+        table = Table(_EPSILONS, rows).text()
+        return f"{Facts(facts).text()}\n\n{table}\n\n{paragraph(meaning)}"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the audit for JSON, an infinite epsilon as None."""
         judged = {"agrees": self.agrees, "exceeds_paper": self.exceeds_paper}
@@ -76,7 +112,7 @@ def audit(
     game = Game(instance, seed)
     spent = game.account()
 
-    def played(canary: bool, run: int) -> tuple[float, bool]:
+    def played(canary: bool, run: int) -> float:
         score = game.play(canary, run)
         progress(1)
         return score
@@ -92,7 +128,7 @@ def audit(
         game.delta,
         spent.paper,
         spent.proven,
-        lower_bound(without[:, 0], with_[:, 0], game.delta, confidence),
-        bound_where_sent(without, with_, game.delta, confidence) if instance.gaussian else None,
+        lower_bound(without, with_, game.delta, confidence),
+        gaussian_bound(without, with_, game.delta, confidence) if instance.gaussian else None,
         confidence,
     )

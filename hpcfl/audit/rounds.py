@@ -1,4 +1,7 @@
-"""One launch of a run: what devices contribute, and what of it is released."""
+"""A run of an instance: what devices contribute, what of it is released, and what that tells.
+
+What is seen of a round becomes a log-likelihood ratio, large if the canary is there.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import aggregation
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
-from hpcfl.algorithms.federated.audited import Instance
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Vector
+from hpcfl.algorithms.federated.locks import Locks, NormsDevice, NormsServer
+from hpcfl.algorithms.federated.noisysgd import NoisyGradients
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.audit.devices import Devices
-from hpcfl.rounds.dropouts import DropoutSchedule
+from hpcfl.audit.instance import Instance
 
 Floats = NDArray[np.float64]
 
@@ -27,32 +32,122 @@ COORDINATES = [0, 2]
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What an algorithm plays a round of an audit with: an instance, with or without the canary."""
+class Run:
+    """One run of an instance, with or without the canary."""
 
     instance: Instance
+    algorithm: PrivateAlgorithm
     devices: Devices
     canary: bool
     seed: int  # of all randomness of the run
-    ranks: list[PrivateAlgorithm]
 
-    @property
-    def victim(self) -> int:
-        """The device that has the canary."""
-        return self.devices.victim
+    def play(self) -> float:
+        """Return what is seen of all rounds."""
+        if isinstance(self.algorithm, NoisyGradients):
+            play = self._noisy_steps
+        elif isinstance(self.algorithm, Locks):
+            play = self._two_stages
+        else:
+            play = self._users
+        model = np.zeros(DIM, np.float32)
+        return sum(play(index, model) for index in range(self.instance.rounds))
 
-    @property
-    def accesses(self) -> tuple[int, ...]:
-        """How often the canary is used in each of its device's rounds, if its order is known."""
-        return self.devices.accesses
+    def _noisy_steps(self, index: int, model: Vector) -> float:
+        instance, victim = self.instance, self.devices.victim
+        algorithm = self.algorithm
+        assert isinstance(algorithm, NoisyGradients)
+        participants = algorithm.participants(index)
+        if victim not in participants:
+            return 0.0  # it tells nothing of the canary
+        senders = participants if instance.summed else [victim]
+        updates = {id: self._update(id, index, model) for id in senders}
+        total: Floats = np.sum([*updates.values()], axis=0, dtype=np.float64)
+        if instance.summed:
+            total = self._integer_sum(updates, index)
+        model -= (total / len(senders)).astype(np.float32)
+        std = instance.sigma * math.sqrt(instance.steps * len(senders))
+        if instance.shuffle == "poisson":
+            chance, times = instance.steps * instance.batch_size / instance.samples, 1
+        else:
+            times = self.devices.accesses[algorithm.participations(victim, index)]
+            chance = 1.0
+        rate = self.devices.local.rate(index)
+        return self._ratio(np.asarray(total / rate), times / instance.batch_size, std, chance)
 
-    def update(self, id: int, index: int, model: Vector) -> NDArray[np.floating]:
+    def _users(self, index: int, model: Vector) -> float:
+        instance = self.instance
+        participants = self._there(index)
+        updates = {id: self._update(id, index, model) for id in participants}
+        if instance.distributed:
+            total = self._integer_sum(updates, index)
+            model -= (total / instance.per_round).astype(np.float32)
+            return self._ratio(total, 1.0, instance.sigma, 1.0)
+        moved = self._moved(updates, index, model)
+        chance = instance.per_round / instance.devices
+        return self._ratio(moved * instance.per_round, 1.0, instance.sigma, chance)
+
+    def _two_stages(self, index: int, model: Vector) -> float:
+        instance, algorithm = self.instance, self.algorithm
+        assert isinstance(algorithm, Locks)
+        server = NormsServer(algorithm, index, model)
+        updates, devices = {}, {}
+        for id in self._there(index):
+            updates[id] = self._update(id, index, model)
+            devices[id] = NormsDevice(algorithm, id, index, model.size)
+            server.receive_norms(id, devices[id].send_norms(updates[id]))
+        server.finish_norms()
+        sent = {}
+        for id, device in devices.items():
+            device.receive_norms(server.send_norms(id))
+            if device.kept:
+                sent[id] = device.kept_update(updates[id])
+        moved = self._moved(sent, index, model)
+        victim = self.devices.victim
+        if instance.variant == "local":
+            if victim not in sent:
+                return 0.0
+            own = sent[victim].astype(np.float64) / server.factors[victim]
+            return self._ratio(own, 1.0, instance.sigma, 1.0)
+        # Scaled to the norm 1, an update is in the sum if its user is invited, and then kept.
+        kept = min(1.0, 1 / algorithm.scale)
+        scaled = moved * instance.first_stage / algorithm.scale
+        chance = instance.first_stage / instance.devices * kept
+        return self._ratio(scaled, 1.0, instance.sigma, chance)
+
+    def _update(self, id: int, index: int, model: Vector) -> NDArray[np.floating]:
         """Return what a device contributes."""
         learn = self.devices.learn(id, index, model, self.canary, self.seed)
-        return self.ranks[self._rank(id)].contribution(id, index, model[:0], learn)
+        return self.algorithm.contribution(id, index, model[:0], learn)
 
-    def ratio(self, seen: Floats, length: float, noise: float, chance: float) -> float:
-        """Return the log-likelihood ratio of what is seen, large if the canary is there.
+    def _moved(self, updates: dict[int, NDArray[np.floating]], index: int, model: Vector) -> Floats:
+        """Move the model by what the server makes of the updates, and return by how much."""
+        total = np.sum([np.zeros(DIM), *updates.values()], axis=0)
+        mean = Aggregate(total / max(1, len(updates)), 1.0, 1.0)
+        moved = self.algorithm.update(mean, model[:0], list(updates), index)
+        model -= moved.astype(np.float32)
+        return moved
+
+    def _there(self, index: int) -> list[int]:
+        """Return a round's participants: without the canary, its user is not there or replaced."""
+        participants = self.algorithm.participants(index)
+        if self.canary or self.devices.replaced or self.instance.distributed:
+            return participants
+        return [id for id in participants if id != self.devices.victim]
+
+    def _integer_sum(self, updates: dict[int, NDArray[np.floating]], index: int) -> Floats:
+        """Return the sum as a protocol that sums integers has it, noise included."""
+        protocol = make_protocol(self.instance)
+        assert isinstance(protocol, QuantisedProtocol)
+        noise = self.algorithm.integer_noise(protocol, index)
+        if noise is not None:
+            protocol.add_noise(noise)
+        integers = [
+            protocol.quantise(update, slot, index) for slot, update in enumerate(updates.values())
+        ]
+        return protocol.decode(np.sum(integers, axis=0)) * len(updates)
+
+    def _ratio(self, seen: Floats, length: float, noise: float, chance: float) -> float:
+        """Return the log-likelihood ratio of what is seen.
 
         With `chance` the canary adds a vector of that length; `noise` is the standard deviation, or
         the scale of Laplace noise.
@@ -75,87 +170,10 @@ class Stage:
         # Replaced, its neighbour has the opposite instead of nothing.
         return log_mixture(shift) - log_mixture(-shift if self.devices.replaced else np.zeros(2))
 
-    def crowd_ratio(self, seen: Floats) -> float:
-        """Return that of a sum in which all others oppose the canary.
-
-        With the canary it is one more who drops out, or as many; among them is the canary, or not.
-        """
-        instance, others = self.instance, self.instance.devices - 1
-        along = (seen[COORDINATES[1]] - seen[COORDINATES[0]]) / math.sqrt(2)
-
-        def log_density(sum_: float) -> float:
-            return -(((along - sum_) / instance.sigma) ** 2) / 2
-
-        def dropped(devices: int) -> int:
-            schedule = DropoutSchedule(devices, instance.dropout, "exact", "upload", 0)
-            return len(schedule.draw(0))
-
-        there = log_density(1.0 - (others - dropped(others + 1)))
-        gone = dropped(others + 1) / (others + 1)
-        if gone:
-            absent = log_density(-float(others - dropped(others + 1) + 1))
-            there = float(np.logaddexp(math.log1p(-gone) + there, math.log(gone) + absent))
-        return there - log_density(-float(others - dropped(others)))
-
-    def there(self, participants: list[int]) -> list[int]:
-        """Return a round's participants: without the canary, its user is not there or replaced."""
-        if self.canary or self.devices.replaced or self.instance.distributed:
-            return participants
-        return [id for id in participants if id != self.victim]
-
-    def present(self, participants: list[int]) -> list[int]:
-        """Return who of a round is in the sum: all but those that are unexpectedly missing."""
-        others = [id for id in participants if id != self.victim]
-        missing = others[: self.instance.absent]
-        return [id for id in participants if id not in missing]
-
-    def other_rank(self, participants: list[int]) -> int | None:
-        """Return a participant that is on another rank than the victim."""
-        own = self._rank(self.victim)
-        return next((id for id in participants if self._rank(id) != own), None)
-
-    def _rank(self, id: int) -> int:
-        """Return the rank of a device, of those that have devices."""
-        return id * self.instance.ranks // self.instance.devices
-
-    def summed(self, updates: dict[int, NDArray[np.floating]], play: int) -> Floats:
-        """Return the sum of the updates of those who do not drop out."""
-        instance = self.instance
-        schedule = DropoutSchedule(
-            len(updates), instance.dropout, instance.dropout_model, "upload", self.seed
-        )
-        dropped = schedule.draw(play)
-        total = np.zeros(DIM)
-        for slot, update in enumerate(updates.values()):
-            if slot not in dropped:
-                total += update
-        return total
-
-    def integer_sum(
-        self, updates: dict[int, NDArray[np.floating]], participants: list[int], index: int
-    ) -> Floats:
-        """Return the sum as a protocol that sums integers has it, noise included."""
-        protocol = make_protocol(self.instance)
-        assert isinstance(protocol, QuantisedProtocol)
-        noise = self.ranks[0].integer_noise(protocol, index)
-        if noise is not None:
-            protocol.add_noise(noise)
-        integers = [
-            protocol.quantise(update, participants.index(id), index)
-            for id, update in updates.items()
-        ]
-        return protocol.decode(np.sum(integers, axis=0)) * len(participants)
-
 
 def make_protocol(instance: Instance, seed: int = 0) -> AggregationProtocol:
     """Return the protocol that sums, for a model of `DIM` values."""
     parameters = Parameters(
-        instance.per_round,
-        DIM,
-        dropout=instance.dropout,
-        dropout_model=instance.dropout_model,
-        gamma=0.0,
-        seed=seed,
-        levels=2**24,
+        instance.per_round, DIM, dropout=0.0, gamma=0.0, seed=seed, levels=2**24
     )
     return aggregation.find("secagg" if instance.distributed else instance.aggregate)(parameters)

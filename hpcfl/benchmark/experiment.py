@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.modelupdates import NEVER
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
+from hpcfl.algorithms.aggregation.ranges import Dealt
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
 from hpcfl.algorithms.quantisation import BLOCK
 from hpcfl.benchmark.stopping import StopRule
@@ -345,7 +347,7 @@ def _models_had(earlier: Run) -> NDArray[np.int64]:
 
 def _check_server_ranks(options: BenchOptions, protocol: AggregationProtocol) -> None:
     """Refuse a server of several ranks where its work cannot be dealt out, by UsageError."""
-    protocol.dealt_out(options.server_ranks)
+    Dealt.uploads_of(protocol, options.server_ranks)
     for name, given in (
         ("upload reduce", options.upload == "reduce"),
         ("keep-transcript", options.keep_transcript is not None),
@@ -431,7 +433,7 @@ def length(options: BenchOptions) -> int:
         return options.dim
     if options.model is None:
         return DEFAULT_DIM
-    from hpcfl.learning.sizes import parameters
+    from hpcfl.learning.models import parameters
 
     return parameters(options.model)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcfl.algorithms.federated.audited import AuditOptions, Instance, default
+from hpcfl.audit.instance import AuditOptions, Instance, default
 from hpcfl.cli.options import Group, given, option, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
@@ -22,26 +22,19 @@ def command() -> None:
 @command.command("components")
 @click.argument("transcript", type=click.Path(path_type=Path))
 @option(
-    "--largest",
-    type=click.IntRange(1, 6),
-    metavar="VALUES",
-    default=3,
-    help="Look for sums of at most this many values.",
-)
-@option(
     "--protocol",
     metavar="MODULE:CLASS",
     help="Class of the round's protocol, if it does not come with hpcfl.",
 )
 @json_option("Print the findings as JSON.")
 @alone
-def components(transcript: Path, largest: int, protocol: str | None, as_json: bool) -> None:
-    """Recover single values, and sums of few, from the messages of a round in TRANSCRIPT.
+def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
+    """Recover single values from the messages of a round in TRANSCRIPT.
 
     The server followed the protocol. It reconstructs the secrets that it needs to unmask the sum,
-    takes every mask that it or a colluding device knows off each upload, and looks for what is
-    small among the rest: at each coordinate, the sum over devices that masked it with each other.
-    What it finds is compared with the true values, and their number with the prediction.
+    takes every mask that it or a colluding device knows off each upload, and recognises values of
+    which no mask is left as they are small. They are compared with the true values, and their
+    number with the prediction.
 
     \b
     Examples:
@@ -50,15 +43,14 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
       hpcfl attack components round.npz
     """
     from hpcfl.attack.components import attack
-    from hpcfl.attack.tables import render
     from hpcfl.attack.transcript import load
 
     held = load(transcript, protocol)
     try:
-        found = attack(held, largest)
+        found = attack(held)
     except HpcflError as error:
         raise HpcflError(f"{transcript}: {error}") from None
-    show(as_json, found.as_dict, lambda: render(found))
+    show(as_json, found.as_dict, found.render)
     if not found.agrees:
         raise HpcflError(
             f"{found.unmasked} values have no mask left, {found.prediction.count:.6g} are "
@@ -90,14 +82,13 @@ def audit(algorithm: str, as_json: bool, **typed: Any) -> None:
           --sigma 0.5 --devices 4
     """
     from hpcfl.audit.measure import audit as measure
-    from hpcfl.audit.tables import render
 
     settings = given(typed)
     how = {name: settings.pop(name) for name in options_of(AuditOptions) if name in settings}
     asked = make(AuditOptions, how)
     with progress_bar(2 * asked.runs, algorithm) as bar:
         found = measure(default(algorithm, **settings), **vars(asked), progress=bar.update)
-    show(as_json, found.as_dict, lambda: render(found))
+    show(as_json, found.as_dict, found.render)
     if not found.agrees:
         raise HpcflError(
             f"an epsilon of at least {found.best:.6g} was measured, {found.proven:.6g} is proven: "

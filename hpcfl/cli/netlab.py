@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
 
 import click
 
 from hpcfl.cli.options import Command, option
+from hpcfl.errors import UsageError
 
 
 @click.command("netlab", cls=Command, context_settings={"allow_interspersed_args": False})
@@ -25,15 +26,17 @@ from hpcfl.cli.options import Command, option
 )
 @option("--downlink-rate", metavar="RATE", help="Rate of a device's downlink.  [default: --rate]")
 @option("--server-rate", metavar="RATE", help="Rate of the server's link.  [default: not shaped]")
-@option(
-    "--network",
-    metavar="NETWORK",
-    help="IPv4 network of the hosts.  [default: one that the machine does not use]",
-)
-@option("--check", is_flag=True, help="Time transfers of known size instead of a run.")
 @option("--dry-run", is_flag=True, help="Print the commands instead of running them.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
-def command(check: bool, dry_run: bool, arguments: tuple[str, ...], **about: Any) -> int:
+def command(
+    hosts: int,
+    rate: str,
+    latency: str,
+    downlink_rate: str | None,
+    server_rate: str | None,
+    dry_run: bool,
+    arguments: tuple[str, ...],
+) -> int:
     """Run bench, train or sweep over links such as devices have. Linux only, as root.
 
     Every device, and the server, gets a network namespace, a host name and a cable to a bridge;
@@ -49,30 +52,31 @@ def command(check: bool, dry_run: bool, arguments: tuple[str, ...], **about: Any
       hpcfl netlab --hosts 25 --rate 100mbit -- bench secagg --rounds 20
       hpcfl netlab --hosts 10 --rate 20mbit --latency 15ms -- train fedavg
       hpcfl netlab --hosts 10 --rate 10mbit --downlink-rate 50mbit -- bench sparse
-      hpcfl netlab --hosts 25 --rate 100mbit --check
       hpcfl netlab --hosts 2 --dry-run -- bench sparse
     """
-    from hpcfl.errors import UsageError
-    from hpcfl.netlab import session
+    from hpcfl.netlab import lab, launcher
+    from hpcfl.netlab.links import Link, parse_rate, parse_seconds
+    from hpcfl.netlab.plan import LabPlan, free_network
 
-    if check and arguments:
-        raise UsageError("--check times transfers and runs nothing else: leave the command out")
-    if check and dry_run:
-        raise UsageError("give only one of --check and --dry-run")
-    if not (check or dry_run):
-        session.check_arguments(arguments)
-    plan = session.plan(**about)
-    if dry_run:
-        for line in session.commands(plan, arguments):
-            click.echo(line)
-        return 0
-    if not check:
-        return session.run(plan, arguments)
-
-    click.echo("device      direction      bytes   seconds   size/rate   ratio")
-    for done in session.check(plan):
-        click.echo(
-            f"{done.device:<11} {done.direction:<9} {done.size_bytes:>10} {done.seconds:9.4f} "
-            f"{done.ideal_seconds:11.4f} {done.seconds / done.ideal_seconds:7.3f}"
+    if not arguments or arguments[0] not in ("bench", "train", "sweep"):
+        raise UsageError(
+            "after -- comes what to run in the lab, one of bench, train and sweep: "
+            "hpcfl netlab --hosts 25 --rate 100mbit -- bench sparse"
         )
+    delay = parse_seconds(latency, "--latency")
+    plan = LabPlan.star(
+        hosts,
+        Link(parse_rate(rate, "--rate"), delay),
+        Link(parse_rate(downlink_rate or rate, "--downlink-rate"), delay),
+        Link(parse_rate(server_rate, "--server-rate")) if server_rate else None,
+        lab.my_owner_name(),
+        free_network(lab.used_networks()),
+    )
+    if not dry_run:
+        return launcher.run(plan, arguments)
+    for namespace, commands in plan.build():
+        inside = f"ip netns exec {namespace} " if namespace else ""
+        for one in commands:
+            click.echo(inside + shlex.join(one))
+    click.echo(shlex.join(launcher.launch_command(plan, "mpirun", arguments)))
     return 0

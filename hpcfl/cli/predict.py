@@ -57,7 +57,7 @@ def command(as_json: bool, **typed: Any) -> None:
     find(asked.protocol)  # refuses a wrong name before a calibration is asked for
     lengths = asked.dim
     if asked.model is not None:
-        from hpcfl.learning.sizes import parameters
+        from hpcfl.learning.models import parameters
 
         lengths = (parameters(asked.model),)
     known = load(asked.calibration or default_path())

@@ -63,7 +63,7 @@ def exposure(as_json: bool, **typed: Any) -> None:
     asked = make(ExposureOptions, without_dropouts(typed["protocol"], wanted))
     dim = asked.dim
     if asked.model is not None:
-        from hpcfl.learning.sizes import parameters
+        from hpcfl.learning.models import parameters
 
         dim = parameters(asked.model)
     kind = find(asked.protocol)

@@ -65,6 +65,8 @@ ENVELOPE_BYTES = 16
 Payload = NDArray[np.uint8]
 Rows = NDArray[np.uint8]
 Ids = NDArray[np.int64]
+# Some coordinates of a vector, or all of them.
+Where = NDArray[np.int64] | slice
 # A method of a class of parties, as in ``SecAggDevice.send_unmask``.
 Method = Callable[..., Any]
 
@@ -86,6 +88,9 @@ class Pattern(Enum):
     GATHER = "every live device to the server"
     ROUTE = "every live device to others, one row each, all rows of the same size"
     LOCAL = "nobody: the server works alone"
+
+
+BROADCAST, SCATTER, GATHER, ROUTE, LOCAL = Pattern
 
 
 class Role(Enum):
@@ -143,9 +148,7 @@ class Device(Protocol):
 
     id: int
 
-    def contribution(
-        self, vector: NDArray[np.floating]
-    ) -> tuple[NDArray[np.int64] | slice, NDArray[Any]]:
+    def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[Any]]:
         """Return where and what the device added to the sum, for validation only.
 
         `vector` is the one that it uploaded, made again: a device that kept it would take as much

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from hpcfl import __version__
-from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation import find, work
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.benchmark.experiment import Experiment
@@ -72,7 +72,7 @@ def played(name: str) -> Iterator[tuple[AggregationProtocol, dict[str, float]]]:
     for options, devices in settings(name):
         try:
             experiment = Experiment.prepare(options, devices)
-            experiment.protocol.terms()
+            work.terms(experiment.protocol)
         except UsageError:
             continue  # so few devices make no cohort, or a library is not installed
         records: list[RoundRecord] = []

@@ -13,8 +13,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
-from hpcfl.algorithms.aggregation.costs import PhaseCosts
+from hpcfl.algorithms.aggregation import work
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.costs import PhaseCosts, exchanged
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.terms import Terms, far
 from hpcfl.algorithms.rotation import butterflies
 from hpcfl.costmodel.calibration import Calibration
@@ -57,11 +59,11 @@ def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
     """
     if isinstance(protocol, QuantisedProtocol) and protocol.noise is not None:
         raise UsageError("the model is of protocols alone, without the noise of devices")
-    terms = protocol.terms()
+    terms = work.terms(protocol)
     if protocol.parameters.rotate:
         for party in ("device", "server"):
             terms[party] = terms[party] | {"butterflies": butterflies(protocol.parameters.dim)}
-    phases, devices = protocol.costs(), protocol.parameters.devices
+    phases, devices = [*exchanged(protocol).values()], protocol.parameters.devices
     upload = protocol.upload_phase()
     routed = devices * sum(phase.routed for phase in phases)
     to_members = sum(phase.members * (phase.member_up + phase.member_down) for phase in phases)
@@ -158,13 +160,13 @@ def predict(
     least = protocol.helpers + 2
     if network is not None and ranks < least:
         raise UsageError(f"--ranks is {ranks}; {protocol.name} needs at least {least}")
-    played, terms = protocol.costs(), terms_of(protocol)
+    played, terms = [*exchanged(protocol).values()], terms_of(protocol)
     spent = {
         party: calibration.seconds(protocol, party, of_party) for party, of_party in terms.items()
     }
     members, devices = max(phase.members for phase in played), parameters.devices
     device, member = spent["device"], spent.get("member", 0.0)
-    notes = [*filter(None, [protocol.not_played]), *protocol.cost_notes()]
+    notes = work.notes(protocol)
     if beyond_checked(devices, parameters.dim):
         notes.append(EXTRAPOLATED)
     found = Prediction(

@@ -132,24 +132,18 @@ class Group(ABC):
 
     def pack_rows(self, rows: Elements) -> NDArray[np.uint8]:
         """Return vectors, shape (rows, n), as they are sent, shape (rows, wire_bytes(n))."""
-        number, count = rows.shape
-        if count % 2 and not self.whole_words:
-            rows = np.pad(rows, ((0, 0), (0, 1)))
-        return self.pack(rows.reshape(-1)).reshape(number, -1)[:, : self.wire_bytes(count)]
+        if self.whole_words:
+            return rows.view(np.uint8)
+        packed = np.empty((len(rows), self.wire_bytes(rows.shape[1])), np.uint8)
+        for place, row in zip(packed, rows, strict=True):
+            place[:] = self.pack(row)
+        return packed
 
     def unpack_rows(self, payloads: NDArray[np.uint8], count: int) -> Elements:
-        """Return the vectors, shape (rows, count), that were packed so.
-
-        ValueError if bits behind the last element of one are not zero.
-        """
-        number, size = payloads.shape
-        padded = 0 if self.whole_words else count % 2
-        if padded:
-            payloads = np.pad(payloads, ((0, 0), (0, self.wire_bytes(count + 1) - size)))
-        rows = self.unpack(payloads.reshape(-1), number * (count + padded)).reshape(number, -1)
-        if rows[:, count:].any():
-            raise ValueError("bits behind the last value are not zero")
-        return rows[:, :count]
+        """Return the vectors, shape (rows, count), that were packed so; ValueError likewise."""
+        if self.whole_words:
+            return payloads.view(self.dtype)
+        return np.stack([self.unpack(payload, count) for payload in payloads])
 
     def _lowest(self, words: Elements) -> Elements:
         """Return words, changed in place, without the bits that no element has."""
@@ -261,50 +255,43 @@ class Group(ABC):
                 part -= above
         return elements.view(f"<i{self.dtype.itemsize}")
 
-    @abstractmethod
     def adder(self, count: int) -> Adder:
         """Return what adds up vectors of so many elements."""
+        return Adder(self, count)
 
     def add_into(self, total: Elements, other: Elements) -> None:
         """Add `other` to `total` in place, element by element."""
         total[:] = self.reduce(total.astype(np.int64) + other)
 
 
-class Adder(ABC):
-    """Adds up vectors of elements, of which it holds no more than the sum."""
+class Adder:
+    """Adds up vectors of elements, of which it holds no more than the sum.
+
+    In words that wrap around with those of a ring, and in 64 bits those of a small field.
+    """
 
     def __init__(self, group: Group, count: int) -> None:
         self._group = group
-        self._words = np.zeros(count, group.dtype)
+        self._words = group.zeros(count)
 
     @property
     def size(self) -> int:
         """Number of coordinates."""
         return self._words.size
 
-    @abstractmethod
     def add(self, elements: Elements, first: int = 0) -> None:
         """Add a vector, or a part of it from its place `first` on.
 
         A word that is not an element counts as the one that it is congruent to.
         """
-
-    def take(self) -> Elements:
-        """Return the sum, which then begins anew, of no coordinates."""
-        words, self._words = self._words, self._words[:0].copy()
-        return words
-
-
-class _Words(Adder):
-    """Sums modulo 2**B: words that wrap around."""
-
-    def add(self, elements: Elements, first: int = 0) -> None:
         part = self._words[first : first + elements.size]
         np.add(part, elements, out=part)
 
     def take(self) -> Elements:
-        words = super().take()
-        return words if self._group.whole_words else self._group.reduce(words)
+        """Return the sum, which then begins anew, of no coordinates."""
+        words, self._words = self._words, self._words[:0].copy()
+        done = words.dtype == self._group.dtype and self._group.whole_words
+        return words if done else self._group.reduce(words)
 
 
 class _Carried(Adder):
@@ -316,7 +303,8 @@ class _Carried(Adder):
     MOST = 255
 
     def __init__(self, group: Group, count: int) -> None:
-        super().__init__(group, count)
+        super().__init__(group, 0)
+        self._words = np.zeros(count, group.dtype)
         self._carries = np.zeros(count, np.uint8)
         self._added = 0  # how often anything was: a place has wrapped around no more often
 
@@ -345,21 +333,6 @@ class _Carried(Adder):
             self._fold(slice(start, stop))
         self._carries = self._carries[:0].copy()
         return super().take()
-
-
-class _Wide(Adder):
-    """Sums of 64 bits, which elements of small fields do not reach."""
-
-    def __init__(self, group: Group, count: int) -> None:
-        super().__init__(group, count)
-        self._words = np.zeros(count, group.sums)
-
-    def add(self, elements: Elements, first: int = 0) -> None:
-        part = self._words[first : first + elements.size]
-        np.add(part, elements, out=part)
-
-    def take(self) -> Elements:
-        return self._group.reduce(super().take())
 
 
 class Field(Group):
@@ -392,7 +365,7 @@ class Field(Group):
         return elements
 
     def adder(self, count: int) -> Adder:
-        return (_Carried if self.bits == 32 else _Wide)(self, count)
+        return (_Carried if self.bits == 32 else Adder)(self, count)
 
     def holds(self, words: Elements) -> bool:
         return not words.size or int(words.max()) < self.modulus
@@ -486,9 +459,6 @@ class Ring(Group):
 
     def add_mask(self, total: Sums, key: bytes, sign: int) -> None:
         self.mask(total, [key], [sign])
-
-    def adder(self, count: int) -> Adder:
-        return _Words(self, count)
 
     def reduce(self, values: Signed | Sums) -> Elements:
         return self._lowest(values.astype(self.dtype))

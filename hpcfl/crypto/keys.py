@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -62,7 +62,7 @@ def helper_secrets(insecure_seed: int | None, round_index: int, number: int) -> 
 class KeyPair:
     """A key pair on Curve25519; `private` and `public` are the 32-byte strings of RFC 7748."""
 
-    private: bytes
+    private: bytes = field(repr=False)
     public: bytes
 
     @classmethod
@@ -75,9 +75,6 @@ class KeyPair:
         """Return the pair that belongs to a private key."""
         key = X25519PrivateKey.from_private_bytes(private)
         return cls(private, key.public_key().public_bytes_raw())
-
-    def __repr__(self) -> str:
-        return f"KeyPair(public={self.public.hex()})"
 
 
 def agree(private: bytes, public: list[bytes]) -> list[bytes]:

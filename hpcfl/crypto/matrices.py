@@ -137,14 +137,28 @@ def lagrange(
     if max(points.max(), places.max()) >= field.modulus:
         raise ValueError(f"{field.name} has no more than {field.modulus} points")
     products = np.ones(wanted.size, np.uint64)
-    denominators = np.ones(known.size, np.uint64)
-    for k, point in enumerate(known):
+    for point in known:
         products = products * ((wanted + q - point) % q) % q
-        differences = (known + q - point) % q
-        differences[k] = 1
-        denominators = denominators * differences % q
-    factors = (wanted[:, None] + q - known) % q * denominators % q
+    factors = (wanted[:, None] + q - known) % q * difference_products(known, field) % q
     return products[:, None] * inverse(factors, field) % q
+
+
+def difference_products(
+    points: NDArray[np.uint64], field: Field = FQ, present: NDArray[np.bool_] | None = None
+) -> NDArray[np.uint64]:
+    """Return prod over j != k of (x_k - x_j), for each x_k along the last axis.
+
+    Only points that are `present` are factors, of shape (P, m) for P patterns of the same m points.
+    """
+    q = np.uint64(field.modulus)
+    products = np.ones(points.shape if present is None else present.shape, np.uint64)
+    for j in range(points.shape[-1]):
+        differences = (points + q - points[..., j : j + 1]) % q
+        differences[..., j] = 1
+        if present is not None:
+            differences = np.where(present[..., j : j + 1], differences, np.uint64(1))
+        products = products * differences % q
+    return products
 
 
 def inverse(values: NDArray[np.uint64], field: Field = FQ) -> NDArray[np.uint64]:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
 from hpcfl.crypto.keys import SecretSource
-from hpcfl.errors import HpcflError
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
@@ -28,10 +27,7 @@ _BLOCK = 1 << 13
 
 
 class NoiseSource(ABC):
-    """Draws noise; every call gives other numbers.
-
-    Both kinds raise HpcflError if a size is below 0, or a width is below 0 or not finite.
-    """
+    """Draws noise; every call gives other numbers."""
 
     @abstractmethod
     def gaussian(self, size: int, std: float) -> Floats:
@@ -49,7 +45,6 @@ class SecureNoise(NoiseSource):
         self._stream = keystream.open_stream(secrets(keystream.KEY_BYTES))
 
     def gaussian(self, size: int, std: float) -> Floats:
-        _check(size, std)
         out = np.empty(size + size % 2)
         for start in range(0, out.size, _BLOCK):
             block = out[start : start + _BLOCK]
@@ -58,7 +53,6 @@ class SecureNoise(NoiseSource):
         return out[:size]
 
     def laplace(self, size: int, scale: float) -> Floats:
-        _check(size, scale)
         out = np.empty(size)
         for start in range(0, size, _BLOCK):
             block = out[start : start + _BLOCK]
@@ -74,11 +68,9 @@ class FastNoise(NoiseSource):
         self._generator = np.random.Generator(np.random.SFC64(seed))
 
     def gaussian(self, size: int, std: float) -> Floats:
-        _check(size, std)
         return self._generator.standard_normal(size) * std
 
     def laplace(self, size: int, scale: float) -> Floats:
-        _check(size, scale)
         return self._generator.laplace(0.0, scale, size)
 
 
@@ -126,11 +118,3 @@ def laplace_of(words: Words) -> Floats:
     magnitude *= 2.0**-63
     np.log(magnitude, out=magnitude)
     return np.where(words & np.uint64(1), magnitude, -magnitude)
-
-
-def _check(size: int, width: float) -> None:
-    """Refuse what no noise can have."""
-    if size < 0:
-        raise HpcflError(f"{size} numbers of noise are asked for; ask for 0 or more")
-    if not 0 <= width < math.inf:
-        raise HpcflError(f"noise of width {width} is asked for; it must be 0 or more and finite")

@@ -58,14 +58,7 @@ def multipliers(points: NDArray[np.int64], field: Field) -> Numbers:
     Values of a polynomial of degree below t times these, and times the values of any one of degree
     below n - t, add up to zero: that is the dual of the code.
     """
-    q = np.uint64(field.modulus)
-    known = points.astype(np.uint64)
-    products = np.ones(known.size, np.uint64)
-    for k, point in enumerate(known):
-        differences = (known + q - point) % q
-        differences[k] = 1
-        products = products * differences % q
-    return matrices.inverse(products, field)
+    return matrices.inverse(matrices.difference_products(points.astype(np.uint64), field), field)
 
 
 def _shortest_recurrences(sequences: Numbers, most: int, q: np.uint64) -> Numbers:

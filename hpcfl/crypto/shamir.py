@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import FQ, Elements, Field
-from hpcfl.crypto.matrices import inverse
+from hpcfl.crypto.matrices import difference_products, inverse
 
 LIMB_BITS = 31
 # Below this many terms a sum of products of a 32-bit and a 16-bit number fits 64 bits.
@@ -151,13 +151,7 @@ def _parity_weights(
     """
     q = np.uint64(field.modulus)
     points = holders.astype(np.uint64) + np.uint64(1)
-    denominators = np.ones(received.shape, np.uint64)
-    for k in range(points.size):
-        differences = (points + q - points[k]) % q
-        differences[k] = 1
-        denominators = (
-            denominators * np.where(received[:, k : k + 1], differences, np.uint64(1)) % q
-        )
+    denominators = difference_products(points, field, received)
     spare = received.sum(axis=1) - threshold
     shape = (int(spare.max()), field.checks, len(received), 1)
     random = (
@@ -213,14 +207,10 @@ def _weights_at_zero_each(holders: NDArray[np.int64]) -> Matrix:
     """Return Lagrange's weights for the value at zero for each row of holders, shape (S, t)."""
     q = np.uint64(FQ.modulus)
     points = holders.astype(np.uint64) + np.uint64(1)
-    numerators = np.ones_like(points)
-    denominators = np.ones_like(points)
-    for k in range(points.shape[1]):
-        point = points[:, k : k + 1]
-        # The factors of all weights but the k-th; those of the k-th itself are 1.
-        numerator = np.broadcast_to(point, points.shape).copy()
-        denominator = (point + q - points) % q
-        numerator[:, k] = denominator[:, k] = 1
-        numerators = numerators * numerator % q
-        denominators = denominators * denominator % q
-    return numerators * inverse(denominators) % q
+    count = points.shape[1]
+    # The k-th is prod over j != k of x_j / (x_j - x_k): that is prod over all j of x_j, over x_k
+    # times the product of differences x_k - x_j, each with the other sign.
+    product = np.full((len(points), 1), 1 if count % 2 else FQ.modulus - 1, np.uint64)
+    for k in range(count):
+        product = product * points[:, k : k + 1] % q
+    return product * inverse(points * difference_products(points) % q) % q

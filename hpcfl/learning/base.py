@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,9 +41,9 @@ class Dataset:
         return self.train_inputs.shape[1:]
 
 
-def generator_of(seed: int, purpose: int, *number: int) -> np.random.Generator:
-    """Return the generator of a seed for a purpose, and a number of it, independent of others."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose, *number)))
+def generator_of(seed: int, purpose: int) -> np.random.Generator:
+    """Return the generator of a seed for a purpose, independent of those for others."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose,)))
 
 
 def find_data_dir(name: str, data_dir: Path | None) -> Path:
@@ -65,17 +67,23 @@ def folder_of(name: str, data_dir: Path) -> Path:
 
 
 def missing(path: Path, name: str, data_dir: Path) -> UsageError:
-    """Return the error for a file of a data set that is not there."""
+    """Return the error for a file or folder of a data set that is not there."""
     return UsageError(f"{path} is missing: {advice(name, data_dir)}")
 
 
-def damaged(path: Path, found: str, name: str, data_dir: Path) -> UsageError:
-    """Return the error for a file that is not what it should be.
-
-    `found`, what is wrong with it and what was expected, follows the file's name in the sentence.
-    """
-    # A fetched file may have another name, which is looked for after this one.
-    return UsageError(f"{path} {found}: move it away, and {advice(name, data_dir)}")
+@contextmanager
+def reading(path: Path, name: str, data_dir: Path) -> Iterator[None]:
+    """Turn what fails while a file of a data set is read into one sentence that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise missing(path, name, data_dir) from None
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise UsageError(
+            f"{path} cannot be read as a file of {name} ({reason}): move it away, and "
+            f"{advice(name, data_dir)}"
+        ) from None
 
 
 def advice(name: str, data_dir: Path | str) -> str:
@@ -85,25 +93,5 @@ def advice(name: str, data_dir: Path | str) -> str:
     return (
         "make it with LEAF, which takes NIST's forms: run `./preprocess.sh -s niid --sf 0.1 -k 100 "
         "-t sample` in the folder data/femnist of https://github.com/TalwalkarLab/leaf, and copy "
-        f"the folders data/train and data/test that this makes to {data_dir}/femnist/train and "
-        f"{data_dir}/femnist/test"
+        f"the folders data/train and data/test that this makes to {data_dir}/femnist/"
     )
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def scale(pixels: NDArray[np.uint8], mean: Inputs, deviation: Inputs) -> Inputs:
-    """Return ``(pixels / 255 - mean) / deviation``, float32 of shape (n, channels, height, width).
-
-    Mean and deviation, of shape (channels,), are those of the intensities divided by 255.
-    """
-    # In place: a copy of all images for each operation would take three times the memory.
-    inputs = pixels.astype(np.float32)
-    inputs /= np.float32(255)
-    inputs -= mean[:, None, None]
-    inputs /= deviation[:, None, None]
-    return inputs

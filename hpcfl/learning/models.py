@@ -1,106 +1,141 @@
 """The models of the papers, and the user's own, each as one flat vector of parameters.
 
-The module is imported without torch, so that names and defaults are known before the first
-(slow) import of it; the functions that build or read a model need it.
+Imported without torch: names and numbers of parameters are known before the first, slow import.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError, no_such
-from hpcfl.report.formats import counted
+from hpcfl.errors import MissingPackageError, UsageError, no_such
+from hpcfl.options.names import DATASETS, MODELS
 from hpcfl.system.plugins import load_object
 
 if TYPE_CHECKING:
     from torch import nn
 
-# Hidden sizes of the fully connected models. A logistic regression is a softmax regression with
-# bias: two classes have two outputs. Paper (c) does not print the hidden sizes of its three-layer
-# ReLU network, nor which layers it counts; two hidden layers of 64 and 32 are ours.
-_DENSE: dict[str, tuple[int, ...]] = {
-    "softmax": (),
-    "2nn": (200, 200),
-    "adult-lr": (),
-    "adult-nn": (64, 32),
-}
-# FedSGD-DPC's regression on MNIST has 784 x 10 parameters, so no bias.
-_WITHOUT_BIAS = {"softmax"}
 
-# Kernel, filters of each convolution, hidden sizes of the fully connected part. Paper (d) gives
-# only the size of its CIFAR-10 model, 0.66 MB or about 165,000 parameters; the layers are ours.
-_CONVOLUTIONAL: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
-    "mnist-cnn": (5, (32, 64), (512,)),
-    "cifar-cnn": (3, (32, 64, 64), (105,)),
-    "femnist-cnn": (5, (16, 32), ()),
-}
+@dataclass(frozen=True)
+class Architecture:
+    """Convolutions, and fully connected layers behind them.
 
-NAMES = (*_DENSE, *_CONVOLUTIONAL)
+    Every convolution keeps the size of the image and is followed by a 2 x 2 max pooling; every
+    layer but the last ends in a ReLU.
+    """
+
+    hidden: tuple[int, ...] = ()  # sizes of the fully connected layers but the last
+    bias: bool = True  # of the fully connected layers
+    filters: tuple[int, ...] = ()  # of the convolutions
+    kernel: int = 0
+
+    def sizes(self, input_shape: tuple[int, ...], classes: int) -> tuple[list[int], list[int]]:
+        """Return the channels before, between and behind convolutions; likewise of dense layers."""
+        if not self.filters:
+            return [], [math.prod(input_shape), *self.hidden, classes]
+        side = 2 ** len(self.filters)
+        if len(input_shape) != 3 or min(input_shape[1:]) < side:
+            raise UsageError(
+                f"the model needs images (channels, height, width) of at least {side} x {side}, "
+                f"not inputs of shape {_written(input_shape)}"
+            )
+        channels, height, width = input_shape
+        flat = self.filters[-1] * (height // side) * (width // side)
+        return [channels, *self.filters], [flat, *self.hidden, classes]
+
+    def parameters(self, input_shape: tuple[int, ...], classes: int) -> int:
+        """Return the number of parameters."""
+        channels, widths = self.sizes(input_shape, classes)
+        return sum(b * (a * self.kernel**2 + 1) for a, b in itertools.pairwise(channels)) + sum(
+            b * (a + self.bias) for a, b in itertools.pairwise(widths)
+        )
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return a new model."""
+        from torch import nn
+
+        channels, widths = self.sizes(input_shape, classes)
+        modules: list[nn.Module] = [_channels_last()] if channels else []
+        for before, after in itertools.pairwise(channels):
+            # Pooling first: the result is that of ReLU first, with a quarter of the elements.
+            modules += [
+                nn.Conv2d(before, after, self.kernel, padding=self.kernel // 2),
+                nn.MaxPool2d(2),
+                nn.ReLU(),
+            ]
+        modules.append(nn.Flatten())
+        for before, after in itertools.pairwise(widths):
+            modules += [nn.Linear(before, after, bias=self.bias), nn.ReLU()]
+        return nn.Sequential(*modules[:-1])
+
+
+# FedSGD-DPC's regression on MNIST has 784 x 10 parameters, so no bias. Paper (c) prints neither the
+# hidden sizes of its three-layer ReLU network nor which layers it counts; 64 and 32 are ours. Paper
+# (d) gives only the size of its CIFAR-10 model, 0.66 MB: the layers are ours.
+ARCHITECTURES = {
+    "softmax": Architecture(bias=False),
+    "2nn": Architecture((200, 200)),
+    "adult-lr": Architecture(),
+    "adult-nn": Architecture((64, 32)),
+    "mnist-cnn": Architecture((512,), filters=(32, 64), kernel=5),
+    "cifar-cnn": Architecture((105,), filters=(32, 64, 64), kernel=3),
+    "femnist-cnn": Architecture(filters=(16, 32), kernel=5),
+}
+NAMES = tuple(ARCHITECTURES)
 """The names that `build` knows."""
 
 
-class Dense(NamedTuple):
-    """A fully connected layer; all but the last are followed by a ReLU."""
-
-    inputs: int
-    outputs: int
-    bias: bool
-
-    @property
-    def parameters(self) -> int:
-        return self.outputs * (self.inputs + self.bias)
+def find(name: str) -> Architecture:
+    """Return one of `ARCHITECTURES`; a UsageError says that there is none of that name."""
+    if name not in ARCHITECTURES:
+        raise no_such("model", name, NAMES, also="or give MODULE:FUNCTION")
+    return ARCHITECTURES[name]
 
 
-class Convolution(NamedTuple):
-    """A convolution that keeps the image's size, followed by 2 x 2 max pooling and a ReLU."""
+@functools.cache
+def parameters(model: str) -> int:
+    """Return the number d of parameters of a model.
 
-    channels: int
-    filters: int
-    kernel: int
-
-    @property
-    def parameters(self) -> int:
-        return self.filters * (self.channels * self.kernel**2 + 1)
-
-
-def layers(name: str, input_shape: tuple[int, ...], classes: int) -> list[Dense | Convolution]:
-    """Return the layers of one of `NAMES`, without torch.
-
-    UsageError if there is no such model, or it does not fit the shape.
+    It is one of `NAMES`, which is counted without torch; or ``MODULE:FUNCTION``, a function of the
+    shape of a sample and the number of classes that returns a `torch.nn.Module`, or d itself.
+    ``@DATASET`` behind either says of which data set these are, by default of the one that the
+    model is for, or of the digits.
     """
-    if name in _DENSE:
-        return _dense(math.prod(input_shape), _DENSE[name], classes, name not in _WITHOUT_BIAS)
-    if name in _CONVOLUTIONAL:
-        return _convolutional(name, input_shape, classes)
-    raise no_such("model", name, NAMES, also="or give MODULE:FUNCTION")
+    name, at, data = model.partition("@")
+    if at and data not in DATASETS:
+        raise no_such("data set", data, DATASETS)
+    kind = DATASETS[data or MODELS.get(name, "digits")]
+    if ":" not in name:
+        return find(name).parameters(kind.shape, kind.classes)
+    found = _call_own(name, kind.shape, kind.classes)
+    if not isinstance(found, Integral):
+        return parameter_count(_check_own(name, found, kind.shape, kind.classes))
+    if found < 1:
+        raise UsageError(f"{name} must return at least 1 parameter, not {found}")
+    return int(found)
 
 
 def is_linear(name: str) -> bool:
     """Return whether the model of that name is known to be linear in the inputs."""
-    return _DENSE.get(name) == ()
+    return name in ("softmax", "adult-lr")
 
 
 def require_torch() -> None:
-    """Raise a `UsageError` if torch is not installed, without importing it."""
+    """Refuse to go on if torch is not installed, without importing it."""
     if importlib.util.find_spec("torch") is None:
-        raise UsageError(
-            "training needs PyTorch, which is not installed: pip install 'hpcfl[train]'"
-        )
+        raise MissingPackageError("training", "PyTorch", "train")
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     """Return a new model with random initial parameters.
-
-    Any model takes any shape that fits it: fully connected ones flatten their input, convolutional
-    ones need images of a size that every 2 x 2 max pooling can halve.
 
     =============  ================================================  ======================
     name           layers                                            parameters
@@ -114,15 +149,11 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
     adult-nn       64, 32 hidden                                     64 inputs + 2,210
     =============  ================================================  ======================
 
-    Every convolution keeps the size of the image and is followed by a max pooling; every hidden
-    layer ends in a ReLU. No model has batch normalisation or other state beside its parameters.
-
     Parameters
     ----------
     name : str
         One of `NAMES`, or ``MODULE:FUNCTION`` for a function of the user's with parameters
-        ``(input_shape, classes)`` that returns a `torch.nn.Module`. The module is looked for on
-        Python's path and then in the current folder.
+        ``(input_shape, classes)`` that returns a `torch.nn.Module`.
     input_shape : tuple of int
         Shape of one sample, for example ``(1, 28, 28)`` or ``(104,)``.
     classes : int
@@ -133,14 +164,8 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
     Returns
     -------
     torch.nn.Module
-        Maps float32 ``(samples, *input_shape)`` to float32 logits ``(samples, classes)``. On the
-        CPU, in training mode.
-
-    Raises
-    ------
-    UsageError
-        If there is no such model, it does not fit the shape, or the user's own cannot be trained
-        by averaging parameters.
+        Maps float32 ``(samples, *input_shape)`` to logits ``(samples, classes)``. On the CPU, in
+        training mode.
 
     References
     ----------
@@ -149,10 +174,15 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
     .. [2] FedSGD-DPC (the queries-and-replies paper), experiments.
     """
     require_torch()
-    with _seeded(seed):
+    import torch
+
+    # Not torch.manual_seed: it would seed the GPUs' generators as well, and for good.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed % 2**63)
         if ":" in name:
-            return _load_own(name, input_shape, classes)
-        return _sequential(layers(name, input_shape, classes))
+            own = _call_own(name, input_shape, classes)
+            return _check_own(name, own, input_shape, classes)
+        return find(name).build(input_shape, classes)
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -183,9 +213,7 @@ def set_flat(model: nn.Module, vector: NDArray[np.float32]) -> None:
 
     count = parameter_count(model)
     if vector.shape != (count,):
-        raise ValueError(
-            f"the model has {counted(count, 'parameter')}, the vector has shape {vector.shape}"
-        )
+        raise ValueError(f"the model has {count} parameters, the vector has shape {vector.shape}")
     parameters = trained_parameters(model)
     # A copy also where the caller's array is read-only, which torch would warn of.
     parts = torch.tensor(vector).split([parameter.numel() for parameter in parameters])
@@ -216,67 +244,6 @@ def check_trainable(model: nn.Module, name: str = "the model") -> None:
             raise UsageError(f"{name} must have float32 parameters, not {parameter.dtype}")
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch's generator within the context, and put its old state back at the end."""
-    import torch
-
-    # Not torch.manual_seed: it would seed the GPUs' generators as well, and for good.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed % 2**63)
-        yield
-
-
-def _sequential(layers: list[Dense | Convolution]) -> nn.Module:
-    from torch import nn
-
-    modules: list[nn.Module] = []
-    if isinstance(layers[0], Convolution):
-        modules.append(_channels_last())
-    for number, layer in enumerate(layers):
-        if isinstance(layer, Convolution):
-            # Pooling first: the result is that of ReLU first, with a quarter of the elements.
-            modules += [
-                nn.Conv2d(layer.channels, layer.filters, layer.kernel, padding=layer.kernel // 2),
-                nn.MaxPool2d(2),
-                nn.ReLU(),
-            ]
-            continue
-        if not number or isinstance(layers[number - 1], Convolution):
-            modules.append(nn.Flatten())
-        modules.append(nn.Linear(layer.inputs, layer.outputs, bias=layer.bias))
-        if layer is not layers[-1]:
-            modules.append(nn.ReLU())
-    return nn.Sequential(*modules)
-
-
-def _dense(
-    inputs: int, hidden: tuple[int, ...], classes: int, bias: bool = True
-) -> list[Dense | Convolution]:
-    """Return a fully connected network on flattened samples."""
-    sizes = (inputs, *hidden, classes)
-    return [Dense(*pair, bias) for pair in itertools.pairwise(sizes)]
-
-
-def _convolutional(
-    name: str, input_shape: tuple[int, ...], classes: int
-) -> list[Dense | Convolution]:
-    """Return convolutions, and a fully connected end."""
-    kernel, filters, hidden = _CONVOLUTIONAL[name]
-    side = 2 ** len(filters)
-    if len(input_shape) != 3 or min(input_shape[1:]) < side:
-        raise UsageError(
-            f"the model {name} needs images (channels, height, width) of at least {side} x {side}, "
-            f"not inputs of shape {_written(input_shape)}"
-        )
-    channels, height, width = input_shape
-    found: list[Dense | Convolution] = []
-    for outputs in filters:
-        found.append(Convolution(channels, outputs, kernel))
-        channels, height, width = outputs, height // 2, width // 2
-    return found + _dense(channels * height * width, hidden, classes)
-
-
 def _channels_last() -> nn.Module:
     """Return a layer that only lays out images pixel by pixel, with all channels of one together.
 
@@ -293,42 +260,37 @@ def _channels_last() -> nn.Module:
     return ChannelsLast()
 
 
-def _load_own(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return the model that a function of the user's builds."""
-    from torch import nn
-
+def _call_own(name: str, input_shape: tuple[int, ...], classes: int) -> Any:
+    """Return what a function of the user's returns."""
     try:
-        model = load_object(name)(input_shape, classes)
+        return load_object(name)(input_shape, classes)
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot load the model {name}: {cause(error)}") from error
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"{name} must return a torch.nn.Module, not {type(model).__name__}")
-    return check_own(name, model, input_shape, classes)
 
 
-def check_own(name: str, model: nn.Module, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return a model of the user's in training mode; UsageError if it cannot be trained."""
-    _try_out(name, model, input_shape, classes)
-    check_trainable(model, f"the model {name}")
-    return model.train()
+def _check_own(name: str, model: Any, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return a model of the user's in training mode; UsageError if it cannot be trained.
 
-
-def _try_out(name: str, model: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
-    """Run the user's model once: finds what does not fit, and gives lazy layers their sizes."""
+    It runs once, which finds what does not fit, and gives lazy layers their sizes.
+    """
+    require_torch()
     import torch
 
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"{name} must return a torch.nn.Module, not {type(model).__name__}")
     try:
         with torch.no_grad():
-            logits = model.eval()(torch.zeros(2, *input_shape))
+            shape = tuple(model.eval()(torch.zeros(2, *input_shape)).shape)
     except Exception as error:
         raise UsageError(
             f"the model {name} fails on inputs of shape {_written(input_shape)}: {cause(error)}"
         ) from error
-    shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if shape != (2, classes):
         raise UsageError(
             f"the model {name} must turn 2 samples into logits of shape (2, {classes}), not {shape}"
         )
+    check_trainable(model, f"the model {name}")
+    return model.train()
 
 
 def _written(shape: tuple[int, ...]) -> str:

@@ -7,7 +7,6 @@ No sample is on two devices, and each is on one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,93 +29,65 @@ def make(spec: str, dataset: Dataset, devices: int, seed: int) -> Parts:
     """
     labels = dataset.train_labels
     kind, _, argument = spec.partition(":")
+    if spec == "writer":
+        if dataset.writers is None:
+            raise UsageError(
+                f"the data set {dataset.name} does not say who wrote what: the partition writer is "
+                "for femnist"
+            )
+        return by_writer(dataset.writers, devices, seed)
+    _check(devices, len(labels), "samples")
+    if spec == "iid":
+        return iid(labels, devices, seed)
+    if spec == "shards":
+        return shards(labels, devices, seed)
+    if spec == "two-digit":
+        return shards(labels, devices, seed, 2 * devices)
     if kind == "dirichlet":
-        return dirichlet(labels, devices, seed, _concentration(spec, argument))
-    by_label = {"iid": iid, "shards": shards, "two-digit": label_shards}
-    if spec in by_label:
-        return by_label[spec](labels, devices, seed)
-    if spec != "writer":
-        raise no_such("partition", spec, KINDS)
-    if dataset.writers is None:
-        raise UsageError(
-            f"the data set {dataset.name} does not say who wrote what: the partition writer is "
-            "for femnist"
-        )
-    return by_writer(dataset.writers, devices, seed)
-
-
-def _concentration(spec: str, argument: str) -> float:
-    try:
-        return float(argument)
-    except ValueError:
-        raise UsageError(
-            f"the partition {spec!r} has no concentration: give a number, as in dirichlet:0.5"
-        ) from None
+        try:
+            concentration = float(argument)
+        except ValueError:
+            concentration = math.nan
+        return dirichlet(labels, devices, seed, concentration)
+    raise no_such("partition", spec, KINDS)
 
 
 def iid(labels: Labels, devices: int, seed: int) -> Parts:
     """Shuffle the samples and deal them out; the devices' numbers differ by at most one."""
-    _check(devices, len(labels), "samples")
     order = generator_of(seed, PARTITION).permutation(len(labels))
     return [np.sort(part) for part in np.array_split(order, devices)]
 
 
 def shards(labels: Labels, devices: int, seed: int, shards: int = PAPER_SHARDS) -> Parts:
-    """Give each device 300/N shards of samples sorted by label: SparseSecAgg's non-IID setting.
+    """Give each device some of the shards of samples sorted by label.
 
-    The samples are sorted by label and cut into 300 shards of equal size, which then has samples of
-    at most two classes, unless a class has fewer samples than a shard. Each device is randomly
-    given 300/N shards. Where N does not divide 300, some devices have one shard more than others,
-    and where 300 does not divide the samples, some shards one sample more.
+    With 300 shards this is SparseSecAgg's non-IID setting. With 2N shards, of which each device has
+    two, it is FedSGD-DPC's; with ten classes and few devices most have two classes, whence its name
+    on the command line, two-digit. Shards, and the devices' numbers of them, differ by at most one
+    where they do not divide.
     """
-    _check(devices, len(labels), "samples")
     _check(devices, shards, "shards")
     if shards > len(labels):
         raise UsageError(f"{len(labels)} samples cannot be cut into {shards} shards")
-    cut = cut_by_label(labels, shards)
+    cut = np.array_split(np.argsort(labels, kind="stable"), shards)
     dealt = np.array_split(generator_of(seed, PARTITION).permutation(shards), devices)
     return [np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in dealt]
 
 
-def label_shards(labels: Labels, devices: int, seed: int, shards_per_device: int = 2) -> Parts:
-    """Give each device two of 2N shards of samples sorted by label: FedSGD-DPC's setting.
-
-    With ten classes and few devices most devices have two classes, whence its name on the command
-    line, two-digit.
-    """
-    _check(devices, len(labels), "samples")
-    return shards(labels, devices, seed, devices * shards_per_device)
-
-
-def cut_by_label(labels: Labels, shards: int) -> Parts:
-    """Cut the samples, sorted by label, into shards whose sizes differ by at most one.
-
-    Samples of one class keep their order.
-    """
-    return np.array_split(np.argsort(labels, kind="stable"), shards)
-
-
-def dirichlet(
-    labels: Labels, devices: int, seed: int, concentration: float, minimum: int = 1
-) -> Parts:
+def dirichlet(labels: Labels, devices: int, seed: int, concentration: float) -> Parts:
     """Divide each class among the devices in proportions drawn from a Dirichlet distribution.
 
     For every class, proportions are drawn from the symmetric Dirichlet distribution over the N
     devices, and its shuffled samples are cut accordingly (M. Yurochkin et al., "Bayesian
     nonparametric federated learning of neural networks", 2019). With a concentration near 0 a class
-    is on one device; large values are nearly IID. A device with fewer samples than `minimum` is
-    then given random ones of the device with the most, one at a time: drawing anew until all have
-    enough, as others do, may never end and changes the distribution for all.
+    is on one device; large values are nearly IID. A device without samples is then given a random
+    one of the device with the most: drawing anew until all have one, as others do, may never end
+    and changes the distribution for all.
     """
-    _check(devices, len(labels), "samples")
     if not 0 < concentration <= LARGEST_CONCENTRATION:
         raise UsageError(
-            f"the concentration of the Dirichlet partition is {concentration:g}; it must be "
-            f"positive and at most {LARGEST_CONCENTRATION:g}"
-        )
-    if devices * minimum > len(labels):
-        raise UsageError(
-            f"{len(labels)} samples do not give {minimum} to each of {devices} devices"
+            "the Dirichlet partition needs a positive concentration of at most "
+            f"{LARGEST_CONCENTRATION:g}, as in dirichlet:0.5"
         )
     generator = generator_of(seed, PARTITION)
     owners = np.empty(len(labels), np.int64)
@@ -129,20 +100,10 @@ def dirichlet(
         order = generator.permutation(devices)
         for device, part in zip(order, np.split(members, cuts), strict=True):
             owners[part] = device
-    _top_up(owners, devices, minimum, generator)
+    while (counts := np.bincount(owners, minlength=devices)).min() == 0:
+        richest = np.flatnonzero(owners == counts.argmax())
+        owners[generator.choice(richest)] = counts.argmin()
     return _group(owners, devices)
-
-
-def _top_up(
-    owners: NDArray[np.int64], devices: int, minimum: int, generator: np.random.Generator
-) -> None:
-    """Change owners, in place, until each of the devices has the minimum."""
-    counts = np.bincount(owners, minlength=devices)
-    while counts.min() < minimum:
-        poorest, richest = counts.argmin(), counts.argmax()
-        owners[generator.choice(np.flatnonzero(owners == richest))] = poorest
-        counts[poorest] += 1
-        counts[richest] -= 1
 
 
 def by_writer(writers: NDArray[np.int64], devices: int, seed: int) -> Parts:
@@ -173,7 +134,7 @@ def thin(parts: Parts, fraction: float, seed: int) -> Parts:
     ]
 
 
-def class_table(labels: Labels, parts: Iterable[NDArray[np.int64]], classes: int) -> Labels:
+def class_table(labels: Labels, parts: Parts, classes: int) -> Labels:
     """Return each device's number of samples of each class, shape (N, classes)."""
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
@@ -185,7 +146,5 @@ def _group(owners: NDArray[np.int64], devices: int) -> Parts:
 
 
 def _check(devices: int, available: int, what: str) -> None:
-    if devices < 1:
-        raise UsageError(f"samples cannot be shared out among {devices} devices")
-    if devices > available:
+    if not 1 <= devices <= available:
         raise UsageError(f"{available} {what} cannot be shared out among {devices} devices")

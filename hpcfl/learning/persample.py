@@ -1,30 +1,29 @@
 """Sums of per-sample gradients, each clipped to a norm.
 
-Two ways to the same sum. Stacks of fully connected layers need no per-sample gradient at all: a
-sample's gradient of such a layer is the outer product of two vectors, whose norms multiply
+A sample's gradient of a dense layer is the outer product of two vectors, whose norms multiply
 (Goodfellow, 2015, "Efficient per-example gradient computations"; Li et al., 2022, section 4, call
-it ghost clipping). All other models take `torch.func`, which computes the gradients of some samples
-at a time. Imported without torch.
+it ghost clipping): it is never formed. A convolution is a dense layer of every patch of an image,
+whose outer products are added up.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
+from torch.nn.functional import cross_entropy, pad, unfold
 
 from hpcfl.errors import UsageError
 from hpcfl.learning.models import check_trainable, trained_parameters
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-    from torch.overrides import TorchFunctionMode
-
 NORMS = {"l1": 1, "l2": 2}
 """The norms to clip to, and their orders."""
 
-# The memory that per-sample gradients, or a dense stack's activations, may take at a time.
-_CHUNK_BYTES = 2**28
+# Samples at a time, of dense layers alone and with convolutions, whose patches take memory.
+_DENSE_CHUNK, _PATCHES_CHUNK = 8192, 128
 
 # What the clip is less by, for a norm's rounding.
 _ROUNDING = 5e-6
@@ -41,7 +40,9 @@ class ClippedGradients:
     a millionth) does not make it longer than `clip`. A gradient without a finite norm counts as
     zero: no sample, whatever its values, adds more than `clip`.
 
-    The model's parameters are read at every call, and not changed.
+    All trained parameters must be those of dense layers and convolutions without groups, each of
+    which the model calls once: a UsageError says that another one has some. The model's parameters
+    are read at every call, and not changed.
     """
 
     def __init__(self, model: nn.Module, clip: float, norm: str = "l2") -> None:
@@ -50,10 +51,10 @@ class ClippedGradients:
         self._model = model
         self._clip = clip
         self._order = NORMS[norm]
+        self._layers = _layers(model)
         self._sizes = [parameter.numel() for parameter in trained_parameters(model)]
-        self._stack = _dense_stack(model)
-        floats = _activations(self._stack) if self._stack else sum(self._sizes)
-        self._chunk = max(1, _CHUNK_BYTES // (4 * floats))
+        patches = any(hasattr(layer, "kernel_size") for layer in self._layers)
+        self._chunk = _PATCHES_CHUNK if patches else _DENSE_CHUNK
 
     def __call__(
         self, inputs: torch.Tensor, labels: torch.Tensor, out: torch.Tensor | None = None
@@ -63,94 +64,81 @@ class ClippedGradients:
         That number is not private. The batch may be empty. The sum is in the order of
         `models.trained_parameters`; `out` is memory for it, contiguous, and what it held is lost.
         """
-        import torch
-
         size = sum(self._sizes)
         total = torch.zeros(size, device=inputs.device) if out is None else out.zero_()
         clipped = torch.zeros((), dtype=torch.int64, device=inputs.device)
-        if len(labels) == 0:
-            return total, clipped
-        add = self._add_dense if self._stack else self._add_any
-        for some_x, some_y in zip(
-            inputs.split(self._chunk), labels.split(self._chunk), strict=True
-        ):
-            clipped += add(some_x, some_y, total)
+        if len(labels):
+            for x, y in zip(inputs.split(self._chunk), labels.split(self._chunk), strict=True):
+                clipped += self._add(x, y, total)
         return total, clipped
 
-    def _add_dense(
-        self, inputs: torch.Tensor, labels: torch.Tensor, total: torch.Tensor
-    ) -> torch.Tensor:
-        """Add the clipped gradients of a dense stack to `total`, and count the clipped ones."""
-        import torch
-        from torch import nn
-        from torch.nn.functional import cross_entropy
-
-        layers, before, after = [], [], []
-        values = inputs
-        for layer in self._stack:
-            if isinstance(layer, nn.Linear):
-                layers.append(layer)
-                before.append(values)
-                values = layer(values)
-                after.append(values)
-            else:
-                values = layer(values)
-        deltas = torch.autograd.grad(cross_entropy(values, labels, reduction="sum"), after)
+    def _add(self, inputs: torch.Tensor, labels: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        """Add the clipped gradients of some samples to `total`, and count the clipped ones."""
         with torch.no_grad():
-            # A layer's gradient of one sample is delta (x) (values before, 1 for the bias).
-            parts = []
-            for layer, x, delta in zip(layers, before, deltas, strict=True):
-                length = self._norm(x)
-                if layer.bias is not None:
-                    length = self._norm(torch.stack((length, torch.ones_like(length)), dim=1))
-                parts.append(length * self._norm(delta))
+            values, deltas = self._play(inputs, labels)
+            # What the sums are made of: x and delta, of which a sample's gradient is delta (x) x
+            # for the weights and delta for the bias; of layers at many positions, those gradients.
+            parts, factored = [], []
+            for layer, x, delta in zip(self._layers, values, deltas, strict=True):
+                if x.dim() == 2:
+                    length = self._norm(x)
+                    if layer.bias is not None:
+                        ones = torch.ones_like(length)
+                        length = self._norm(torch.stack((length, ones), dim=1))
+                    parts.append(length * self._norm(delta))
+                else:
+                    x, delta = _of_positions(layer, x, delta)
+                    parts.append(self._norm(x))
+                    if layer.bias is not None:
+                        parts.append(self._norm(delta))
+                factored.append((x, delta))
             factors, finite = self._factors(self._norm(torch.stack(parts, dim=1)))
             all_finite = bool(finite.all())
             views = iter(total.split(self._sizes))
-            for layer, x, delta in zip(layers, before, deltas, strict=True):
+            for layer, given, (x, delta) in zip(self._layers, values, factored, strict=True):
                 scaled = delta * factors
                 if not all_finite:
                     scaled, x = torch.where(finite, scaled, 0.0), torch.where(finite, x, 0.0)
-                next(views).view_as(layer.weight).addmm_(scaled.T, x)
+                if given.dim() == 2:
+                    next(views).view_as(layer.weight).addmm_(scaled.T, x)
+                else:
+                    next(views).addmv_(x.T, factors[:, 0])
                 if layer.bias is not None:
                     next(views).add_(scaled.sum(dim=0))
         return (factors < 1).sum()
 
-    def _add_any(
-        self, inputs: torch.Tensor, labels: torch.Tensor, total: torch.Tensor
-    ) -> torch.Tensor:
-        """Add the clipped gradients of any model to `total`, and count the clipped ones."""
-        import torch
-        from torch.func import functional_call, grad, vmap
-        from torch.nn.functional import cross_entropy
+    def _play(
+        self, inputs: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return what goes into every layer, and the gradient of what comes out of it."""
+        found: dict[nn.Module, tuple[torch.Tensor, int, Any]] = {}
 
-        def loss(
-            parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+        def keep(
+            layer: nn.Module, given: tuple[torch.Tensor], returned: torch.Tensor
         ) -> torch.Tensor:
-            with _any_layout():
-                logits = functional_call(self._model, parameters, (x.unsqueeze(0),))
-            return cross_entropy(logits, y.unsqueeze(0))
+            if layer in found:
+                raise _unsuited("calls a layer twice")
+            # A copy: a later layer may work in the memory of this one's result.
+            returned = returned.clone()
+            found[layer] = given[0], given[0]._version, get_gradient_edge(returned)
+            return returned
 
-        trained = {
-            name: parameter.detach()
-            for name, parameter in self._model.named_parameters()
-            if parameter.requires_grad
-        }
-        per_sample = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
-        gradients = [
-            g.reshape(len(labels), -1) for g in per_sample(trained, inputs, labels).values()
-        ]
-        parts = [self._norm(gradient) for gradient in gradients]
-        factors, finite = self._factors(self._norm(torch.stack(parts, dim=1)))
-        for view, gradient in zip(total.split(self._sizes), gradients, strict=True):
-            gradient[~finite[:, 0]] = 0.0
-            view.addmv_(gradient.T, factors[:, 0])
-        return (factors < 1).sum()
+        hooks = [layer.register_forward_hook(keep) for layer in self._layers]
+        try:
+            with torch.enable_grad():
+                loss = cross_entropy(self._model(inputs), labels, reduction="sum")
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if len(found) < len(self._layers):
+            raise _unsuited("does not call all of its layers")
+        values, versions, edges = zip(*(found[layer] for layer in self._layers), strict=True)
+        if any(x._version != version for x, version in zip(values, versions, strict=True)):
+            raise _unsuited("overwrites what goes into a layer")
+        return [x.detach() for x in values], list(torch.autograd.grad(loss, edges))
 
     def _norm(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the norm of every row."""
-        import torch
-
         # In blocks, so that float32 sums stay accurate.
         parts = [
             torch.linalg.vector_norm(block, self._order, dim=1)
@@ -162,33 +150,11 @@ class ClippedGradients:
 
     def _factors(self, norms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each sample's factor, float32 of shape (batch, 1), and if its norm is finite."""
-        import torch
-
         finite = torch.isfinite(norms)
         # Where the norm is 0, the quotient is infinite and the factor 1.
         bound = self._clip * (1 - _ROUNDING)
         factors = torch.where(finite, (bound / norms).clamp(max=1.0), 0.0)
         return factors.to(torch.float32).unsqueeze(1), finite.unsqueeze(1)
-
-
-def _any_layout() -> TorchFunctionMode:
-    """Return a context in which images are laid out as always, which vmap needs.
-
-    A layer that only asks for channels last changes no value.
-    """
-    from torch import contiguous_format
-    from torch.overrides import TorchFunctionMode
-
-    class AnyLayout(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = dict(kwargs or {})
-            if "memory_format" in kwargs:
-                kwargs["memory_format"] = contiguous_format
-            return func(*args, **kwargs)
-
-    return AnyLayout()
 
 
 def check_clip(clip: float, norm: str) -> None:
@@ -199,32 +165,42 @@ def check_clip(clip: float, norm: str) -> None:
         raise UsageError(f"gradients are clipped to the norm {' or '.join(NORMS)}, not {norm!r}")
 
 
-def _dense_stack(model: nn.Module) -> list[nn.Module]:
-    """Return the layers of a flattening and then distinct, all trained, dense layers; else none."""
-    from torch import nn
-
-    if type(model) is not nn.Sequential or len(model) == 0:
-        return []
-    first, *others = model
-    if type(first) is not nn.Flatten:
-        return []
-    parameters = [parameter for layer in others for parameter in layer.parameters()]
-    if (
-        all(type(layer) in (nn.Linear, nn.ReLU) for layer in others)
-        and all(parameter.requires_grad for parameter in parameters)
-        # A weight that two layers share has the sum of two outer products as its gradient.
-        and len({id(parameter) for parameter in parameters}) == len(parameters)
-    ):
-        return list(model)
-    return []
+def _layers(model: nn.Module) -> list[Any]:
+    """Return the layers that have the trained parameters, in the parameters' order."""
+    layers: list[Any] = []
+    for layer in model.modules():
+        own = list(layer.parameters(recurse=False))
+        if any(parameter.requires_grad for parameter in own):
+            convolution = isinstance(layer, nn.Conv2d) and layer.groups == 1
+            if not convolution and not isinstance(layer, nn.Linear):
+                raise _unsuited(f"has the layer {type(layer).__name__}")
+            layers.append(layer)
+    theirs = [id(parameter) for layer in layers for parameter in layer.parameters(recurse=False)]
+    if theirs != [id(parameter) for parameter in trained_parameters(model)]:
+        raise _unsuited("shares parameters between layers, or trains only some of a layer")
+    return layers
 
 
-def _activations(stack: list[nn.Module]) -> int:
-    """Return the floats that a dense stack and its gradients need for a sample, about."""
-    from torch import nn
-
-    return sum(
-        3 * (layer.in_features + layer.out_features)
-        for layer in stack
-        if isinstance(layer, nn.Linear)
+def _unsuited(what: str) -> UsageError:
+    return UsageError(
+        "gradients can be clipped by sample where a model calls dense layers and convolutions "
+        f"without groups once each, and has no other trained parameters: the model {what}"
     )
+
+
+def _of_positions(
+    layer: Any, x: torch.Tensor, delta: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return every sample's gradients of the weights and the bias, flat.
+
+    The layer has been at many positions of a sample: a convolution at the patches of an image.
+    """
+    if hasattr(layer, "kernel_size"):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        padded = pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+        patches = unfold(padded, layer.kernel_size, layer.dilation, 0, layer.stride)
+        delta, patches = delta.flatten(2), patches.transpose(1, 2)
+    else:
+        patches = x.flatten(1, -2)
+        delta = delta.flatten(1, -2).transpose(1, 2)
+    return (delta @ patches).flatten(1), delta.sum(dim=2)

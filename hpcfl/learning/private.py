@@ -1,44 +1,27 @@
 """Differentially private local training: noisy SGD on clipped per-sample gradients.
 
-A step is that of Abadi et al., 2016, "Deep Learning with Differential Privacy", Algorithm 1. How
-often a record is used decides what the steps cost in privacy, so the batches are drawn here such
-that the accounting's assumptions hold, and from nothing but a device's seed and the number of its
-earlier rounds: there is no state to keep between rounds. Imported without torch.
+A step is that of Abadi et al., 2016, "Deep Learning with Differential Privacy", Algorithm 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from hpcfl.errors import UsageError
-from hpcfl.learning.persample import ClippedGradients, check_clip
+from hpcfl.learning.batches import batches, epoch_steps, layers_seed
+from hpcfl.learning.persample import ClippedGradients
 from hpcfl.learning.training import Trainer
 from hpcfl.options.training import LocalOptions
-from hpcfl.report.formats import counted
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from hpcfl.learning.training import Data
-
-    Noise = Callable[[int], NDArray[Any]]
-
-SHUFFLES = {
-    "fresh": "every round starts a new epoch on newly shuffled data",
-    "continuing": "epochs continue across rounds, and a reshuffle within a round puts the records "
-    "already used in it behind the round's end",
-    "poisson": "every batch holds every record with the same probability",
-}
-"""How a device goes through its data."""
-
-# Domains of the random numbers that come of a device's seed.
-_ORDER, _LAYERS = 0, 1
+Noise = Callable[[int], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -47,14 +30,7 @@ class PrivateOptions:
 
     clip: float = 1.0  # of every sample's gradient
     clip_norm: str = "l2"  # one of `persample.NORMS`
-    shuffle: str = "fresh"  # one of `SHUFFLES`
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip, self.clip_norm)
-        if self.shuffle not in SHUFFLES:
-            raise UsageError(
-                f"the shuffle must be one of {', '.join(SHUFFLES)}, not {self.shuffle!r}"
-            )
+    shuffle: str = "fresh"  # one of `batches.SHUFFLES`
 
 
 class PrivateTrainer(Trainer):
@@ -92,8 +68,8 @@ class PrivateTrainer(Trainer):
     def local_update(
         self,
         weights: NDArray[np.float32],
-        inputs: Data,
-        labels: Data,
+        inputs: NDArray[Any],
+        labels: NDArray[Any],
         seed: np.random.SeedSequence,
         round_index: int,
         participation: int | None = None,
@@ -107,18 +83,15 @@ class PrivateTrainer(Trainer):
         in every round. `noise` makes the noise of one step, shape (d,), from d; without it there is
         none. Without any samples the update is noise alone.
         """
-        import torch
-
         start = self._load(weights)
-        x, y = self._samples(inputs, labels)
+        x, y = self._tensor(inputs, torch.float32), self._tensor(labels, torch.int64)
         participation = round_index if participation is None else participation
         batch_size = self.options.divisor(len(y))
         rate = self.options.rate(round_index)
         clipped = torch.zeros((), dtype=torch.int64, device=self.device)
         used = 0
-        layers_seed = int(_generator(seed, _LAYERS, participation).integers(2**63))
         self.model.train()
-        with self._reproducible(layers_seed):
+        with self._reproducible(layers_seed(participation, seed)):
             for batch in batches(
                 self.private.shuffle, len(y), batch_size, self.steps(len(y)), participation, seed
             ):
@@ -147,110 +120,7 @@ class PrivateTrainer(Trainer):
 
     def _noise(self, noise: Noise) -> Any:
         """Return the noise of a step as a tensor."""
-        import torch
-
         drawn = np.asarray(noise(len(self._weights)), np.float32)
         if drawn.shape != self._weights.shape:
-            raise ValueError(
-                f"the model has {counted(len(self._weights), 'parameter')}, the noise has shape "
-                f"{drawn.shape}"
-            )
+            raise ValueError(f"the noise has shape {drawn.shape}, not {self._weights.shape}")
         return torch.from_numpy(drawn).to(self.device)
-
-
-def epoch_steps(samples: int, batch_size: int) -> int:
-    """Return the steps of an epoch: full batches only, unless there is not even one."""
-    return max(1, samples // batch_size)
-
-
-def batches(
-    shuffle: str,
-    samples: int,
-    batch_size: int,
-    steps: int,
-    participation: int,
-    seed: np.random.SeedSequence,
-) -> Iterator[NDArray[np.int64]]:
-    """Yield the positions of the samples of each step of one round of one device.
-
-    With E steps an epoch, no record is used more often than this:
-
-    ==========  ==================================  =================================
-    shuffle     in a round                          in C rounds
-    ==========  ==================================  =================================
-    fresh       ceil(steps / E)                     C ceil(steps / E)
-    continuing  1 if steps <= E, else once an       ceil(C steps / E)
-                epoch that the round reaches
-    poisson     steps, on average                   C steps, on average
-                steps x batch_size / samples        C steps x batch_size / samples
-    ==========  ==================================  =================================
-
-    A batch has `batch_size` samples, of Poisson batches on average; a device with fewer has all of
-    them in every batch. `participation` is the number of rounds of this device before this one,
-    `seed` the device's, the same in all rounds.
-    """
-    ways = {"fresh": _fresh, "continuing": _continuing, "poisson": _poisson}
-    return ways[shuffle](samples, batch_size, steps, participation, seed)
-
-
-def _poisson(
-    samples: int, batch_size: int, steps: int, participation: int, seed: np.random.SeedSequence
-) -> Iterator[NDArray[np.int64]]:
-    rng = _generator(seed, _ORDER, participation)
-    for _ in range(steps):
-        yield np.flatnonzero(rng.random(samples) * samples < batch_size)
-
-
-def _fresh(
-    samples: int, batch_size: int, steps: int, participation: int, seed: np.random.SeedSequence
-) -> Iterator[NDArray[np.int64]]:
-    rng = _generator(seed, _ORDER, participation)
-    epoch = epoch_steps(samples, batch_size)
-    for begin in range(0, steps, epoch):
-        order = rng.permutation(samples)
-        for step in range(min(epoch, steps - begin)):
-            yield order[step * batch_size : (step + 1) * batch_size]
-
-
-def _continuing(
-    samples: int, batch_size: int, steps: int, participation: int, seed: np.random.SeedSequence
-) -> Iterator[NDArray[np.int64]]:
-    """Yield batches of epochs that go on from round to round.
-
-    An epoch that begins within a round depends on the end of the epoch before. Such a chain begins
-    with an epoch that begins with a round, so it has at most `steps` epochs, and is followed from
-    there.
-    """
-    epoch = epoch_steps(samples, batch_size)
-    start, stop = participation * steps, (participation + 1) * steps
-    linked = steps <= epoch  # else no order could keep a record from being used twice in a round
-    first = start // epoch
-    while linked and first * epoch % steps:
-        first -= 1
-    order = np.empty(0, np.int64)
-    for begin in range(first * epoch, stop, epoch):
-        before = order
-        order = _generator(seed, _ORDER, begin // epoch).permutation(samples)
-        done = begin % steps  # of the steps of the round in which this epoch begins
-        if linked and done:
-            used = before[(epoch - done) * batch_size : epoch * batch_size]
-            order = _put_behind(order, used, (steps - done) * batch_size)
-        for step in range(max(start, begin) - begin, min(stop, begin + epoch) - begin):
-            yield order[step * batch_size : (step + 1) * batch_size]
-
-
-def _put_behind(
-    order: NDArray[np.int64], used: NDArray[np.int64], places: int
-) -> NDArray[np.int64]:
-    """Return an order whose first `places` are not among the used, and that is else the same."""
-    unused = ~np.isin(order, used)
-    first = unused & (np.cumsum(unused) <= places)
-    return np.concatenate([order[first], order[~first]])
-
-
-def _generator(seed: np.random.SeedSequence, *key: int) -> np.random.Generator:
-    """Return a generator of its own for each key, without changing the seed."""
-    child = np.random.SeedSequence(
-        seed.entropy, spawn_key=(*seed.spawn_key, *key), pool_size=seed.pool_size
-    )
-    return np.random.Generator(np.random.PCG64(child))

@@ -1,7 +1,4 @@
-"""Training and evaluation of a model on one device's data.
-
-Imported without torch, so that options are checked before the first (slow) import of it.
-"""
+"""Training and evaluation of a model on one device's data."""
 
 from __future__ import annotations
 
@@ -10,21 +7,21 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError
-from hpcfl.learning.models import check_trainable, require_torch, trained_parameters
+from hpcfl.errors import MissingPackageError, UsageError
+from hpcfl.learning.models import check_trainable, trained_parameters
 from hpcfl.options.training import LocalOptions
-from hpcfl.report.formats import counted
 
-if TYPE_CHECKING:
+try:
     import torch
     from torch import nn
-
-    Data = NDArray[Any] | torch.Tensor
+    from torch.nn.functional import cross_entropy
+except ImportError as error:
+    raise MissingPackageError("training", "PyTorch", "train") from error
 
 
 class Trainer:
@@ -39,8 +36,6 @@ class Trainer:
     """
 
     def __init__(self, model: nn.Module, options: LocalOptions, torch_device: str = "cpu") -> None:
-        import torch
-
         check_trainable(model)
         self.options = options
         self.model = model.to(torch_device)
@@ -60,23 +55,20 @@ class Trainer:
     def local_update(
         self,
         weights: NDArray[np.float32],
-        inputs: Data,
-        labels: Data,
+        inputs: NDArray[Any],
+        labels: NDArray[Any],
         seed: np.random.SeedSequence,
         round_index: int,
     ) -> NDArray[np.float32]:
         """Train from given weights, shape (d,), and return what to subtract from them.
 
-        Inputs are best float32 and contiguous, or a tensor on the trainer's device: else they are
-        copied. Labels are classes, from 0. Without any samples the update is zero. The seed fixes
-        the order of the samples, and dropout layers if there are any; it is not changed: the caller
-        derives one for each device and round. The number of rounds before this one decides the
-        learning rate.
+        Inputs are best float32 and contiguous: else they are copied. Labels are classes, from 0.
+        Without any samples the update is zero. The seed fixes the order of the samples, and dropout
+        layers if there are any: the caller derives one for each device and round. The number of
+        rounds before this one decides the learning rate.
         """
-        import torch
-
         start = self._load(weights)
-        x, y = self._samples(inputs, labels)
+        x, y = self._tensor(inputs, torch.float32), self._tensor(labels, torch.int64)
         learning_rate = self.options.rate(round_index)
         rng = np.random.Generator(np.random.PCG64(seed))
         self.model.train()
@@ -92,8 +84,8 @@ class Trainer:
     def evaluate(
         self,
         weights: NDArray[np.float32],
-        inputs: Data,
-        labels: Data,
+        inputs: NDArray[Any],
+        labels: NDArray[Any],
         batch: int = 100,
     ) -> tuple[float, float]:
         """Return accuracy and mean cross-entropy loss of given weights; NaN without any samples.
@@ -101,11 +93,8 @@ class Trainer:
         So many samples at a time change the loss by rounding only. On a CPU the convolutional
         models were 1.5 times as fast with 100 as with 1000.
         """
-        import torch
-        from torch.nn.functional import cross_entropy
-
         self._load(weights)
-        x, y = self._samples(inputs, labels)
+        x, y = self._tensor(inputs, torch.float32), self._tensor(labels, torch.int64)
         if len(y) == 0:
             return math.nan, math.nan
         self.model.eval()
@@ -121,8 +110,6 @@ class Trainer:
 
     def _step(self, inputs: torch.Tensor, labels: torch.Tensor, learning_rate: float) -> None:
         """Take one step of SGD: v <- momentum v + gradient, weights <- weights - rate v."""
-        from torch.nn.functional import cross_entropy
-
         # The velocity is the gradients' memory, to which backward() adds: no gradient is stored
         # apart, and none has to be set to zero.
         self._velocity.mul_(self.options.momentum)
@@ -133,8 +120,6 @@ class Trainer:
 
     def _batches(self, samples: int, rng: np.random.Generator) -> Iterator[torch.Tensor]:
         """Yield the positions of the samples of each step, newly shuffled for each pass."""
-        import torch
-
         if samples == 0:
             return
         passes = itertools.count() if self.options.epochs is None else range(self.options.epochs)
@@ -145,30 +130,21 @@ class Trainer:
     def _load(self, weights: NDArray[np.float32]) -> torch.Tensor:
         """Copy weights into the model, and return them as a tensor."""
         if weights.shape != self._weights.shape:
-            raise ValueError(
-                f"the model has {counted(len(self._weights), 'parameter')}, the weights have shape "
-                f"{weights.shape}"
-            )
-        given = _tensor(weights).to(self.device, self._weights.dtype)
+            raise ValueError(f"the weights have shape {weights.shape}, not {self._weights.shape}")
+        given = self._tensor(weights, torch.float32)
         self._weights.copy_(given)
         return given
 
-    def _samples(self, inputs: Data, labels: Data) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return float32 inputs and int64 labels on the device, copied only if need be."""
-        import torch
-
-        if len(inputs) != len(labels):
-            raise ValueError(f"there are {len(inputs)} inputs and {len(labels)} labels")
-        return (
-            _tensor(inputs).to(self.device, torch.float32),
-            _tensor(labels).to(self.device, torch.int64),
-        )
+    def _tensor(self, data: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+        """Return an array on the device, copied only if need be."""
+        with warnings.catch_warnings():
+            # Of an array that is read-only. Nothing here writes to its data.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+            return torch.from_numpy(np.ascontiguousarray(data)).to(self.device, dtype)
 
     @contextmanager
     def _reproducible(self, seed: int) -> Iterator[None]:
         """Seed torch for dropout layers, choose deterministic kernels; undo both at the end."""
-        import torch
-
         generators, gpus = [torch.default_generator], []
         if self.device.type == "cuda":
             gpus = [self.device.index or 0]
@@ -192,9 +168,6 @@ def smallest_batch(options: LocalOptions, sizes: NDArray[np.int64]) -> int:
 
 def single_thread() -> None:
     """Let torch compute with one thread: ranks share the cores, and sums keep their order."""
-    require_torch()
-    import torch
-
     torch.set_num_threads(1)
 
 
@@ -203,27 +176,10 @@ def choose_device(wanted: str, local_rank: int) -> str:
 
     The ranks of a node share its GPUs in turn; "auto" takes a GPU if there is one.
     """
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"the torch device must be auto, cpu or cuda, not {wanted!r}")
     if wanted == "cpu":
         return "cpu"
-    require_torch()
-    import torch
-
     if torch.cuda.is_available():
         return f"cuda:{local_rank % torch.cuda.device_count()}"
     if wanted == "cuda":
         raise UsageError("PyTorch finds no GPU for the torch device cuda: choose auto or cpu")
     return "cpu"
-
-
-def _tensor(data: Data) -> torch.Tensor:
-    """Return an array as a tensor on the same memory; a tensor as it is."""
-    import torch
-
-    if isinstance(data, torch.Tensor):
-        return data
-    with warnings.catch_warnings():
-        # Of an array that is read-only. Nothing here writes to its data.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-        return torch.from_numpy(np.ascontiguousarray(data))

@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,6 @@ from types import FrameType
 from typing import Any
 
 from hpcfl.errors import HpcflError
-from hpcfl.netlab import requirements
 from hpcfl.netlab.plan import PREFIX, LabPlan, owner_name, owner_of
 
 NAMESPACES = Path("/run/netns")
@@ -49,7 +49,6 @@ def lab(plan: LabPlan) -> Iterator[LabPlan]:
     with _handling(_interrupt):
         try:
             sweep()
-            requirements.check_kernel(f"{plan.owner}try", plan.uplink)
             plan.folder.mkdir(mode=0o700)
             for namespace, commands in plan.build():
                 _run_within(namespace, commands)
@@ -91,7 +90,7 @@ def remove(owner: str) -> None:
     _end_processes(namespaces)
     for name in namespaces:
         if (NAMESPACES / name).exists():
-            requirements.run(["ip", "netns", "delete", name])
+            run(["ip", "netns", "delete", name])
     shutil.rmtree(FOLDERS / owner.rstrip("-"), ignore_errors=True)
 
 
@@ -127,14 +126,12 @@ def used_networks() -> list[str]:
     """Return the IPv4 networks that the machine has addresses in or routes to."""
 
     def show(what: str) -> list[dict[str, Any]]:
-        answer = requirements.run(["ip", "-json", "-4", what, "show"]).stdout
-        found: list[dict[str, Any]] = json.loads(answer or "[]")
+        found: list[dict[str, Any]] = json.loads(run(["ip", "-json", "-4", what, "show"]).stdout)
         return found
 
     addresses = [one for device in show("address") for one in device.get("addr_info", [])]
     used = [f"{one['local']}/{one['prefixlen']}" for one in addresses if "local" in one]
-    routes = [route.get("dst", "default") for route in show("route")]
-    return used + [network for network in routes if network != "default"]
+    return used + [one["dst"] for one in show("route") if one.get("dst", "default") != "default"]
 
 
 def _names() -> list[str]:
@@ -144,19 +141,13 @@ def _names() -> list[str]:
 
 
 def _end_processes(namespaces: list[str]) -> None:
-    end = time.monotonic() + END_SECONDS
-    number = signal.SIGTERM
-    while processes := processes_in(namespaces):
-        for process in processes:
+    """Tell processes to end, and kill those that have not ended after a while."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + END_SECONDS
+        for process in processes_in(namespaces):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
-        if number == signal.SIGTERM:
-            while time.monotonic() < end and processes_in(namespaces):
-                time.sleep(0.1)
-            number = signal.SIGKILL
-        elif time.monotonic() > end + END_SECONDS:
-            break  # stuck in the kernel: its namespace goes when it does
-        else:
+        while processes_in(namespaces) and time.monotonic() < end:
             time.sleep(0.05)
 
 
@@ -164,10 +155,21 @@ def _run_within(namespace: str, commands: list[list[str]]) -> None:
     """Run commands in one shell within a namespace, or in the machine's own if it is ""."""
     inside = ["ip", "netns", "exec", namespace] if namespace else []
     script = "".join(f"{shlex.join(command)}\n" for command in commands)
-    done = requirements.run([*inside, "sh", "-e"], script)
+    done = run([*inside, "sh", "-e"], script)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise HpcflError(
-            f"the lab cannot be built in {namespace or 'this machine'}: {reason}; "
-            "--dry-run prints the commands"
+            f"the lab cannot be built in {namespace or 'this machine'}: {reason}; --dry-run prints "
+            "the commands, which need veth, bridge, sch_tbf and sch_netem of the kernel, and in a "
+            "container the option --privileged"
         )
+
+
+def run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command with a text as its input, out of reach of a terminal's Ctrl-C.
+
+    That is for this process alone, which then takes the lab down.
+    """
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, start_new_session=True
+    )

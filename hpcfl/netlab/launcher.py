@@ -10,19 +10,24 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import platform
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpcfl.netlab.lab import END_SECONDS
+from hpcfl.errors import UsageError
+from hpcfl.netlab.lab import END_SECONDS, lab
 from hpcfl.netlab.plan import LabPlan
-from hpcfl.system.launch import NETLAB_VARIABLE
+from hpcfl.system.launch import NETLAB_VARIABLE, launched_by_mpi
 
-# What shall run must move messages between ranks.
-COMMANDS = ("bench", "train", "sweep")
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
+# Open MPI 5 starts processes by PRRTE, whose options are used here.
+OLDEST_OPEN_MPI = 5
 
 _PR_SET_PDEATHSIG = 1
 
@@ -91,32 +96,67 @@ def launch_environment(plan: LabPlan, environment: Mapping[str, str]) -> dict[st
     }
 
 
-def run(plan: LabPlan, mpirun: str, arguments: Sequence[str]) -> int:
-    """Run `hpcfl` with some arguments over a lab that has been built; return its exit status.
+def run(plan: LabPlan, arguments: Sequence[str]) -> int:
+    """Build a lab, run `hpcfl` with some arguments in it, and return its exit status.
 
     Its output goes where this process's goes. If this process is interrupted, mpirun is told to
     end its ranks; if it dies, mpirun ends with it.
     """
-    write_files(plan)
-    process = subprocess.Popen(
-        launch_command(plan, mpirun, arguments),
-        stdin=subprocess.DEVNULL,
-        env=launch_environment(plan, os.environ),
-        # A terminal's Ctrl-C is for this process alone, which then ends mpirun.
-        start_new_session=True,
-        preexec_fn=_end_with_parent,
-    )
-    try:
-        status = process.wait()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    check_machine()
+    mpirun = check_launcher()
+    with lab(plan):
+        write_files(plan)
+        process = subprocess.Popen(
+            launch_command(plan, mpirun, arguments),
+            stdin=subprocess.DEVNULL,
+            env=launch_environment(plan, os.environ),
+            # A terminal's Ctrl-C is for this process alone, which then ends mpirun.
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+        try:
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
     return status if status >= 0 else 128 - status
+
+
+def check_machine() -> None:
+    """Refuse a machine that cannot have a lab; nothing is changed to find out."""
+    if launched_by_mpi():
+        raise UsageError("hpcfl netlab starts mpirun by itself: call it without a launcher")
+    if platform.system() != "Linux" or os.geteuid() != 0:
+        raise UsageError(
+            "hpcfl netlab makes network devices, for which it needs Linux and root: "
+            'sudo env PATH="$PATH" hpcfl netlab ...'
+        )
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise UsageError(f"hpcfl netlab needs the command {tool}: install {package}")
+
+
+def check_launcher() -> str:
+    """Return the path of Open MPI's mpirun."""
+    from hpcfl.system.doctor import find_launcher
+
+    found = find_launcher()
+    version = re.match(r"\d+", found.version) if found else None
+    if (
+        found is None
+        or found.family != "Open MPI"
+        or (version is not None and int(version[0]) < OLDEST_OPEN_MPI)
+    ):
+        raise UsageError(
+            f"hpcfl netlab needs the mpirun of Open MPI {OLDEST_OPEN_MPI} or newer first on PATH, "
+            "for example that of pip install 'hpcfl[mpi]'; under sudo, pass PATH on"
+        )
+    return found.path
 
 
 def write_files(plan: LabPlan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,14 +165,11 @@ def owner_of(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def free_network(used: Iterable[str], candidates: Sequence[str] = NETWORKS) -> str:
+def free_network(used: Iterable[str]) -> str:
     """Return the first of some networks that overlaps none of the machine's own."""
     taken = [ipaddress.ip_network(network, strict=False) for network in used]
-    for candidate in candidates:
+    for candidate in NETWORKS:
         network = ipaddress.ip_network(candidate)
         if not any(network.overlaps(other) for other in taken):
             return candidate
-    raise UsageError(
-        f"the machine itself uses addresses of all of {', '.join(candidates)}: "
-        "name a free IPv4 network with --network"
-    )
+    raise UsageError(f"the machine itself uses addresses of all of {', '.join(NETWORKS)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.algorithms import federated
-from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation import PROTOCOLS, active_variant, find
 from hpcfl.algorithms.federated import locks
 from hpcfl.comm.phases import phase_names
 from hpcfl.errors import UsageError
@@ -103,7 +103,7 @@ def _protocols() -> list[str]:
 @functools.cache
 def _phases() -> list[str]:
     protocols = [find(name) for name in PROTOCOLS]
-    active = [kind.active_variant() for kind in protocols]
+    active = [active_variant(kind) for kind in protocols]
     kinds = [kind for kind in (*protocols, *active) if kind is not None]
     phases = [phase for kind in kinds for phase in kind.phases()]
     return [*dict.fromkeys([*phases, *phase_names(locks.STEPS)])]

@@ -2,24 +2,22 @@
 
 N devices lie on a ring in a random order, each linked with the k nearest, k / 2 on either side, and
 t of its k neighbours reconstruct its secrets. A collude with the server and stay, and D others drop
-out (:class:`~hpcfl.privacy.threat.Threat`). Three things must not happen, and each has an exact or
-a union bound from the hypergeometric distribution, because the neighbours of a device are k of the
-other N - 1, drawn uniformly; or of the other n - 1, where a round's N devices are drawn from n:
+out (:class:`~hpcfl.privacy.threat.Threat`). Three things must not happen. Each has an exact or a
+union bound from the hypergeometric distribution, because the neighbours of a device are k of the
+other N - 1, drawn uniformly; or of n - 1, where a round's devices are drawn from n:
 
 revealed
     An honest device has t or more colluding neighbours, who can reconstruct both of its secrets:
     at most (N - A) Pr[Hyp(n - 1, A, k) >= t].
 split
     The honest survivors are not connected, so that the server learns more than one sum. That takes
-    k / 2 devices in a row that collude, have dropped out, or were expelled. Whoever makes others
-    expel E devices knows the ring: at most N Pr[Hyp(N, a + D, k / 2) >= k / 2 - E], with a
-    colluders in the round. A whole ring is only cut by two such runs, which would make the bound
-    smaller; but a cohort is a stretch of the ring, which one run cuts.
+    k / 2 devices in a row that collude, have dropped out, or were expelled by somebody who knows
+    the ring: at most N Pr[Hyp(N, a + D, k / 2) >= k / 2 - E], with a colluders in the round and E
+    devices expelled. One such run cuts a cohort, which is a stretch of the ring.
 stuck
     Fewer than t + 2 neighbours of a device survive. Then one of them that answers falsely cannot be
-    told from the others, and the round may not end; with fewer than t it cannot. At most
-    N Pr[Hyp(N - 1, N - D, k) < t + 2], for a device that dropped out itself; the binomial
-    distribution where each drops out by chance.
+    told from the others, and the round may not end. At most N Pr[Hyp(N - 1, N - D, k) < t + 2], for
+    a device that dropped out itself; the binomial distribution where each drops out by chance.
 """
 
 from __future__ import annotations

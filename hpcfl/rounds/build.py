@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.delivery import delivering
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, phase_names
 from hpcfl.comm.transport import Transport

@@ -71,7 +71,7 @@ class Round:
         largest_reply: int | None = None,  # of them those besides its upload; as many, if None
         helpers: Mapping[int, Any] | None = None,
         called: str = "",  # what errors call whose round it is, besides its number
-        in_parts: bool = False,  # whether the server takes long uploads so
+        in_parts: bool = False,  # whether the server takes long uploads so, where it can
         # How uploads are dealt out to several ranks of the server, and what this rank does of it
         # if it is one of them, but not the first.
         dealt: Dealt | None = None,
@@ -241,7 +241,7 @@ class Round:
             self._at(DURING, step)
         announced = self._largest_message if step.upload else self._largest_reply
         largest = envelope.BYTES + max(announced, envelope.REASON_BYTES)
-        in_parts = step.upload and self._in_parts
+        in_parts = self._in_parts and step.receive_part is not None
         gather = self._transport.gather_parts if in_parts else self._transport.gather
         if step.upload and self._dealt is not None:
             cuts = Cuts(self._dealt.cuts(envelope.BYTES, largest), self._counts)

@@ -1,7 +1,7 @@
 """What memory a round takes, and whether it is there: known before devices agree on keys.
 
-Counted are arrays as long as a vector, the rows that devices exchange, and, where all parties are
-in one process, what the allocator keeps of uploads that were freed. Smaller things are left out.
+Counted are arrays as long as a vector, and the rows that devices exchange: enough to refuse a run
+that cannot be.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from hpcfl.comm.transport import WINDOW_BYTES
 from hpcfl.errors import UsageError
 from hpcfl.rounds.inputs import SyntheticUpdates
 from hpcfl.system import machine
-from hpcfl.system.allocator import LARGEST_KEPT
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
@@ -28,6 +27,8 @@ START_BYTES = 70_000_000
 DEVICE_BYTES = 500
 # Fewer devices fit anywhere.
 MANY = 1_000_000
+# What a process holds at the peak of an exchange of rows, as a multiple of these.
+ROWS_AT_PEAK = 2.5
 # What comes to the rows where deaths are survived, as a multiple of them: they are kept until all
 # ranks have received theirs. 900 devices on one rank took 2.1 times their rows in all.
 TOLERANT = 0.8
@@ -58,49 +59,32 @@ class Memory:
 
 
 def predict_memory(protocol: AggregationProtocol, ranks: int, servers: int = 1) -> Memory:
-    """Return what so many ranks hold in `hpcfl bench`, with synthetic vectors; 1: one process.
+    """Return about what so many ranks hold in `hpcfl bench`; 1: one process.
 
     Of several ranks of a server it is the first's, which puts the sum together.
     """
-    parameters = protocol.parameters
+    parameters, group = protocol.parameters, protocol.summed_in
     devices, vector = parameters.devices, 4.0 * parameters.dim
     held = devices if ranks == 1 else -(-devices // (ranks - servers - protocol.helpers))
     upload = float(protocol.largest_message)
     independent = SyntheticUpdates(parameters.dim, 0, devices).independent
     vectors = vector * (held if independent else 1)
-    rows = protocol.rows_at_peak * row_bytes(protocol, held)
-    working, models = float(protocol.working_bytes), float(protocol.model_bytes)
-    # The message with the model, until the last device has made its upload; what devices keep from
-    # round to round is not in it.
-    received = 0.0 if models else vector
-    # While rows move, while uploads are summed, while the sum is decoded, and while it is checked.
-    routing = protocol.sum_bytes + received + rows
-    uploading = protocol.sum_bytes + received + max(upload, working)
-    result = float(protocol.result_bytes)
-    checking = float(protocol.total_bytes + protocol.checking_bytes)
+    rows = ROWS_AT_PEAK * row_bytes(protocol, held)
+    # The sum while uploads are added to it; the decoded one, and the one that it is checked with.
+    total = 8.0 * parameters.dim
+    checked = 2.0 * (8 if group is None else group.dtype.itemsize) * parameters.dim
+    turned = 20.0 * parameters.dim * parameters.rotate
+    # A device's copy of the model, its upload, and what it makes of its vector.
+    working = vector + max(rows, upload + turned)
     if ranks == 1:
-        # With the model that the next round begins with, and the copies of server and devices.
-        always = vector + models + min(models, vector) + vectors
-        most = always + max(uploading, result, checking)
-        sent = protocol.inclusion * vector
-        return Memory(START_BYTES + max(most + _kept(sent, most), always + routing), None, 1)
-    long = upload > WINDOW_BYTES
-    whole = long and not protocol.uploads_in_parts
-    windows = 2 * upload if whole else min(2.0 * WINDOW_BYTES, upload * devices)
-    frames = upload * min(2, held) if long else min(2.0 * WINDOW_BYTES, upload * held)
-    making = max(vector, frames + working, float(protocol.checking_bytes), received + rows)
-    # Windows stay when the uploads are there.
-    summing = max(float(protocol.sum_bytes), result) + max(vector, windows)
+        return Memory(START_BYTES + vector + vectors + max(total + working, checked), None, 1)
+    windows = min(2.0 * WINDOW_BYTES, upload * devices)
+    frames = min(2.0 * WINDOW_BYTES, upload * held)
     return Memory(
-        START_BYTES + vector + models + summing,
-        START_BYTES + vectors + models + making,
+        START_BYTES + vector + max(total + windows, checked + turned),
+        START_BYTES + vectors + max(working + frames, checked),
         ranks,
     )
-
-
-def _kept(sent: float, most: float) -> float:
-    """Return what stays with a process of uploads of this size, which holds so much at its peak."""
-    return min(float(LARGEST_KEPT), most) if sent <= LARGEST_KEPT else 0.0
 
 
 def check_devices(counts: Sequence[int], hosts: int) -> None:
@@ -136,7 +120,7 @@ def check(protocol: AggregationProtocol, hosts: list[HostMemory], tolerant: bool
 
     `tolerant`: deaths of ranks are survived.
     """
-    peak = protocol.rows_at_peak + TOLERANT * tolerant
+    peak = ROWS_AT_PEAK + TOLERANT * tolerant
     for host in hosts:
         here = min(host.devices, protocol.parameters.devices)
         needed = peak * row_bytes(protocol, here)

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
+from hpcfl.algorithms.aggregation.promises import failure_of
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
@@ -94,6 +96,9 @@ def play(
     if enrolled is not None:
         protocol.join(enrolled.devices, together, enrolled.population)
     if models is not None:
+        from hpcfl.algorithms.aggregation.common import CommonCoordinates
+
+        assert isinstance(protocol, CommonCoordinates)
         protocol.follow(models, index, together)
     called = f"round {index} of the protocol {protocol.name!r}"
     with blamed(called):
@@ -136,7 +141,7 @@ def play(
         dim=dim,
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
-        in_parts=protocol.uploads_in_parts and not observer.hears,
+        in_parts=not observer.hears,
         dealt=dealt,
         range_sum=range_sum,
         reduce_group=protocol.summed_in if reduce else None,
@@ -179,7 +184,7 @@ def play(
         reason = doubtful(protocol, aggregate, len(server.survivors))
         if reason:
             observer.warned(f"round {index}: {reason}")
-        record.promise_failure = protocol.promise_failure(protocol.outcome(server))
+        record.promise_failure = failure_of(protocol.promises(), protocol.outcome(server))
     observer.collect(Scene(index, transport, devices, here, server, inputs))
     played = Played(
         record,
@@ -203,12 +208,13 @@ def deal_out(
     """
     if transport.placement.servers == 1:
         return None, None
-    dealt = protocol.dealt_out(transport.placement.servers)
+    dealt = Dealt.uploads_of(protocol, transport.placement.servers)
     if server is not None:
         server.take_range(dealt.ranges[0])
     if not transport.helps_server:
         return dealt, None
-    return dealt, protocol.sum_of(dealt.ranges[transport.rank])
+    assert isinstance(protocol, QuantisedProtocol)
+    return dealt, RangeSum.of(protocol, dealt.ranges[transport.rank])
 
 
 def _kept_out(

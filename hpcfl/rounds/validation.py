@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import (
-    Aggregate,
-    AggregationProtocol,
-    QuantisedProtocol,
-)
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.comm.phases import Device
 from hpcfl.comm.transport import Transport
 from hpcfl.report.formats import number, share

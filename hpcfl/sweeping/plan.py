@@ -216,7 +216,7 @@ def _check(command: Command, key: str, text: str) -> None:
     value = about.read(text)
     about.check(value)
     if command.name == "bench" and key == "model":
-        from hpcfl.learning.sizes import parameters
+        from hpcfl.learning.models import parameters
 
         parameters(value)
     if key == "devices" and isinstance(value, tuple) and len(value) != 1:

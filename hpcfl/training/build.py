@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FederatedAveraging, Federation
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.levels import largest_levels
@@ -197,11 +198,11 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
         assert isinstance(found, QuantisedProtocol)
         return found
 
-    refusal = levels = None
+    refusal = None
     for _ in range(_TRIES):
         assert isinstance(algorithm, PrivateAlgorithm)
         noisy = replace(options, sigma=_MORE_NOISE * algorithm.sigma, noise_multiplier=None)
-        levels = min(_largest_levels(noisy, quantised, sizes, dim, levels), roomy)
+        levels = min(_largest_levels(noisy, quantised, sizes, dim), roomy)
         chosen = at(levels)
         algorithm = make_algorithm(chosen, make_federation(chosen, sizes, dim))
         try:
@@ -235,7 +236,6 @@ def _largest_levels(
     quantised: Callable[[int], QuantisedProtocol],
     sizes: NDArray[np.int64],
     dim: int,
-    guess: int | None,
 ) -> int:
     """Return the most levels that there is room for beside the noise that the options say."""
 
@@ -248,7 +248,7 @@ def _largest_levels(
             if noise is not None:
                 yield noise
 
-    return largest_levels(quantised, noises, guess)
+    return largest_levels(quantised, noises)
 
 
 def make_config(options: TrainOptions, devices: int, model: str, dim: int) -> dict[str, Any]:

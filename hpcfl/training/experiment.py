@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate
 from hpcfl.algorithms.aggregation.delivery import delivering
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
 from hpcfl.comm.phases import phase_names

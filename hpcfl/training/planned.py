@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.options.training import TrainOptions
 from hpcfl.rounds.build import build

@@ -287,7 +287,7 @@ def _expected_dim(name: str, options: TrainOptions) -> int:
 
     kind = DATASETS[options.dataset]
     if ":" not in name:
-        return sum(layer.parameters for layer in models.layers(name, kind.shape, kind.classes))
+        return models.find(name).parameters(kind.shape, kind.classes)
     return models.parameter_count(models.build(name, kind.shape, kind.classes, options.seed))
 
 

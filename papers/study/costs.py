@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import hpcfl
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.comm.world import connect
 from hpcfl.options.bench import DP_FEDAVG, BenchOptions
 from hpcfl.results.linkmodel import LinkModel

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 
@@ -57,7 +57,7 @@ class Graph:
         senders = defaultdict(set)
         for id in honest:
             vector = experiment.updates.vector(self._round, id)
-            vector = self._protocol.rotated(vector, self._round)
+            vector = self._protocol.sent_values(vector, slice(None), self._round)
             scale = parameters.levels * self._protocol.scale(id)
             for coordinate in where[id]:
                 self.values[id, coordinate] = scale * np.clip(
@@ -121,7 +121,7 @@ class Graph:
         pair = f"hpcfl/1 {protocol.name} round {self._round} pair {min(i, j)} {max(i, j)}"
         for use in ("additive mask", "multiplicative mask"):
             key = hkdf(key, f"{pair} {use}")
-        return set(protocol._sampler.select([key], protocol.parameters.dim)[0].tolist())
+        return set(protocol.sampler.select([key], protocol.parameters.dim)[0].tolist())
 
     def alone(self):
         """Return device and coordinate of every value that is alone."""
@@ -131,12 +131,6 @@ class Graph:
             for one in sets
             if len(one) == 1
         }
-
-    def sizes(self, proper=False):
-        """Return how many components have which size; only those beside others, if so asked."""
-        return Counter(
-            len(one) for sets in self.sets.values() for one in sets if len(sets) > 1 or not proper
-        )
 
 
 def hkdf(secret, context):

@@ -69,7 +69,6 @@ class Enrolled(Prf):
     """Enrols, and has devices that keep no model."""
 
     name = "enrolled"
-    count = AggregationProtocol.count
     steps = Prf.steps[1:]
 
     def device(self, id, round_index, secrets):
@@ -215,7 +214,7 @@ def test_private_algorithms_train_by_it_too(given):
 def test_what_is_declared_is_predicted_and_exposed():
     told("calibrate", "patterns:Declared", "patterns:Plain", "--output", "c.json")
     size = ("--devices", 6, "--dim", 40, "--calibration", "c.json")
-    assert "its class has no method count" in refusal("predict", "patterns:Plain", *size)
+    assert "there is no cost model of" in refusal("predict", "patterns:Plain", *size)
     for given in ("patterns:Declared",):
         told("bench", given, *SMALL, "--output", f"{given}.h5")
         run = load(f"{given}.h5")

@@ -27,14 +27,13 @@ from hpcfl.algorithms.aggregation.base import (
     AggregationProtocol,
     ModelReceiver,
     ModelSender,
-    QuantisedProtocol,
 )
 from hpcfl.algorithms.aggregation.costs import Crowd
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import clip_l2
-from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.privacy.accounting import zcdp
@@ -111,9 +110,8 @@ class Plain(QuantisedProtocol):
     def masking(cls, devices, alpha, degree):
         return InTheClear()
 
-    def count(self, phases):
-        dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
-        phases["upload"].sends(4 * dim, survivors)
+    def sizes(self):
+        return {PlainDevice.send_upload: 4 * self.parameters.dim}
 
     def terms(self):
         return {"device": {"values": self.parameters.dim}, "server": {"vectors": 1}}
@@ -155,27 +153,14 @@ class Loud(PrivateAlgorithm):
 
     name = "loud"
     account = LoudAccount
-    audited = Audited({"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2}, lambda one: True)
 
     def contribution(self, device, round_index, state, learn):
         return clip_l2(learn(), 1.0)
 
-    def noisy(self, total, index):
-        return total + self.noise(index, -1).gaussian(total.size, self.sigma)
-
     def update(self, aggregate, state, participants, round_index):
-        count = len(participants)
-        return self.noisy(aggregate.mean * count, round_index) / count
-
-    def audited_round(self, stage, index, model):
-        there = stage.there(self.participants(index))
-        seen = self.noisy(sum(stage.update(id, index, model) for id in there), index)
-        model -= (seen / 2).astype(np.float32)
-        return stage.ratio(seen, 1.0, self.sigma, 1.0)
-
-
-class Unplayed(Loud):
-    audited_round = PrivateAlgorithm.audited_round
+        total = aggregate.mean * len(participants)
+        noise = self.noise(round_index, -1).gaussian(total.size, self.sigma)
+        return (total + noise) / self.federation.participation.per_round
 
 
 class Nameless(AggregationProtocol):
@@ -477,16 +462,13 @@ def test_what_an_algorithm_costs_is_what_it_declares():
         assert said in refusal("privacy", "epsilon", *given, "--sigma", 1, *wrong)
 
 
-def test_the_noise_of_an_algorithm_is_audited_or_it_says_why_not():
+def test_the_noise_of_an_algorithm_is_audited():
     pytest.importorskip("torch")
     audited = told("attack", "audit", "own:Loud", "--runs", 100)
 
     assert "It agrees with what is proven" in audited
     assert "--samples is for cdp" in refusal("attack", "audit", "own:Loud", "--samples", 2)
     assert "there is no private algorithm 'own:Signs'" in refusal("attack", "audit", "own:Signs")
-    unplayed = refusal("attack", "audit", "own:Unplayed", "--runs", 100)
-    assert "Unplayed declares `audited`" in unplayed
-    assert "give it the method audited_round" in unplayed
 
 
 def test_a_private_algorithm_is_trained_within_its_budget(folder):

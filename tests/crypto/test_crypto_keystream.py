@@ -1,7 +1,6 @@
 """The keystream is AES-128-CTR, however it is read."""
 
 import numpy as np
-import pytest
 from crypto_reference import fixed_keys, stream_bytes
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -42,14 +41,3 @@ def test_reading_many_keys_gives_the_start_of_each_stream_end_to_end(sizes):
     keys = fixed_keys(len(sizes), seed=1)
     expected = b"".join(map(stream_bytes, keys, sizes))
     assert expected == keystream.read(keys, sizes).tobytes()
-
-
-def test_a_key_without_a_size_is_refused():
-    with pytest.raises(ValueError, match="zip"):
-        keystream.read(fixed_keys(2), [16])
-
-
-def test_the_zeros_that_are_encrypted_cannot_be_overwritten():
-    with pytest.raises(ValueError, match="read-only"):
-        keystream.ZEROS[0] = 1
-    assert not keystream.ZEROS.any()

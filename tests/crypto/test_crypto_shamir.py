@@ -112,21 +112,6 @@ def test_the_largest_values_do_not_overflow_at_large_thresholds(count):
         assert [value] * 3 == shamir.combine(equal[0], holders).tolist()
 
 
-def test_a_product_of_the_most_terms_does_not_overflow():
-    """The largest element, and the one with the largest halves."""
-    terms, values = shamir.MAX_TERMS, [Q - 1, 0xFFFEFFFF]
-    left = np.full((1, terms), Q - 1, np.uint64)
-    right = np.repeat(array([values]), terms, axis=0)
-    expected = [[terms * (Q - 1) * value % Q for value in values]]
-    assert expected == shamir._product(left, right).tolist()
-
-
-def test_a_threshold_that_could_overflow_is_refused():
-    coefficients = np.zeros((shamir.MAX_TERMS, 1), np.uint32)
-    with pytest.raises(ValueError, match=f"thresholds up to {shamir.MAX_TERMS}"):
-        shamir.split(array([1]), coefficients, (0,))
-
-
 # Many secrets, each with holders of its own
 
 

@@ -57,13 +57,6 @@ def test_parts_make_up_the_whole_and_all_threads_have_one():
     assert len(seen) == 3
 
 
-def test_short_vectors_stay_in_the_thread():
-    seen = []
-    threads.spread(lambda part: seen.append((part, threading.get_ident())), threads.LEAST, 8)
-
-    assert seen == [(slice(0, threads.LEAST), threading.get_ident())]
-
-
 def test_the_cpu_time_of_all_threads_is_told():
     def work(part):
         end = time.thread_time() + 0.05

@@ -88,8 +88,7 @@ def test_deep_models_move_as_with_torchs_optimiser(name):
     assert np.abs(update).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["softmax", "2nn", "femnist-cnn"])
-@pytest.mark.parametrize("batch_size", [0, 7])
+@pytest.mark.parametrize(("name", "batch_size"), [("2nn", 0), ("2nn", 7), ("femnist-cnn", 7)])
 def test_the_same_device_and_round_give_the_same_bits_whatever_was_trained_before(name, batch_size):
     inputs, labels = data(40)
     fresh, start = trainer(name, epochs=2, batch_size=batch_size)
@@ -173,14 +172,6 @@ def test_the_learning_rate_decays_by_the_round():
     assert not np.array_equal(update, decaying.local_update(start, inputs, labels, seed(), 0))
 
 
-@pytest.mark.parametrize("options", [{"epochs": 2}, {"epochs": None, "steps": 3}])
-def test_a_device_without_data_changes_nothing(options):
-    one, start = trainer(**options)
-    update = one.local_update(start, *data(0), seed(), round_index=0)
-
-    assert np.array_equal(update, np.zeros_like(start))
-
-
 def test_evaluation_is_accuracy_and_mean_loss_over_all_samples():
     inputs, labels = data(103)
     one, start = trainer()
@@ -193,7 +184,7 @@ def test_evaluation_is_accuracy_and_mean_loss_over_all_samples():
     assert all(math.isnan(value) for value in one.evaluate(start, *data(0)))
 
 
-def test_tensors_and_arrays_of_other_kinds_train_alike_without_a_warning():
+def test_arrays_of_other_kinds_train_alike_without_a_warning():
     inputs, labels = data(40)
     one, start = trainer(epochs=1)
     expected = one.local_update(start, inputs, labels, seed(), round_index=0)
@@ -201,7 +192,6 @@ def test_tensors_and_arrays_of_other_kinds_train_alike_without_a_warning():
     for array in (*fixed, start):
         array.flags.writeable = False
     for kind in (
-        (torch.from_numpy(inputs), torch.from_numpy(labels)),
         (inputs.astype(np.float64), labels.astype(np.uint8)),
         (np.asfortranarray(inputs), labels.astype(np.int32)),
         fixed,
@@ -211,30 +201,12 @@ def test_tensors_and_arrays_of_other_kinds_train_alike_without_a_warning():
             assert np.array_equal(expected, one.local_update(start, *kind, seed(), 0))
 
 
-def test_weights_and_labels_must_fit():
-    one, start = trainer()
-
-    for length in (1, 319, 321):
-        with pytest.raises(ValueError, match="320 parameters"):
-            one.local_update(np.zeros(length, np.float32), *data(5), seed(), round_index=0)
-    with pytest.raises(ValueError, match="5 inputs and 4 labels"):
-        one.local_update(start, data(5)[0], data(4)[1], seed(), round_index=0)
-
-
-@pytest.mark.parametrize("options", [{"steps": 3}, {"epochs": None}])
-def test_options_that_cannot_be_meant_are_refused(options):
-    with pytest.raises(UsageError, match="either --epochs or --steps"):
-        LocalOptions(**options)
-
-
 @pytest.mark.parametrize(
     ("gpus", "wanted", "local_rank", "device"),
     [
         (0, "auto", 3, "cpu"),
-        (0, "cpu", 3, "cpu"),
         (2, "auto", 0, "cuda:0"),
-        (2, "auto", 3, "cuda:1"),
-        (2, "cuda", 4, "cuda:0"),
+        (2, "cuda", 3, "cuda:1"),
         (2, "cpu", 0, "cpu"),
     ],
 )
@@ -245,10 +217,14 @@ def test_ranks_share_the_gpus_of_their_node(monkeypatch, gpus, wanted, local_ran
     assert device == choose_device(wanted, local_rank)
 
 
-def test_a_gpu_that_is_not_there_or_a_device_that_does_not_exist_is_refused(monkeypatch):
+def test_what_cannot_be_trained_is_refused(monkeypatch):
+    one, start = trainer()
+    assert not one.local_update(start, *data(0), seed(), round_index=0).any()
+    with pytest.raises(ValueError, match="the weights have shape"):
+        one.local_update(np.zeros(1, np.float32), *data(5), seed(), round_index=0)
+    for options in ({"steps": 3}, {"epochs": None}):
+        with pytest.raises(UsageError, match="either --epochs or --steps"):
+            LocalOptions(**options)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
     with pytest.raises(UsageError, match="no GPU"):
         choose_device("cuda", 0)
-    with pytest.raises(UsageError, match="auto, cpu or cuda"):
-        choose_device("tpu", 0)

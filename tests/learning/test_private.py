@@ -10,14 +10,8 @@ from tiers import examples
 
 from hpcfl.errors import UsageError
 from hpcfl.learning import models
-from hpcfl.learning.persample import ClippedGradients
-from hpcfl.learning.private import (
-    SHUFFLES,
-    PrivateOptions,
-    PrivateTrainer,
-    batches,
-    epoch_steps,
-)
+from hpcfl.learning.batches import SHUFFLES, batches, epoch_steps
+from hpcfl.learning.private import PrivateOptions, PrivateTrainer
 from hpcfl.learning.training import Trainer
 from hpcfl.options.training import LocalOptions
 from hpcfl.privacy.accounting.cdp import CDPAccount
@@ -52,8 +46,7 @@ def accesses(shuffle, samples, batch, steps, rounds):
 
 
 @pytest.mark.parametrize("shuffle", ["fresh", "continuing", "poisson"])
-@pytest.mark.parametrize("name", ["softmax", "2nn", "femnist-cnn"])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize(("name", "weight_decay"), [("2nn", 0.0), ("femnist-cnn", 0.1)])
 def test_without_noise_and_clipping_it_is_plain_gradient_descent(name, shuffle, weight_decay):
     inputs, labels = data(30)
     local = {"batch_size": 0, "learning_rate": 0.1, "decay": 0.5, "weight_decay": weight_decay}
@@ -172,8 +165,6 @@ def test_epochs_are_steps_of_full_batches():
     assert whole.steps(25) == whole.steps(0) == 3
     assert trainer(steps=5)[0].steps(1000) == 5
 
-
-# Beside the accounting --------------------------------------------------------------------------
 
 GRIDS = [
     (20, 4, 2),  # E = 5: rounds and epochs drift against each other
@@ -296,59 +287,12 @@ def test_a_device_with_less_than_a_batch_uses_all_and_divides_by_the_batch(shuff
     np.testing.assert_allclose(update, whole * 5 / 8, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("samples", [8, 5])
-def test_one_record_replaced_moves_one_step_by_twice_the_clip_over_the_batch(samples):
-    private = PrivateOptions(clip=0.3)
-    one, start = trainer("2nn", private, batch_size=8, steps=1, learning_rate=0.5)
-    inputs, labels = data(samples)
-    first = one.local_update(start, inputs, labels, seed(), 0)
-    moved = []
-    for record in range(samples):
-        others, classes = inputs.copy(), labels.copy()
-        others[record], classes[record] = inputs[record], (labels[record] + 1) % CLASSES
-        moved.append(np.linalg.norm(first - one.local_update(start, others, classes, seed(), 0)))
-
-    assert max(moved) <= 0.5 * 2 * 0.3 / 8 * (1 + 1e-4)
-    assert max(moved) > 0.5 * 1.3 * 0.3 / 8  # so that the bound is put to the test
-
-
-def test_a_device_without_data_changes_nothing_but_for_noise():
+def test_what_cannot_be_meant_is_refused():
     one, start = trainer()
-    update = one.local_update(start, *data(0), seed(), 0)
-
-    assert not update.any()
-    assert math.isnan(one.clipped)
-
-
-def test_noise_that_does_not_fit_the_model_is_refused():
-    one, start = trainer()
-    for wrong in (1, 319):
-        with pytest.raises(ValueError, match="320 parameters"):
-            one.local_update(start, *data(9), seed(), 0, noise=lambda _, n=wrong: np.zeros(n))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clip": 0.0}, "clip of the gradients"),
-        ({"clip": math.inf}, "clip of the gradients"),
-        ({"clip_norm": "l3"}, "l1 or l2"),
-        ({"shuffle": "straddling"}, "fresh, continuing, poisson, not 'straddling'"),
-    ],
-)
-def test_options_that_cannot_be_meant_are_refused(options, message):
-    with pytest.raises(UsageError, match=message):
-        PrivateOptions(**options)
+    with pytest.raises(ValueError, match="the noise has shape"):
+        one.local_update(start, *data(9), seed(), 0, noise=lambda size: np.zeros(1))
     with pytest.raises(UsageError, match=r"momentum 0, not 0\.5"):
         trainer(momentum=0.5)
-
-
-@pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_a_gradient_in_float32_is_not_longer_than_the_clip(norm):
-    model = models.build("softmax", (784,), 10, 0)
-    sums = ClippedGradients(model, 0.37, norm)
-    generator = torch.Generator().manual_seed(2)
-    for index in range(40):
-        inputs = torch.randn(1, 784, generator=generator) * 10 ** (index % 5)
-        total, _ = sums(inputs, torch.tensor([index % 10]))
-        assert np.linalg.norm(total.double().numpy(), 1 if norm == "l1" else 2) <= 0.37
+    empty = one.local_update(start, *data(0), seed(), 0)
+    assert not empty.any()
+    assert math.isnan(one.clipped)

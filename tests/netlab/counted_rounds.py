@@ -1,9 +1,9 @@
 """Run in a lab by test_ledger_on_the_wire: `hpcfl`, and what interfaces count during each round.
 
-python counted_rounds.py FOLDER SHARE bench ...
+python counted_rounds.py FOLDER bench ...
 
 Every rank writes FOLDER/RANK.json: for each round the bytes and packets received, then the bytes
-and packets sent, by its host's interface. The ledger enters SHARE of every message's bytes.
+and packets sent, by its host's interface.
 """
 
 import json
@@ -14,10 +14,9 @@ from hpcfl.__main__ import main
 from hpcfl.comm.mpi import MpiTransport
 from hpcfl.netlab.plan import INTERFACE
 from hpcfl.rounds.driver import Round
-from hpcfl.rounds.ledger import Ledger
 from hpcfl.system import launch
 
-folder, share = Path(sys.argv.pop(1)), float(sys.argv.pop(1))
+folder = Path(sys.argv.pop(1))
 rounds, before = [], []
 
 
@@ -48,14 +47,6 @@ def a_round(play):
     return counted
 
 
-def entering(entry):
-    def entered(self, phase, device, size, messages=1):
-        entry(self, phase, device, round(share * size), messages)
-
-    return entered
-
-
 MpiTransport.barrier = before_a_round(MpiTransport.barrier)
 Round.play = a_round(Round.play)
-Ledger.sent, Ledger.received = entering(Ledger.sent), entering(Ledger.received)
 main()

@@ -18,7 +18,7 @@ from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import UsageError
-from hpcfl.learning.private import SHUFFLES
+from hpcfl.learning.batches import SHUFFLES
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import OptionGroup, make, option, options_of, part
 from hpcfl.options.exposure import ExposureOptions

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from calibrations import flat, kinds
 
-from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.algorithms.aggregation import PROTOCOLS, work
+from hpcfl.algorithms.aggregation.costs import exchanged
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import learning
@@ -41,7 +42,7 @@ def played(experiment):
 
 
 def expected(experiment):
-    return experiment.protocol.costs()
+    return [*exchanged(experiment.protocol).values()]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_what_has_changed_of_the_model_is_predicted_from_the_second_round_on():
 
     assert first == [16 + 4 * 500] * 9
     assert [16 + 4 * 100] * 9 == [down] * 9 == later[0] == later[1]
-    assert "without the first round" in " ".join(experiment.protocol.cost_notes())
+    assert "without the first round" in " ".join(work.notes(experiment.protocol))
 
 
 def test_the_bytes_of_a_ring_are_those_of_its_messages():

@@ -12,8 +12,8 @@ from typing import Any
 
 from hostile_rounds import make
 
-from hpcfl.algorithms.aggregation.base import NoiseInSum
 from hpcfl.algorithms.aggregation.cohort import Floor
+from hpcfl.algorithms.aggregation.promises import NoiseInSum
 from hpcfl.algorithms.aggregation.topology import Linked, Unopened
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.privacy.ring import failures

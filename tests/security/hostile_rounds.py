@@ -181,7 +181,7 @@ class Hostile(Wrapped):
         if not self._plan.copy:
             return payload
         inner = self._inner
-        pairs = [inner._transport_pair, inner._mask_pair]
+        pairs = [inner.state.transport, inner.state.masking]
         if self._plan.copy == "twins":
             pairs = [pairs[0], pairs[0]]
         for half, which in enumerate(COPIES[self._plan.copy]):
@@ -190,7 +190,7 @@ class Hostile(Wrapped):
                 # Of the private half it has its own.
                 public = known[32 * half : 32 * half + 32]
                 pairs[half] = KeyPair(pairs[half].private, public)
-        inner._transport_pair, inner._mask_pair = pairs
+        inner.state.transport, inner.state.masking = pairs
         return np.frombuffer(pairs[0].public + pairs[1].public, np.uint8)
 
     def send_share_keys(self):
@@ -300,7 +300,7 @@ def moments(protocol):
 def advertised(device):
     """Return the keys that a device will advertise, or has, as who listens first knows them."""
     if hasattr(device, "_mask_pair"):
-        return bytes(device._transport_pair.public + device._mask_pair.public)
+        return bytes(device.state.transport.public + device.state.masking.public)
     payload = device.send_advertise_keys()
     device.send_advertise_keys = lambda: payload
     return bytes(payload.tobytes())

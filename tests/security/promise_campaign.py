@@ -54,6 +54,7 @@ from hostile_rounds import (
     violations,
 )
 
+from hpcfl.algorithms.aggregation.promises import failure_of
 from hpcfl.algorithms.aggregation.topology import ring_order
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
@@ -361,7 +362,7 @@ def ring_kept(outcome, expelled=0):
             f"a round was accepted that fails with {in_bits(true)}; promised was "
             f"{in_bits(promised)}"
         )
-    recorded = Fraction(protocol.promise_failure(protocol.outcome(outcome.server)))
+    recorded = Fraction(failure_of(protocol.promises(), protocol.outcome(outcome.server)))
     if true > ROUNDED * recorded:
         return f"recorded is {in_bits(recorded)}, and it is {in_bits(true)}"
     return ""
@@ -487,10 +488,10 @@ def ground_keys(generator, seed):
                 payload = player.send_advertise_keys()
                 keys = {**public, id: payload.tobytes()}
                 order = ring_order(devices, keys, nonce, protocol.round_context(0)).tolist()
-                pairs = device._transport_pair, device._mask_pair
+                pairs = device.state.transport, device.state.masking
                 found.append((worst(order), order, payload, pairs))
             _, foreseen[:], payload, pairs = min(found, key=lambda one: one[0])
-            device._transport_pair, device._mask_pair = pairs
+            device.state.transport, device.state.masking = pairs
             return payload
 
         return Wrapped(player, send_advertise_keys=grind)

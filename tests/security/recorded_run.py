@@ -39,7 +39,7 @@ def main():
 
 def crash(method, patch):
     def crashing(device, *arguments):
-        secret, pair, seed = device._secrets(16), device._mask_pair, device._seed
+        secret, pair, seed = device._secrets(16), device.state.masking, device.state.seed
         raise RuntimeError(f"a mistake in {method}, with {len(secret + pair.private + seed)} bytes")
 
     patch.setattr(SecAggDevice, method, crashing)

@@ -39,7 +39,7 @@ from promise_campaign import (
 )
 from scipy import stats
 
-from hpcfl.algorithms.federated.draws import fewest_survivors
+from hpcfl.algorithms.aggregation.promises import Outcome, objection
 from hpcfl.errors import BelowThresholdError, UsageError
 
 # Both topologies and both variants; those that add no code of their own in the full tier.
@@ -337,9 +337,11 @@ def test_masks_that_fail_for_sure_are_nothing_that_an_account_can_rely_on():
 
 @pytest.mark.parametrize("case", ["secagg", "secagg-graph", "lightsecagg", "committee"])
 def test_the_fewest_survivors_of_a_round_are_those_with_which_it_ends(case):
-    """What secret samples are checked for beforehand is what happens: one less ends the round."""
+    """What the promises say beforehand is what happens: one less ends the round."""
     protocol = make(case, 20, dropout=0.2, gamma=0.1)
-    least = fewest_survivors(protocol)
+    numbers = range(protocol.needed_in_sum, 21)
+    promises = protocol.promises()
+    least = next(n for n in numbers if objection(promises, Outcome(20, n)) is None)
     for count, ends in ((least, True), (least - 1, False)):
         gone = dict.fromkeys(range(20 - count), protocol.upload_phase())
         outcome = play(protocol, Plan(seed=1), dropouts=gone)

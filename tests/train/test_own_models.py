@@ -15,8 +15,8 @@ from torch import nn
 def layers(shape, classes, *between):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *between, nn.Linear(8, classes))
 
-def randomised(*shape): return layers(*shape, nn.RReLU())
-def normalised(*shape): return layers(*shape, nn.BatchNorm1d(8, track_running_stats=False))
+def normalised(*shape):
+    return layers(*shape, nn.BatchNorm1d(8, affine=False, track_running_stats=False))
 
 class Scaled(nn.Module):
     def __init__(self, *shape):
@@ -40,10 +40,8 @@ def module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", [*PRIVATE, *PLAIN])
-def test_a_scalar_parameter_is_trained(tmp_path, algorithm):
-    options = (PRIVATE | PLAIN)[algorithm]
-    trained = train(tmp_path, algorithm, model="models_of_ones_own:Scaled", **options)
+def test_a_scalar_parameter_is_trained(tmp_path):
+    trained = train(tmp_path, "fedavg", model="models_of_ones_own:Scaled", **PLAIN["fedavg"])
     assert right(trained)
     assert trained.weights.size == 64 * 8 + 8 + 8 * 10 + 10 + 1
     assert trained.results[-1].figures["loss"] < trained.results[0].figures["loss"]
@@ -53,7 +51,7 @@ def test_a_scalar_parameter_is_trained(tmp_path, algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "model", "options", "sentence"),
     [
-        *((name, "randomised", options, "of every sample") for name, options in PRIVATE.items()),
+        *((name, "Scaled", options, "of every sample") for name, options in PRIVATE.items()),
         *((name, "normalised", options, "of every sample") for name, options in PRIVATE.items()),
         ("fedavg", "normalised", PLAIN["fedavg"] | {"batch_size": 203}, "on a batch of 1 sample"),
         ("fedavg", "normalised", PLAIN["fedavg"] | {"batch_size": 41}, ""),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcfl.algorithms.registry import find_class, registry
 from hpcfl.errors import UsageError
+from hpcfl.system.plugins import load_class
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
@@ -44,6 +45,14 @@ PROTOCOLS = registry(
         ),
         "ckks": ("ckks:Ckks", "homomorphic encryption under a shared key (extra hpcfl[ckks])"),
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
+    },
+)
+# Their variants against a server that cheats.
+ACTIVE = registry(
+    __name__,
+    {
+        "secagg": ("active:ActiveSecAgg", "the same, against a server that cheats"),
+        "sparse": ("active:ActiveSparse", "the same, against a server that cheats"),
     },
 )
 
@@ -80,14 +89,22 @@ def find(
         _check_made(name, found)
     if security == "passive":
         return found
-    active = found.active_variant()
+    active = active_variant(found)
     if active is None:
-        others = [one for one in PROTOCOLS if find(one).active_variant() is not None]
         raise UsageError(
             f"{name} cannot be run with --security active: {found.not_active}; use "
-            f"{' or '.join(others)}"
+            f"{' or '.join(ACTIVE)}"
         )
     return active
+
+
+def active_variant(kind: type[AggregationProtocol]) -> type[AggregationProtocol] | None:
+    """Return the variant of a protocol against a server that cheats; None if there is none."""
+    from hpcfl.algorithms.aggregation.base import AggregationProtocol
+
+    if kind.name in ACTIVE:
+        return load_class(ACTIVE[kind.name].home, AggregationProtocol, kind.name)
+    return kind.active_variant()
 
 
 def _has_upload(protocol: type[AggregationProtocol]) -> bool:

@@ -41,50 +41,33 @@ import hashlib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.costs import Phases
-from hpcfl.algorithms.aggregation.enrolment import Directory, EnrolledDevice, KeyEnrolment
-from hpcfl.algorithms.aggregation.messages import from_bits, from_server, parse_vector, to_flags
-from hpcfl.algorithms.aggregation.promises import Certain, Promise
+from hpcfl.algorithms.aggregation.enrolment import Directory, Enrolled, KeyEnrolment
+from hpcfl.algorithms.aggregation.messages import bits, parse_vector, split_bits
+from hpcfl.algorithms.aggregation.promises import Certain, Promise, counted
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
 from hpcfl.algorithms.aggregation.sharing import Challenge, Dealings
 from hpcfl.algorithms.aggregation.sparse import SparseDevice, SparseSecAgg, SparseServer
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
+from hpcfl.comm.phases import BROADCAST, GATHER, SCATTER, Ids, Method, Payload, Rows, Step
 from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
-from hpcfl.options.shared import RoundOptions
-from hpcfl.report.formats import counted
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 CHECK = "consistency_check"
 SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
 SECRET_BYTES = 32
 
 
-class Registration(KeyEnrolment):
-    """The enrolment: identity keys, signed under registered ones, give every pair its secrets."""
-
-    largest_message = SIGNED_BYTES
-    registered_bytes = signatures.PUBLIC_BYTES
-
-    def __init__(self, protocol: str, devices: int) -> None:
-        self.protocol = protocol
-        self.devices = devices
-
-    def device(self, id: int, secrets: keys.SecretSource) -> Identity:
-        return Identity(self.protocol, id, self.devices, secrets)
-
-    def server(self) -> Directory:
-        return Directory(self.devices, SIGNED_BYTES)
-
-
-class Identity(EnrolledDevice):
+class Identity(Enrolled):
     """An enrolled device, and the two secrets that it has in common with every other."""
 
     def __init__(self, protocol: str, id: int, devices: int, secrets: keys.SecretSource) -> None:
@@ -113,7 +96,7 @@ class Identity(EnrolledDevice):
         A device whose key has none takes no part in any round: nothing that it seals or tags is
         right for this device, which puts a random secret in the place of theirs.
         """
-        signed = self._listed(payload, SIGNED_BYTES)
+        signed = self._listed(payload, SIGNED_BYTES, self.devices)
         if self._registry is None:
             raise RefusedError(f"device {self.id} refuses to enrol: it knows no registered keys")
         listed = [one[: keys.KEY_BYTES] for one in signed]
@@ -149,16 +132,35 @@ class Identity(EnrolledDevice):
 
     def sealing_secret(self, id: int) -> bytes:
         """Return the secret from which keys for shares are derived with another device."""
-        return self._secret(2 * id)
+        return self._secret(id)[:SECRET_BYTES]
 
     def tagging_secret(self, id: int) -> bytes:
         """Return the secret under which requests are tagged with another device."""
-        return self._secret(2 * id + 1)
+        return self._secret(id)[SECRET_BYTES:]
 
-    def _secret(self, index: int) -> bytes:
-        if not self._secrets:
-            raise RefusedError(f"device {self.id} refuses to take part: it has not enrolled")
-        return self._secrets[SECRET_BYTES * index : SECRET_BYTES * (index + 1)]
+
+class Identities(Directory):
+    """The server's side of the enrolment, which cannot tell whose signature is right."""
+
+    def _check(self, sent: bytes, name: str) -> None:
+        pass
+
+
+class Registration(KeyEnrolment):
+    """The enrolment: identity keys, signed under registered ones, give every pair its secrets."""
+
+    largest_message = SIGNED_BYTES
+    registered_bytes = signatures.PUBLIC_BYTES
+
+    def __init__(self, protocol: str, devices: int) -> None:
+        self.protocol = protocol
+        self.devices = devices
+
+    def device(self, id: int, secrets: keys.SecretSource) -> Identity:
+        return Identity(self.protocol, id, self.devices, secrets)
+
+    def server(self) -> Identities:
+        return Identities(self.devices, SIGNED_BYTES)
 
 
 class ActiveDevice(SecAggDevice):
@@ -171,7 +173,7 @@ class ActiveDevice(SecAggDevice):
     ) -> None:
         super().__init__(protocol, id, round_index, secrets)
         self._identity = protocol.identity(id)
-        self._challenge = Challenge.known()
+        self.state.challenge = Challenge.known()
         self._digest = b""
         self._endorsed = False
 
@@ -204,15 +206,14 @@ class ActiveDevice(SecAggDevice):
 
     def _require_opened(self, ids: Iterable[int], what: str) -> None:
         """Refuse if fewer than t of some devices have sealed shares for the keys passed on."""
-        sealed = (self._shares != ABSENT).any(axis=1)
+        sealed = (self.state.shares != ABSENT).any(axis=1)
         opened = {id for id, one in zip(self._links.holders, sealed, strict=True) if one}
-        count, threshold = len(opened & {*ids}), self._protocol.topology.threshold
-        if count < threshold:
-            raise RefusedError(
-                f"device {self.id} refuses to {what}: the shares of {count} devices, itself "
-                "included, are sealed by them for the keys that the server passed on; the "
-                f"threshold is {threshold}"
-            )
+        count = len(opened & {*ids})
+        self._require(
+            count,
+            f"{what}: the shares of {count} devices, itself included, are sealed by them for the "
+            "keys that the server passed on",
+        )
 
     # consistency_check
 
@@ -222,8 +223,8 @@ class ActiveDevice(SecAggDevice):
             super().receive_unmask(payload)
         except MessageError as error:
             raise MessageError(CHECK, error.sender, error.reason) from None
-        assert self._request is not None
-        self._require_opened(self._request.survivors, "endorse these survivors")
+        assert self.state.request is not None
+        self._require_opened(self.state.request.survivors, "endorse these survivors")
         members = np.array(self._protocol.members, "<i8").tobytes()
         advertised = hashlib.sha256(self._links.advertised.tobytes()).digest()
         self._digest = hashlib.sha256(members + advertised + payload.tobytes()).digest()
@@ -239,9 +240,9 @@ class ActiveDevice(SecAggDevice):
     def _others(self) -> list[int]:
         """Return the survivors that the request names, without this device."""
         # Without a digest the request was refused.
-        if self._request is None or not self._digest:
+        if self.state.request is None or not self._digest:
             raise RefusedError(f"device {self.id} was not asked to unmask")
-        return [id for id in self._request.survivors if id != self.id]
+        return [id for id in self.state.request.survivors if id != self.id]
 
     def _tagging_secret(self, id: int) -> bytes:
         return self._identity.tagging_secret(self._protocol.members[id])
@@ -257,14 +258,9 @@ class ActiveDevice(SecAggDevice):
         others = {*self._others()}
         if self._endorsed:
             raise RefusedError(f"device {self.id} refuses to be shown endorsements twice")
-        devices = self._parameters.devices
-        cut = -(-devices // 8)
-        if payload.size < cut:
-            raise from_server("unmask", f"{payload.size} bytes hold no list of devices")
-        senders = [id for id in from_bits(payload[:cut]) if id != self.id]
-        tags = parse_vector(
-            payload[cut:], "u1", TAG_BYTES * len(senders), "unmask", "the server"
-        ).reshape(-1, TAG_BYTES)
+        named, rest = split_bits(payload, self._parameters.devices, "unmask")
+        senders = [id for id in named if id != self.id]
+        tags = parse_vector(rest, "u1", TAG_BYTES * len(senders), "unmask").reshape(-1, TAG_BYTES)
         # One wrong tag is its sender's or the server's doing: what counts is how many are right.
         agreed = 1 + sum(
             sender in others
@@ -276,12 +272,11 @@ class ActiveDevice(SecAggDevice):
             )
             for sender, found in zip(senders, tags, strict=True)
         )
-        threshold = self._protocol.topology.threshold
-        if agreed < threshold:
-            raise RefusedError(
-                f"device {self.id} refuses to unmask: {agreed} devices, itself included, endorsed "
-                f"the list of survivors that it was shown; the threshold is {threshold}"
-            )
+        self._require(
+            agreed,
+            f"unmask: {agreed} devices, itself included, endorsed the list of survivors that it "
+            "was shown",
+        )
         self._endorsed = True
 
     def send_unmask(self) -> Payload:
@@ -311,7 +306,7 @@ class ActiveServer(SecAggServer):
         secrets: keys.SecretSource,
     ) -> None:
         super().__init__(protocol, round_index, model, secrets)
-        self._dealings = Dealings(Challenge.known())
+        self.state.dealings = Dealings(Challenge.known())
         # By place among the survivors: who endorsed the request, and the tags, from and to.
         self._endorsing = np.zeros(0, np.bool_)
         self._tags = np.zeros((0, 0, TAG_BYTES), np.uint8)
@@ -328,21 +323,17 @@ class ActiveServer(SecAggServer):
 
     def receive_consistency_check(self, sender: int, payload: Payload) -> None:
         """Keep a survivor's tags for the others."""
-        name = f"device {sender}"
-        if sender not in self._admitted:
-            raise MessageError(CHECK, name, "it is not a survivor")
-        count = len(self.survivors)
+        endorsing = np.array(self.survivors)[self._endorsing].tolist()
+        name, count = self._check_survivor(CHECK, sender, endorsing), len(self.survivors)
         tags = parse_vector(payload, "u1", TAG_BYTES * (count - 1), CHECK, name)
         own = self.survivors.index(sender)
-        if self._endorsing[own]:
-            raise MessageError(CHECK, name, "it was received twice")
         self._endorsing[own] = True
         self._tags[own, np.arange(count) != own] = tags.reshape(-1, TAG_BYTES)
 
     def finish_consistency_check(self) -> None:
-        self._require(int(self._endorsing.sum()), "endorsed the list of survivors")
+        self._enough(int(self._endorsing.sum()), "endorsed the list of survivors")
         endorsed = np.array(self.survivors)[self._endorsing]
-        self._endorsed_bits = np.packbits(to_flags(endorsed.tolist(), self._parameters.devices))
+        self._endorsed_bits = bits(endorsed.tolist(), self._devices)
 
     def send_unmask(self, receiver: int | None = None) -> Payload | None:
         """Return who endorsed the request, and their tags for the receiver."""
@@ -369,23 +360,23 @@ class ActiveSecAgg(SecAgg):
         ),
         Step(
             CHECK,
-            Pattern.BROADCAST,
+            BROADCAST,
             ActiveServer.send_consistency_check,
             ActiveDevice.receive_consistency_check,
         ),
         Step(
             CHECK,
-            Pattern.GATHER,
+            GATHER,
             ActiveDevice.send_consistency_check,
             ActiveServer.receive_consistency_check,
             finish=ActiveServer.finish_consistency_check,
         ),
-        Step("unmask", Pattern.SCATTER, ActiveServer.send_unmask, ActiveDevice.receive_unmask),
+        Step("unmask", SCATTER, ActiveServer.send_unmask, ActiveDevice.receive_unmask),
         *(
             step
             for step in SecAgg.steps
             if step.phase in ("unmask", "result")
-            and (step.name, step.pattern) != ("unmask", Pattern.BROADCAST)
+            and (step.name, step.pattern) != ("unmask", BROADCAST)
         ),
     )
 
@@ -413,6 +404,15 @@ class ActiveSecAgg(SecAgg):
         identity: Identity = self.enrolled[self.members[id]]
         return identity
 
+    def sizes(self) -> dict[Method, float]:
+        sizes, plan = super().sizes(), self.parameters
+        tags = TAG_BYTES * (plan.devices - plan.planned_dropouts - 1)
+        return sizes | {
+            ActiveServer.send_consistency_check: sizes[SecAggServer.send_unmask],
+            ActiveDevice.send_consistency_check: tags,
+            ActiveServer.send_unmask: -(-plan.devices // 8) + tags,
+        }
+
     @property
     def largest_reply(self) -> int:
         return max(super().largest_reply, TAG_BYTES * self.topology.degree)
@@ -426,12 +426,6 @@ class ActiveSecAgg(SecAgg):
     def survivors_in_sum(self) -> int:
         # A server that cheats chooses who drops out, down to the threshold.
         return self.parameters.threshold
-
-    def count(self, phases: Phases) -> None:
-        raise UsageError(
-            "there is no cost model of --security active: leave it out, or measure it with: hpcfl "
-            f"bench {self.name} --security active"
-        )
 
     def promises(self) -> list[Promise]:
         threshold = self.parameters.threshold

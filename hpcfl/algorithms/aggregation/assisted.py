@@ -41,51 +41,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import coordinates
-from hpcfl.algorithms.aggregation import terms as of
-from hpcfl.algorithms.aggregation.base import (
-    MODEL,
-    Enrolment,
-    QuantisedDevice,
-    QuantisedProtocol,
-    SumServer,
-    Where,
-    check_finite,
-)
-from hpcfl.algorithms.aggregation.costs import (
-    Crowd,
-    Phases,
-    add,
-    at,
-    converted,
-    masked_upload,
-    masks,
-    packed,
-    received,
-    reduced,
-    unpacked,
-)
-from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice
+from hpcfl.algorithms.aggregation.base import MODEL, Enrolment, check_finite
+from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import (
+    bits,
     check_public_keys,
-    from_bits,
     from_server,
     parse_vector,
-    to_flags,
+    read_bits,
 )
 from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
-from hpcfl.algorithms.aggregation.terms import Terms
+from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
+from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step, Where
 from hpcfl.crypto import keys
-from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
-from hpcfl.options.shared import RoundOptions
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 from hpcfl.privacy.masking import OnlySummed
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 SECRET_BYTES = 32
 
@@ -100,7 +80,7 @@ def mask_context(round_index: int) -> bytes:
     return f"hpcfl/1 assisted round {round_index} additive mask".encode()
 
 
-class AssistedMember(EnrolledDevice):
+class AssistedMember(Enrolled):
     """An enrolled device: its secrets with the helpers, and the last round that it masked for."""
 
     entered = "masked a vector for"
@@ -113,63 +93,53 @@ class AssistedMember(EnrolledDevice):
         """Agree on a secret with every helper, unless these know nothing of this device."""
         cut = keys.KEY_BYTES * self._helpers
         public = self._listed(payload[:cut], keys.KEY_BYTES, self._helpers)
-        bits = parse_vector(payload[cut:], "u1", -(-self.devices // 8), PHASE, "the server")
-        if self.id not in from_bits(bits):
+        if self.id not in read_bits(payload[cut:], self.devices, PHASE):
             raise RefusedError(f"device {self.id} is told that its public key was not received")
         # With one helper behind two names, it alone would know both masks.
         if len({*public}) != self._helpers:
             raise from_server(PHASE, "two helpers have the same public key")
         check_public_keys(b"".join(public), "the server")
-        agreed = keys.agree(self._pair.private, public)
+        agreed = enumerate(keys.agree(self._pair.private, public))
         self._keep(
             [
-                keys.derive(secret, pair_context(self.id, helper), SECRET_BYTES)
-                for helper, secret in enumerate(agreed)
+                keys.derive(one, pair_context(self.id, helper), SECRET_BYTES)
+                for helper, one in agreed
             ]
         )
 
     def mask_keys(self, round_index: int, helpers: Iterable[int]) -> list[bytes]:
         """Return the keys of the masks with some helpers, for one round later than all before."""
-        if not self._secrets:
-            raise RefusedError(f"device {self.id} refuses round {round_index}: it has not enrolled")
         # The difference of two vectors under the same masks would be in the clear.
         self.enter(round_index)
-        context, size = mask_context(round_index), SECRET_BYTES
-        starts = (size * helper for helper in helpers)
-        return [keys.derive(self._secrets[start : start + size], context) for start in starts]
+        return [keys.derive(self._secret(one), mask_context(round_index)) for one in helpers]
 
 
-class HelpingMember:
+class HelpingMember(Enrolled):
     """An enrolled helper: its secrets with the devices, and the last round that it answered in."""
 
+    party = "helper"
+    entered = "had a list of survivors for"
+
     def __init__(self, number: int, devices: int, secrets: keys.SecretSource) -> None:
-        self.number = number
-        self.devices = devices
-        self._pair = keys.KeyPair.generate(secrets)
-        # With each device that has enrolled.
-        self._secrets: dict[int, bytes] = {}
-        self._last_round = -1
+        super().__init__(number, devices, secrets)
+        self._there: set[int] = set()  # the devices that have enrolled
 
     def send_offer(self) -> Payload:
         """Return the public key."""
-        return np.frombuffer(self._pair.public, np.uint8)
+        return self.send_advertise_keys()
 
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Agree on a secret with every device that sent a key."""
-        size = keys.KEY_BYTES
-        if self._secrets:
-            raise RefusedError(f"helper {self.number} refuses to enrol devices twice")
-        raw = parse_vector(payload, "u1", size * self.devices, PHASE, "the server").tobytes()
-        listed = {id: raw[size * id : size * (id + 1)] for id in range(self.devices)}
-        listed = {id: key for id, key in listed.items() if any(key)}
+        sent = enumerate(self._listed(payload, keys.KEY_BYTES, self.devices))
+        listed = {id: key for id, key in sent if any(key)}
         for id, key in listed.items():
             check_public_keys(key, f"device {id}")
         agreed = keys.agree(self._pair.private, [*listed.values()])
-        self._secrets = {
-            id: keys.derive(secret, pair_context(id, self.number), SECRET_BYTES)
-            for id, secret in zip(listed, agreed, strict=True)
-        }
-        self._pair = keys.KeyPair(b"", self._pair.public)
+        secrets = [bytes(SECRET_BYTES)] * self.devices
+        for id, secret in zip(listed, agreed, strict=True):
+            secrets[id] = keys.derive(secret, pair_context(id, self.id), SECRET_BYTES)
+        self._there = {*listed}
+        self._keep(secrets)
 
     def mask_keys(self, round_index: int, ids: Sequence[int]) -> list[bytes]:
         """Return the keys of the masks of some devices, for one round later than all before.
@@ -177,17 +147,12 @@ class HelpingMember:
         One that has not enrolled has no mask: what it sent all the same is its own choice.
         """
         # The difference of two sums would be that of fewer devices.
-        if round_index <= self._last_round:
-            raise RefusedError(
-                f"helper {self.number} refuses a second list of survivors for round {round_index}"
-            )
-        self._last_round = round_index
-        context = mask_context(round_index)
-        return [keys.derive(self._secrets[id], context) for id in self.known(ids)]
+        self.enter(round_index)
+        return [keys.derive(self._secret(id), mask_context(round_index)) for id in self.known(ids)]
 
     def known(self, ids: Sequence[int]) -> list[int]:
         """Return those of some devices that have enrolled."""
-        return [id for id in ids if id in self._secrets]
+        return [id for id in ids if id in self._there]
 
 
 class Offers(Directory):
@@ -217,11 +182,38 @@ class Offers(Directory):
                 f"the enrolment cannot end: helper {missing[0]} sent no public key"
             )
         offered = b"".join(self._offers[number] for number in range(self._helpers))
-        received = np.packbits(to_flags(self._sent, self._devices))
+        received = bits(self._sent, self._devices)
         return np.concatenate([np.frombuffer(offered, np.uint8), received])
 
-    def _check(self, sent: bytes, sender: int) -> None:
-        check_public_keys(sent, f"device {sender}")
+
+class AgreedWithHelpers(Enrolment):
+    """The enrolment: every device agrees on a secret with every helper."""
+
+    steps = (
+        Step(PHASE, GATHER, HelpingMember.send_offer, Offers.receive_offer, role=Role.HELPER),
+        Step(PHASE, GATHER, AssistedMember.send_advertise_keys, Offers.receive_advertise_keys),
+        Step(PHASE, BROADCAST, Offers.send_offer, AssistedMember.receive_offer),
+        Step(
+            PHASE,
+            BROADCAST,
+            Offers.send_advertise_keys,
+            HelpingMember.receive_advertise_keys,
+            role=Role.HELPER,
+        ),
+    )
+    largest_message = keys.KEY_BYTES
+
+    def __init__(self, devices: int, helpers: int) -> None:
+        self.devices, self.helpers = devices, helpers
+
+    def device(self, id: int, secrets: keys.SecretSource) -> AssistedMember:
+        return AssistedMember(id, self.devices, self.helpers, secrets)
+
+    def helper(self, number: int, secrets: keys.SecretSource) -> HelpingMember:
+        return HelpingMember(number, self.devices, secrets)
+
+    def server(self) -> Offers:
+        return Offers(self.devices, self.helpers)
 
 
 @dataclass(frozen=True)
@@ -251,34 +243,30 @@ class OneHelperKeepsApart(LargeSum):
 class AssistedDevice(QuantisedDevice):
     """A device's side of one round; `member` is what it keeps from round to round."""
 
+    _protocol: Assisted
+
     def __init__(
         self, protocol: Assisted, id: int, round_index: int, member: AssistedMember
     ) -> None:
         super().__init__(protocol, id, round_index)
-        self._protocol: Assisted = protocol
         self._member = member
         # Those whose masks it adds.
         self._helpers: Sequence[int] = range(protocol.helpers)
 
     def receive_ready(self, payload: Payload) -> None:
         """Take which helpers are there: no fewer than a round needs."""
-        helpers = _listed(payload, self._protocol.helpers, "masked_input", "helper")
+        phase, all_helpers = "masked_input", self._protocol.helpers
+        helpers = read_bits(payload, all_helpers, phase, party="helper")
         lack = self._protocol.lacks(helpers)
         if lack is not None:
             raise RefusedError(f"device {self.id} refuses to mask: {lack}")
         self._helpers = helpers
 
-    def sent(self) -> Where:
-        return self._protocol.sent_in(self._round)
-
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of the helpers that are there."""
         check_finite(self.id, vector)
         mask_keys = self._member.mask_keys(self._round, self._helpers)
-        group = self._parameters.arithmetic
-        elements = self._elements(vector, self.sent())
-        group.mask(elements, mask_keys, [1] * len(mask_keys), self._parameters.threads)
-        return group.pack(elements)
+        return self._masked(vector, mask_keys, [1] * len(mask_keys))
 
 
 class Helper:
@@ -296,30 +284,31 @@ class Helper:
 
     def receive_unmask(self, payload: Payload) -> None:
         """Take who is in the sum: no fewer than the threshold."""
-        member, parameters = self._member, self._protocol.parameters
-        survivors = _listed(payload, member.devices, "unmask", "device")
-        outcome = Outcome(parameters.devices, len(member.known(survivors)))
+        member, devices = self._member, self._protocol.parameters.devices
+        survivors = read_bits(payload, member.devices, "unmask")
+        outcome = Outcome(devices, len(member.known(survivors)))
         broken = objection(self._protocol.promises(), outcome)
         if broken is not None:
-            raise RefusedError(f"helper {member.number} refuses to unmask: {broken}")
+            raise RefusedError(f"{member.name} refuses to unmask: {broken}")
         self._keys = member.mask_keys(self._round, survivors)
 
     def send_unmask(self) -> Payload:
         """Return minus the sum of the masks of the devices in the sum."""
         if self._keys is None:
-            raise RefusedError(f"helper {self._member.number} was not asked to unmask")
-        group, parameters = self._protocol.summed_in, self._protocol.parameters
+            raise RefusedError(f"{self._member.name} was not asked to unmask")
+        group, threads = self._protocol.summed_in, self._protocol.parameters.threads
         elements = np.zeros(self._protocol.upload_dim, group.dtype)
-        group.mask(elements, self._keys, [-1] * len(self._keys), parameters.threads)
+        group.mask(elements, self._keys, [-1] * len(self._keys), threads)
         return group.pack(elements)
 
 
 class AssistedServer(SumServer):
     """The server's side of one round."""
 
+    _protocol: Assisted
+
     def __init__(self, protocol: Assisted, round_index: int, model: NDArray[np.float32]) -> None:
         super().__init__(protocol, round_index, model)
-        self._protocol: Assisted = protocol
         # Those whose masks are in the sum: all, unless some may drop out.
         self._helpers: list[int] = [*range(protocol.helpers)]
         self._ready: list[int] = []
@@ -327,9 +316,9 @@ class AssistedServer(SumServer):
 
     def receive_ready(self, number: int, payload: Payload) -> None:
         """Note that a helper is there."""
-        if payload.size or number in self._ready:
-            problem = "it was received twice" if number in self._ready else "it is not empty"
-            raise MessageError("masked_input", f"helper {number}", problem)
+        name = self._first("masked_input", number, self._ready, "helper")
+        if payload.size:
+            raise MessageError("masked_input", name, "it is not empty")
         self._ready.append(number)
 
     def finish_ready(self) -> None:
@@ -341,35 +330,25 @@ class AssistedServer(SumServer):
 
     def send_ready(self) -> Payload:
         """Return which helpers are there."""
-        return np.packbits(to_flags(self._helpers, self._protocol.helpers))
+        return bits(self._helpers, self._protocol.helpers)
 
     def finish_masked_input(self) -> None:
         """Settle whose sum it is, and check what it is promised to hide."""
         self.survivors.sort()
-        count, needed = len(self.survivors), self._protocol.parameters.threshold
-        if count < needed:
-            raise BelowThresholdError(
-                f"round {self.round_index} cannot end: {count} of {len(self._members)} devices "
-                f"sent their masked vectors, at least {needed} are needed"
-            )
-        broken = objection(self._protocol.promises(), self._protocol.outcome(self))
-        if broken is not None:
-            raise PromiseError(
-                f"round {self.round_index} ends here, before anything is revealed: {broken}"
-            )
+        threshold = self._protocol.parameters.threshold
+        self._require(len(self.survivors), "sent their masked vectors", threshold)
+        self._check_promises()
 
     def send_unmask(self) -> Payload:
         """Return who is in the sum."""
-        survivors = [self._members[slot] for slot in self.survivors]
-        return np.packbits(to_flags(survivors, self._population))
+        return bits([self._members[slot] for slot in self.survivors], self._population)
 
     def receive_unmask(self, number: int, payload: Payload) -> None:
         """Add what takes a helper's masks off the sum."""
-        name, dim = f"helper {number}", self._protocol.upload_dim
-        if number in self._answered:
-            raise MessageError("unmask", name, "it was received twice")
+        name = self._first("unmask", number, self._answered, "helper")
         if number not in self._helpers:
             raise MessageError("unmask", name, "its masks are in no vector of this round")
+        dim = self._protocol.upload_dim
         self._uploads.add(self._protocol.read_elements(payload, dim, "unmask", name))
         self._answered.add(number)
 
@@ -383,70 +362,18 @@ class AssistedServer(SumServer):
             )
 
 
-def _listed(payload: Payload, count: int, phase: str, party: str) -> list[int]:
-    """Return which of so many parties a bitmap from the server names; MessageError if others."""
-    bits = parse_vector(payload, "u1", -(-count // 8), phase, "the server")
-    named = from_bits(bits)
-    if named and named[-1] >= count:
-        raise from_server(phase, f"it names a {party} beyond the last, {count - 1}")
-    return named
-
-
-class AgreedWithHelpers(Enrolment):
-    """The enrolment: every device agrees on a secret with every helper."""
-
-    steps = (
-        Step(
-            PHASE,
-            Pattern.GATHER,
-            HelpingMember.send_offer,
-            Offers.receive_offer,
-            role=Role.HELPER,
-        ),
-        Step(
-            PHASE,
-            Pattern.GATHER,
-            AssistedMember.send_advertise_keys,
-            Offers.receive_advertise_keys,
-        ),
-        Step(PHASE, Pattern.BROADCAST, Offers.send_offer, AssistedMember.receive_offer),
-        Step(
-            PHASE,
-            Pattern.BROADCAST,
-            Offers.send_advertise_keys,
-            HelpingMember.receive_advertise_keys,
-            role=Role.HELPER,
-        ),
-    )
-    largest_message = keys.KEY_BYTES
-
-    def __init__(self, devices: int, helpers: int) -> None:
-        self.devices = devices
-        self.helpers = helpers
-
-    def device(self, id: int, secrets: keys.SecretSource) -> AssistedMember:
-        return AssistedMember(id, self.devices, self.helpers, secrets)
-
-    def helper(self, number: int, secrets: keys.SecretSource) -> HelpingMember:
-        return HelpingMember(number, self.devices, secrets)
-
-    def server(self) -> Offers:
-        return Offers(self.devices, self.helpers)
-
-
+Device, Server = AssistedDevice, AssistedServer
 # Where a round can do without some helpers, these come before the upload, and are of its phase.
 ROLL_CALL = (
     Step(
         "masked_input",
-        Pattern.GATHER,
+        GATHER,
         Helper.send_ready,
-        AssistedServer.receive_ready,
+        Server.receive_ready,
         role=Role.HELPER,
-        finish=AssistedServer.finish_ready,
+        finish=Server.finish_ready,
     ),
-    Step(
-        "masked_input", Pattern.BROADCAST, AssistedServer.send_ready, AssistedDevice.receive_ready
-    ),
+    Step("masked_input", BROADCAST, Server.send_ready, Device.receive_ready),
 )
 
 
@@ -455,9 +382,7 @@ class Assisted(QuantisedProtocol):
 
     name = "assisted"
     min_devices = 2
-    rotates = True
     can_share = True
-    uploads_in_parts = True
     most_helpers = 64
     default_helpers = 2
     not_attacked = "no mask of a single device is ever told"
@@ -466,30 +391,24 @@ class Assisted(QuantisedProtocol):
         MODEL,
         Step(
             "masked_input",
-            Pattern.GATHER,
-            AssistedDevice.send_masked_input,
-            AssistedServer.receive_masked_input,
+            GATHER,
+            Device.send_masked_input,
+            Server.receive_masked_input,
             upload=True,
-            receive_part=AssistedServer.receive_part_masked_input,
-            receive_sum=AssistedServer.receive_sum_masked_input,
-            finish=AssistedServer.finish_masked_input,
+            receive_part=Server.receive_part_masked_input,
+            receive_sum=Server.receive_sum_masked_input,
+            finish=Server.finish_masked_input,
         ),
+        Step("unmask", BROADCAST, Server.send_unmask, Helper.receive_unmask, role=Role.HELPER),
         Step(
             "unmask",
-            Pattern.BROADCAST,
-            AssistedServer.send_unmask,
-            Helper.receive_unmask,
-            role=Role.HELPER,
-        ),
-        Step(
-            "unmask",
-            Pattern.GATHER,
+            GATHER,
             Helper.send_unmask,
-            AssistedServer.receive_unmask,
+            Server.receive_unmask,
             role=Role.HELPER,
-            finish=AssistedServer.finish_unmask,
+            finish=Server.finish_unmask,
         ),
-        Step("result", Pattern.LOCAL, finish=AssistedServer.finish_result),
+        Step("result", LOCAL, finish=Server.finish_result),
     )
 
     @classmethod
@@ -500,11 +419,7 @@ class Assisted(QuantisedProtocol):
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
         self.sparse_upload = parameters.shared
-        if parameters.degree is not None:
-            raise UsageError(
-                f"assisted masks with helpers, so --degree {parameters.degree} has no effect: "
-                "leave it out"
-            )
+        self._without_degree("masks with helpers")
         if parameters.helper_dropout >= self.helpers:
             raise UsageError(
                 f"--helper-dropout is {parameters.helper_dropout}, of {self.helpers}: at least one "
@@ -532,10 +447,6 @@ class Assisted(QuantisedProtocol):
         return AgreedWithHelpers(devices, helpers)
 
     @classmethod
-    def phases(cls) -> list[str]:
-        return phase_names(AgreedWithHelpers.steps + cls.steps)
-
-    @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
         if degree not in (None, devices - 1):
             raise UsageError(f"{cls.name} masks with helpers: leave the degree out")
@@ -555,8 +466,8 @@ class Assisted(QuantisedProtocol):
 
     @property
     def upload_dim(self) -> int:
-        shared = self.parameters.shared
-        return coordinates.count(self.parameters) if shared else super().upload_dim
+        plan = self.parameters
+        return coordinates.count(plan) if plan.shared else plan.dim
 
     @property
     def inclusion(self) -> float:
@@ -566,66 +477,19 @@ class Assisted(QuantisedProtocol):
         shared = self.parameters.shared
         return coordinates.of_round(self.parameters, round_index) if shared else slice(None)
 
-    @property
-    def largest_message(self) -> int:
-        return self.summed_in.wire_bytes(self.upload_dim)
-
     def check_noise(self) -> None:
         if self.parameters.shared:
             raise UsageError("assisted with --shared adds no noise: no account knows of it")
 
-    @property
-    def sum_bytes(self) -> int:
-        return self.summed_in.adder_bytes * self.upload_dim
-
-    def terms(self) -> dict[str, Terms]:
-        group, dim, crowd = self.summed_in, self.upload_dim, Crowd.of(self.parameters)
-        helpers = self.helpers_in_round
-        whole = of.far("coordinates", self.parameters.dim) if self.parameters.shared else {}
-        device = {"helpers": helpers} | of.far("values", dim) | of.masked(group, helpers * dim)
-        server = (
-            {"devices": crowd.devices}
-            | of.summed(group, crowd.survivors + helpers, dim)
-            | of.far("values", dim)
-        )
-        helper = {"devices": crowd.survivors} | of.masked(group, crowd.survivors * dim)
+    def sizes(self) -> dict[Method, float]:
+        vector = self.summed_in.wire_bytes(self.upload_dim)
         return {
-            "device": device | of.packed(group, dim) | whole,
-            "server": server | whole,
-            "helper": helper | of.far("values", dim) | of.packed(group, dim),
+            Helper.send_ready: 0,
+            Server.send_ready: -(-self.helpers // 8),
+            Device.send_masked_input: vector,
+            Server.send_unmask: -(-(self.population or self.parameters.devices) // 8),
+            Helper.send_unmask: vector,
         }
-
-    def count(self, phases: Phases) -> None:
-        dim, group, survivors = (
-            self.upload_dim,
-            self.summed_in,
-            Crowd.of(self.parameters).survivors,
-        )
-        if self.parameters.shared:
-            whole = self.parameters.dim
-            add(phases["masked_input"].device, converted(dim) | at("scattered", dim, whole))
-            add(phases["result"].server, converted(dim) | at("scattered", dim / 2, dim))
-        upload = phases["masked_input"]
-        helpers = self.helpers_in_round
-        masked_upload(upload, group, dim, survivors, helpers)
-        add(upload.device, {"derivation": helpers})
-        if self.parameters.helper_dropout:
-            upload.receives(-(-self.helpers // 8), survivors)
-            upload.helper_up = ENVELOPE_BYTES
-            add(upload.device, {"message": 1})
-            add(upload.helper, {"message": 1})
-            add(upload.server, {"message": helpers + 1})
-        unmask = phases["unmask"]
-        work = {"message": 2, "derivation": survivors} | packed(group, dim)
-        add(unmask.helper, work | masks(group, survivors, dim))
-        unmask.helper_down = ENVELOPE_BYTES - (-(self.population or self.parameters.devices) // 8)
-        unmask.helper_up = ENVELOPE_BYTES + group.wire_bytes(dim)
-        # Their answers are added up as uploads are.
-        add(unmask.server, received(group, helpers, dim) | unpacked(group, helpers * dim))
-        add(phases["result"].server, reduced(group, dim))
-
-    def cost_notes(self) -> list[str]:
-        return ["without the enrolment before the first round, one agreement with each helper"]
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> AssistedDevice:
         return AssistedDevice(self, id, round_index, self.enrolled[self.members[id]])

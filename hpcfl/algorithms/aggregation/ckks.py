@@ -35,45 +35,37 @@ decrypt          reporter to    d int64: the sum, in steps
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import (
     MODEL,
     AggregationProtocol,
     ModelReceiver,
-    ModelSender,
+    RoundServer,
     check_finite,
 )
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, at, sent
-from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice, KeyEnrolment
+from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, Enrolled, KeyEnrolment
 from hpcfl.algorithms.aggregation.messages import (
     check_public_keys,
-    from_bits,
     from_server,
     parse_vector,
-    to_flags,
+    split_bits,
 )
 from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
-from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
+from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
 from hpcfl.crypto import ckks, keys
 from hpcfl.crypto.keystream import KEY_BYTES as SEALING_BYTES
-from hpcfl.errors import (
-    BelowThresholdError,
-    MessageError,
-    PromiseError,
-    RefusedError,
-    UsageError,
-)
-from hpcfl.options.shared import RoundOptions
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 from hpcfl.privacy.masking import UnderOneKey
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 WRAPPED_BYTES = SEALING_BYTES + 16
 # So many tell the server the sum, of which one is enough.
@@ -88,7 +80,7 @@ def pair_context(maker: int, device: int) -> bytes:
     return f"hpcfl/1 ckks maker {maker} device {device} wrapping".encode()
 
 
-class KeyHolder(EnrolledDevice):
+class KeyHolder(Enrolled):
     """An enrolled device: the key that all share, and the last round that it decrypted in."""
 
     entered = "decrypted a sum of"
@@ -103,7 +95,7 @@ class KeyHolder(EnrolledDevice):
 
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Take note of who there is, and who makes the key."""
-        listed = dict(enumerate(self._listed(payload, keys.KEY_BYTES)))
+        listed = dict(enumerate(self._listed(payload, keys.KEY_BYTES, self.devices)))
         self._public = {id: key for id, key in listed.items() if any(key)}
         if self._public.get(self.id) != self._pair.public:
             raise RefusedError(f"device {self.id} is told that its public key was not received")
@@ -148,7 +140,7 @@ class KeyHolder(EnrolledDevice):
     def context(self, round_index: int) -> ckks.Context:
         """Return the key that all share."""
         if not self._secrets:
-            raise RefusedError(f"device {self.id} refuses round {round_index}: it has not enrolled")
+            raise RefusedError(f"{self.name} refuses round {round_index}: it has not enrolled")
         return ckks.Context(self._secrets)
 
 
@@ -158,9 +150,6 @@ class KeyRelay(Directory):
     def __init__(self, devices: int) -> None:
         super().__init__(devices)
         self._sealed: Payload | None = None
-
-    def _check(self, sent: bytes, sender: int) -> None:
-        check_public_keys(sent, f"device {sender}")
 
     def receive_shared_key(self, sender: int, payload: Payload) -> None:
         """Keep the sealed key."""
@@ -235,10 +224,7 @@ class CkksDevice(ModelReceiver, WeightedVector):
     def receive_decrypt(self, payload: Payload) -> None:
         """Decrypt the sum, if it is one of enough devices."""
         devices = self._protocol.parameters.devices
-        cut = -(-devices // 8)
-        survivors = from_bits(parse_vector(payload[:cut], "u1", cut, "decrypt", "the server"))
-        if survivors and survivors[-1] >= devices:
-            raise from_server("decrypt", f"it names a device beyond the last, {devices - 1}")
+        survivors, encrypted = split_bits(payload, devices, "decrypt")
         broken = objection(self._protocol.promises(), Outcome(devices, len(survivors)))
         if broken is not None:
             raise RefusedError(f"device {self.id} refuses to decrypt: {broken}")
@@ -246,7 +232,7 @@ class CkksDevice(ModelReceiver, WeightedVector):
         self._holder.enter(self._round)
         context = self._holder.context(self._round)
         try:
-            self._decrypted = context.decrypt(payload[cut:].tobytes(), self._dim)
+            self._decrypted = context.decrypt(encrypted.tobytes(), self._dim)
         except ValueError as error:
             raise from_server("decrypt", str(error)) from None
         except OverflowError:
@@ -264,28 +250,22 @@ class CkksDevice(ModelReceiver, WeightedVector):
         return self._decrypted.astype("<i8", copy=False).view(np.uint8)
 
 
-class CkksServer(ModelSender):
+class CkksServer(RoundServer):
     """The server's side of one round."""
 
     def __init__(self, protocol: Ckks, round_index: int, model: NDArray[np.float32]) -> None:
-        super().__init__(model)
-        self._protocol = protocol
+        super().__init__(protocol, round_index, model)
         self._dim = protocol.parameters.dim
-        self.round_index = round_index
         # Its key is its own, and opens nothing.
         self._context = ckks.Context()
         self._sum: list[Any] = []
         self._told: dict[int, NDArray[np.int64]] = {}
-        self.survivors: list[int] = []
         self.committee: list[int] = []
-        self.refused: dict[int, MessageError] = {}
         self.total = np.empty(0)
 
     def receive_encrypted_input(self, sender: int, payload: Payload) -> None:
         """Add a device's encrypted vector to the sum."""
-        name = f"device {sender}"
-        if sender in self.survivors:
-            raise MessageError("encrypted_input", name, "it was received twice")
+        name = self._first("encrypted_input", sender, self.survivors)
         try:
             self._sum = self._context.add(self._sum, payload.tobytes(), self._dim)
         except ValueError as error:
@@ -295,30 +275,21 @@ class CkksServer(ModelSender):
     def finish_encrypted_input(self) -> None:
         """Settle whose sum it is, and who tells it."""
         self.survivors.sort()
-        count, plan = len(self.survivors), self._protocol.parameters
-        if count < plan.threshold:
-            raise BelowThresholdError(
-                f"round {self.round_index} cannot end: {count} of {plan.devices} devices sent "
-                f"their encrypted vectors, at least {plan.threshold} are needed"
-            )
-        broken = objection(self._protocol.promises(), self._protocol.outcome(self))
-        if broken is not None:
-            raise PromiseError(
-                f"round {self.round_index} ends here, before anything is decrypted: {broken}"
-            )
+        threshold = self._protocol.parameters.threshold
+        self._require(len(self.survivors), "sent their encrypted vectors", threshold)
+        self._check_promises()
         self.committee = self.survivors[:REPORTERS]
 
     def send_decrypt(self) -> Payload:
         """Return the sum, and who is in it."""
-        bits = np.packbits(to_flags(self.survivors, self._protocol.parameters.devices))
         added, self._sum = ckks.Context.summed(self._sum), []
-        return np.concatenate([bits, np.frombuffer(added, np.uint8)])
+        return np.concatenate([self._bits(self.survivors), np.frombuffer(added, np.uint8)])
 
     def receive_decrypt(self, sender: int, payload: Payload) -> None:
         """Keep the sum that a reporter tells."""
-        name = f"device {sender}"
-        if sender not in self.committee or sender in self._told:
-            raise MessageError("decrypt", name, "it is no reporter, or was received twice")
+        name = self._first("decrypt", sender, self._told)
+        if sender not in self.committee:
+            raise MessageError("decrypt", name, "it is no reporter")
         self._told[sender] = parse_vector(payload, "<i8", self._dim, "decrypt", name).copy()
 
     def finish_decrypt(self) -> None:
@@ -342,12 +313,12 @@ class SharedKey(KeyEnrolment):
         *KeyEnrolment.steps,
         Step(
             PHASE,
-            Pattern.GATHER,
+            GATHER,
             KeyHolder.send_shared_key,
             KeyRelay.receive_shared_key,
             role=Role.COMMITTEE,
         ),
-        Step(PHASE, Pattern.BROADCAST, KeyRelay.send_shared_key, KeyHolder.receive_shared_key),
+        Step(PHASE, BROADCAST, KeyRelay.send_shared_key, KeyHolder.receive_shared_key),
     )
 
     def __init__(self, devices: int) -> None:
@@ -366,7 +337,6 @@ class Ckks(AggregationProtocol):
 
     name = "ckks"
     min_devices = 2
-    has_committee = True
     devices_learn_sum = True
     not_attacked = "it has no masks"
     not_active = "nobody checks what the server adds up"
@@ -374,22 +344,22 @@ class Ckks(AggregationProtocol):
         MODEL,
         Step(
             "encrypted_input",
-            Pattern.GATHER,
+            GATHER,
             CkksDevice.send_encrypted_input,
             CkksServer.receive_encrypted_input,
             upload=True,
             finish=CkksServer.finish_encrypted_input,
         ),
-        Step("decrypt", Pattern.BROADCAST, CkksServer.send_decrypt, CkksDevice.receive_decrypt),
+        Step("decrypt", BROADCAST, CkksServer.send_decrypt, CkksDevice.receive_decrypt),
         Step(
             "decrypt",
-            Pattern.GATHER,
+            GATHER,
             CkksDevice.send_decrypt,
             CkksServer.receive_decrypt,
             role=Role.COMMITTEE,
             finish=CkksServer.finish_decrypt,
         ),
-        Step("result", Pattern.LOCAL),
+        Step("result", LOCAL),
     )
 
     @classmethod
@@ -416,10 +386,6 @@ class Ckks(AggregationProtocol):
         return SharedKey(devices)
 
     @classmethod
-    def phases(cls) -> list[str]:
-        return phase_names(SharedKey.steps + cls.steps)
-
-    @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> UnderOneKey:
         if degree not in (None, devices - 1):
             raise UsageError(f"{cls.name} has no masking graph: leave the degree out")
@@ -443,39 +409,17 @@ class Ckks(AggregationProtocol):
         return ckks.blocks(self.parameters.dim) * (4 + ckks.LARGEST_BYTES)
 
     @property
-    def largest_reply(self) -> int:
-        return 8 * self.parameters.dim
+    def members_in_round(self) -> int:
+        return REPORTERS
 
-    @property
-    def sum_bytes(self) -> int:
-        return self.largest_message + 8 * self.parameters.dim
-
-    def terms(self) -> dict[str, Terms]:
-        dim, crowd = self.parameters.dim, Crowd.of(self.parameters)
-        blocks = ckks.blocks(dim)
-        device = {"blocks": blocks} | of.far("values", dim)
-        server = {"devices": crowd.devices, "received blocks": blocks * crowd.survivors}
-        return {"device": device, "member": device, "server": server | of.far("values", dim)}
-
-    def count(self, phases: Phases) -> None:
-        dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
-        blocks = ckks.blocks(dim)
-        size = blocks * (4 + ckks.TYPICAL_BYTES)
-        upload = phases["encrypted_input"]
-        # What they take beyond operations is entered here.
-        upload.members = REPORTERS
-        upload.sends(size, survivors)
-        add(upload.device, sent(size / 4) | {"encrypted": blocks, "key_read": 1})
-        add(upload.server, {"message": 2 * survivors, "ciphertext": blocks * survivors})
-        decrypt = phases["decrypt"]
-        decrypt.members = REPORTERS
-        decrypt.receives(-(-self.parameters.devices // 8) + size, survivors)
-        add(decrypt.device, {"message": 1, "decrypted": blocks, "key_read": 1})
-        decrypt.member_up = ENVELOPE_BYTES + 8 * dim
-        add(decrypt.member, sent(2 * dim))
-        # To write the sum takes about as long as to read and add a vector.
-        add(decrypt.server, {"message": REPORTERS, "ciphertext": blocks})
-        add(decrypt.server, at("summed", 2 * dim, dim))
+    def sizes(self) -> dict[Method, float]:
+        dim, named = self.parameters.dim, -(-self.parameters.devices // 8)
+        encrypted = ckks.blocks(dim) * (4 + ckks.TYPICAL_BYTES)
+        return {
+            CkksDevice.send_encrypted_input: encrypted,
+            CkksServer.send_decrypt: named + encrypted,
+            CkksDevice.send_decrypt: 8 * dim,
+        }
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CkksDevice:
         return CkksDevice(self, id, round_index, self.enrolled[self.members[id]])

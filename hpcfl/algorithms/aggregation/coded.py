@@ -13,36 +13,37 @@ of it than the plan does without; of fewer, it may be the holder that lies. Of n
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed
-from hpcfl.algorithms.aggregation import terms as of
-from hpcfl.algorithms.aggregation.base import ModelSender, QuantisedDevice, QuantisedProtocol
-from hpcfl.algorithms.aggregation.costs import Operations, coded
+from hpcfl.algorithms.aggregation.base import RoundServer
 from hpcfl.algorithms.aggregation.messages import (
+    Flags,
+    bits,
     check_public_keys,
-    from_bits,
-    parse_vector,
+    read_bits,
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import Outcome, objection
-from hpcfl.algorithms.aggregation.reconstruction import Flags, Shares, reconcile, to_leave_out
-from hpcfl.algorithms.aggregation.terms import Terms
+from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol
+from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile, to_leave_out
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import Ids, Pattern, Payload, Rows
+from hpcfl.comm.phases import ROUTE, Ids, Payload, Rows
 from hpcfl.crypto import keys, matrices
-from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
+from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import PACKED_PAIRS, Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
-from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
-from hpcfl.options.shared import RoundOptions
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 from hpcfl.privacy.masking import OnlySummed
 from hpcfl.privacy.threat import LIARS
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 
 class CodedProtocol(QuantisedProtocol):
@@ -55,9 +56,9 @@ class CodedProtocol(QuantisedProtocol):
     """
 
     min_devices = 2
-    rotates = True
     family = "field"
     deals_to: ClassVar[str]  # in words, who holds pieces
+    piece: ClassVar[str] = "piece"  # what errors call one
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
@@ -65,15 +66,11 @@ class CodedProtocol(QuantisedProtocol):
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        if parameters.degree is not None:
-            raise UsageError(
-                f"{self.name} deals pieces to {self.deals_to}, so --degree {parameters.degree} has "
-                "no effect: leave it out"
-            )
+        self._without_degree(f"deals pieces to {self.deals_to}")
         # A field with room for the sum of N vectors has numbers for the code's N + U points.
         self.code = self.choose_code()
         self.steps = tuple(
-            replace(step, row_bytes=self.row_bytes) if step.pattern is Pattern.ROUTE else step
+            replace(step, row_bytes=self.row_bytes) if step.pattern is ROUTE else step
             for step in type(self).steps
         )
 
@@ -102,27 +99,6 @@ class CodedProtocol(QuantisedProtocol):
         step = max(1, 2 * PACKED_PAIRS // self.code.width)
         return (slice(start, start + step) for start in range(0, count, step))
 
-    def recovery_terms(self, answers: float) -> Terms:
-        """Return what recovering what was coded, from so many sums of pieces, grows with."""
-        code = self.code
-        return (
-            {"values of answers": answers * code.width, "interpolated": code.needed * code.pieces}
-            | of.coded(self.field, code.pieces, code.needed, code.width)
-            | of.packed(self.field, answers * code.width)
-        )
-
-    def recovery(self, answers: float) -> Operations:
-        """Return what it takes to recover what was coded from so many sums of pieces."""
-        code = self.code
-        return {
-            "recovered": 1,
-            "answered": answers * code.width,
-            "interpolated": code.needed * (code.pieces + INTERPOLATED_ROW),
-        } | coded(self.field, code.pieces, code.needed, code.width)
-
-    # What pieces and their holders are called in messages.
-    piece = "piece"
-
     @property
     def needed_in_sum(self) -> int:
         # Holders add pieces up for no fewer.
@@ -134,26 +110,9 @@ class CodedProtocol(QuantisedProtocol):
             raise UsageError(f"{cls.name} deals pieces to {cls.deals_to}: leave the degree out")
         return OnlySummed(devices)
 
-    def read_listed(self, bitmap: Payload, phase: str, sender: str) -> list[int]:
-        """Return the devices whose bits are set; MessageError if there are none such."""
-        devices = self.parameters.devices
-        found = from_bits(parse_vector(bitmap, "u1", -(-devices // 8), phase, sender))
-        if found and found[-1] >= devices:
-            reason = f"it names a device beyond the last, {devices - 1}"
-            raise MessageError(phase, sender, reason)
-        return found
-
     def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:
         """Return a coded piece, or a sum of them; MessageError if it is none."""
         return self.read_elements(payload, self.code.width, phase, sender)
-
-    def read_pieces(self, payloads: Sequence[Payload]) -> Elements | None:
-        """Return coded pieces of the right size, shape (payloads, width); None if one is wrong."""
-        try:
-            pieces = self.field.unpack_rows(np.stack(payloads), self.code.width)
-        except ValueError:
-            return None
-        return pieces if self.field.holds(pieces) else None
 
     def pair_context(self, round_index: int, i: int, j: int) -> bytes:
         """Return the context in which the secret of two devices gives the key of their rows."""
@@ -161,54 +120,68 @@ class CodedProtocol(QuantisedProtocol):
         return f"hpcfl/1 {self.name} round {round_index} pair {low} {high} piece transport".encode()
 
 
+@dataclass
+class CodedState:
+    """What a device keeps between the steps of a round."""
+
+    pair: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
+    # With those to whom rows go, and from whom they come.
+    transport_keys: dict[int, bytes] = field(default_factory=dict, repr=False)
+    # The pieces that this device holds, by their owners.
+    pieces: dict[int, Elements] = field(default_factory=dict, repr=False)
+    dealt: bool = False
+    survivors: list[int] | None = None  # whose pieces are to be added up
+
+
 class CodedDevice(QuantisedDevice):
     """A device that deals pieces, and may hold some; keys and pieces come from `secrets`."""
 
     _protocol: CodedProtocol
+    state: CodedState
 
     def __init__(
         self, protocol: CodedProtocol, id: int, round_index: int, secrets: keys.SecretSource
     ) -> None:
         super().__init__(protocol, id, round_index)
         self._secrets = secrets
-        # With those to whom rows go, and from whom they come.
-        self._transport_keys: dict[int, bytes] = {}
-        # The pieces that this device holds, by their owners.
-        self._pieces: dict[int, Elements] = {}
         # What was wrong with rows that this device could do without.
         self.ignored: list[MessageError] = []
-        self._survivors: list[int] | None = None
 
     def send_advertise_keys(self) -> Payload:
         """Return this device's public key, made for this round only."""
-        self._pair = keys.KeyPair.generate(self._secrets)
-        return np.frombuffer(self._pair.public, np.uint8)
+        self.state.pair = keys.KeyPair.generate(self._secrets)
+        return np.frombuffer(self.state.pair.public, np.uint8)
 
     def _agree(self, ids: Sequence[int], listed: bytes) -> None:
         """Agree on a key with others, whose public keys these are, end to end."""
-        size = keys.KEY_BYTES
+        size, own = keys.KEY_BYTES, self.state.pair
         public = {id: listed[size * k : size * (k + 1)] for k, id in enumerate(ids)}
-        if public.pop(self.id, self._pair.public) != self._pair.public:
+        if public.pop(self.id, own.public) != own.public:
             raise MessageError(
                 "advertise_keys", "the server", "this device's own key is not as it sent it"
             )
         for id, key in public.items():
             check_public_keys(key, f"device {id}")
-        secrets = keys.agree(self._pair.private, [*public.values()])
-        self._transport_keys = {
+        secrets = keys.agree(own.private, [*public.values()])
+        self.state.transport_keys = {
             id: keys.derive(secret, self._protocol.pair_context(self._round, self.id, id))
             for id, secret in zip(public, secrets, strict=True)
         }
 
+    def _deal_once(self, what: str) -> None:
+        if self.state.dealt:
+            raise RefusedError(f"device {self.id} refuses to {what} twice in a round")
+        self.state.dealt = True
+
     def _sealed(self, peers: Sequence[int], pieces: Elements) -> tuple[Ids, Rows]:
         """Return pieces, shape (peers, width), as they are sent, a row for each peer."""
-        field = self._protocol.field
-        rows = np.empty((len(peers), self._protocol.row_bytes), np.uint8)
-        for some in self._protocol.rows_at_once(len(peers)):
-            packed = field.pack_rows(pieces[some])
+        protocol = self._protocol
+        rows = np.empty((len(peers), protocol.row_bytes), np.uint8)
+        for some in protocol.rows_at_once(len(peers)):
+            packed = protocol.field.pack_rows(pieces[some])
             for row, peer, content in zip(rows[some], peers[some], packed, strict=True):
-                labels = sealed.labels(self._protocol.name, self._round, self.id, peer)
-                row[:] = sealed.seal(self._transport_keys[peer], labels, content.tobytes())
+                labels = sealed.labels(protocol.name, self._round, self.id, peer)
+                row[:] = sealed.seal(self.state.transport_keys[peer], labels, content.tobytes())
         return np.array(peers, np.int64), rows
 
     def _keep(self, phase: str, senders: Ids, rows: Rows) -> None:
@@ -220,47 +193,54 @@ class CodedDevice(QuantisedDevice):
                     contents[sender] = self._unsealed(phase, sender, row)
                 except MessageError as error:
                     self.ignored.append(error)
-            self._pieces |= self._read_pieces(phase, contents)
-        self._transport_keys = {}
+            self._read_pieces(phase, contents)
+        self.state.transport_keys = {}
 
     def _unsealed(self, phase: str, sender: int, row: Payload) -> Payload:
-        if sender not in self._transport_keys:
+        key = self.state.transport_keys.get(sender)
+        if key is None:
             raise MessageError(phase, f"device {sender}", "it advertised no key")
         labels = sealed.labels(self._protocol.name, self._round, sender, self.id)
-        return sealed.unseal(self._transport_keys[sender], labels, row, phase, sender)
+        return sealed.unseal(key, labels, row, phase, sender)
 
-    def _read_pieces(self, phase: str, contents: Mapping[int, Payload]) -> dict[int, Elements]:
-        """Return the pieces of some senders."""
-        if len(contents) > 1:
-            pieces = self._protocol.read_pieces([*contents.values()])
-            if pieces is not None:
-                return dict(zip(contents, pieces, strict=True))
-        read = {}
+    def _read_pieces(self, phase: str, contents: dict[int, Payload]) -> None:
+        """Keep the pieces of some senders: all at once, unless one of them is none."""
+        field, width = self._protocol.field, self._protocol.code.width
+        sizes = {content.size for content in contents.values()}
+        if sizes == {self._protocol.piece_bytes}:
+            try:
+                pieces = field.unpack_rows(np.stack([*contents.values()]), width)
+            except ValueError:
+                pieces = None
+            if pieces is not None and field.holds(pieces):
+                self.state.pieces |= dict(zip(contents, pieces, strict=True))
+                return
         for sender, content in contents.items():
             try:
-                read[sender] = self._protocol.read_piece(content, phase, f"device {sender}")
+                piece = self._protocol.read_piece(content, phase, f"device {sender}")
             except MessageError as error:
                 self.ignored.append(error)
-        return read
+            else:
+                self.state.pieces[sender] = piece
 
     def send_held(self) -> Payload:
         """Return whose pieces this device holds."""
-        return np.packbits(to_flags(self._pieces, self._parameters.devices))
+        return bits(self.state.pieces, self._parameters.devices)
 
     def _asked(self, payload: Payload, phase: str, what: str) -> list[int]:
         """Return whose pieces are to be added up, if too few could not reveal a vector."""
-        survivors = self._protocol.read_listed(payload, phase, "the server")
-        if self._survivors is not None:
+        refuses, devices = f"device {self.id} refuses", self._parameters.devices
+        survivors = read_bits(payload, devices, phase)
+        if self.state.survivors is not None:
             raise RefusedError(
-                f"device {self.id} refuses a second request to {what}: the difference of two sums "
-                "would be what the server must not learn"
+                f"{refuses} a second request to {what}: the difference of two sums would be what "
+                "the server must not learn"
             )
         self._require(len(survivors), f"{what} of")
-        outcome = Outcome(self._parameters.devices, len(survivors))
-        broken = objection(self._protocol.promises(), outcome)
+        broken = objection(self._protocol.promises(), Outcome(devices, len(survivors)))
         if broken is not None:
-            raise RefusedError(f"device {self.id} refuses to {what}: {broken}")
-        missing = [id for id in survivors if id not in self._pieces]
+            raise RefusedError(f"{refuses} to {what}: {broken}")
+        missing = [id for id in survivors if id not in self.state.pieces]
         if missing:
             raise RefusedError(
                 f"device {self.id} cannot {what}: it holds no {self._protocol.piece} of device "
@@ -270,15 +250,15 @@ class CodedDevice(QuantisedDevice):
 
     def _sum_of_pieces(self) -> Payload:
         """Return the sum of the pieces that were asked for."""
-        if self._survivors is None or not self._pieces:
+        state, field = self.state, self._protocol.field
+        if state.survivors is None or not state.pieces:
             raise RefusedError(
                 f"device {self.id} refuses to send a sum of pieces: it was not asked, or has told"
             )
         total = np.zeros(self._protocol.code.width, np.uint64)
-        for id in self._survivors:
-            total += self._pieces[id]
-        self._pieces = {}
-        field = self._protocol.field
+        for id in state.survivors:
+            total += state.pieces[id]
+        state.pieces = {}
         return field.pack(field.reduce(total))
 
     def _require(self, count: int, what: str) -> None:
@@ -289,8 +269,22 @@ class CodedDevice(QuantisedDevice):
             )
 
 
-class CodedServer(ModelSender):
+@dataclass
+class CodedServerState:
+    """What the server keeps between the steps of a round."""
+
+    public: dict[int, bytes] = field(default_factory=dict)
+    dealers: set[int] = field(default_factory=set)
+    # Of those who said it, whose pieces they hold, by device.
+    held: dict[int, Flags] = field(default_factory=dict)
+    # Sums of pieces, by who added them up.
+    answers: dict[int, Elements] = field(default_factory=dict, repr=False)
+
+
+class CodedServer(RoundServer):
     """The server's side of one round."""
+
+    _protocol: CodedProtocol
 
     def __init__(
         self,
@@ -299,91 +293,75 @@ class CodedServer(ModelSender):
         model: NDArray[np.float32],
         secrets: keys.SecretSource,
     ) -> None:
-        super().__init__(model)
-        self._protocol = protocol
+        super().__init__(protocol, round_index, model)
         self._secrets = secrets
-        self._devices = protocol.parameters.devices
-        self.round_index = round_index
-        self._public: dict[int, bytes] = {}
-        self._dealers: set[int] = set()
-        # Of those who said it, whose pieces they hold, by device.
-        self._held: dict[int, Flags] = {}
-        # Of whom something was found out only when all had answered.
-        self.refused: dict[int, MessageError] = {}
-        # Sums of pieces, by who added them up.
-        self._answers: dict[int, Elements] = {}
-        self.survivors: list[int] = []
+        self.state = CodedServerState()
+
+    def _enough(self, count: int, what: str) -> None:
+        self._require(count, what, self._protocol.needed_in_sum)
+
+    def _enough_holders(self, count: int, what: str) -> None:
+        code = self._protocol.code
+        who = "devices" if code.devices == self._devices else "members of the committee"
+        self._require(count, what, code.needed, who, code.devices)
 
     def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
         """Keep a device's public key, with which something can be agreed."""
-        phase, name = "advertise_keys", f"device {sender}"
-        public = parse_vector(payload, "u1", keys.KEY_BYTES, phase, name).tobytes()
-        if sender in self._public:
-            raise MessageError(phase, name, "it was received twice")
-        check_public_keys(public, f"device {sender}")
-        self._public[sender] = public
+        self._take_keys(self.state.public, sender, payload, keys.KEY_BYTES)
 
     def finish_advertise_keys(self) -> None:
-        self._require(len(self._public), "advertised keys")
+        self._enough(len(self.state.public), "advertised keys")
+
+    def _keys_of(self, ids: Sequence[int]) -> bytes:
+        return b"".join(self.state.public[id] for id in ids)
 
     def _take_dealers(self, phase: str, ids: Ids) -> None:
         """Take note of who dealt pieces."""
         dealers = {*ids.tolist()}
-        unknown = dealers - {*self._public}
+        unknown = dealers - {*self.state.public}
         if unknown:
             raise MessageError(phase, f"device {min(unknown)}", "it advertised no key")
-        self._dealers = dealers
-        self._require(len(dealers), "dealt pieces")
+        self.state.dealers = dealers
+        self._enough(len(dealers), "dealt pieces")
 
     def _take_held(self, phase: str, sender: int, payload: Payload) -> None:
         """Take note of whose pieces a holder has."""
-        name = f"device {sender}"
-        if sender in self._held:
-            raise MessageError(phase, name, "it was received twice")
-        listed = self._protocol.read_listed(payload, phase, name)
-        self._held[sender] = to_flags(listed, self._devices)
+        name = self._first(phase, sender, self.state.held)
+        listed = read_bits(payload, self._devices, phase, name)
+        self.state.held[sender] = to_flags(listed, self._devices)
 
     def _leave_out_unheld(self, phase: str) -> None:
         """Leave out dealers of whom more holders have no piece than the plan does without."""
-        dealers, holders = np.array(sorted(self._dealers)), np.array(sorted(self._held))
-        held = np.stack([self._held[id][dealers] for id in holders.tolist()], axis=1)
+        state = self.state
+        dealers, holders = np.array(sorted(state.dealers)), np.array(sorted(state.held))
+        held = np.stack([state.held[id][dealers] for id in holders.tolist()], axis=1)
         for id in dealers[to_leave_out(~held, holders, LIARS)].tolist():
-            self._dealers.discard(id)
+            state.dealers.discard(id)
             reason = f"too many devices hold no {self._protocol.piece} of it: it is left out"
-            self.refused[id] = MessageError(phase, f"device {id}", reason)
-        self._require(len(self._dealers), "dealt pieces rightly")
-
-    def _check_promises(self) -> None:
-        broken = objection(self._protocol.promises(), self._protocol.outcome(self))
-        if broken is not None:
-            raise PromiseError(
-                f"round {self.round_index} ends here, before anything is revealed: {broken}"
-            )
+            self._refuse(phase, id, reason)
+        self._enough(len(state.dealers), "dealt pieces rightly")
 
     def _take_answer(self, phase: str, sender: int, payload: Payload) -> None:
         """Keep the sum of the pieces that a device holds."""
-        name = f"device {sender}"
-        if sender in self._answers:
-            raise MessageError(phase, name, "it was received twice")
+        name = self._first(phase, sender, self.state.answers)
         # A copy: the transport uses its memory again.
-        self._answers[sender] = self._protocol.read_piece(payload, phase, name).copy()
+        self.state.answers[sender] = self._protocol.read_piece(payload, phase, name).copy()
 
     def _decoded(self, phase: str, number_of: dict[int, int]) -> Elements:
         """Return the sum of what was coded, of the survivors, shape (d,).
 
         Devices have numbers as holders of pieces.
         """
-        code = self._protocol.code
-        answered = sorted(self._answers, key=number_of.__getitem__)
-        what = f"added up the {self._protocol.piece}s that they hold"
-        self._require(len(answered), what, code.needed, code.devices)
+        code, answers = self._protocol.code, self.state.answers
+        answered = sorted(answers, key=number_of.__getitem__)
+        self._enough_holders(len(answered), f"added up the {self._protocol.piece}s that they hold")
         numbers = np.array([number_of[id] for id in answered], np.int64)
-        sums = np.stack([self._answers[id] for id in answered])
-        self._answers = {}
+        sums = np.stack([answers[id] for id in answered])
+        self.state.answers = {}
         right = self._fitting(sums, numbers)
         for row in {*range(len(answered))} - {*right.tolist()}:
             reason = "its sum of pieces, or a piece that it was dealt, contradicts the others"
-            self.refused[answered[row]] = MessageError(phase, f"device {answered[row]}", reason)
+            self._refuse(phase, answered[row], reason)
         used = right[: code.needed]
         return code.decode(sums[used], numbers[used])
 
@@ -413,18 +391,3 @@ class CodedServer(ModelSender):
                 "which ones, or somebody dealt pieces that do not belong together"
             )
         return right
-
-    def _bits(self, ids: Iterable[int]) -> Payload:
-        return np.packbits(to_flags(ids, self._devices))
-
-    def _require(
-        self, count: int, what: str, needed: int | None = None, among: int | None = None
-    ) -> None:
-        """End the round with fewer devices than are needed, of so many; by default of all."""
-        needed, among = needed or self._protocol.needed_in_sum, among or self._devices
-        if count < needed:
-            who = "devices" if among == self._devices else "members of the committee"
-            raise BelowThresholdError(
-                f"round {self.round_index} cannot end: {count} of {among} {who} {what}, at least "
-                f"{needed} are needed"
-            )

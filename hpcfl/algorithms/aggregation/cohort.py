@@ -29,44 +29,27 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import terms as of
-from hpcfl.algorithms.aggregation.costs import (
-    Crowd,
-    Operations,
-    Phases,
-    add,
-    at,
-    converted,
-    packed,
-    received,
-    sent,
-    streamed,
-    summed,
-    unpacked,
-)
-from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.messages import from_server
-from hpcfl.algorithms.aggregation.promises import Outcome, Promise
-from hpcfl.algorithms.aggregation.secagg import Known, SecAgg, SecAggDevice, SecAggServer, pair_sign
-from hpcfl.algorithms.aggregation.terms import Terms
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise, counted
+from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
 from hpcfl.algorithms.aggregation.topology import Request, RingLinks, Topology, ring_of
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import Payload
+from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.crypto.keys import SecretSource
 from hpcfl.errors import UsageError
-from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
 from hpcfl.privacy.masking import InCohorts, check_alpha, largest_degree, ring_degree
-from hpcfl.privacy.population import Population
 from hpcfl.privacy.ring import log2
 from hpcfl.privacy.threat import Threat
-from hpcfl.report.formats import counted
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 Value = TypeVar("Value", bound=np.generic)
 # Places that are dealt at once, in the cache.
@@ -247,7 +230,7 @@ class CohortDevice(SecAggDevice):
         middle = self._links.numbers[holders.index(self.id)]
         near = [
             (k, (position + self._links.numbers[k] - middle) % segments.ring)
-            for k in np.flatnonzero(self._have).tolist()
+            for k in np.flatnonzero(self.state.have).tolist()
             if holders[k] != self.id
         ]
         near = [(k, place) for k, place in near if any(segments.common(position, place))]
@@ -257,7 +240,7 @@ class CohortDevice(SecAggDevice):
         ]
         integers = self._integers(vector, self.sent())
         masks = self._protocol.pair_masks(self._round, (self.id, position), others)
-        key = self._protocol.private_mask_key(self._round, self.id, self._seed)
+        key = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
         group = self._parameters.arithmetic
         group.add_mask(masks, key, 1)
         masks += integers.astype(group.sums, copy=False)
@@ -312,7 +295,7 @@ class CohortServer(SecAggServer):
         weights = self._parameters.weights
         each = np.full(ring, 1 / ring) if weights is None else weights
         places = np.arange(1 - segments.size, ring) % ring
-        weight = _windows((each * self._survived)[self._links.order[places]], segments.size)
+        weight = _windows((each * self.state.survived)[self._links.order[places]], segments.size)
         bounds = [segments.bound(segment) for segment in range(ring + 1)]
         return segments.in_coordinates(np.repeat(weight, np.diff(bounds)))
 
@@ -321,7 +304,7 @@ class CohortServer(SecAggServer):
         size, ring = self._protocol.cohort_size, self._links.order.size
         # The cohort of segment s is at the positions s - m + 1 to s.
         places = np.arange(1 - size, ring) % ring
-        return _counts(self._survived[self._links.order[places]], size)
+        return _counts(self.state.survived[self._links.order[places]], size)
 
     def send_unmask(self, receiver: int | None = None) -> Payload | None:
         """Return the request, and who survived around a device."""
@@ -330,7 +313,7 @@ class CohortServer(SecAggServer):
             return None
         size, ring = self._protocol.cohort_size, self._links.order.size
         places = (self._links.position[receiver] + np.arange(1 - size, size)) % ring
-        around = np.packbits(self._survived[self._links.order[places]])
+        around = np.packbits(self.state.survived[self._links.order[places]])
         return np.concatenate([request, around])
 
     def _add_run(self, position: int, run: Sums, sign: int) -> None:
@@ -346,33 +329,22 @@ class CohortServer(SecAggServer):
 
     def _remove_masks(self) -> Elements:
         segments, group = self._protocol.segments, self._group
-        for id, seed in zip(self.survivors, self._seeds, strict=True):
+        for id, key in zip(self.survivors, self.private_mask_keys(), strict=True):
             position = int(self._links.position[id])
-            key = self._protocol.private_mask_key(self.round_index, id, seed)
             private = group.zeros(segments.length(position))
             group.add_mask(private, key, 1)
             self._add_run(position, private, -1)
         for id in self.dropped:
             position = int(self._links.position[id])
-            places = {
-                peer: int(self._links.position[peer])
-                for peer in self._links.neighbours(id, self._survived)
-            }
-            near = [peer for peer, place in places.items() if any(segments.common(position, place))]
             others = [
-                (peer, places[peer], secret)
-                for peer, secret in zip(near, self._secrets_with(id, near), strict=True)
+                (peer, int(self._links.position[peer]), secret)
+                for peer, secret in zip(*self._secrets_with(id), strict=True)
             ]
             # What the dropped device would have added is what its peers' masks lack to cancel.
             missing = self._protocol.pair_masks(self.round_index, (id, position), others)
             self._add_run(position, missing, 1)
         by_place, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
         return segments.in_coordinates(by_place)
-
-
-def _places(seen: Seen) -> NDArray[np.int64]:
-    """Return the devices' positions on the ring."""
-    return cast(RingLinks, seen.links).position
 
 
 def _counts(flags: NDArray[Any], size: int) -> NDArray[np.int64]:
@@ -395,9 +367,10 @@ class Cohort(SecAgg):
     name = "cohort"
     not_active = "the server could choose survivors so that a cohort is left with one device"
     sparse_upload = True
-    uploads_in_parts = False
     device_class = CohortDevice
     server_class = CohortServer
+    # No range of an upload belongs to a range of the coordinates.
+    steps = tuple(replace(step, receive_part=None, by_all_ranks=False) for step in SecAgg.steps)
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
@@ -430,11 +403,6 @@ class Cohort(SecAgg):
     def inclusion(self) -> float:
         return self.cohort_size / self.parameters.devices
 
-    @property
-    def sum_bytes(self) -> int:
-        # Of eight bytes, and some of its elements, which are taken out of it.
-        return 10 * self.parameters.dim
-
     def most_in_sum(self, devices: int) -> tuple[int, float]:
         size = cohort_size(devices, self.parameters.alpha)
         weights = self.parameters.weights
@@ -448,12 +416,13 @@ class Cohort(SecAgg):
         return server.weight_of_places() / self.inclusion
 
     @property
-    def largest_upload(self) -> int:
+    def largest_message(self) -> int:
         return self.summed_in.wire_bytes(self.segments.longest)
 
-    def _floor(self, size: int) -> Floor:
-        parameters = self.parameters
-        return Floor(self.threat, size, parameters.min_cohort, 2.0**-parameters.security_bits)
+    @property
+    def _floor(self) -> Floor:
+        plan, size = self.parameters, self.cohort_size
+        return Floor(self.threat, size, plan.min_cohort, 2.0**-plan.security_bits)
 
     def honest_among(self, survivors: int) -> int:
         """Return the floor: how many survive of all does not tell how many do of a cohort."""
@@ -461,45 +430,23 @@ class Cohort(SecAgg):
 
     def _check_floor(self) -> None:
         """Refuse a floor for which devices would often refuse to unmask."""
-        floor, accepted = self._floor(self.cohort_size), 2.0**-self.parameters.correctness_bits
+        floor, bits = self._floor, self.parameters.correctness_bits
         chance = refused(self.threat, floor.size, floor.least)
-        if floor.floor == 1 or chance <= accepted:
-            return
-        devices = self.parameters.devices
-        found = (
-            f"for {floor.floor} honest survivors, {floor.least} of a cohort of {floor.size} "
-            f"devices must survive, as {floor.colluding} may collude: devices would refuse a round "
-            f"with a probability of up to {chance:.2g}, which is above "
-            f"2^-{self.parameters.correctness_bits}"
-        )
-        enough = (
-            size
-            for size in range(floor.size, devices + 1)
-            if refused(self.threat, size, self._floor(size).least) <= accepted
-        )
-        size = next(enough, None)
-        if size is None:
+        if floor.floor > 1 and chance > 2.0**-bits:
             raise UsageError(
-                f"{found}; so would they with cohorts of all devices: lower --min-cohort, --gamma "
-                "or --dropout"
+                f"for {floor.floor} honest survivors, {floor.least} of a cohort of {floor.size} "
+                f"devices must survive, as {floor.colluding} may collude: devices would refuse a "
+                f"round with a probability of up to {chance:.2g}, which is above 2^-{bits}: raise "
+                "alpha (and --degree, if it is given), or lower --min-cohort, --gamma or --dropout"
             )
-        raise UsageError(
-            f"{found}: raise alpha to {size / devices:g}, for cohorts of {size}"
-            f"{self._degree_for(size)}, or lower --min-cohort or --security-bits"
-        )
-
-    def _degree_for(self, size: int) -> str:
-        """Return the advice on a degree that was asked for, if cohorts are to have this size."""
-        degree, needed = self.parameters.degree, linking_degree(size, self.parameters.devices)
-        return "" if degree is None or degree >= needed else f" and --degree to {needed}"
 
     @property
     def colluding_in_sum(self) -> int:
-        return self._floor(self.cohort_size).colluding
+        return self._floor.colluding
 
     @property
     def more_colluding(self) -> float:
-        return self._floor(self.cohort_size).exceeded
+        return self._floor.exceeded
 
     @property
     def survivors_in_sum(self) -> int:
@@ -512,7 +459,7 @@ class Cohort(SecAgg):
         return super().settings() | {"cohort_size": self.cohort_size}
 
     def promises(self) -> list[Promise]:
-        return [*super().promises(), self._floor(self.cohort_size)]
+        return [*super().promises(), self._floor]
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
@@ -520,102 +467,12 @@ class Cohort(SecAgg):
         size = cohort_size(devices, alpha)
         return InCohorts(size, ring_degree(degree, devices, size), alpha)
 
-    def mask_terms(self, crowd: Crowd) -> tuple[Terms, Terms]:
-        dim, size, survivors = self.parameters.dim, self.cohort_size, crowd.survivors
-        group, segment = self.summed_in, dim / crowd.devices
-        run = size * segment
-        # Those at a distance of 1, 2, ... on either side have ever less in common.
-        reach = min(size - 1, math.ceil(crowd.degree / 2))
-        both = min(2 * reach, crowd.degree)
-        common = 2 * sum(size - distance for distance in range(1, reach + 1)) * segment
-        gone = crowd.dropped * survivors / max(1, crowd.devices - 1)
-        device = {"cohort": both} | of.far("values", run, dim) | of.masked(group, common + run)
-        server = (
-            {"cohorts": gone * both}
-            | of.far("coordinates", dim)
-            | of.far("received values", survivors * run, dim)
-            | of.masked(group, gone * common + survivors * run, "unmasked values")
-        )
-        return device | of.packed(group, run), server | of.packed(group, survivors * run)
-
-    def count_masks(self, phases: Phases, crowd: Crowd) -> None:
-        dim, size, survivors = self.parameters.dim, self.cohort_size, crowd.survivors
-        group = self.summed_in
-        segment = dim / crowd.devices
-        run = size * segment
-        # Those at a distance of 1, 2, ... on either side have ever less in common.
-        reach = min(size - 1, math.ceil(crowd.degree / 2))
-        both = min(2 * reach, crowd.degree)
-        common = 2 * sum(size - distance for distance in range(1, reach + 1)) * segment
-        pairs: Operations = {
-            "agreement": both,
-            # The pair's secret, and the key of the run.
-            "derivation": 2 * both,
-            "keystream": both,
-            "common_run": both,
-            **streamed(group, common, run),
-        }
-        own: Operations = {"keystream": 1, **streamed(group, run, run)}
-        upload, unmask = phases["masked_input"], phases["unmask"]
-        # Who survived around a device.
-        unmask.down += math.ceil((2 * size - 1) / 8)
-        upload.sends(group.bits / 8 * run, survivors)
-        # A place of the run turned into a coordinate takes a third of one of the two conversions.
-        masking = (pairs, {"derivation": 1}, own)
-        for work in (*masking, sent(run), converted(run, 2.3), at("scattered", run, dim)):
-            add(upload.device, work)
-        add(upload.device, packed(group, run))
-        add(upload.server, received(group, survivors, run))
-        add(upload.server, unpacked(group, run), survivors)
-        add(unmask.server, own, survivors)
-        alive = survivors / max(1, crowd.devices - 1)
-        add(unmask.server, pairs, crowd.dropped * alive)
-        # What is taken off for each device.
-        add(unmask.server, summed(group, run, crowd.devices))
-        # To look whether a neighbour shares the cohort takes as long as to settle an answer.
-        add(unmask.server, {"settled": crowd.dropped * crowd.neighbours_among(survivors)})
-        # The sum is reduced, in half of a conversion, and goes from places to coordinates, which
-        # lie evenly: the caches help.
-        add(unmask.server, converted(dim, 0.8) | at("scattered", dim / 3, dim))
-
-    def strip(
-        self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known
-    ) -> tuple[NDArray[np.int64], Elements]:
-        places = _places(seen)
-        position = int(places[id])
-        where = self.segments.coordinates(position)
-        values = self.read_values(upload, where.size, id)
-        others = [(peer, int(places[peer]), secret) for peer, secret in known]
-        pairwise = self.pair_masks(seen.round_index, (id, position), others)
-        private = self.summed_in.elements([key], [where.size])
-        return where, self.summed_in.reduce(values.astype(np.int64) - private - pairwise)
-
-    def alone(self, seen: Seen) -> tuple[float, float]:
-        """Return how many values of honest survivors are alone in their cohorts.
-
-        A device at position p sends the segments p to p + m - 1. Those from p + a are masked with
-        one that is a positions ahead, those before p + m - b with one that is b behind. With the
-        nearest honest survivors that it is linked with, it is alone from p + m - b to before p + a.
-        """
-        places, segments = _places(seen), self.segments
-        total = 0
-        for id in seen.ids:
-            position = int(places[id])
-            others = places[seen.honest_neighbours(id)]
-            ahead = int(np.min((others - position) % segments.ring, initial=segments.size))
-            behind = int(np.min((position - others) % segments.ring, initial=segments.size))
-            first, last = position + segments.size - behind, position + ahead
-            if first < last:
-                total += segments.bound(last) - segments.bound(first)
-        return float(total), 0.0
-
-    def alone_before(self, population: Population) -> float | None:
-        # Cohorts are stretches of the ring: with fewer neighbours they are linked otherwise than
-        # `masking` says, which has a ring within each cohort.
-        devices, linked = self.parameters.devices, self.topology.degree
-        if linked < min(2 * (self.cohort_size - 1), devices - 1):
-            return None
-        return super().alone_before(population)
+    def sizes(self) -> dict[Method, float]:
+        run = self.summed_in.bits / 8 * self.inclusion * self.parameters.dim
+        # Who survived around a device is behind the request.
+        request = super().sizes()[SecAggServer.send_unmask] + -(-(2 * self.cohort_size - 1) // 8)
+        upload: dict[Method, float] = {SecAggDevice.send_masked_input: run}
+        return super().sizes() | upload | {SecAggServer.send_unmask: request}
 
     def pair_masks(
         self, round_index: int, own: tuple[int, int], others: list[tuple[int, int, bytes]]

@@ -45,40 +45,39 @@ wrong ones are found, and more end the round.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import MODEL, check_finite
-from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer
-from hpcfl.algorithms.aggregation.costs import (
-    Crowd,
-    Phases,
-    add,
-    at,
-    coded,
-    converted,
-    packed,
-    sealed_rows,
-    summed,
-    unpacked,
-)
-from hpcfl.algorithms.aggregation.messages import from_server, parse_vector
+from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer, CodedState
+from hpcfl.algorithms.aggregation.messages import parse_vector, split_bits
 from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
-from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import ENVELOPE_BYTES, Ids, Pattern, Payload, Role, Rows, Step
+from hpcfl.comm.phases import (
+    BROADCAST,
+    GATHER,
+    LOCAL,
+    ROUTE,
+    Ids,
+    Method,
+    Payload,
+    Role,
+    Rows,
+    Step,
+)
 from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.sampling import subset
 from hpcfl.errors import MessageError, RefusedError, UsageError
-from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.threat import LIARS, Threat
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 NONCE_BYTES = 16
 # Without --committee, the smallest committee with which a device sends at most so many times what
@@ -120,60 +119,62 @@ def choose_code(plan: Parameters, threat: Threat, members: int, field: Field) ->
     return Code(members, needed, private, plan.dim, field)
 
 
-def drawn(devices: int, size: int, nonce: bytes, round_index: int) -> list[int]:
-    """Return which of the devices are the committee, in the order of the shares' numbers."""
-    context = f"hpcfl/1 committee round {round_index} members".encode()
-    return subset(hashlib.sha256(context + nonce).digest(), devices, size)
+@dataclass
+class DeviceState(CodedState):
+    """What a device keeps between the steps of a round."""
+
+    members: list[int] = field(default_factory=list)  # all of the committee, by their numbers
+    present: list[int] = field(default_factory=list)  # those of them that advertised keys
+    advertised: list[int] = field(default_factory=list)  # U1
 
 
 class CommitteeDevice(CodedDevice):
     """A device's side of one round; keys and shares come from `secrets`."""
 
     _protocol: Committee
+    state: DeviceState
 
     def __init__(
         self, protocol: Committee, id: int, round_index: int, secrets: keys.SecretSource
     ) -> None:
         super().__init__(protocol, id, round_index, secrets)
-        self._members: list[int] = []  # all of the committee, in the order of its shares
-        self._present: list[int] = []  # those of them that advertised keys
-        self._advertised: list[int] = []  # U1
-        self._shared = False
-        self.in_committee = False
+        self.state = DeviceState()
+
+    @property
+    def in_committee(self) -> bool:
+        """Whether this device is a member."""
+        return self.id in self.state.members
 
     # advertise_keys
 
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Check who the committee is, and agree on keys with its members."""
-        phase, devices = "advertise_keys", self._parameters.devices
-        cut = NONCE_BYTES + -(-devices // 8)
-        if payload.size < cut:
-            raise from_server(phase, f"{payload.size} bytes name no committee")
-        self._advertised = self._protocol.read_listed(payload[NONCE_BYTES:cut], phase, "the server")
-        if self.id not in self._advertised:
+        phase, state = "advertise_keys", self.state
+        nonce, rest = payload[:NONCE_BYTES].tobytes(), payload[NONCE_BYTES:]
+        state.advertised, rest = split_bits(rest, self._parameters.devices, phase)
+        if self.id not in state.advertised:
             raise RefusedError(f"device {self.id} is told that its public key was not received")
-        self._members = self._protocol.drawn(payload[:NONCE_BYTES].tobytes(), self._round)
-        self.in_committee = self.id in self._members
-        there = {*self._advertised}
-        self._present = [id for id in self._members if id in there]
-        size = keys.KEY_BYTES * len(self._present)
-        listed = parse_vector(payload[cut:], "u1", size, phase, "the server").tobytes()
-        self._require(len(self._advertised), "share its vector among")
+        state.members = self._protocol.drawn(nonce, self._round)
+        there = {*state.advertised}
+        state.present = [id for id in state.members if id in there]
+        size = keys.KEY_BYTES * len(state.present)
+        listed = parse_vector(rest, "u1", size, phase).tobytes()
+        self._require(len(state.advertised), "share its vector among")
         needed = self._protocol.code.needed
-        if len(self._present) < needed:
+        if len(state.present) < needed:
             raise RefusedError(
-                f"device {self.id} refuses to share its vector with {len(self._present)} members: "
+                f"device {self.id} refuses to share its vector with {len(state.present)} members: "
                 f"{needed} are needed to add it up"
             )
         # A member agrees with all.
         if not self.in_committee:
-            self._agree(self._present, listed)
+            self._agree(state.present, listed)
 
     def receive_dealers_keys(self, payload: Payload) -> None:
         """Agree on keys with all that may send a member their shares."""
-        phase, size = "advertise_keys", keys.KEY_BYTES * len(self._advertised)
-        listed = parse_vector(payload, "u1", size, phase, "the server").tobytes()
-        self._agree(self._advertised, listed)
+        size = keys.KEY_BYTES * len(self.state.advertised)
+        listed = parse_vector(payload, "u1", size, "advertise_keys").tobytes()
+        self._agree(self.state.advertised, listed)
 
     # share_input
 
@@ -181,19 +182,17 @@ class CommitteeDevice(CodedDevice):
         """Return a sealed share of the quantised vector for every member."""
         check_finite(self.id, vector)
         # Shares of two vectors, or of one with other random pieces, add up to nothing.
-        if self._shared:
-            raise RefusedError(f"device {self.id} refuses to share a vector twice in a round")
-        self._shared = True
-        code = self._protocol.code
+        self._deal_once("share a vector")
+        state, code = self.state, self._protocol.code
         elements = self._elements(vector, self.sent())
         random = code.field.elements([self._secrets(SEED_BYTES)], [code.private * code.width])
-        others = [id for id in self._present if id != self.id]
+        others = [id for id in state.present if id != self.id]
         mine = [self.id] if self.in_committee else []
-        numbers = [self._members.index(id) for id in (*mine, *others)]
+        numbers = [state.members.index(id) for id in (*mine, *others)]
         shares = code.encode(elements, random, numbers)
-        if self.in_committee:
+        if mine:
             # A copy: a view would keep the shares of all.
-            self._pieces[self.id] = shares[0].copy()
+            state.pieces[self.id] = shares[0].copy()
         return self._sealed(others, shares[len(mine) :])
 
     def receive_share_input(self, senders: Ids, rows: Rows) -> None:
@@ -204,7 +203,7 @@ class CommitteeDevice(CodedDevice):
 
     def receive_sum_shares(self, payload: Payload) -> None:
         """Check whose shares are to be added up: too few could reveal a vector."""
-        self._survivors = self._asked(payload, "sum_shares", "add up the shares")
+        self.state.survivors = self._asked(payload, "sum_shares", "add up the shares")
 
     def send_sum_shares(self) -> Payload:
         """Return the sum of the shares of the devices in the sum."""
@@ -230,24 +229,24 @@ class CommitteeServer(CodedServer):
     def send_advertise_keys(self) -> Payload:
         """Return who the committee is, and the public keys of its members."""
         # Drawn now that no key can be chosen any more: the committee follows from it.
-        nonce = self._secrets(NONCE_BYTES)
+        nonce, public = self._secrets(NONCE_BYTES), self.state.public
         self.committee = self._protocol.drawn(nonce, self.round_index)
-        present = [id for id in self.committee if id in self._public]
-        needed = self._protocol.code.needed
-        self._require(len(present), "advertised keys", needed, len(self.committee))
-        listed = nonce + self._bits(self._public).tobytes() + self._keys_of(present)
+        present = [id for id in self.committee if id in public]
+        self._enough_holders(len(present), "advertised keys")
+        listed = nonce + self._bits(public).tobytes() + self._keys_of(present)
         return np.frombuffer(listed, np.uint8)
 
     def send_dealers_keys(self) -> Payload:
         """Return all public keys."""
-        return np.frombuffer(self._keys_of(sorted(self._public)), np.uint8)
-
-    def _keys_of(self, ids: list[int]) -> bytes:
-        return b"".join(self._public[id] for id in ids)
+        return np.frombuffer(self._keys_of(sorted(self.state.public)), np.uint8)
 
     def receive_share_input(self, ids: Ids) -> None:
         """Take note of who shared its vector."""
         self._take_dealers("share_input", ids)
+
+    def _check_member(self, phase: str, sender: int) -> None:
+        if sender not in self.committee:
+            raise MessageError(phase, f"device {sender}", "it is not in the committee")
 
     def receive_held(self, sender: int, payload: Payload) -> None:
         """Take note of whose shares a member holds."""
@@ -256,10 +255,9 @@ class CommitteeServer(CodedServer):
 
     def finish_held(self) -> None:
         """Settle whose sum it is, and check what it is promised to hide."""
-        code = self._protocol.code
-        self._require(len(self._held), "hold shares", code.needed, code.devices)
+        self._enough_holders(len(self.state.held), "hold shares")
         self._leave_out_unheld("share_input")
-        self.survivors = sorted(self._dealers)
+        self.survivors = sorted(self.state.dealers)
         self._check_promises()
 
     def send_sum_shares(self) -> Payload:
@@ -271,10 +269,6 @@ class CommitteeServer(CodedServer):
         self._check_member("sum_shares", sender)
         self._take_answer("sum_shares", sender, payload)
 
-    def _check_member(self, phase: str, sender: int) -> None:
-        if sender not in self.committee:
-            raise MessageError(phase, f"device {sender}", "it is not in the committee")
-
     def finish_sum_shares(self) -> None:
         """Decode the sum of the vectors."""
         number_of = {id: number for number, id in enumerate(self.committee)}
@@ -282,9 +276,11 @@ class CommitteeServer(CodedServer):
 
     def finish_result(self) -> None:
         """Return to signed integers, and to the original coordinates."""
-        self.total = self._protocol.field.signed(self._summed.copy())
-        self._summed = self._summed[:0].copy()
-        self.turned_back = self._protocol.turned_back(self)
+        summed, self._summed = self._summed.copy(), self._summed[:0].copy()
+        self._protocol.publish(self, summed)
+
+
+Device, Server = CommitteeDevice, CommitteeServer
 
 
 class Committee(CodedProtocol):
@@ -293,70 +289,61 @@ class Committee(CodedProtocol):
     name = "committee"
     deals_to = "a committee"
     piece = "share"
-    has_committee = True
     not_attacked = "it has no masks"
     not_active = "members do not check what others deal, nor that all were asked for the same sum"
-    steps: tuple[Step, ...] = (
+    steps = (
         MODEL,
         Step(
             "advertise_keys",
-            Pattern.GATHER,
-            CommitteeDevice.send_advertise_keys,
-            CommitteeServer.receive_advertise_keys,
-            finish=CommitteeServer.finish_advertise_keys,
+            GATHER,
+            Device.send_advertise_keys,
+            Server.receive_advertise_keys,
+            finish=Server.finish_advertise_keys,
+        ),
+        Step(
+            "advertise_keys", BROADCAST, Server.send_advertise_keys, Device.receive_advertise_keys
         ),
         Step(
             "advertise_keys",
-            Pattern.BROADCAST,
-            CommitteeServer.send_advertise_keys,
-            CommitteeDevice.receive_advertise_keys,
-        ),
-        Step(
-            "advertise_keys",
-            Pattern.BROADCAST,
-            CommitteeServer.send_dealers_keys,
-            CommitteeDevice.receive_dealers_keys,
+            BROADCAST,
+            Server.send_dealers_keys,
+            Device.receive_dealers_keys,
             role=Role.COMMITTEE,
         ),
         Step(
             "share_input",
-            Pattern.ROUTE,
-            CommitteeDevice.send_share_input,
-            CommitteeDevice.receive_share_input,
+            ROUTE,
+            Device.send_share_input,
+            Device.receive_share_input,
             to=Role.COMMITTEE,
             upload=True,
-            relay=CommitteeServer.receive_share_input,
+            relay=Server.receive_share_input,
         ),
         Step(
             "share_input",
-            Pattern.GATHER,
-            CommitteeDevice.send_held,
-            CommitteeServer.receive_held,
+            GATHER,
+            Device.send_held,
+            Server.receive_held,
             role=Role.COMMITTEE,
-            finish=CommitteeServer.finish_held,
+            finish=Server.finish_held,
         ),
         Step(
             "sum_shares",
-            Pattern.BROADCAST,
-            CommitteeServer.send_sum_shares,
-            CommitteeDevice.receive_sum_shares,
+            BROADCAST,
+            Server.send_sum_shares,
+            Device.receive_sum_shares,
             role=Role.COMMITTEE,
         ),
         Step(
             "sum_shares",
-            Pattern.GATHER,
-            CommitteeDevice.send_sum_shares,
-            CommitteeServer.receive_sum_shares,
+            GATHER,
+            Device.send_sum_shares,
+            Server.receive_sum_shares,
             role=Role.COMMITTEE,
-            finish=CommitteeServer.finish_sum_shares,
+            finish=Server.finish_sum_shares,
         ),
-        Step("result", Pattern.LOCAL, finish=CommitteeServer.finish_result),
+        Step("result", LOCAL, finish=Server.finish_result),
     )
-
-    @property
-    def stuck(self) -> float:
-        # Members are so many that enough of them stay with all but this probability.
-        return 2.0**-self.parameters.correctness_bits if self.parameters.dropout else 0.0
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
@@ -384,8 +371,15 @@ class Committee(CodedProtocol):
         return whole
 
     def drawn(self, nonce: bytes, round_index: int) -> list[int]:
-        """Return the committee of a round, in the order of the shares' numbers."""
-        return drawn(self.parameters.devices, self.code.devices, nonce, round_index)
+        """Return which devices are the committee, in the order of the shares' numbers."""
+        context = f"hpcfl/1 committee round {round_index} members".encode()
+        digest = hashlib.sha256(context + nonce).digest()
+        return subset(digest, self.parameters.devices, self.code.devices)
+
+    @property
+    def stuck(self) -> float:
+        # Members are so many that enough of them stay with all but this probability.
+        return 2.0**-self.parameters.correctness_bits if self.parameters.dropout else 0.0
 
     def settings(self) -> dict[str, Any]:
         code = self.code
@@ -408,96 +402,25 @@ class Committee(CodedProtocol):
         return [promise, *super().promises()]
 
     @property
-    def sum_bytes(self) -> int:
-        # Its members' sums, and what is decoded of them.
-        size = self.field.dtype.itemsize
-        return 2 * size * self.code.devices * self.code.width + size * self.code.dim
+    def members_in_round(self) -> int:
+        return self.code.devices
 
     @property
     def rows_of_device(self) -> int:
         return self.code.devices
 
-    @property
-    def rows_at_peak(self) -> float:
-        # Members keep the shares that were in the rows until they know whose are to be added up.
-        return 2.5
-
-    @property
-    def largest_reply(self) -> int:
-        return max(self.piece_bytes, keys.KEY_BYTES, -(-self.parameters.devices // 8))
-
-    def terms(self) -> dict[str, Terms]:
-        code, crowd, field = self.code, Crowd.of(self.parameters), self.field
-        members, there = code.devices, code.devices * crowd.survivors / crowd.devices
-        device = (
-            {"peers": members, "mask values": code.private * code.width}
-            | of.far("values", code.dim)
-            | of.far("values of pieces", members * code.width)
-            | of.coded(field, members, code.needed, code.width)
-            | of.packed(field, members * code.width)
-        )
-        received = crowd.survivors * code.width
-        member = device | {"peers": crowd.devices} | of.far("received values", received)
-        server = {"devices": crowd.devices} | of.far("values", code.dim)
+    def sizes(self) -> dict[Method, float]:
+        devices, key = self.parameters.devices, keys.KEY_BYTES
+        named = -(-devices // 8)
         return {
-            "device": device,
-            "member": member | of.packed(field, members * code.width + received),
-            "server": server | self.recovery_terms(there),
+            Device.send_advertise_keys: key,
+            Server.send_advertise_keys: NONCE_BYTES + named + key * self.code.devices,
+            Server.send_dealers_keys: key * devices,
+            Device.send_share_input: self.row_bytes,
+            Device.send_held: named,
+            Server.send_sum_shares: named,
+            Device.send_sum_shares: self.piece_bytes,
         }
-
-    def count(self, phases: Phases) -> None:
-        code, crowd = self.code, Crowd.of(self.parameters)
-        devices, survivors, members = crowd.devices, crowd.survivors, code.devices
-        # Those that are there after the upload, of the members.
-        there = members * survivors / devices
-        bits = -(-devices // 8)
-
-        advertise = phases["advertise_keys"]
-        advertise.members = members
-        advertise.sends(keys.KEY_BYTES, devices)
-        advertise.receives(NONCE_BYTES + bits + keys.KEY_BYTES * members, devices)
-        # One of them to make the key pair.
-        pairs = {"agreement": 1 + members, "derivation": members}
-        add(advertise.device, {"message": 2} | pairs)
-        advertise.member_down = ENVELOPE_BYTES + keys.KEY_BYTES * devices
-        # A member agrees once, with all others, and not with the members before.
-        more = devices - 1 - members
-        add(advertise.member, {"message": 1, "agreement": more, "derivation": more})
-        add(advertise.server, {"message": devices})
-
-        share, row = phases["share_input"], self.row_bytes
-        share.members = members
-        share.sends(row * members, survivors, members)
-        share.routed = share.up
-        share.member_down = (row + ENVELOPE_BYTES) * (survivors - 1)
-        # A member keeps its own share.
-        share.member_up = ENVELOPE_BYTES + bits - (row + ENVELOPE_BYTES)
-        add(
-            share.device,
-            {
-                "message": 1,
-                "keystream": 1,
-                "mask_word": code.private * code.width,
-            }
-            | coded(self.field, code.devices, code.needed, code.width)
-            | packed(self.field, members * code.width)
-            | sealed_rows(members, row)
-            | converted(code.dim, 2),
-        )
-        add(share.member, {"message": 2} | sealed_rows(survivors, row))
-        add(share.member, unpacked(self.field, survivors * code.width))
-        add(share.server, {"message": there})
-
-        summing = phases["sum_shares"]
-        summing.members = members
-        summing.member_down = ENVELOPE_BYTES + bits
-        summing.member_up = ENVELOPE_BYTES + self.piece_bytes
-        add(summing.member, {"message": 2} | summed(None, code.width, survivors))
-        add(summing.member, packed(self.field, code.width))
-        add(summing.server, {"message": there} | self.recovery(there))
-        add(summing.server, unpacked(self.field, there * code.width))
-        # It is decoded in a copy, which takes half of what adding it up does.
-        add(phases["result"].server, at("summed", code.dim / 2, code.dim))
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CommitteeDevice:
         return CommitteeDevice(self, id, round_index, secrets)

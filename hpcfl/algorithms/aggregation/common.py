@@ -24,14 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import coordinates
-from hpcfl.algorithms.aggregation import terms as of
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, at, converted
+from hpcfl.algorithms.aggregation.base import ModelSender
 from hpcfl.algorithms.aggregation.messages import from_server
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
-from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import Pattern, Payload
+from hpcfl.comm.phases import BROADCAST, SCATTER, Method, Payload
 from hpcfl.errors import UsageError
 from hpcfl.privacy.masking import (
     Drawn,
@@ -96,20 +94,15 @@ class CommonCoordinates(SecAgg):
         self.models: ModelUpdates | None = None
 
     def follow(self, models: ModelUpdates, index: int, ids: Sequence[int]) -> None:
+        """Let the devices of a round be sent only what has changed of the model.
+
+        These are their ids in `models`, in order. Every rank calls this before the round.
+        """
         self.models = models
-        pattern = Pattern.BROADCAST if models.begin(index, ids) else Pattern.SCATTER
+        pattern = BROADCAST if models.begin(index, ids) else SCATTER
         self.steps = tuple(
             replace(step, pattern=pattern) if step.phase == "model" else step for step in self.steps
         )
-
-    @property
-    def model_dim(self) -> int:
-        changed = self.parameters.model_update == "changed"
-        return self.upload_dim if changed else super().model_dim
-
-    def cost_notes(self) -> list[str]:
-        first = ["without the first round, in which the whole model is sent"]
-        return super().cost_notes() + (first if self.model_dim < self.parameters.dim else [])
 
     @property
     def upload_dim(self) -> int:
@@ -119,33 +112,13 @@ class CommonCoordinates(SecAgg):
     def inclusion(self) -> float:
         return self.upload_dim / self.parameters.dim
 
-    @property
-    def model_bytes(self) -> int:
-        # See `ModelUpdates`: a copy of the model, and which coordinates of it devices lack.
-        if self.parameters.model_update == "whole":
-            return 0
-        return 4 * self.parameters.dim + 8 * self.upload_dim
-
     def sent_in(self, round_index: int) -> NDArray[np.int64]:
         return coordinates.of_round(self.parameters, round_index)
 
-    def mask_terms(self, crowd: Crowd) -> tuple[Terms, Terms]:
-        device, server = super().mask_terms(crowd)
-        whole = of.far("coordinates", self.parameters.dim)
-        if self.model_dim < self.parameters.dim:
-            # The model is compared with the one before.
-            server = server | {"compared coordinates": self.parameters.dim}
-        return device | whole, server | whole
-
-    def count_masks(self, phases: Phases, crowd: Crowd) -> None:
-        super().count_masks(phases, crowd)
-        dim, sent = self.parameters.dim, self.upload_dim
-        add(phases["masked_input"].device, converted(sent) | at("scattered", sent, dim))
-        if self.model_dim < dim:
-            add(phases["model"].device, at("scattered", sent, dim))
-            # The model is compared with the one before, and kept.
-            add(phases["model"].server, at("summed", 2 * dim, dim) | at("scattered", sent, dim))
-        add(phases["result"].server, converted(sent) | at("scattered", sent / 2, sent))
+    def sizes(self) -> dict[Method, float]:
+        # Not of the first round, in which the whole model is sent.
+        changed = {ModelSender.send_model: 4 * self.upload_dim}
+        return super().sizes() | (changed if self.parameters.model_update == "changed" else {})
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:

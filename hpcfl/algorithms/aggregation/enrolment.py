@@ -5,26 +5,33 @@ from __future__ import annotations
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import Enrolment
-from hpcfl.algorithms.aggregation.messages import parse_vector
-from hpcfl.comm.phases import Pattern, Payload, Step
+from hpcfl.algorithms.aggregation.messages import check_public_keys, parse_vector
+from hpcfl.comm.phases import BROADCAST, GATHER, Payload, Step
 from hpcfl.crypto import keys
 from hpcfl.errors import MessageError, RefusedError
 
 PHASE = "advertise_keys"
 
 
-class EnrolledDevice:
-    """A device that enrols with its id among n, and remembers the last round that it entered."""
+class Enrolled:
+    """A party that enrols with its number, and remembers the last round that it entered."""
 
+    party = "device"
     entered = "taken part in"  # what a round is refused for the second time
 
-    def __init__(self, id: int, devices: int, secrets: keys.SecretSource) -> None:
-        self.id = id
+    def __init__(self, number: int, devices: int, secrets: keys.SecretSource) -> None:
+        self.id = number
         self.devices = devices
         self._pair = keys.KeyPair.generate(secrets)
-        # Secrets with devices 0 to n - 1, end to end; of no use in its own place.
+        # With each other party, end to end.
         self._secrets = b""
+        self._size = 0
         self._last_round = -1
+
+    @property
+    def name(self) -> str:
+        """What errors call the party."""
+        return f"{self.party} {self.id}"
 
     def send_advertise_keys(self) -> Payload:
         """Return the public key."""
@@ -34,24 +41,29 @@ class EnrolledDevice:
         """Take what all devices sent."""
         raise NotImplementedError
 
-    def _listed(self, payload: Payload, size: int, count: int | None = None) -> list[bytes]:
-        """Return what so many, by default all, devices sent, `size` bytes each, of a first list."""
+    def _listed(self, payload: Payload, size: int, count: int) -> list[bytes]:
+        """Return what so many parties sent, `size` bytes each, of a first list."""
         if self._secrets:
-            raise RefusedError(f"device {self.id} refuses to enrol twice")
-        count = self.devices if count is None else count
-        raw = parse_vector(payload, "u1", size * count, PHASE, "the server").tobytes()
+            raise RefusedError(f"{self.name} refuses to enrol twice")
+        raw = parse_vector(payload, "u1", size * count, PHASE).tobytes()
         return [raw[start : start + size] for start in range(0, len(raw), size)]
 
     def _keep(self, secrets: list[bytes]) -> None:
         """Keep what was agreed on, and forget the private key from which all of it follows."""
-        self._secrets = b"".join(secrets)
+        self._secrets, self._size = b"".join(secrets), len(secrets[0])
         self._pair = keys.KeyPair(b"", self._pair.public)
+
+    def _secret(self, number: int) -> bytes:
+        """Return what was agreed on with another party."""
+        return self._secrets[self._size * number : self._size * (number + 1)]
 
     def enter(self, round_index: int) -> None:
         """Refuse a round that has been: what was said in it could be shown again."""
+        if not self._secrets:
+            raise RefusedError(f"{self.name} refuses round {round_index}: it has not enrolled")
         if round_index <= self._last_round:
             raise RefusedError(
-                f"device {self.id} refuses round {round_index}: it has {self.entered} round "
+                f"{self.name} refuses round {round_index}: it has {self.entered} round "
                 f"{self._last_round} already"
             )
         self._last_round = round_index
@@ -71,11 +83,12 @@ class Directory:
         sent = parse_vector(payload, "u1", self._size, PHASE, name).tobytes()
         if sender in self._sent:
             raise MessageError(PHASE, name, "it was received twice")
-        self._check(sent, sender)
+        self._check(sent, name)
         self._sent[sender] = sent
 
-    def _check(self, sent: bytes, sender: int) -> None:
+    def _check(self, sent: bytes, name: str) -> None:
         """Refuse what is of no use to anybody."""
+        check_public_keys(sent, name)
 
     def send_advertise_keys(self) -> Payload:
         """Return what all sent, zeros for a device that sent nothing."""
@@ -90,18 +103,14 @@ class Directory:
 class KeyEnrolment(Enrolment):
     """An enrolment in which every device sends public keys, and receives those of all."""
 
+    largest_message = keys.KEY_BYTES
     steps: tuple[Step, ...] = (
         Step(
             PHASE,
-            Pattern.GATHER,
-            EnrolledDevice.send_advertise_keys,
+            GATHER,
+            Enrolled.send_advertise_keys,
             Directory.receive_advertise_keys,
             finish=Directory.finish_advertise_keys,
         ),
-        Step(
-            PHASE,
-            Pattern.BROADCAST,
-            Directory.send_advertise_keys,
-            EnrolledDevice.receive_advertise_keys,
-        ),
+        Step(PHASE, BROADCAST, Directory.send_advertise_keys, Enrolled.receive_advertise_keys),
     )

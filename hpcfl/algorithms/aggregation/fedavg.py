@@ -9,29 +9,28 @@ that is what a sparsified update costs without masks.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
-from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.base import (
     MODEL,
     AggregationProtocol,
     ModelReceiver,
-    ModelSender,
+    RoundServer,
     check_finite,
 )
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, received, sent
 from hpcfl.algorithms.aggregation.messages import parse_vector
-from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.algorithms.quantisation import all_finite
-from hpcfl.comm.phases import Pattern, Payload, Step
+from hpcfl.comm.phases import GATHER, LOCAL, Method, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.errors import BelowThresholdError, MessageError, UsageError
-from hpcfl.options.shared import RoundOptions
+from hpcfl.errors import MessageError, UsageError
 from hpcfl.privacy.masking import InTheClear
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 
 class FedAvgDevice(ModelReceiver):
@@ -63,21 +62,17 @@ class FedAvgDevice(ModelReceiver):
         return (vector * self._scale).astype("<f4", copy=False)
 
 
-class FedAvgServer(ModelSender):
+class FedAvgServer(RoundServer):
     """A server that sees every vector."""
 
-    def __init__(self, protocol: FedAvg, model: NDArray[np.float32]) -> None:
-        super().__init__(model)
+    def __init__(self, protocol: FedAvg, round_index: int, model: NDArray[np.float32]) -> None:
+        super().__init__(protocol, round_index, model)
         self._dim = protocol.parameters.dim
-        self.survivors: list[int] = []
-        self._received: set[int] = set()
         self.total = np.zeros(self._dim)
 
     def receive_upload(self, sender: int, payload: Payload) -> None:
         """Add a device's vector, of finite numbers, to the sum."""
-        name = f"device {sender}"
-        if sender in self._received:
-            raise MessageError("upload", name, "it was received twice")
+        name = self._first("upload", sender, self.survivors)
         where: NDArray[np.int64] | slice = slice(None)
         count, used = self._dim, 0
         # Only what is shorter than the whole vector is sent with locations.
@@ -92,13 +87,11 @@ class FedAvgServer(ModelSender):
         if not all_finite(values):
             raise MessageError("upload", name, "a value is not finite")
         self.total[where] += values
-        self._received.add(sender)
         self.survivors.append(sender)
 
     def finish_upload(self) -> None:
         self.survivors.sort()
-        if not self.survivors:
-            raise BelowThresholdError("no device sent its vector: there is nothing to sum")
+        self._require(len(self.survivors), "sent their vectors", 1)
 
 
 class FedAvg(AggregationProtocol):
@@ -111,13 +104,13 @@ class FedAvg(AggregationProtocol):
         MODEL,
         Step(
             "upload",
-            Pattern.GATHER,
+            GATHER,
             FedAvgDevice.send_upload,
             FedAvgServer.receive_upload,
             upload=True,
             finish=FedAvgServer.finish_upload,
         ),
-        Step("result", Pattern.LOCAL),
+        Step("result", LOCAL),
     )
 
     @classmethod
@@ -136,25 +129,10 @@ class FedAvg(AggregationProtocol):
     def server(
         self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
     ) -> FedAvgServer:
-        return FedAvgServer(self, model)
+        return FedAvgServer(self, round_index, model)
 
-    def terms(self) -> dict[str, Terms]:
-        dim, crowd = self.parameters.dim, Crowd.of(self.parameters)
-        return {
-            "device": of.far("values", dim),
-            "server": {
-                "devices": crowd.devices,
-                **of.far("received values", crowd.survivors * dim, dim),
-            },
-        }
-
-    def count(self, phases: Phases) -> None:
-        upload, dim = phases["upload"], self.parameters.dim
-        survivors = Crowd.of(self.parameters).survivors
-        upload.sends(4 * dim, survivors)
-        # To be weighted takes a vector as long as to be added up.
-        add(upload.device, sent(3 * dim))
-        add(upload.server, received(None, survivors, dim))
+    def sizes(self) -> dict[Method, float]:
+        return {FedAvgDevice.send_upload: 4 * self.parameters.dim}
 
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
         return total

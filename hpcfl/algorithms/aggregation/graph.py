@@ -7,11 +7,15 @@ on a ring. Degree and threshold follow from the fractions of devices that may co
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.topology import Topology, ring_of
 from hpcfl.errors import UsageError
-from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import Masking
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 
 class GraphSecAgg(SecAgg):

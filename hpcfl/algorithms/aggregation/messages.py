@@ -12,17 +12,14 @@ from hpcfl.comm.phases import Payload
 from hpcfl.crypto import keys
 from hpcfl.errors import MessageError
 
+SERVER = "the server"
+Flags = NDArray[np.bool_]
+
 
 def parse_vector(
-    payload: Payload, dtype: str, length: int, phase: str, sender: str
+    payload: Payload, dtype: str, length: int, phase: str, sender: str = SERVER
 ) -> NDArray[Any]:
-    """Return `payload` as a vector of exactly `length` numbers.
-
-    Raises
-    ------
-    MessageError
-        If it has another size.
-    """
+    """Return `payload` as a vector of exactly `length` numbers; MessageError if it is none."""
     expected = np.dtype(dtype).itemsize * length
     if payload.size != expected:
         raise MessageError(phase, sender, f"received {payload.size} bytes, expected {expected}")
@@ -30,8 +27,8 @@ def parse_vector(
 
 
 def from_server(phase: str, reason: str) -> MessageError:
-    """Return the error for a message of the server's."""
-    return MessageError(phase, "the server", reason)
+    """Return the error for a message of the server."""
+    return MessageError(phase, SERVER, reason)
 
 
 def check_public_keys(advertised: bytes, sender: str) -> None:
@@ -43,13 +40,36 @@ def check_public_keys(advertised: bytes, sender: str) -> None:
         raise MessageError("advertise_keys", sender, str(error)) from None
 
 
-def to_flags(ids: Iterable[int], devices: int) -> NDArray[np.bool_]:
-    """Return a set of ids below `devices` as ndarray of bool, shape (devices,)."""
-    flags = np.zeros(devices, np.bool_)
+def to_flags(ids: Iterable[int], count: int) -> Flags:
+    """Return a set of ids below `count` as ndarray of bool, shape (count,)."""
+    flags = np.zeros(count, np.bool_)
     flags[list(ids)] = True
     return flags
+
+
+def bits(ids: Iterable[int], count: int) -> Payload:
+    """Return a set of ids below `count` as a bitmap, the first bit of a byte the highest."""
+    return np.packbits(to_flags(ids, count))
 
 
 def from_bits(bitmap: Payload) -> list[int]:
     """Return the numbers of the bits that are set."""
     return np.flatnonzero(np.unpackbits(bitmap)).tolist()
+
+
+def split_bits(payload: Payload, count: int, phase: str) -> tuple[list[int], Payload]:
+    """Return whom the bitmap of devices names that a message begins with, and the rest."""
+    size = -(-count // 8)
+    if payload.size < size:
+        raise from_server(phase, f"{payload.size} bytes hold no list of devices")
+    return read_bits(payload[:size], count, phase), payload[size:]
+
+
+def read_bits(
+    bitmap: Payload, count: int, phase: str, sender: str = SERVER, party: str = "device"
+) -> list[int]:
+    """Return which of so many parties a bitmap names; MessageError if it names others."""
+    named = from_bits(parse_vector(bitmap, "u1", -(-count // 8), phase, sender))
+    if named and named[-1] >= count:
+        raise MessageError(phase, sender, f"it names a {party} beyond the last, {count - 1}")
+    return named

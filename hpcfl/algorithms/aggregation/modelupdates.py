@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import Where
+from hpcfl.comm.phases import Where
 
 NEVER = -1
 

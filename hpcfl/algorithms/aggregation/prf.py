@@ -26,58 +26,43 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import terms as of
-from hpcfl.algorithms.aggregation.base import MODEL, QuantisedDevice, QuantisedProtocol, SumServer
-from hpcfl.algorithms.aggregation.costs import Phases, add, masked_upload, reduced
-from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice, KeyEnrolment
+from hpcfl.algorithms.aggregation.base import MODEL, ModelSender
+from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, Enrolled, KeyEnrolment
 from hpcfl.algorithms.aggregation.messages import (
+    bits,
     check_public_keys,
-    from_bits,
     from_server,
-    parse_vector,
-    to_flags,
+    read_bits,
 )
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
-from hpcfl.algorithms.aggregation.terms import Terms
+from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
+from hpcfl.algorithms.aggregation.secagg import pair_sign
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
+from hpcfl.comm.phases import GATHER, LOCAL, Method, Payload, Step
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
-from hpcfl.options.shared import RoundOptions
 from hpcfl.privacy.masking import InCohorts
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 SEED_BYTES = 32
 MIN_SELECTED = 2
 
 
-class PairwiseSeeds(KeyEnrolment):
-    """The enrolment: every pair of devices agrees on a seed, its keys relayed by the server."""
-
-    largest_message = keys.KEY_BYTES
-
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
-
-    def device(self, id: int, secrets: keys.SecretSource) -> Member:
-        return Member(id, self.devices, secrets)
-
-    def server(self) -> KeyDirectory:
-        return KeyDirectory(self.devices)
-
-
-class Member(EnrolledDevice):
+class Member(Enrolled):
     """An enrolled device: its seeds, and the last round that it masked a vector for."""
 
     entered = "masked a vector for"
 
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Agree on a seed with every other device: no key twice, its own as it sent it."""
-        listed = self._listed(payload, keys.KEY_BYTES)
+        listed = self._listed(payload, keys.KEY_BYTES, self.devices)
         if listed[self.id] != self._pair.public:
             raise from_server(PHASE, "this device's own key is not as it sent it")
         if len({*listed}) != self.devices:
@@ -102,20 +87,16 @@ class Member(EnrolledDevice):
         The round is later than all before, and the selected are in increasing order. RefusedError
         if the masks would not hide this device's vector.
         """
-        refuses = f"device {self.id} refuses round {round_index}: it"
-        if not self._secrets:
-            raise RefusedError(f"{refuses} has not enrolled")
-        if self.id not in selected:
+        refuses = f"{self.name} refuses round {round_index}: it"
+        if self._secrets and self.id not in selected:
             raise RefusedError(f"{refuses} is not among the selected")
-        if len(selected) < MIN_SELECTED:
+        if self._secrets and len(selected) < MIN_SELECTED:
             raise RefusedError(f"{refuses} is selected alone, so the sum would be its vector")
         # The difference of two vectors under the same masks would be in the clear.
         self.enter(round_index)
         context = round_context(round_index, selected, self.devices)
         return {
-            peer: keys.derive(self._secrets[SEED_BYTES * peer : SEED_BYTES * (peer + 1)], context)
-            for peer in selected
-            if peer != self.id
+            peer: keys.derive(self._secret(peer), context) for peer in selected if peer != self.id
         }
 
 
@@ -129,18 +110,18 @@ def round_context(round_index: int, selected: Sequence[int], devices: int) -> by
 
     A server that selects differently towards different devices gets masks that do not cancel.
     """
-    digest = hashlib.sha256(np.packbits(to_flags(selected, devices)).tobytes()).hexdigest()
+    digest = hashlib.sha256(bits(selected, devices).tobytes()).hexdigest()
     return f"hpcfl/1 prf round {round_index} selected {digest} of {devices} additive mask".encode()
 
 
 class KeyDirectory(Directory):
     """The server's side of the enrolment, which takes every device's key, and no key twice."""
 
-    def _check(self, sent: bytes, sender: int) -> None:
-        check_public_keys(sent, f"device {sender}")
+    def _check(self, sent: bytes, name: str) -> None:
+        super()._check(sent, name)
         # Devices would refuse a list with a key twice, all of them.
         if sent in self._sent.values():
-            raise MessageError(PHASE, f"device {sender}", "its public key is taken already")
+            raise MessageError(PHASE, name, "its public key is taken already")
 
     def finish_advertise_keys(self) -> None:
         missing = [id for id in range(self._devices) if id not in self._sent]
@@ -149,6 +130,19 @@ class KeyDirectory(Directory):
                 f"the enrolment cannot end: {name_devices(missing)} advertised no key, and prf "
                 "needs a seed of every pair; use secagg, which enrols anew in every round"
             )
+
+
+class PairwiseSeeds(KeyEnrolment):
+    """The enrolment: every pair of devices agrees on a seed, its keys relayed by the server."""
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+
+    def device(self, id: int, secrets: keys.SecretSource) -> Member:
+        return Member(id, self.devices, secrets)
+
+    def server(self) -> KeyDirectory:
+        return KeyDirectory(self.devices)
 
 
 class PrfDevice(QuantisedDevice):
@@ -161,22 +155,15 @@ class PrfDevice(QuantisedDevice):
 
     def receive_model(self, payload: Payload) -> None:
         """Keep the model, and who is selected."""
-        devices = self._member.devices
         cut = 4 * self._parameters.dim
-        bits = parse_vector(payload[cut:], "u1", -(-devices // 8), "model", "the server")
+        self._selected = read_bits(payload[cut:], self._member.devices, "model")
         super().receive_model(payload[:cut])
-        self._selected = from_bits(bits)
-        if self._selected and self._selected[-1] >= devices:
-            raise from_server("model", f"it selects a device beyond the last, {devices - 1}")
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all pairs (eq. 7 and 8)."""
         mask_keys = self._member.mask_keys(self._round, self._selected)
-        signs = [1 if self._member.id < peer else -1 for peer in mask_keys]
-        group = self._parameters.arithmetic
-        elements = self._elements(vector, self.sent())
-        group.mask(elements, mask_keys.values(), signs, self._parameters.threads)
-        return group.pack(elements)
+        signs = [pair_sign(self._member.id, peer) for peer in mask_keys]
+        return self._masked(vector, [*mask_keys.values()], signs)
 
 
 class PrfServer(SumServer):
@@ -184,8 +171,7 @@ class PrfServer(SumServer):
 
     def send_model(self) -> Payload:
         """Return the model, and who is selected."""
-        selected = np.packbits(to_flags(self._members, self._population))
-        return np.concatenate([super().send_model(), selected])
+        return np.concatenate([super().send_model(), bits(self._members, self._population)])
 
     def finish_masked_input(self) -> None:
         """Refuse the round if a selected device sent nothing: its masks are still in the sum."""
@@ -199,29 +185,19 @@ class PrfServer(SumServer):
             )
 
 
-def name_devices(ids: list[int]) -> str:
-    """Return some devices in words, the first few by id."""
-    named = ", ".join(map(str, ids[:5]))
-    if len(ids) > 5:
-        return f"devices {named} and {len(ids) - 5} more"
-    return f"device{'s' * (len(ids) > 1)} {named}"
-
-
 class Prf(QuantisedProtocol):
     """Secure aggregation of whole vectors by devices that all stay."""
 
     name = "prf"
-    not_attacked = "its masks follow from seeds of the whole run, which no round reveals"
-    rotates = True
-    not_active = "it has no survivors to agree on, and no shares"
     min_devices = MIN_SELECTED
     tolerates_dropouts = False
-    uploads_in_parts = True
+    not_attacked = "its masks follow from seeds of the whole run, which no round reveals"
+    not_active = "it has no survivors to agree on, and no shares"
     steps = (
         MODEL,
         Step(
             "masked_input",
-            Pattern.GATHER,
+            GATHER,
             PrfDevice.send_masked_input,
             PrfServer.receive_masked_input,
             upload=True,
@@ -229,7 +205,7 @@ class Prf(QuantisedProtocol):
             receive_sum=PrfServer.receive_sum_masked_input,
             finish=PrfServer.finish_masked_input,
         ),
-        Step("result", Pattern.LOCAL, finish=PrfServer.finish_result),
+        Step("result", LOCAL, finish=PrfServer.finish_result),
     )
 
     @classmethod
@@ -238,19 +214,11 @@ class Prf(QuantisedProtocol):
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        if parameters.degree is not None:
-            raise UsageError(
-                f"prf masks between all pairs, so --degree {parameters.degree} has no effect: "
-                "leave it out, or use secagg-graph"
-            )
+        self._without_degree("masks between all pairs")
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> PairwiseSeeds:
         return PairwiseSeeds(devices)
-
-    @classmethod
-    def phases(cls) -> list[str]:
-        return phase_names(PairwiseSeeds.steps + cls.steps)
 
     @property
     def survivors_in_sum(self) -> int:
@@ -286,26 +254,13 @@ class Prf(QuantisedProtocol):
             raise UsageError(f"{cls.name} masks between all pairs: leave the degree out")
         return InCohorts(devices)
 
-    def terms(self) -> dict[str, Terms]:
-        group, dim, devices = self.summed_in, self.parameters.dim, self.parameters.devices
-        device = {"peers": devices - 1} | of.far("values", dim) | of.packed(group, dim)
-        server = {"devices": devices} | of.summed(group, devices, dim) | of.far("values", dim)
-        return {"device": device | of.masked(group, (devices - 1) * dim), "server": server}
-
-    def count(self, phases: Phases) -> None:
-        upload, dim, devices = phases["masked_input"], self.parameters.dim, self.parameters.devices
-        # Who is selected, of all devices that enrolled.
-        phases["model"].down += -(-(self.population or devices) // 8)
-        masked_upload(upload, self.summed_in, dim, devices, devices - 1)
-        add(upload.device, {"derivation": devices - 1})
-        add(upload.server, reduced(self.summed_in, dim))
-
-    @property
-    def sum_bytes(self) -> int:
-        return self.summed_in.adder_bytes * self.parameters.dim
-
-    def cost_notes(self) -> list[str]:
-        return ["without the enrolment before the first round, one agreement a pair"]
+    def sizes(self) -> dict[Method, float]:
+        plan = self.parameters
+        selected = -(-(self.population or plan.devices) // 8)
+        return {
+            ModelSender.send_model: 4 * plan.dim + selected,
+            PrfDevice.send_masked_input: self.summed_in.wire_bytes(plan.dim),
+        }
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> PrfDevice:
         return PrfDevice(self, id, round_index, self.enrolled[self.members[id]])
@@ -317,3 +272,11 @@ class Prf(QuantisedProtocol):
         secrets: keys.SecretSource = keys.system_secrets,
     ) -> PrfServer:
         return PrfServer(self, round_index, model)
+
+
+def name_devices(ids: list[int]) -> str:
+    """Return some devices in words, the first few by id."""
+    named = ", ".join(map(str, ids[:5]))
+    if len(ids) > 5:
+        return f"devices {named} and {len(ids) - 5} more"
+    return f"device{'s' * (len(ids) > 1)} {named}"

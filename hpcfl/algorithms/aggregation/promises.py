@@ -1,21 +1,25 @@
 """What a round promises those who take part, checked against what happened in it.
 
-A promise is made for a number of devices, of colluders and of dropouts. What comes to pass is
-another matter: devices leave early, or are made to. So each promise says what must have happened
-for it to hold, and both sides ask it at the point after which harm could be done: the server when
-it knows whose sum is to be unmasked, a device when it is asked to. Where it is broken the round
-ends, with a sentence, before anything is revealed.
+A promise is made for a number of devices, of colluders and of dropouts. Devices may leave early, or
+be made to: so each promise says what must have happened for it to hold. The server asks it when it
+knows whose sum is to be unmasked, and a device when it is asked to unmask. Where a promise is
+broken the round ends, with a sentence, before anything is revealed.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def counted(count: int, word: str) -> str:
+    """Return a number of things, as in "1 device" or "2 devices"."""
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Outcome:
 
     devices: int  # N, of the round
     survivors: int  # of them in the sum
-    # Of each cohort, how many are in its sum: all cohorts at the server, its own at a device.
+    # How many are in the sum of each cohort: of all at the server, of its own at a device.
     cohorts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     expelled: int = 0  # for the shares that they dealt, when the ring was known
 
@@ -43,8 +47,7 @@ class Promise(ABC):
         """At most how likely it is that the promise fails in any round that is accepted.
 
         The probability is over what nobody chooses: the order of the ring, who of a population
-        takes part. 0 for a promise that holds for certain. This is what an account of many rounds
-        is charged beforehand.
+        takes part. An account of many rounds is charged this beforehand.
         """
 
     def failure(self, outcome: Outcome) -> float:
@@ -94,21 +97,53 @@ class FewCollude(LargeSum):
 class Certain(Promise):
     """What holds whatever happens in the round."""
 
-    text: str
-
-    @property
-    def claim(self) -> str:
-        return self.text
+    claim: str = ""
 
     @property
     def worst(self) -> float:
         return 0.0
 
 
+@dataclass(frozen=True)
+class NoiseInSum(Promise):
+    """The noise of enough honest devices is in every sum."""
+
+    honest: int  # how many, at the least
+    colluding: int  # most of a sum's devices that collude
+    exceeded: float  # probability that more do
+
+    @property
+    def claim(self) -> str:
+        return (
+            f"every sum holds the noise of at least {counted(self.honest, 'honest device')}, and "
+            f"{counted(self.colluding, 'other device')} in it may collude: devices help with no "
+            "sum of fewer"
+        )
+
+    @property
+    def worst(self) -> float:
+        # Also where one's own noise is all that was planned for: if more are there, an account
+        # takes all of them for honest but so many.
+        return self.exceeded
+
+    def broken(self, outcome: Outcome) -> str | None:
+        summed = int(outcome.cohorts.min(initial=outcome.survivors))
+        # One whose noise is its own has nothing to fear from how few the others are.
+        if self.honest == 1 or summed - self.colluding >= self.honest:
+            return None
+        return (
+            f"a sum holds the noise of {summed} devices, of which {self.colluding} may collude, "
+            f"and that of {self.honest} honest ones was promised"
+        )
+
+
 def objection(promises: Iterable[Promise], outcome: Outcome) -> str | None:
     """Return why the first promise that is broken is; None if all hold."""
-    for promise in promises:
-        broken = promise.broken(outcome)
-        if broken is not None:
-            return broken
-    return None
+    return next((why for one in promises if (why := one.broken(outcome)) is not None), None)
+
+
+def failure_of(promises: Sequence[Promise], outcome: Outcome) -> float:
+    """Return at most how likely any promise fails; NaN where nothing is promised."""
+    if not promises:
+        return math.nan
+    return min(1.0, sum(promise.failure(outcome) for promise in promises))

@@ -7,7 +7,7 @@ secrets together, the keys of all masks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.comm.phases import Payload, Rows
-from hpcfl.crypto.groups import Elements
+from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keystream import KEY_BYTES
-from hpcfl.errors import UsageError
+from hpcfl.errors import MessageError, UsageError
 
 if TYPE_CHECKING:
-    from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+    from hpcfl.algorithms.aggregation.base import AggregationProtocol
+    from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 
 # A range begins with a whole number of 64 values, of bytes, and of the units that parts of uploads
 # are multiples of, whatever the bits of a value.
@@ -47,6 +48,17 @@ class Dealt:
         bounds = [min(k * units // ranks * unit, count) for k in range(ranks + 1)]
         return cls([range(*ends) for ends in pairwise(bounds)], bits)
 
+    @classmethod
+    def uploads_of(cls, protocol: AggregationProtocol, ranks: int) -> Dealt:
+        """Deal out the values of a protocol's uploads; UsageError if that cannot be."""
+        group = protocol.summed_in
+        if group is None or not any(step.by_all_ranks for step in protocol.steps):
+            raise UsageError(
+                f"{protocol.name} cannot use --server-ranks: nothing says how its server's work is "
+                "dealt out to several ranks; leave it out, or use secagg, secagg-graph or common"
+            )
+        return cls.out(group.bits, getattr(protocol, "upload_dim", protocol.parameters.dim), ranks)
+
     def cuts(self, envelope: int, largest: int) -> list[slice]:
         """Return the bytes that each rank receives of a message of up to `largest`.
 
@@ -65,25 +77,38 @@ def mask_rows(keys: Sequence[bytes], signs: Sequence[int]) -> Rows:
 
 
 class RangeSum:
-    """The sum of the uploads over a range of their values."""
+    """The sum of the uploads, of so many values, over a range of these."""
 
-    def __init__(self, protocol: QuantisedProtocol, values: range, count: int) -> None:
-        self._protocol = protocol
-        self._group = protocol.summed_in
-        self._values = values
-        self._count = count  # of an upload
-        self._sum = self._group.adder(len(values))
+    def __init__(self, group: Group, values: range, count: int, threads: int = 1) -> None:
+        self._group, self._values, self._count, self._threads = group, values, count, threads
+        self._sum = group.adder(len(values))
+
+    @classmethod
+    def of(cls, protocol: QuantisedProtocol, values: range) -> RangeSum:
+        """Return the sum of a protocol's uploads, to which nothing has been added."""
+        threads = protocol.parameters.threads
+        return cls(protocol.summed_in, values, protocol.upload_dim, threads)
 
     def add(self, words: Elements) -> None:
         """Add the words of an upload at all places of the range."""
         self._sum.add(words)
 
     def add_part(self, sender: int, part: Payload, start: int, size: int) -> bool:
-        """Add some of an upload, as `QuantisedProtocol.read_part` has it; return whether the last.
+        """Add some of an upload, from the byte `start` on, of `size`; return whether the last.
 
-        MessageError if an upload has another size.
+        MessageError if an upload has another size. Nothing else can be wrong with it: a word that
+        is not an element counts as the one that it is congruent to, and bits behind the last value
+        do not count.
         """
-        place, words = self._protocol.read_part(part, start, size, self._count, sender)
+        group = self._group
+        if size != group.wire_bytes(self._count):
+            reason = f"received {size} bytes, expected {group.wire_bytes(self._count)}"
+            raise MessageError("masked_input", f"device {sender}", reason)
+        place = 8 * start // group.bits
+        if start + part.size == size and group.bits * self._count % 8:
+            part = part.copy()
+            part[-1] &= 0x0F
+        words = group.unpack(part, min(self._count - place, 8 * part.size // group.bits))
         self._sum.add(words, place - self._values.start)
         return place + words.size == self._values.stop
 
@@ -94,8 +119,7 @@ class RangeSum:
     def unmask(self, masks: Payload) -> Elements:
         """Return the sum without masks, the bytes of `mask_rows`; it is kept no longer."""
         words, masks = self.take(), masks.reshape(-1, KEY_BYTES + 1)
-        keys: Iterable[bytes] = (row[:KEY_BYTES].tobytes() for row in masks)
+        keys = (row[:KEY_BYTES].tobytes() for row in masks)
         signs = 2 * masks[:, KEY_BYTES].astype(np.int64) - 1
-        threads = self._protocol.parameters.threads
-        self._group.mask(words, keys, signs.tolist(), threads, self._values.start)
+        self._group.mask(words, keys, signs.tolist(), self._threads, self._values.start)
         return words

@@ -12,16 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation.messages import Flags
 from hpcfl.comm.phases import Ids
 from hpcfl.crypto import reed_solomon, shamir
 from hpcfl.crypto.groups import FQ, Elements, Field
 from hpcfl.errors import BelowThresholdError
 
 ABSENT = 2**32 - 1
-
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

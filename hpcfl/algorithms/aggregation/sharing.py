@@ -18,19 +18,13 @@ and all coefficients are 1; only dealers who do not think of it are found then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.messages import parse_vector
-from hpcfl.algorithms.aggregation.reconstruction import (
-    ABSENT,
-    Flags,
-    Shares,
-    reconcile,
-    to_leave_out,
-)
+from hpcfl.algorithms.aggregation.messages import Flags, parse_vector
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Shares, reconcile, to_leave_out
 from hpcfl.algorithms.aggregation.sealed import TAG_BYTES
 from hpcfl.algorithms.aggregation.topology import Links
 from hpcfl.comm.phases import Ids, Payload
@@ -108,6 +102,7 @@ class Challenge:
         return ((shares * coefficients % q).sum(axis=1) % q).astype(np.uint32)
 
 
+@dataclass
 class Dealings:
     """The server's book of who dealt what rightly, as far as holders' answers tell.
 
@@ -117,29 +112,21 @@ class Dealings:
     did not answer itself.
     """
 
-    def __init__(self, challenge: Challenge) -> None:
-        self._challenge = challenge
-        # By holder: whose shares it has, what it answered, and which of these are right.
-        self._owners: dict[int, Ids] = {}
-        self._answers: dict[int, Elements] = {}
-        self._wrong: dict[int, set[int]] = {}
-        self.expelled: frozenset[int] = frozenset()
-
-    @property
-    def count(self) -> int:
-        """Number of holders that answered."""
-        return len(self._answers)
+    challenge: Challenge
+    # By holder: whose shares it has, what it answered, and which of these are wrong.
+    owners: dict[int, Ids] = field(default_factory=dict)
+    answers: dict[int, Elements] = field(default_factory=dict)
+    wrong: dict[int, set[int]] = field(default_factory=dict)
+    expelled: frozenset[int] = frozenset()
 
     def receive(self, holder: int, owners: Ids, payload: Payload) -> None:
         """Keep a holder's answers for these owners."""
         name = f"device {holder}"
-        if holder in self._answers:
-            raise MessageError("share_keys", name, "it was received twice")
         answers = parse_vector(payload, "<u4", ANSWERS * owners.size, "share_keys", name)
         answers = answers.reshape(-1, ANSWERS)
         _check_elements(answers, "share_keys", name)
         # A copy: the transport uses its memory again.
-        self._owners[holder], self._answers[holder] = owners, answers.copy()
+        self.owners[holder], self.answers[holder] = owners, answers.copy()
 
     def settle(self, links: Links, owners: Flags, most: int) -> None:
         """Find out which answers are right: those that lie on one polynomial with enough others.
@@ -148,12 +135,12 @@ class Dealings:
         BelowThresholdError if nobody can tell whether a dealer is false or one of its holders is:
         t + 1 answered.
         """
-        received = links.collect(self._answers, owners, ANSWERS)
+        received = links.collect(self.answers, owners, ANSWERS)
         right = reconcile(received, links.threshold)
-        if int(right.received.sum()) == sum(answered.size for answered in self._owners.values()):
+        if int(right.received.sum()) == sum(answered.size for answered in self.owners.values()):
             return
         # Those that are marked as absent count as answers here.
-        answered = {id: np.zeros_like(answers) for id, answers in self._answers.items()}
+        answered = {id: np.zeros_like(answers) for id, answers in self.answers.items()}
         all_received = links.collect(answered, owners, ANSWERS).received
         counts, off = all_received.sum(axis=1), all_received & ~right.received
         self._check_clear(received, right, counts, links.threshold + 1)
@@ -167,14 +154,14 @@ class Dealings:
         rows, places = np.nonzero(off)
         pairs = zip(right.owners[rows].tolist(), right.holders[rows, places].tolist(), strict=True)
         for owner, holder in pairs:
-            self._wrong.setdefault(holder, set()).add(owner)
+            self.wrong.setdefault(holder, set()).add(owner)
 
     def _check_clear(self, received: Shares, right: Shares, counts: Ids, few: int) -> None:
         """Refuse to expel a dealer if one false answer explains as well what was answered."""
         contradicting = received.received & ~right.received
         unclear = (counts == few) & (contradicting.sum(axis=1) == few)
         # Who did not answer itself is as good as gone: it costs nothing to expel it.
-        unclear &= np.isin(received.owners, list(self._answers))
+        unclear &= np.isin(received.owners, list(self.answers))
         if unclear.any():
             owner = received.owners[np.argmax(unclear)]
             raise BelowThresholdError(
@@ -192,19 +179,19 @@ class Dealings:
         name = f"device {holder}"
         _check_elements(shares, "unmask", name)
         useless = np.ones(owners.size, np.bool_)
-        if holder in self._answers:
-            known = self._owners[holder]
+        if holder in self.answers:
+            known = self.owners[holder]
             asked = np.zeros(int(known.max(initial=-1)) + 1, np.bool_)
             asked[owners] = True
-            answers = self._answers[holder][asked[known]]
+            answers = self.answers[holder][asked[known]]
             useless = _absent(shares) | _absent(answers)
-            lies = ~useless & ~self._challenge.fits(shares, answers[:, int(seeds)], seeds)
+            lies = ~useless & ~self.challenge.fits(shares, answers[:, int(seeds)], seeds)
             if lies.any():
                 owner = owners[np.argmax(lies)]
                 reason = f"its share of a secret of device {owner} is not what it answered for"
                 raise MessageError("unmask", name, reason)
-            if holder in self._wrong:
-                useless |= np.isin(owners, list(self._wrong[holder]))
+            if holder in self.wrong:
+                useless |= np.isin(owners, list(self.wrong[holder]))
         return np.where(useless[:, None], np.uint32(ABSENT), shares)
 
 

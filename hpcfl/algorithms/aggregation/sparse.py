@@ -13,40 +13,26 @@ only ones at which they are used.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
-from hpcfl.algorithms.aggregation import terms as of
-from hpcfl.algorithms.aggregation.costs import (
-    Crowd,
-    Operations,
-    Phases,
-    add,
-    at,
-    beyond_cache,
-    converted,
-    mask_words,
-    packed,
-    sent,
-    unpacked,
-)
-from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
-from hpcfl.algorithms.aggregation.secagg import Known, SecAgg, SecAggDevice, SecAggServer, pair_sign
-from hpcfl.algorithms.aggregation.terms import Terms
+from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import Payload
+from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.crypto.keys import SecretSource
-from hpcfl.crypto.sampling import SAMPLERS, GapSampler
-from hpcfl.errors import MessageError, UsageError
-from hpcfl.options.shared import RoundOptions
+from hpcfl.crypto.sampling import SAMPLERS
+from hpcfl.errors import MessageError
 from hpcfl.privacy.masking import BySelection, check_alpha, ring_degree
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
 
 Positions = NDArray[np.int64]
 
@@ -55,6 +41,7 @@ class SparseDevice(SecAggDevice):
     """A device that sends the coordinates it selected with its peers."""
 
     _protocol: SparseSecAgg
+    _coded: Payload
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the locations and the masked values of the selected coordinates (eq. 18)."""
@@ -72,12 +59,11 @@ class SparseDevice(SecAggDevice):
         place[where] = np.arange(where.size, dtype=np.uint32)
         pairwise = group.zeros(where.size)
         np.add.at(pairwise, place[positions], masks)
-        key = self._protocol.private_mask_key(self._round, self.id, self._seed)
+        key = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
         total = self._integers(vector, where).astype(group.sums, copy=False)
         total += pairwise
         group.add_mask(total, key, 1)
-        values = group.reduce(total)
-        return np.concatenate([self._coded, group.pack(values)])
+        return np.concatenate([self._coded, group.pack(group.reduce(total))])
 
     def sent(self) -> Positions:
         return locations.decode(self._coded, self._parameters.dim)[0]
@@ -102,20 +88,16 @@ class SparseServer(SecAggServer):
         # A copy, without the values: they would take as much memory as all vectors.
         self._coded[sender] = payload[:used].copy()
 
-    def received_from(self, id: int) -> NDArray[np.int64]:
-        """Return the coordinates that a survivor sent: ndarray of int64, increasing."""
+    def received_from(self, id: int) -> Positions:
         return locations.decode(self._coded[id], self._parameters.dim)[0]
 
     def _remove_masks(self) -> Elements:
-        for id, seed in zip(self.survivors, self._seeds, strict=True):
+        for id, key in zip(self.survivors, self.private_mask_keys(), strict=True):
             positions = self.received_from(id)
-            key = self._protocol.private_mask_key(self.round_index, id, seed)
             self._sum[positions] -= self._group.elements([key], [positions.size])
         for id in self.dropped:
             # What the dropped device would have added is what its peers' masks lack to cancel.
-            peers = self._links.neighbours(id, self._survived)
-            secrets = self._secrets_with(id, peers)
-            missing = self._protocol.pair_masks(self.round_index, id, peers, secrets)
+            missing = self._protocol.pair_masks(self.round_index, id, *self._secrets_with(id))
             np.add.at(self._sum, *missing)
         found, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
         return found
@@ -126,11 +108,12 @@ class SparseSecAgg(SecAgg):
 
     name = "sparse"
     sparse_upload = True
-    uploads_in_parts = False
-    device_class: ClassVar[type[SecAggDevice]] = SparseDevice
-    server_class: ClassVar[type[SecAggServer]] = SparseServer
     # At a coordinate the sum is over the few devices that selected it.
     noise_adds_up = False
+    device_class: ClassVar[type[SecAggDevice]] = SparseDevice
+    server_class: ClassVar[type[SecAggServer]] = SparseServer
+    # No range of an upload belongs to a range of the coordinates.
+    steps = tuple(replace(step, receive_part=None, by_all_ranks=False) for step in SecAgg.steps)
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
@@ -138,7 +121,7 @@ class SparseSecAgg(SecAgg):
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        self._sampler = SAMPLERS[parameters.sampler](parameters.pair_probability)
+        self.sampler = SAMPLERS[parameters.sampler](parameters.pair_probability)
 
     def promises(self) -> list[Promise]:
         alone = (
@@ -151,139 +134,23 @@ class SparseSecAgg(SecAgg):
     def inclusion(self) -> float:
         return self.parameters.selection_probability
 
-    @property
-    def sum_bytes(self) -> int:
-        return self.summed_in.sums.itemsize * self.parameters.dim
-
-    @property
-    def working_bytes(self) -> int:
-        # Which coordinates are sent, and which one of them each is. Five arrays of them: what pairs
-        # selected with the masks there, what is sent with the masks and the values there.
-        selected = math.ceil(self.inclusion * self.parameters.dim)
-        return super().working_bytes + (1 + 4) * self.parameters.dim + 5 * 8 * selected
-
-    @property
-    def largest_upload(self) -> int:
-        bitmap = -(-self.parameters.dim // 8)
-        # Gaps may be asked for where they are longer: two bits a coordinate bound them.
-        located = locations.HEADER.itemsize + 2 * bitmap + 1
-        return located + super().largest_upload
-
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> BySelection:
         check_alpha(alpha)
         return BySelection(devices, alpha, ring_degree(degree, devices))
 
-    @classmethod
-    def active_variant(cls) -> type[SecAgg] | None:
-        from hpcfl.algorithms.aggregation.active import ActiveSparse
+    @property
+    def largest_message(self) -> int:
+        # Gaps may be asked for where they are longer: two bits a coordinate bound them.
+        located = locations.HEADER.itemsize + 2 * -(-self.parameters.dim // 8) + 1
+        return located + super().largest_message
 
-        return ActiveSparse if cls is SparseSecAgg else None
-
-    def mask_terms(self, crowd: Crowd) -> tuple[Terms, Terms]:
-        parameters, dim, survivors = self.parameters, self.parameters.dim, crowd.survivors
-        if not isinstance(self._sampler, GapSampler):
-            raise UsageError("there is no cost model of --sampler dense; leave it at gaps")
-        group, selected = self.summed_in, parameters.selection_probability * dim
-        of_pair = float(parameters.pair_probability) * dim
-        pairs = crowd.dropped * crowd.neighbours_among(survivors)
-        device = (
-            of.far("coordinates", dim)
-            | of.far("selected values", selected, dim)
-            | of.far("masked values", crowd.degree * of_pair, dim)
-        )
-        server = (
-            of.far("coordinates", dim)
-            | of.far("received values", survivors * selected, dim)
-            | of.far("unmasked values", pairs * of_pair, dim)
-        )
-        return device | of.packed(group, selected), server | of.packed(group, survivors * selected)
-
-    def count_masks(self, phases: Phases, crowd: Crowd) -> None:
-        parameters, dim, survivors = self.parameters, self.parameters.dim, crowd.survivors
-        if not isinstance(self._sampler, GapSampler):
-            raise UsageError("there is no cost model of --sampler dense; leave it at gaps")
-        share = parameters.selection_probability
-        selected = share * dim
-        upload, unmask = phases["masked_input"], phases["unmask"].server
-        located = locations.expected_bytes(share, dim, parameters.locations)
-        upload.sends(
-            locations.HEADER.itemsize + located + self.summed_in.bits / 8 * selected, survivors
-        )
-        pair = self._cost_of_pair(self._sampler.words_for(dim))
-        group = self.summed_in
-        private = {"keystream": 1, **mask_words(group, selected)}
-        add(upload.device, pair, crowd.degree)
-        # All coordinates are gone through for the selected ones, in memory that is new.
-        scanned = at("summed", dim * (1 + beyond_cache(dim)), dim)
-        # Of each selected one the value is taken and converted, and its location coded, which takes
-        # about as long as 1.3 conversions.
-        coded = converted(selected, 2 + 1.3) | at("scattered", selected, dim)
-        for work in (sent(selected), {"derivation": 1}, private, scanned, coded):
-            add(upload.device, work)
-        add(upload.device, packed(group, selected))
-        # Its location is decoded, as fast, and its element added; in unmask, its mask comes off.
-        taken = converted(selected, 1.3) | at("scattered", selected, dim)
-        add(upload.server, {"message": 2} | taken | unpacked(group, selected), survivors)
-        add(unmask, taken, survivors)
-        add(unmask, private, survivors)
-        alive = crowd.neighbours_among(survivors)
-        add(unmask, pair, crowd.dropped * alive)
-        add(unmask, converted(dim))
-
-    def _cost_of_pair(self, gaps: int) -> Operations:
-        """Return what a pair's selection and masks take (`pair_masks`), drawn in so many gaps."""
-        dim = self.parameters.dim
-        selected = float(self.parameters.pair_probability) * dim
-        return {
-            "derivation": 3,
-            "agreement": 1,
-            # Of its gaps and of its masks, each one of many that are read in a row.
-            "mask_key": 2,
-            "gap": gaps,
-            **mask_words(self.summed_in, selected),
-            **at("scattered", selected, dim),
-        }
-
-    def strip(
-        self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known
-    ) -> tuple[Positions, Elements]:
-        where, values, _ = self.read_upload(upload, id)
-        peers, secrets = [peer for peer, _ in known], [secret for _, secret in known]
-        pairwise = self.summed_in.zeros(self.parameters.dim)
-        np.add.at(pairwise, *self.pair_masks(seen.round_index, id, peers, secrets))
-        private = self.summed_in.elements([key], [where.size])
-        return where, self.summed_in.reduce(values.astype(np.int64) - private - pairwise[where])
-
-    def alone(self, seen: Seen) -> tuple[float, float]:
-        """Return mean and standard deviation of the number of values that are alone.
-
-        Every pair of linked devices that shared keys selects a coordinate with the probability
-        pi = 1 - x. Honest survivor i, linked with g_i other honest survivors and o_i devices else,
-        is alone at a coordinate if none of the former pairs selects it, but one of the latter does:
-
-            P_i = x**g_i (1 - x**o_i).
-
-        Coordinates are independent. At one, two that are linked with each other have a pair in
-        common, so that both are alone with x**(g_i + g_j - 1) (1 - x**o_i) (1 - x**o_j), and two
-        that are not with P_i P_j.
-        """
-        row = {id: k for k, id in enumerate(seen.ids)}
-        linked = np.zeros((len(row), len(row)), np.bool_)
-        for id in row:
-            linked[row[id], [row[other] for other in seen.honest_neighbours(id)]] = True
-        inside = linked.sum(axis=1)
-        outside = seen.neighbours() - inside
-        x = 1 - float(self.parameters.pair_probability)
-        some_outside = 1 - x**outside
-        alone = x**inside * some_outside
-        first, second = np.nonzero(np.triu(linked))
-        both = x ** (inside[first] + inside[second] - 1)
-        both *= some_outside[first] * some_outside[second]
-        covariance = both - alone[first] * alone[second]
-        variance = float((alone * (1 - alone)).sum() + 2 * covariance.sum())
-        dim = self.parameters.dim
-        return float(dim * alone.sum()), math.sqrt(dim * variance)
+    def sizes(self) -> dict[Method, float]:
+        share, plan = self.inclusion, self.parameters
+        located = locations.expected_bytes(share, plan.dim, plan.locations)
+        values = self.summed_in.bits / 8 * share * plan.dim
+        upload = {SecAggDevice.send_masked_input: locations.HEADER.itemsize + located + values}
+        return super().sizes() | upload
 
     def read_upload(self, payload: Payload, id: int) -> tuple[Positions, Elements, int]:
         """Return the locations of an upload, its values, and how many bytes the former took."""
@@ -303,7 +170,7 @@ class SparseSecAgg(SecAgg):
         """
         selection = self.pair_keys(round_index, i, peers, secrets, "multiplicative mask")
         additive = self.pair_keys(round_index, i, peers, secrets, "additive mask")
-        positions, counts = self._sampler.select(selection, self.parameters.dim)
+        positions, counts = self.sampler.select(selection, self.parameters.dim)
         group = self.summed_in
         elements = group.elements(additive, counts.tolist())
         signs = np.array([pair_sign(i, peer) for peer in peers], np.int64)

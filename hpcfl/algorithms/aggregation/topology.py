@@ -1,19 +1,17 @@
 """Who shares keys and masks with whom: everybody with everybody, or neighbours on a ring.
 
 `Complete` is SecAgg's (Bonawitz et al. 2017): every device is linked with every other. `RingGraph`
-is SecAgg+'s (Bell et al., CCS 2020): all N devices are put on a ring in an order drawn after
-the last key was advertised, and each is linked with the k nearest, k / 2 on either side
-(a Harary graph). A
-device then works O(k), and so the server sends it its neighbours' keys alone. Those that advertised
-no keys have a place as well: they are devices that dropped out, and so degree and threshold, which
-were chosen for N devices, are right for whoever is there.
+is SecAgg+'s (Bell et al., CCS 2020): all N devices are put on a ring in an order drawn after the
+last key was advertised, and each is linked with the k nearest, k / 2 on either side (a Harary
+graph). A device then works O(k), and the server sends it the keys of its neighbours alone. Devices
+that advertised no keys have a place as well: they are devices that dropped out, so that degree and
+threshold, which were chosen for N devices, are right for whoever is there.
 
-The order follows from the keys *and a nonce* of the server's, so that no device can try keys until
+The order follows from the keys *and a nonce* of the server, so that no device can try keys until
 the order suits it.
 
-A device's *holders* hold the shares of its secrets: its neighbours and itself, of those that
-advertised keys. They are listed in the same order by the device and the server, which is the order
-of shares in messages.
+The *holders* of a device have the shares of its secrets: its neighbours and itself, of those that
+advertised keys. Device and server list them in the same order, that of the shares in messages.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap, the first bit of a
 byte being its most significant):
@@ -30,9 +28,8 @@ Ring      nonce (16 bytes), u32 position,    u32 size of U3, bits of U3, bits of
 ========  =================================  ===================================================
 
 The request for secrets of pairs is one such bitmap, and so is the list of expelled devices, behind
-their number (u32) on a ring. The slots of a device at position p are the
-positions p - k/2 to p + k/2, its own among them; with a degree of N - 1, all positions, beginning
-at p - N // 2.
+their number (u32) on a ring. The slots of a device at position p are the positions p - k/2 to
+p + k/2, its own among them; with a degree of N - 1, all positions, beginning at p - N // 2.
 """
 
 from __future__ import annotations
@@ -47,23 +44,28 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation.graphpromises import Linked, Unopened
 from hpcfl.algorithms.aggregation.messages import (
+    SERVER,
+    Flags,
     check_public_keys,
     from_bits,
     from_server,
     parse_vector,
+    read_bits,
+    split_bits,
     to_flags,
 )
-from hpcfl.algorithms.aggregation.promises import Outcome, Promise
-from hpcfl.algorithms.aggregation.reconstruction import Flags, Shares
+from hpcfl.algorithms.aggregation.promises import Promise
+from hpcfl.algorithms.aggregation.reconstruction import Shares
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload
 from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.sampling import permutation
 from hpcfl.errors import RefusedError, UsageError
-from hpcfl.privacy.ring import RingParameters, best_threshold, choose, failures, log2
-from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
+from hpcfl.privacy.ring import best_threshold, choose, failures
+from hpcfl.privacy.threat import Threat
 
 NONCE_BYTES = 16
 ADVERTISED_BYTES = 2 * keys.KEY_BYTES
@@ -139,10 +141,6 @@ class Links(ABC):
     def bits(self, receiver: int | None, *sets: Flags, counted: bool = False) -> Payload | None:
         """Return bitmaps of devices; `counted`, on a ring, behind the size of the first set."""
 
-    def request(self, receiver: int | None, survived: Flags, dropped: Flags) -> Payload | None:
-        """Return the unmasking request."""
-        return self.bits(receiver, survived, dropped, counted=True)
-
     def neighbours(self, id: int, among: Flags) -> list[int]:
         """Return those of `among` that a device is linked with, in increasing order."""
         return sorted(other for other in self.asked_of(id, among).tolist() if other != id)
@@ -186,6 +184,11 @@ class Topology(ABC):
     def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
         """Return what the server's list tells the device `own`, which advertised these keys."""
 
+    @property
+    @abstractmethod
+    def list_bytes(self) -> int:
+        """Size of a list of keys, if all devices advertise some."""
+
     @abstractmethod
     def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> Sequence[int]:
         """Return the devices whose bits are set."""
@@ -211,7 +214,7 @@ class Topology(ABC):
     ) -> tuple[list[Sequence[int]], int]:
         """Return so many lists of devices, and how many there are of the first, if `counted`."""
         head, size = self.count_bytes if counted else 0, -(-self.slots // 8)
-        parse_vector(payload, "u1", head + lists * size, phase, "the server")
+        parse_vector(payload, "u1", head + lists * size, phase)
         bitmaps = payload[head:].reshape(lists, size)
         named = [self._named(bitmap, known, phase) for bitmap in bitmaps]
         total = int(payload[:head].view("<u4")[0]) if head else len(named[0])
@@ -231,8 +234,7 @@ class Complete(Topology):
 
     def __init__(self, devices: int, threshold: int) -> None:
         self.devices = self.slots = devices
-        self.degree = devices - 1
-        self.threshold = threshold
+        self.degree, self.threshold = devices - 1, threshold
 
     def promise(self, parameters: Parameters) -> Promise:
         return Unopened(Threat.of(parameters), self.degree, self.threshold)
@@ -240,30 +242,26 @@ class Complete(Topology):
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> CompleteLinks:
         return CompleteLinks(self.devices, self.threshold, public)
 
+    @property
+    def list_bytes(self) -> int:
+        return -(-self.devices // 8) + ADVERTISED_BYTES * self.devices
+
     def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
-        phase, cut = "advertise_keys", -(-self.devices // 8)
-        if payload.size < cut:
-            raise from_server(phase, f"{payload.size} bytes hold no list of devices")
-        members = self._ids(payload[:cut], phase)
-        size = ADVERTISED_BYTES * len(members)
-        listed = parse_vector(payload[cut:], "u1", size, phase, "the server")
+        phase = "advertise_keys"
+        named, rest = split_bits(payload, self.devices, phase)
+        listed = parse_vector(rest, "u1", ADVERTISED_BYTES * len(named), phase)
+        members = _tuple_of(payload[: -(-self.devices // 8)].tobytes())
         found = Neighbourhood(own, members, members, listed)
         if own not in members or found.advertised_by(members.index(own)) != advertised:
             raise from_server(phase, "this device's own keys are not as it sent them")
         return found
 
     def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> Sequence[int]:
-        return self._ids(bitmap, phase)
-
-    def _ids(self, bitmap: Payload, phase: str) -> tuple[int, ...]:
-        found = _ids_of(bitmap.tobytes())
-        if found and found[-1] >= self.devices:
-            raise from_server(phase, f"it names a device beyond the last, {self.devices - 1}")
-        return found
+        return read_bits(bitmap, self.devices, phase, SERVER)
 
 
 @lru_cache(maxsize=4)
-def _ids_of(bitmap: bytes) -> tuple[int, ...]:
+def _tuple_of(bitmap: bytes) -> tuple[int, ...]:
     """Return the devices whose bits are set: one tuple for all that were sent the same."""
     return tuple(from_bits(np.frombuffer(bitmap, np.uint8)))
 
@@ -289,8 +287,7 @@ class CompleteLinks(Links):
         ids = np.flatnonzero(owners)
         shape = (ids.size, holders.size)
         values = np.stack([shares[id] for id in holders.tolist()]).transpose(1, 0, 2)
-        everybody = np.broadcast_to(holders, shape)
-        received = np.ones(shape, np.bool_)
+        everybody, received = np.broadcast_to(holders, shape), np.ones(shape, np.bool_)
         holding = len(self._public)
         return Shares(ids, everybody, holders, received, values, holding).without_absent()
 
@@ -304,9 +301,8 @@ class RingGraph(Topology):
     def __init__(self, devices: int, degree: int, threshold: int) -> None:
         if degree % 2 and degree < devices - 1:
             raise ValueError(f"the degree of a ring is even, not {degree}")
-        self.devices = devices
+        self.devices, self.threshold = devices, threshold
         self.degree = min(degree, devices - 1)
-        self.threshold = threshold
         self.slots = self.degree + 1
         self.middle = self.slots // 2  # a device's own slot
 
@@ -323,6 +319,10 @@ class RingGraph(Topology):
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> RingLinks:
         return RingLinks(self, public, nonce, context)
 
+    @property
+    def list_bytes(self) -> int:
+        return NONCE_BYTES + 4 + -(-self.slots // 8) + NEIGHBOUR.itemsize * self.degree
+
     def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
         phase, start = "advertise_keys", NONCE_BYTES + 4
         listed_from = start + -(-self.slots // 8)
@@ -335,8 +335,7 @@ class RingGraph(Topology):
         if self.middle not in slots or slots[-1] >= self.slots:
             raise from_server(phase, "its slots are not those of this device")
         size = NEIGHBOUR.itemsize * (len(slots) - 1)
-        listed = parse_vector(payload[listed_from:], "u1", size, phase, "the server")
-        neighbours = listed.view(NEIGHBOUR)
+        neighbours = parse_vector(payload[listed_from:], "u1", size, phase).view(NEIGHBOUR)
         holders = neighbours["id"].tolist()
         if own in holders or len({*holders}) != len(holders):
             raise from_server(phase, "a neighbour is listed twice")
@@ -404,9 +403,9 @@ class RingLinks(Links):
         raw = b"".join(self._public[id] for id in neighbours)
         listed["keys"] = np.frombuffer(raw, np.uint8).reshape(-1, ADVERTISED_BYTES)
         place = np.array([self.position[receiver]], "<u4").view(np.uint8)
-        bits = np.packbits(self._advertised[self._around(receiver)])
+        around = np.packbits(self._advertised[self._around(receiver)])
         return np.concatenate(
-            [np.frombuffer(self.nonce, np.uint8), place, bits, listed.view(np.uint8)]
+            [np.frombuffer(self.nonce, np.uint8), place, around, listed.view(np.uint8)]
         )
 
     def bits(self, receiver: int | None, *sets: Flags, counted: bool = False) -> Payload | None:
@@ -417,8 +416,7 @@ class RingLinks(Links):
         return np.concatenate([total, *(np.packbits(one[around]) for one in sets)])
 
     def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
-        ids = np.flatnonzero(owners)
-        row = np.cumsum(owners) - 1
+        ids, row = np.flatnonzero(owners), np.cumsum(owners) - 1
         holders = np.zeros((ids.size, self._slots), np.int64)
         received = np.zeros((ids.size, self._slots), np.bool_)
         table = np.zeros((ids.size, self._slots, width), np.uint32)
@@ -459,105 +457,3 @@ def ring_of(parameters: Parameters, least: int = 2) -> RingGraph:
             f"--min-cohort promises that they are: give --degree {least}, or leave it out"
         )
     return RingGraph(parameters.devices, degree, best_threshold(threat, degree))
-
-
-@dataclass(frozen=True)
-class Unopened(Promise):
-    """Nobody but t devices together can open a secret, where all are linked with all."""
-
-    threat: Threat
-    degree: int
-    threshold: int
-
-    @property
-    def claim(self) -> str:
-        exceeded = f" but for a probability of {log2(self.worst)}" if self.worst else ""
-        colluding = f": not {self.threat} in collusion{exceeded}" if self.threat.colluding else ""
-        return (
-            f"every device shares keys and masks with {_others(self.degree)}; {self.threshold} "
-            f"devices reconstruct a secret, and fewer learn nothing of it{colluding}. "
-            f"{self._cost_of_a_false_one}"
-        )
-
-    @property
-    def _cost_of_a_false_one(self) -> str:
-        """What a device that shares or answers falsely can do to others, in a sentence."""
-        false, enough = "A device that shares or answers falsely", self.threshold + REDUNDANT
-        left = self.threat.devices - self.threat.dropped
-        if enough > self.threat.devices:
-            return f"{false} can end the round: {enough} answers are needed to tell which it is"
-        if enough > left:
-            return (
-                f"{false} costs itself alone if {enough} devices answer, and can end the round "
-                f"where dropouts leave fewer, down to {left}"
-            )
-        most = (left + SPARE - self.threshold) // 2
-        if most == 1:
-            return f"{false} costs itself alone while at least {enough} devices answer"
-        return (
-            "Devices that share or answer falsely cost themselves alone, k of them while at least "
-            f"{self.threshold} + 2 k devices answer: up to {most} beside the planned dropouts"
-        )
-
-    @property
-    def worst(self) -> float:
-        return failures(self.threat, self.degree, self.threshold).revealed
-
-
-def _others(count: int) -> str:
-    return "the other" if count == 1 else f"the {count} others"
-
-
-@dataclass(frozen=True)
-class Linked(Promise):
-    """Secrets stay closed and the honest survivors linked, where all have but a few neighbours."""
-
-    threat: Threat  # who colludes, and how many are to drop out
-    degree: int
-    threshold: int
-    accepted: float  # probability of a failure that is accepted
-
-    @property
-    def claim(self) -> str:
-        planned = self._failures(self.threat.dropped)
-        return (
-            f"every device shares keys and masks with {self.degree} neighbours; {self.threshold} "
-            f"of them reconstruct a secret. Should {self.threat} collude and up to "
-            f"{self.threat.dropped} others drop out, wherever chance puts them on the ring, and "
-            "one more is expelled, a secret is revealed with a probability of at most "
-            f"{log2(planned.revealed)}, the honest are not all linked with {log2(planned.split)}, "
-            f"and some device has fewer than {self.threshold + REDUNDANT} neighbours left, so that "
-            f"one that answers falsely can end the round, with {log2(planned.stuck)}"
-        )
-
-    def failure(self, outcome: Outcome) -> float:
-        gone = outcome.devices - outcome.survivors - outcome.expelled
-        found = self._failures(max(0, gone), outcome.expelled)
-        return min(1.0, found.revealed + found.split)
-
-    @property
-    def worst(self) -> float:
-        planned = self._failures(self.threat.dropped)
-        return min(1.0, max(self.accepted, planned.revealed + planned.split))
-
-    def broken(self, outcome: Outcome) -> str | None:
-        chance, limit = self.failure(outcome), self.worst
-        if chance <= limit:
-            return None
-        expelled = f", {outcome.expelled} of them expelled" if outcome.expelled else ""
-        return (
-            f"{outcome.devices - outcome.survivors} of {outcome.devices} devices have dropped out"
-            f"{expelled}: with {self.degree} neighbours each, the honest ones among the others are "
-            f"not all linked with a probability of up to {log2(chance)}, and {log2(limit)} was "
-            "promised"
-        )
-
-    def _failures(self, dropped: int, expelled: int = SPARE) -> RingParameters:
-        return _failures(self.threat, self.degree, self.threshold, dropped, expelled)
-
-
-@lru_cache(maxsize=256)
-def _failures(
-    threat: Threat, degree: int, threshold: int, dropped: int, expelled: int
-) -> RingParameters:
-    return failures(threat.with_dropped(dropped), degree, threshold, expelled)

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
 from hpcfl.comm.phases import Step, phase_names
@@ -70,7 +71,10 @@ class FirstStage:
 
 
 class FederatedAlgorithm(ABC):
-    """An algorithm on one rank; all ranks have the same, and the same random choices.
+    """Who takes part, what they contribute, with what noise, and what it costs; on one rank.
+
+    All ranks have the same, and the same random choices. A new algorithm has a `name` and a
+    `contribution`; everything else has a default.
 
     Attributes
     ----------
@@ -86,7 +90,7 @@ class FederatedAlgorithm(ABC):
         Whether the option ``convex`` lowers what local steps cost in privacy.
     repeated : int
         Rounds that earlier launches of this run may have played besides those before the present
-        one, at most; only private algorithms count them.
+        one, at most.
     """
 
     name: ClassVar[str]
@@ -99,30 +103,31 @@ class FederatedAlgorithm(ABC):
         self.federation = federation
         self.repeated = 0
 
+    # Options
+
     @classmethod
     def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
-        """Return the algorithm of one rank, which takes of a run's options what it needs.
-
-        Cryptographic noise comes from `secrets`.
-        """
+        """Return the algorithm of one rank; cryptographic noise comes from `secrets`."""
         return cls(federation)
 
     @classmethod
     def uses(cls, options: TrainOptions) -> frozenset[str]:
         """Return the options of training and of privacy that a run has a use for.
 
-        Those are among them whose other values are refused, and those of protocols that it needs
-        whichever of them sums. A given option that is not there is refused.
+        Others are refused, and so are options of protocols that are not among them.
         """
         return frozenset(options_of(LocalOptions))
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options that the algorithm would have otherwise than others, by name.
-
-        They may depend on those that are `given`.
-        """
+        """Return the options that have another default, which may depend on those `given`."""
         return {}
+
+    @classmethod  # noqa: B027
+    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        """Refuse what does not go together; the samples' numbers and d may not be known yet."""
+
+    # Who takes part
 
     @classmethod
     def invited(cls, per_round: int, devices: int, privacy: PrivacyOptions) -> int:
@@ -142,33 +147,8 @@ class FederatedAlgorithm(ABC):
         """Take up a run whose earlier launches may have played `repeated` rounds in vain.
 
         `survivors` are the devices in the sum of each round before the one to go on with.
-        UsageError if the rounds from the first one on cannot be played.
         """
         self.repeated = repeated
-
-    @classmethod  # noqa: B027
-    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
-        """Refuse what does not go together; the samples' numbers and d may not be known yet."""
-
-    def phases(self, protocol: AggregationProtocol) -> list[str]:
-        """Return the names of a round's phases, in order."""
-        first = self.first_stage
-        if first is None:
-            return protocol.phases()
-        summing = [phase for phase in protocol.phases() if phase != "model"]
-        return [*phase_names(first.steps), *summing]
-
-    @property
-    def first_stage(self) -> FirstStage | None:
-        """What a round begins with, before vectors are summed; None if all participants go on."""
-        return None
-
-    def take_choices(self, dim: int) -> tuple[list[NDArray[np.int64]], int] | None:
-        """Return the coordinates that this rank's devices chose since this was last asked.
-
-        With them, how many of `dim` a device chooses. None for an algorithm that chooses none.
-        """
-        return None
 
     def participants(self, round_index: int) -> list[int]:
         """Return the ids of the devices that take part in a round, increasing."""
@@ -178,10 +158,20 @@ class FederatedAlgorithm(ABC):
         """Return how many devices take part in a round."""
         return self.federation.participation.count(self.play_index(round_index))
 
-    def weights(self, participants: list[int]) -> NDArray[np.float64]:
-        """Return the weights, adding up to 1, with which the participants' vectors are summed."""
-        sizes = self.federation.sizes[participants]
-        return sizes / sizes.sum()
+    # What they contribute
+
+    @property
+    def first_stage(self) -> FirstStage | None:
+        """What a round begins with, before vectors are summed; None if all participants go on."""
+        return None
+
+    def phases(self, protocol: AggregationProtocol) -> list[str]:
+        """Return the names of a round's phases, in order."""
+        first = self.first_stage
+        if first is None:
+            return protocol.phases()
+        summing = [phase for phase in protocol.phases() if phase != "model"]
+        return [*phase_names(first.steps), *summing]
 
     @property
     def first_state(self) -> Vector:
@@ -208,9 +198,23 @@ class FederatedAlgorithm(ABC):
         ndarray, shape (d + s,)
         """
 
+    def take_choices(self, dim: int) -> tuple[list[NDArray[np.int64]], int] | None:
+        """Return the coordinates that this rank's devices chose since this was last asked.
+
+        With them, how many of `dim` a device chooses. None for an algorithm that chooses none.
+        """
+        return None
+
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         """Return what every device adds to its integers."""
         return None
+
+    # What becomes of the sum, and what it costs
+
+    def weights(self, participants: list[int]) -> NDArray[np.float64]:
+        """Return the weights, adding up to 1, with which the participants' vectors are summed."""
+        sizes = self.federation.sizes[participants]
+        return sizes / sizes.sum()
 
     def update(
         self, aggregate: Aggregate, state: Vector, participants: list[int], round_index: int
@@ -219,10 +223,7 @@ class FederatedAlgorithm(ABC):
         return aggregate.mean
 
     def observe(self, survivors: int) -> None:  # noqa: B027
-        """Take note, at the server, of how many devices were in the sum of a round that has ended.
-
-        An account of distributed noise asks for it.
-        """
+        """Take note, at the server, of how many devices were in the sum of a round."""
 
     def spent(self, rounds: int) -> Spent | None:
         """Return what `rounds` rounds cost in privacy, those played in vain among them.

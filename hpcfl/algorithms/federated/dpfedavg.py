@@ -24,15 +24,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
-from hpcfl.algorithms.federated.audited import Audited
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
-from hpcfl.algorithms.federated.draws import early_end
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise, clip_l2
 from hpcfl.errors import UsageError
@@ -41,16 +40,8 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.privacy.accounting.dp_fedavg import DPFedAvgAccount
 from hpcfl.report.formats import counted
 
-if TYPE_CHECKING:
-    from hpcfl.audit.rounds import Stage
-
 # How fast the norm adapts, as Andrew et al. have it.
 ADAPTATION_RATE = 0.2
-
-
-def _by_chance(federation: Federation) -> bool:
-    participation = federation.participation
-    return participation.mode == "poisson" and participation.per_round < federation.devices
 
 
 class DPFedAvg(PrivateAlgorithm):
@@ -58,12 +49,6 @@ class DPFedAvg(PrivateAlgorithm):
 
     name = "dp-fedavg"
     account = DPFedAvgAccount
-    audited = Audited(
-        {"sigma": 0.6, "rounds": 4, "devices": 4, "per_round": 2, "sampling": "poisson"},
-        gaussian=lambda one: one.per_round == one.devices and not one.dropout,
-        settings=("dropout", "noise", "absent"),
-        trusted=lambda one: not one.distributed,
-    )
 
     @classmethod
     def uses(cls, options: TrainOptions) -> frozenset[str]:
@@ -75,66 +60,64 @@ class DPFedAvg(PrivateAlgorithm):
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        if privacy.noise == "distributed":
+            cls._check_distributed(federation)
+        else:
+            cls._check_central(federation)
+
+    @staticmethod
+    def _check_distributed(federation: Federation) -> None:
         protocol = federation.protocol
-        distributed = privacy.noise == "distributed"
-        if distributed and not isinstance(protocol, QuantisedProtocol):
+        if not isinstance(protocol, QuantisedProtocol):
             raise UsageError(
                 f"{protocol.name} sums real numbers, not the integers that distributed noise is "
                 "accounted for: sum by a protocol of masked integers, as secagg, or train with "
                 "fedavg and --noise central"
             )
-        if not distributed and protocol.devices_learn_sum:
-            raise UsageError(
-                f"devices of {protocol.name} learn the sum before the server adds its noise to it: "
-                "use another --aggregate"
-            )
-        if distributed and not protocol.noise_adds_up:
+        if not protocol.noise_adds_up:
             raise UsageError(
                 f"{protocol.name} does not sum over all devices of a round, so their noise does "
                 "not add up: use --aggregate cohort"
             )
-        participation = federation.participation
-        turns = participation.mode == "balanced" and participation.per_round < federation.devices
-        if not distributed and turns:
-            raise UsageError(
-                "central noise is accounted for users that are drawn anew in every round, and "
-                "those in turn are not: give --sampling poisson, or exact"
-            )
-        by_chance = _by_chance(federation)
-        if not distributed and by_chance and protocol.sparse_upload:
-            raise UsageError(
-                f"who is in a round decides which coordinates the others send to {protocol.name}, "
-                "so that a user who is there by chance changes more than its own vector: give "
-                "--sampling exact, or another --aggregate"
-            )
-        if not distributed and by_chance:
-            cls._check_draws(federation, privacy)
-        if distributed and participation.mode == "poisson":
+        if federation.participation.mode == "poisson":
             raise UsageError(
                 "distributed noise is accounted for a known number of devices: give "
                 "--sampling exact, or balanced"
             )
 
     @staticmethod
-    def _check_draws(federation: Federation, privacy: PrivacyOptions) -> None:
-        """Refuse rounds that may end early: that tells how many took part, which is a secret."""
+    def _check_central(federation: Federation) -> None:
         protocol, participation = federation.protocol, federation.participation
-        rate = participation.per_round / federation.devices
-        levels = privacy.levels if isinstance(privacy, TrainOptions) else None
-        found = early_end(protocol, federation.devices, rate, levels)
-        if found.chance <= 2.0**-protocol.parameters.security_bits:
+        if protocol.devices_learn_sum:
+            raise UsageError(
+                f"devices of {protocol.name} learn the sum before the server adds its noise to it: "
+                "use another --aggregate"
+            )
+        if participation.per_round == federation.devices:
             return
-        advice = ["a larger --per-round", "--sampling exact"]
-        if found.dropouts:
-            advice.append("--dropout-model exact")
-        if protocol.needed_in_sum > 1:
-            advice.append("--aggregate fedavg")
-        raise UsageError(
-            "a run that ends in a round with few devices tells that they were few, and who of all "
-            f"takes part must stay secret: {protocol.name} ends a round early with a probability "
-            f"of {found.chance:.2g}, above 2^-{protocol.parameters.security_bits}, most likely one "
-            f"of {counted(found.devices, 'device')} ({found.reason}); give {', '.join(advice)}"
-        )
+        if participation.mode == "balanced":
+            raise UsageError(
+                "central noise is accounted for users that are drawn anew in every round, and "
+                "those in turn are not: give --sampling poisson, or exact"
+            )
+        if participation.mode != "poisson":
+            return
+        if protocol.sparse_upload:
+            raise UsageError(
+                f"who is in a round decides which coordinates the others send to {protocol.name}, "
+                "so that a user who is there by chance changes more than its own vector: give "
+                "--sampling exact, or another --aggregate"
+            )
+        parameters = protocol.parameters
+        # Each user joins and stays by chance: that nobody does has at most this probability.
+        empty = math.exp(-participation.per_round * (1 - parameters.dropout))
+        too_often = parameters.drop_by_chance and empty > 2.0**-parameters.security_bits
+        if too_often or max(protocol.min_devices, protocol.needed_in_sum) > 1:
+            raise UsageError(
+                "a round that ends early tells that it had few users, and who of all takes part "
+                "must stay secret: give --sampling exact, or --aggregate fedavg with a larger "
+                "--per-round or --dropout-model exact"
+            )
 
     @property
     def first_state(self) -> Vector:
@@ -157,7 +140,7 @@ class DPFedAvg(PrivateAlgorithm):
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         if self.privacy.noise != "distributed":
             return None
-        found = self._account(self.federation.rounds, self.sigma).integers()
+        found = self.account_for(self.federation.rounds, self.sigma).integers()
         norm = self._norm * math.sqrt(self._part)
         return IntegerNoise(found.sigma, self._integer_secret(round_index), norm, found.norm)
 
@@ -184,7 +167,7 @@ class DPFedAvg(PrivateAlgorithm):
             return self._central_sigma(protocol) / clip
         assert isinstance(protocol, QuantisedProtocol)
         parameters = protocol.parameters
-        found = self._account(self.federation.rounds, self.sigma).integers()
+        found = self.account_for(self.federation.rounds, self.sigma).integers()
         in_sum, _ = protocol.most_in_sum(parameters.devices)
         summed = in_sum * (1 - parameters.dropout)
         return found.sigma * math.sqrt(summed) / (parameters.levels * parameters.weight(0) * clip)
@@ -250,15 +233,11 @@ class DPFedAvg(PrivateAlgorithm):
         }
         if self.privacy.noise == "distributed":
             return settings | self._integer_settings(rounds, survivors)
-        return settings | {"failure": self._early_end}
-
-    @property
-    def _early_end(self) -> float:
-        """How likely it is, at most, that a round of a secret sample ends early; see `check`."""
-        protocol = self.federation.protocol
-        parameters = protocol.parameters
-        ends = parameters.drop_by_chance or protocol.min_devices > 1 or protocol.needed_in_sum > 1
-        return 2.0**-parameters.security_bits if ends and _by_chance(self.federation) else 0.0
+        parameters = self.federation.protocol.parameters
+        secret = participation.mode == "poisson" and participation.per_round < participation.devices
+        # See `_check_central`.
+        failure = 2.0**-parameters.security_bits if secret and parameters.drop_by_chance else 0.0
+        return settings | {"failure": failure}
 
     def _integer_settings(self, rounds: int, survivors: Sequence[int]) -> dict[str, Any]:
         """Return what the account of distributed noise takes besides.
@@ -314,11 +293,8 @@ class DPFedAvg(PrivateAlgorithm):
         Of integers u times a vector of at most `norm`, the norm is at most u norm + sqrt(size).
         """
         # The most devices that a round can have: the fewest integers to a unit.
-        parameters, participation = protocol.parameters, self.federation.participation
-        unit = parameters.levels / self.federation.devices / protocol.divisor
-        # A user who comes by chance changes the number of users, and by it all others' integers.
-        moved = self.federation.devices if participation.mode == "poisson" else 1
-        return 1 + moved * math.sqrt(size) / (unit * norm)
+        unit = protocol.parameters.levels / self.federation.devices / protocol.divisor
+        return 1 + math.sqrt(size) / (unit * norm)
 
     def _central_noise(self, size: int, round_index: int) -> NDArray[np.float64]:
         """Return the server's noise for the sum of a round's vectors."""
@@ -331,23 +307,3 @@ class DPFedAvg(PrivateAlgorithm):
         if isinstance(protocol, QuantisedProtocol):
             sigma *= self._with_rounding(protocol, protocol.parameters.dim, self._norm)
         return sigma
-
-    def audited_round(self, stage: Stage, index: int, model: Vector) -> float:
-        instance = stage.instance
-        participants = stage.there(self.participants(index))
-        present = stage.present(participants)
-        updates = {id: stage.update(id, index, model) for id in present}
-        if instance.distributed:
-            total = stage.integer_sum(updates, participants, index)
-            model -= (total / instance.per_round).astype(np.float32)
-            std = instance.sigma * math.sqrt(len(updates) / instance.per_round)
-            return stage.ratio(total, 1.0, std, 1.0)
-        total = stage.summed(updates, self.play_index(index))
-        mean = total / max(1, len(participants))
-        moved = self.update(Aggregate(mean, 1.0, 1.0), model[:0], participants, index)
-        model -= moved.astype(np.float32)
-        seen = moved * instance.per_round * (1 - instance.dropout)
-        if instance.opposed:
-            return stage.crowd_ratio(seen)
-        chance = instance.per_round / instance.devices * (1 - instance.dropout)
-        return stage.ratio(seen, 1.0, instance.sigma, chance)

@@ -21,14 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import MODEL, Aggregate, ModelReceiver, ModelSender
 from hpcfl.algorithms.aggregation.messages import parse_vector
-from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.algorithms.federated.base import Federation, FirstStage, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import clip_l2
@@ -38,9 +37,6 @@ from hpcfl.errors import MessageError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.privacy.accounting.locks import LocksAccount
-
-if TYPE_CHECKING:
-    from hpcfl.audit.rounds import Stage
 
 SMALLEST_NORM = 1e-6
 LEAST_PROBABILITY = 0.05
@@ -54,14 +50,6 @@ class Locks(PrivateAlgorithm):
 
     name = "locks"
     account = LocksAccount
-    audited = Audited(
-        # A user adds its noise itself, and what replaces its data moves an update by twice the
-        # norm.
-        {"sigma": 1.0, "sigma_norms": 4.0, "sampling": "poisson"},
-        gaussian=lambda one: one.variant == "local" and one.first_stage == one.devices,
-        settings=("first_stage", "sigma_norms", "variant", "dropout"),
-        trusted=lambda one: one.variant == "trusted",
-    )
 
     def __init__(self, federation: Federation, privacy: PrivacyOptions, secrets: Any) -> None:
         super().__init__(federation, privacy, secrets)
@@ -88,17 +76,13 @@ class Locks(PrivateAlgorithm):
             )
         parameters = protocol.parameters
         # Of b users who are kept, or of all invited if they are fewer, each stays by itself.
-        ends = 2 * math.exp(-parameters.devices * (1 - parameters.dropout))
-        if (
-            privacy.variant == "trusted"
-            and parameters.drop_by_chance
-            and ends > 2.0**-parameters.security_bits
-        ):
+        empty = 2 * math.exp(-parameters.devices * (1 - parameters.dropout))
+        too_often = parameters.drop_by_chance and empty > 2.0**-parameters.security_bits
+        if privacy.variant == "trusted" and too_often:
             raise UsageError(
-                "a run that ends because all of a round's users drop out tells that they were few, "
-                "and who takes part must stay secret: that is so with a probability of "
-                f"{ends:.2g}, above 2^-{parameters.security_bits}; give a larger "
-                "--per-round, --dropout-model exact, or --variant local"
+                "a round that ends because all of its users drop out tells that they were few, and "
+                "who takes part must stay secret: give a larger --per-round, --dropout-model "
+                "exact, or --variant local"
             )
         if protocol.parameters.devices > federation.participation.per_round:
             raise UsageError(
@@ -171,36 +155,6 @@ class Locks(PrivateAlgorithm):
     @property
     def first_stage(self) -> FirstStage:
         return FirstStage(STEPS, partial(NormsDevice, self), partial(NormsServer, self))
-
-    def audited_round(self, stage: Stage, index: int, model: Vector) -> float | None:
-        instance = stage.instance
-        updates, devices = {}, {}
-        server = NormsServer(self, index, model)
-        for id in stage.there(self.participants(index)):
-            updates[id] = stage.update(id, index, model)
-            devices[id] = NormsDevice(self, id, index, model.size)
-            server.receive_norms(id, devices[id].send_norms(updates[id]))
-        server.finish_norms()
-        sent = {}
-        for id, device in devices.items():
-            device.receive_norms(server.send_norms(id))
-            if device.kept:
-                sent[id] = device.kept_update(updates[id])
-        mean = stage.summed(sent, self.play_index(index)) / max(1, len(sent))
-        moved = self.update(Aggregate(mean, 1.0, 1.0), model[:0], list(sent), index)
-        model -= moved.astype(np.float32)
-        if instance.variant == "local":
-            if stage.victim not in sent:
-                return None
-            own = sent[stage.victim].astype(np.float64) / server.factors[stage.victim]
-            return stage.ratio(own, 1.0, instance.sigma, 1.0)
-        # Scaled to the norm 1, an update is in the sum if its user is invited, and then kept.
-        kept = min(1.0, 1 / self.scale)
-        chance = instance.first_stage / instance.devices * kept * (1 - instance.dropout)
-        scaled = moved * instance.first_stage * (1 - instance.dropout) / self.scale
-        if instance.opposed:
-            return stage.crowd_ratio(scaled)
-        return stage.ratio(scaled, 1.0, instance.sigma, chance)
 
 
 class NormsDevice(ModelReceiver):

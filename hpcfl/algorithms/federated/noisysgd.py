@@ -17,13 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
-from hpcfl.algorithms.federated.audited import Audited
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise
@@ -34,14 +33,8 @@ from hpcfl.privacy.accounting.cdp import CDPAccount, DPDSGDAccount
 from hpcfl.privacy.accounting.distributed import rounded_distance
 from hpcfl.privacy.accounting.fedsgd_dpc import FedSGDDPCAccount
 
-if TYPE_CHECKING:
-    from hpcfl.audit.rounds import Stage
-
 # With more than it, a sum of discrete Gaussians is one but for less than 1e-270 in divergence.
 LEAST_INTEGER_SIGMA = 8
-
-BY_RECORD = ("samples", "batch_size", "steps", "shuffle", "ranks")
-"""Settings of the audits of all of these algorithms."""
 
 
 def _local(federation: Federation) -> LocalOptions:
@@ -98,33 +91,6 @@ class NoisyGradients(PrivateAlgorithm):
         before = self.federation.participation.before(self.play_index(round_index))
         return int(before[device])
 
-    def audited_round(self, stage: Stage, index: int, model: Vector) -> float:
-        instance, victim = stage.instance, stage.victim
-        participants = self.participants(index)
-        if victim not in participants:
-            return 0.0  # it tells nothing of the canary
-        other = stage.other_rank(participants)
-        seen = [victim] if other is None else [victim, other]
-        if instance.summed:
-            seen = stage.present(participants)
-        updates = {id: stage.update(id, index, model) for id in seen}
-        total: NDArray[np.float64]
-        total = np.stack(list(updates.values())).sum(axis=0, dtype=np.float64)
-        if instance.summed:
-            total = stage.integer_sum(updates, participants, index)
-        model -= (total / len(seen)).astype(np.float32)
-        if other is not None:
-            # In the canary's coordinates, the other device has nothing but its noise.
-            total = updates[victim].astype(np.float64) - updates[other]
-        std = instance.sigma * math.sqrt(instance.steps * len(seen))
-        if instance.shuffle == "poisson":
-            chance, times = instance.steps * instance.batch_size / instance.samples, 1
-        else:
-            chance, times = 1.0, stage.accesses[self.participations(victim, index)]
-        return stage.ratio(
-            total / self._local.rate(index), times / instance.batch_size, std, chance
-        )
-
     @property
     def _local(self) -> LocalOptions:
         return _local(self.federation)
@@ -140,13 +106,6 @@ class NoisySGD(NoisyGradients):
 
     name = "cdp"
     account = CDPAccount
-    audited = Audited(
-        # Of 50 records, an order uses one in both rounds; the paper counts 2 / 50 accesses of it.
-        {"sigma": 1.25, "rounds": 2, "samples": 50},
-        gaussian=lambda one: True,
-        settings=(*BY_RECORD, "aggregate", "absent"),
-        by_record=True,
-    )
     counts_on_convex = True
 
     @classmethod
@@ -197,8 +156,9 @@ class NoisySGD(NoisyGradients):
         if unit * sigma < LEAST_INTEGER_SIGMA:
             return math.inf
         less = sigma * moved / rounded_distance(moved, protocol.parameters.dim)
-        account = self._account(rounds, less, survivors, discrete=True, integer_sigma=unit * sigma)
-        return account.proven().epsilon
+        account = self.account_for(rounds, less, survivors)
+        discrete = replace(account, discrete=True, integer_sigma=unit * sigma)
+        return float(discrete.proven().epsilon)
 
     @property
     def slow_account(self) -> bool:
@@ -248,11 +208,6 @@ class DistributedSGD(NoisySGD):
 
     name = "dp-dsgd"
     account = DPDSGDAccount
-    # The sum of a round has the noise of 2 devices; the paper counts that of all 16.
-    audited = replace(
-        NoisySGD.audited,
-        default={"sigma": 0.6, "rounds": 8, "devices": 16, "per_round": 2, "aggregate": "secagg"},
-    )
     counts_on_convex = False
 
     @classmethod
@@ -281,13 +236,6 @@ class FedSGDDPC(NoisyGradients):
 
     name = "fedsgd-dpc"
     account = FedSGDDPCAccount
-    audited = Audited(
-        # A small part of the samples: epsilon is far above what Theorem 2 holds for.
-        {"sigma": 0.25, "samples": 20, "shuffle": "poisson"},
-        gaussian=lambda one: one.mechanism == "gaussian" and one.batch_size == one.samples,
-        settings=(*BY_RECORD, "mechanism"),
-        by_record=True,
-    )
 
     @classmethod
     def uses(cls, options: TrainOptions) -> frozenset[str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import NOISE, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import NOISE
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
 from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.crypto.noise import FastNoise, NoiseSource, SecureNoise
@@ -19,12 +20,9 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 
 if TYPE_CHECKING:
-    from hpcfl.algorithms.federated.audited import Audited
-    from hpcfl.algorithms.federated.base import Vector
-    from hpcfl.audit.rounds import Stage
     from hpcfl.privacy.accounting.account import Account
 
-# How often a slow accountant is asked in a run: for the first numbers of rounds, and some others.
+# How often a slow account is asked in a run: for the first numbers of rounds, and some others.
 ALWAYS_ASKED, ASKED = 3, 20
 
 # Whose noise that of integers is, which is divided among devices later on.
@@ -34,15 +32,13 @@ INTEGERS = -2
 class PrivateAlgorithm(FederatedAlgorithm):
     """An algorithm with an account of what it costs in privacy.
 
-    Every class declares its `accountant`, the account and its settings, and with `audited` how
-    `hpcfl attack audit` tests the noise. `sigma` is the noise: as asked for, or as it takes to have
+    Every class declares its `account`. `sigma` is the noise: as asked for, or as it takes to have
     the epsilon after all rounds. `survivors` are the devices in the sum of each round so far, at
     the server. UsageError if the options do not go together, or no noise reaches the epsilon.
     """
 
     private = True
     account: ClassVar[type[Account]]
-    audited: ClassVar[Audited | None] = None
 
     def __init__(
         self, federation: Federation, privacy: PrivacyOptions, secrets: NoiseSecrets
@@ -80,40 +76,22 @@ class PrivateAlgorithm(FederatedAlgorithm):
             "delta": self.privacy.delta,
         }
 
-    def weights(self, participants: list[int]) -> NDArray[np.float64]:
-        """Return equal weights: accounts bound every device's influence, or noise, alike."""
-        return np.full(len(participants), 1 / len(participants))
-
-    @property
-    def _surviving(self) -> float:
-        """Part of the vectors that a sum is expected to hold, as devices scale them."""
-        parameters = self.federation.protocol.parameters
-        return 1.0 if parameters.scaling == "paper" else 1 - parameters.dropout
-
-    def audited_round(self, stage: Stage, index: int, model: Vector) -> float | None:
-        """Play a round of an audit: move the model, and return what the observer makes of it.
-
-        A log-likelihood ratio, large if the canary is there; None where the observer sees that
-        neither the canary nor what its neighbour has instead can be in what is released.
-        A class that declares `audited` overrides this.
-        """
-        raise UsageError(
-            f"{type(self).__name__} declares `audited` but plays no round of an audit: "
-            "give it the method audited_round"
-        )
+    def account_for(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> Any:
+        """Return the account of so many rounds; see `account_settings`."""
+        return self.account(**self.account_settings(rounds, sigma, survivors))
 
     def paper(self, rounds: int, sigma: float) -> float:
         """Return the epsilon that the paper claims for a noise of sigma."""
-        return self._account(rounds, sigma).paper().epsilon
+        return float(self.account_for(rounds, sigma).paper().epsilon)
 
     def proven(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> float:
         """Return the epsilon that is proven for a noise of sigma; see `account_settings`."""
-        return self._account(rounds, sigma, survivors).proven().epsilon
+        return float(self.account_for(rounds, sigma, survivors).proven().epsilon)
 
     def spent(self, rounds: int) -> Spent:
         """Return what `rounds` rounds cost in privacy, or at most cost.
 
-        Where an accountant takes long, it is asked for some numbers of rounds only; a number in
+        Where an account takes long, it is asked for some numbers of rounds only; a number in
         between costs at most what the next of those does.
         """
         if rounds == 0:
@@ -131,7 +109,7 @@ class PrivateAlgorithm(FederatedAlgorithm):
 
     @property
     def slow_account(self) -> bool:
-        """Whether an accountant of sampled releases is asked, which takes about a second."""
+        """Whether the account is of sampled releases, which takes about a second."""
         return True
 
     @property
@@ -146,26 +124,23 @@ class PrivateAlgorithm(FederatedAlgorithm):
         super().resume(survivors, repeated)
         self.survivors = list(survivors)
 
+    def weights(self, participants: list[int]) -> NDArray[np.float64]:
+        """Return equal weights: accounts bound every device's influence, or noise, alike."""
+        return np.full(len(participants), 1 / len(participants))
+
+    @property
+    def _surviving(self) -> float:
+        """Part of the vectors that a sum is expected to hold, as devices scale them."""
+        parameters = self.federation.protocol.parameters
+        return 1.0 if parameters.scaling == "paper" else 1 - parameters.dropout
+
     @property
     def exact_dropouts(self) -> bool:
         """Whether a user who comes can make another one drop out, which a sum of all shows.
 
-        If of N participants exactly floor(theta N) drop out, with one user more it may be one more.
-        The sets that drop out are uniform among those of their sizes, k of N without the user and
-        k' of N + 1 with it (`DropoutSchedule` draws slots, and which user has which slot does not
-        matter to a uniform set), and can be drawn together like this:
-
-        - k' = k + 1, and the user is among the k': the other k are a uniform set of k of N, so that
-          both sums are the same.
-        - k' = k + 1, and the user is not: without one drawn from them, the k' are a uniform set of
-          k of N. The sum has the user's vector more and that one's less: it moves by up to 2 C.
-        - k' = k, and the user is among them: the other k - 1 and one drawn from the rest are a
-          uniform set of k of N. The sum moves by that one's vector.
-        - k' = k, and the user is not: they are a uniform set of k of N. It moves by the user's.
-
-        Divergences of noisy sums are jointly convex, so they are at most those of sums that are 2 C
-        apart; and so for the user who comes by chance. Where each drops out by chance, a user's
-        coming changes nothing for the others, and the sum moves by C.
+        If of N participants exactly floor(theta N) drop out, with one user more it may be one more:
+        then the sum moves by up to 2 C (docs/privacy.md has the proof). Where each drops out by
+        chance, a user's coming changes nothing for the others, and the sum moves by C.
         """
         return False
 
@@ -187,6 +162,15 @@ class PrivateAlgorithm(FederatedAlgorithm):
             "--dropout-model bernoulli it moves by that norm"
         ]
 
+    def settings(self) -> dict[str, object]:
+        # Of no rounds, an account is found at once.
+        proven = self.account_for(0, self.sigma).proven()
+        return {
+            "sigma": self.sigma,
+            "epsilon_neighbours": proven.adjacency,
+            "epsilon_delta": proven.delta,
+        }
+
     def _honest(
         self, protocol: QuantisedProtocol, rounds: int, survivors: Sequence[int]
     ) -> tuple[int, ...]:
@@ -202,22 +186,6 @@ class PrivateAlgorithm(FederatedAlgorithm):
     def _integer_secret(self, round_index: int) -> bytes:
         """Return from what this rank's devices draw the noise of their integers in a round."""
         return self._secrets(self.play_index(round_index), INTEGERS)(16)
-
-    def _account(
-        self, rounds: int, sigma: float, survivors: Sequence[int] = (), **more: Any
-    ) -> Any:
-        """Return the settings of an account."""
-        settings = self.account_settings(rounds, sigma, survivors) | more
-        return self.account(**settings)
-
-    def settings(self) -> dict[str, object]:
-        # Of no rounds, an account is found at once.
-        proven = self._account(0, self.sigma).proven()
-        return {
-            "sigma": self.sigma,
-            "epsilon_neighbours": proven.adjacency,
-            "epsilon_delta": proven.delta,
-        }
 
     def noise(self, round_index: int, device: int) -> NoiseSource:
         """Return where a device's noise comes from, or that of whoever has another number."""

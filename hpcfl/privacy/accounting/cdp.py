@@ -8,27 +8,21 @@ part in C rounds. Neighbouring datasets differ in one record of one device, repl
 An access of the record costs rho_acc = (2 G / gamma)**2 / (2 sigma**2) = 2 G**2 / (gamma sigma)**2.
 
 The paper (Theorem 1) charges a record C tau gamma / m accesses and divides by r under secure
-aggregation. What is proven of that, for a record with a accesses in a round (0 if a = 0), where r_h
-of the devices do not tell the server their noise:
+aggregation. What is proven (docs/privacy.md), for a record with a accesses in a round, where
+r_h of the devices do not tell the server their noise:
 
-- **P1**, without credit for secure aggregation, any loss: a rho_acc. Noisy gradients of one device
+- **P1**, any loss, no credit for secure aggregation: a rho_acc. Noisy gradients of one device
   compose; the model is computed from them.
 - **P2**, secure aggregation, and tau = 1 or steps that never expand distances, clipping included:
-  min(a rho_acc, a**2 rho_acc / r_h). Fix all noise but the last step's: the
-  models' sums are then Gaussian with variance r_h eta**2 sigma**2 and their means at most
-  2 a eta G / gamma apart. Rényi and hockey-stick divergences are jointly convex, so averaging over
-  the fixed noise only lowers them. Steps on clipped gradients are known not to expand distances for
-  linear models of two classes, and eta <= 2 / smoothness: a sample's gradient has one direction
-  there, and clipped it is still that of a convex function. A convex loss is not enough: clipping
-  turns the gradients of a softmax regression with three classes into those of no function, and some
-  of its steps expand distances however small eta is. So do those of ReLU networks.
+  min(a rho_acc, a**2 rho_acc / r_h). Fix all noise but the last step's: the models' sums are then
+  Gaussian with variance r_h eta**2 sigma**2 and their means at most 2 a eta G / gamma apart.
+  Divergences are jointly convex, so averaging over the fixed noise only lowers them.
 - **P3**, secure aggregation, any loss: min(a rho_acc, 2 G**2 (1/gamma + tau - 1)**2 /
   (r_h sigma**2)). As P2, but clipping alone keeps the models from parting by more than 2 eta G in
   each step after the access.
 
-The accesses are integers, and how they fall into rounds depends on how the data are shuffled
-(:data:`SHUFFLES`). All bounds are rho of Gaussians that dominate, so they are converted exactly.
-Discrete noise in the last step is that of rounded Gaussians, a little narrower
+All bounds are rho of Gaussians that dominate, so they are converted exactly. Discrete noise in the
+last step is that of rounded Gaussians, a little narrower
 (:mod:`~hpcfl.privacy.accounting.distributed`).
 """
 
@@ -224,7 +218,7 @@ class CDPAccount(Account):
         apart = distributed.divergence(self.hidden, sigma) + distributed.smoothing_divergence()
         apart *= self.worst_participations * _MOST_COORDINATES
         exact = distributed.nearly_gaussian_epsilon(rho * growth, apart, delta)
-        return min((zcdp.rdp_epsilon(rho, delta), "RDP"), (exact, "exact Gaussian, rounded"))
+        return exact, "exact Gaussian, rounded"
 
 
 @dataclass(frozen=True)

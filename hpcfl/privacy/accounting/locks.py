@@ -14,14 +14,10 @@ for a user. What is proven depends on who adds the noise:
   known norm. A Poisson sample with probability m / n of a pair of Gaussian releases. Where an exact
   number of users drops out, one user more can make another one leave: both sums move by twice that.
 - **local**: every user adds its own noise, and the server sees who takes part, so nothing is
-  amplified. Replacing a user's data moves its norm from a to b and its update by a + b at the most,
-  both from 0 to C. A round in which it gives both costs no more than half of
-  (a - b)**2 / sigma_s**2 + (a + b)**2 / sigma_0**2, which is convex and so largest at a corner, at
-  (C, C) or at (C, 0): with z = sigma / C, rho_2 = max(4 / z_0**2, 1 / z_s**2 + 1 / z_0**2) / 2. One
-  in which it gives its norm alone costs rho_1 = 1 / (2 z_s**2), which is less. So a user in stage 1
-  A times and in stage 2 B times costs (A - B) rho_1 + B rho_2. Which of the two a round costs is
-  known from noisy norms only then; that the largest total counts is shown by Smith and Thakurta
-  (2022, "Fully adaptive composition for Gaussian differential privacy").
+  amplified. A round in which a replaced user gives both costs at most
+  rho_2 = max(4 / z_0**2, 1 / z_s**2 + 1 / z_0**2) / 2 with z = sigma / C, one in which it gives its
+  norm alone rho_1 = 1 / (2 z_s**2) (docs/privacy.md): in stage 1 A times and in stage 2 B times, it
+  costs (A - B) rho_1 + B rho_2.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class TwoFaced(SecAggServer):
         """Return the victim's integers, if there are shares enough."""
         protocol, victim = self._protocol, self.victim
         for id, device in self._knows.items():
-            share = device._shares[device._links.holders.index(victim)]
+            share = device.state.shares[device._links.holders.index(victim)]
             self._key_shares_of_victim[id], self._seed_shares_of_victim[id] = (
                 share[:KEY_SHARE],
                 share[KEY_SHARE:],

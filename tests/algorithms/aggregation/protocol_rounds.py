@@ -434,8 +434,8 @@ def advertising(copier, change):
 
             def send_changed():
                 public = change(send().tobytes())
-                device._transport_pair = KeyPair(device._transport_pair.private, public[:32])
-                device._mask_pair = KeyPair(device._mask_pair.private, public[32:])
+                device.state.transport = KeyPair(device.state.transport.private, public[:32])
+                device.state.masking = KeyPair(device.state.masking.private, public[32:])
                 return raw(public)
 
             device.send_advertise_keys = send_changed
@@ -474,7 +474,9 @@ def places(played):
 
 def integers_of(played, id, where):
     """Return the integers that stand for a device's values at `where` in this round."""
-    return played.protocol.integers(played.vectors[id], where, id, played.index)
+    return played.protocol.quantise(
+        played.protocol.sent_values(played.vectors[id], where, played.index), id, played.index
+    )
 
 
 def shares_by_receiver(devices):

@@ -207,14 +207,14 @@ def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing()
     played = play(active(), dropouts={8: "advertise_keys"}, before=before)
     pretended = KeyPair.generate(insecure_secrets(3, 0, 0))
     server, device = played.server, played.devices[2]
-    server._public[8] = pretended.public + KeyPair.generate(insecure_secrets(4, 0, 0)).public
+    server.state.public[8] = pretended.public + KeyPair.generate(insecure_secrets(4, 0, 0)).public
     server._links._advertised[8] = True
     device.receive_advertise_keys(server._links.key_list(2))
     receivers, rows = device.send_share_keys()
     row = rows[receivers.tolist().index(8)].tobytes()
     nonce, associated = device._share_labels(2, 8)
     (secret,) = keys.agree(pretended.private, [played.sent("advertise_keys")[2][:32]])
-    key = as_far_as_known(played.protocol, 2, 8, secret, server._public)
+    key = as_far_as_known(played.protocol, 2, 8, secret, server.state.public)
 
     with pytest.raises(InvalidTag):
         AESGCM(key).decrypt(nonce, row, associated)

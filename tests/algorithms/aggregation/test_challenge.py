@@ -166,10 +166,10 @@ def test_secrets_with_others_than_dropped_devices_are_not_told(answered, ids):
 def test_secrets_of_pairs_are_told_once(answered, ids):
     device = answered.devices[2]
     device.receive_pairs(wanted(answered, ids))
-    told = b"".join(pair_secret(answered, 2, id) for id in answered.devices[2]._wanted)
+    told = b"".join(pair_secret(answered, 2, id) for id in answered.devices[2].state.wanted)
     assert 16 * len(ids) == len(told)
     assert told == device.send_pairs().tobytes()
-    assert {*ids} == {*device._wanted}
+    assert {*ids} == {*device.state.wanted}
     for again in (ids, [0], [3], []):
         error = answered.refused(RefusedError, device.receive_pairs, wanted(answered, again))
         assert "has told already" in str(error)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hpcfl.algorithms.aggregation.ckks import REPORTERS, Ckks, SharedKey
+from hpcfl.algorithms.aggregation.work import costs_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -405,7 +406,7 @@ def test_a_sealed_key_that_was_changed_is_refused():
 def test_one_device_that_colludes_opens_everything(colluding, alone):
     population = Population(20, colluding)
     found = exposure("ckks", Ckks.masking(20, 1.0, None), population, samples=100)
-    assert (found.alone_of_sent.value, found.masked) == (alone, not colluding)
+    assert (found.alone_of_sent.value, found.masking.masks) == (alone, not colluding)
 
 
 @pytest.mark.parametrize(
@@ -465,7 +466,7 @@ def test_predicted_bytes_are_those_of_a_round_but_for_what_compression_varies():
     """What is predicted is the mean of ciphertexts, whose sizes differ by parts of a hundredth."""
     experiment, (_, one) = rounds_of(4, dim=ckks.SLOTS + 1, dropout=0.0)
     record, members = one.record, one.record.in_committee
-    for number, phase in enumerate(experiment.protocol.costs()):
+    for number, phase in enumerate(costs_of(experiment.protocol)):
         if phase.name == "advertise_keys":
             continue  # once, before the first round
         up, down = record.bytes_up[number], record.bytes_down[number]

@@ -490,7 +490,7 @@ def test_shares_that_do_not_belong_together_end_the_round_or_cost_a_member():
 
             def dealing(vector):
                 receivers, rows = send(vector)
-                device._shared = False
+                device.state.dealt = False
                 other, rows_of_other = send(vector * 0.5)
                 assert receivers.tolist() == other.tolist()
                 rows[:3] = rows_of_other[:3]

@@ -12,6 +12,7 @@ from scipy import stats
 from slow_reference import elements, hkdf
 
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
+from hpcfl.algorithms.aggregation.promises import failure_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -335,7 +336,7 @@ def test_pieces_that_do_not_belong_together_end_the_round():
 
             def dealing():
                 receivers, rows = send()
-                device._mask_key = b""
+                device.state.mask_key, device.state.dealt = b"", False
                 # A piece of another mask, sealed as it should be.
                 rows[3] = send()[1][3]
                 return receivers, rows
@@ -469,7 +470,7 @@ def test_a_message_counts_once_and_only_of_who_may_send_it(step):
     receive(0, sent)
     assert "received twice" in str(played.refused(MessageError, receive, 0, sent))
     if step == "masked_input":
-        played.server._dealers.discard(8)
+        played.server.state.dealers.discard(8)
         error = played.refused(MessageError, receive, 8, sent)
         assert "it dealt no pieces of its mask" in str(error)
     if step == "unmask":
@@ -505,7 +506,7 @@ def test_what_is_promised_counts_those_who_collude(options, claim, worst):
     (promise,) = protocol.promises()
     assert claim in promise.claim
     assert (0 < promise.worst < 2**-40) == bool(worst)
-    assert promise.worst == protocol.promise_failure(None)
+    assert promise.worst == failure_of(protocol.promises(), None)
 
 
 def test_a_device_whose_key_is_listed_as_another_refuses():

@@ -399,7 +399,7 @@ def test_one_wrong_share_of_a_dealer_is_found_before_anything_is_unmasked(name, 
     played.goes_on()
     wrong = {
         (id, one)
-        for id, values in played.server._seed_shares.items()
+        for id, values in played.server.state.seed_shares.items()
         for one, value in zip(slow.holders(id), values, strict=True)
         if (value == ABSENT).all()
     }
@@ -561,7 +561,7 @@ def test_one_liar_about_all_dealers_costs_at_most_itself_where_t_and_two_more_an
     else:
         # Its own word makes its shares useless, and it has sent no wrong one.
         played.nobody_left()
-    for holder, shares in played.server._seed_shares.items():
+    for holder, shares in played.server.state.seed_shares.items():
         assert (shares == ABSENT).all() if holder == VICTIM else not (shares == ABSENT).any()
 
 
@@ -606,7 +606,7 @@ def test_a_holder_whose_answers_are_lost_costs_nobody_anything(name):
     played = play(protocol, change=change)
     played.nobody_left()
     played.goes_on()
-    assert (played.server._seed_shares[VICTIM] == ABSENT).all()
+    assert (played.server.state.seed_shares[VICTIM] == ABSENT).all()
 
 
 @pytest.mark.parametrize(
@@ -727,7 +727,7 @@ def test_the_server_takes_public_keys_of_64_bytes_and_once():
     copies = {4: both, 1: both[32:] + both[:32], 0: both[:32] * 2, 2: both[32:] * 2}
     for id, keys in copies.items():
         take(id, raw(keys))
-    assert {3: both, **copies} == server._public
+    assert {3: both, **copies} == server.state.public
 
 
 @on_both_topologies

@@ -251,8 +251,8 @@ def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_numb
     for id in survivors:
         left = [one for one in slots_of(order, id) if one != dealer]
         assert sorted(left) == sorted(played.devices[id]._members())
-        assert 1 == played.devices[id]._expelled
-        outcomes.append(played.devices[id]._outcome(played.devices[id]._request))
+        assert 1 == played.devices[id].state.expelled
+        outcomes.append(played.devices[id]._outcome(played.devices[id].state.request))
     assert {(DEVICES, DEVICES - 1, 1)} == {(o.devices, o.survivors, o.expelled) for o in outcomes}
 
 

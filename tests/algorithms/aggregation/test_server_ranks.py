@@ -78,7 +78,7 @@ def test_what_ranks_unmask_is_what_one_rank_does(group, ranks, threads):
 
 def test_an_upload_of_a_wrong_size_is_no_part_of_a_range():
     protocol = find("secagg")(Parameters(3, 20_000))
-    total = protocol.sum_of(protocol.dealt_out(2).ranges[1])
+    total = protocol.sum_of(Dealt.uploads_of(protocol, 2).ranges[1])
 
     with pytest.raises(MessageError, match="received 79999 bytes, expected 80000"):
         total.add_part(1, np.zeros(840, np.uint8), 80_000 - 840, 79_999)
@@ -96,7 +96,7 @@ def test_what_cannot_be_dealt_out_is_refused(name):
     protocol = find(name)(Parameters(5, 100_000, dropout=0.0, alpha=0.5))
 
     with pytest.raises(UsageError, match=f"{name} cannot use --server-ranks"):
-        protocol.dealt_out(2)
+        Dealt.uploads_of(protocol, 2)
     with pytest.raises(UsageError, match=f"{name} cannot use --server-ranks"):
         protocol.sum_of(range(50_000))
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_dealt_out_is_refused(name):
 def test_the_first_rank_of_a_server_keeps_its_range():
     protocol = find("common")(Parameters(5, 40_000, alpha=0.5))
     _, server = parties(protocol, Loopback(5))
-    server.take_range(protocol.dealt_out(2).ranges[0])
+    server.take_range(Dealt.uploads_of(protocol, 2).ranges[0])
 
-    assert protocol.dealt_out(2).ranges == [range(6_720), range(6_720, 20_000)]
+    assert Dealt.uploads_of(protocol, 2).ranges == [range(6_720), range(6_720, 20_000)]
     assert server._uploads.unmask(mask_rows([], [])).size == 6_720

@@ -85,9 +85,3 @@ def test_participations_are_counted_whatever_the_order_of_asking(mode):
     assert np.array_equal(participation.before(7), counts)
     assert participation.most_before(7) == counts.max()
     assert participation.before(2).sum() == sum(len(participation.draw(k)) for k in range(2))
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_where_all_take_part_nobody_is_counted_one_by_one(mode):
-    """There may be more devices than memory has room for."""
-    assert Participation(10**15, 10**15, mode, 1).most_before(7) == 7

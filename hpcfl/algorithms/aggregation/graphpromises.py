@@ -1,0 +1,112 @@
+"""What graphs of devices that share keys and masks promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise
+from hpcfl.privacy.ring import RingParameters, failures, log2
+from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
+
+
+@dataclass(frozen=True)
+class Unopened(Promise):
+    """Nobody but t devices together can open a secret, where all are linked with all."""
+
+    threat: Threat
+    degree: int
+    threshold: int
+
+    @property
+    def claim(self) -> str:
+        exceeded = f" but for a probability of {log2(self.worst)}" if self.worst else ""
+        colluding = f": not {self.threat} in collusion{exceeded}" if self.threat.colluding else ""
+        return (
+            f"every device shares keys and masks with {_others(self.degree)}; {self.threshold} "
+            f"devices reconstruct a secret, and fewer learn nothing of it{colluding}. "
+            f"{self._cost_of_a_false_one}"
+        )
+
+    @property
+    def _cost_of_a_false_one(self) -> str:
+        """What a device that shares or answers falsely can do to others, in a sentence."""
+        false, enough = "A device that shares or answers falsely", self.threshold + REDUNDANT
+        left = self.threat.devices - self.threat.dropped
+        if enough > self.threat.devices:
+            return f"{false} can end the round: {enough} answers are needed to tell which it is"
+        if enough > left:
+            return (
+                f"{false} costs itself alone if {enough} devices answer, and can end the round "
+                f"where dropouts leave fewer, down to {left}"
+            )
+        most = (left + SPARE - self.threshold) // 2
+        if most == 1:
+            return f"{false} costs itself alone while at least {enough} devices answer"
+        return (
+            "Devices that share or answer falsely cost themselves alone, k of them while at least "
+            f"{self.threshold} + 2 k devices answer: up to {most} beside the planned dropouts"
+        )
+
+    @property
+    def worst(self) -> float:
+        return failures(self.threat, self.degree, self.threshold).revealed
+
+
+def _others(count: int) -> str:
+    return "the other" if count == 1 else f"the {count} others"
+
+
+@dataclass(frozen=True)
+class Linked(Promise):
+    """Secrets stay closed and the honest survivors linked, where all have but a few neighbours."""
+
+    threat: Threat  # who colludes, and how many are to drop out
+    degree: int
+    threshold: int
+    accepted: float  # probability of a failure that is accepted
+
+    @property
+    def claim(self) -> str:
+        planned = self._failures(self.threat.dropped)
+        return (
+            f"every device shares keys and masks with {self.degree} neighbours; {self.threshold} "
+            f"of them reconstruct a secret. Should {self.threat} collude and up to "
+            f"{self.threat.dropped} others drop out, wherever chance puts them on the ring, and "
+            "one more is expelled, a secret is revealed with a probability of at most "
+            f"{log2(planned.revealed)}, the honest are not all linked with {log2(planned.split)}, "
+            f"and some device has fewer than {self.threshold + REDUNDANT} neighbours left, so that "
+            f"one that answers falsely can end the round, with {log2(planned.stuck)}"
+        )
+
+    def failure(self, outcome: Outcome) -> float:
+        gone = outcome.devices - outcome.survivors - outcome.expelled
+        found = self._failures(max(0, gone), outcome.expelled)
+        return min(1.0, found.revealed + found.split)
+
+    @property
+    def worst(self) -> float:
+        planned = self._failures(self.threat.dropped)
+        return min(1.0, max(self.accepted, planned.revealed + planned.split))
+
+    def broken(self, outcome: Outcome) -> str | None:
+        chance, limit = self.failure(outcome), self.worst
+        if chance <= limit:
+            return None
+        expelled = f", {outcome.expelled} of them expelled" if outcome.expelled else ""
+        return (
+            f"{outcome.devices - outcome.survivors} of {outcome.devices} devices have dropped out"
+            f"{expelled}: with {self.degree} neighbours each, the honest ones among the others are "
+            f"not all linked with a probability of up to {log2(chance)}, and {log2(limit)} was "
+            "promised"
+        )
+
+    def _failures(self, dropped: int, expelled: int = SPARE) -> RingParameters:
+        return _failures(self.threat, self.degree, self.threshold, dropped, expelled)
+
+
+@lru_cache(maxsize=256)
+def _failures(
+    threat: Threat, degree: int, threshold: int, dropped: int, expelled: int
+) -> RingParameters:
+    return failures(threat.with_dropped(dropped), degree, threshold, expelled)

@@ -1,0 +1,459 @@
+"""Protocols that sum quantised vectors in a group: what they and their parties have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import (
+    ROTATION,
+    ROUNDING,
+    Aggregate,
+    AggregationProtocol,
+    ModelReceiver,
+    RoundServer,
+)
+from hpcfl.algorithms.aggregation.messages import parse_vector
+from hpcfl.algorithms.aggregation.promises import NoiseInSum, Promise
+from hpcfl.algorithms.aggregation.ranges import RangeSum
+from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
+from hpcfl.algorithms.rotation import Rotation
+from hpcfl.comm.phases import Payload, Where, room
+from hpcfl.crypto.groups import Elements, Group
+from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.privacy.threat import Threat
+
+if TYPE_CHECKING:
+    from hpcfl.options.shared import RoundOptions
+
+
+class QuantisedProtocol(AggregationProtocol):
+    """A protocol that sums quantised vectors in a group."""
+
+    family = "ring"
+    rotates = True
+
+    @classmethod
+    def uses(cls, options: RoundOptions) -> frozenset[str]:
+        return super().uses(options) | {"group", "bits", "levels", "clip"}
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        if parameters.group != "fq" and not parameters.group.startswith(self.family):
+            raise UsageError(
+                f"{self.name} sums vectors in fq, or in {self.family}B of B bits, not in "
+                f"{parameters.group}: leave --group out, or give --bits"
+            )
+        self.quantiser = Quantiser(parameters.clip, parameters.levels)
+        self.noise: IntegerNoise | None = None
+        # Of the devices of this rank whose vectors were quantised: how many values were clipped,
+        # and of how many that were sent.
+        self.clipped: dict[int, tuple[int, int]] = {}
+        self._check_levels(0)
+
+    def _without_degree(self, why: str) -> None:
+        """Refuse a degree, where it would have no effect."""
+        if self.parameters.degree is not None:
+            raise UsageError(
+                f"{self.name} {why}, so --degree {self.parameters.degree} has no effect: leave it "
+                "out, or use secagg-graph"
+            )
+
+    @property
+    def summed_in(self) -> Group:
+        return self.parameters.arithmetic
+
+    @property
+    def upload_dim(self) -> int:
+        """Number of coordinates of an upload, where that is the same for all devices."""
+        return self.parameters.dim
+
+    @property
+    def largest_message(self) -> int:
+        return self.summed_in.wire_bytes(self.upload_dim)
+
+    # Levels, and the noise beside them
+
+    def most_in_sum(self, devices: int) -> tuple[int, float]:
+        """Return how many of a round's devices may be in a coordinate's sum, and their weight."""
+        return devices, 1.0
+
+    def largest_levels(
+        self, group: Group | None = None, reserve: int = 0, devices: int | None = None
+    ) -> int:
+        """Return the most levels with which no coordinate's sum can wrap around.
+
+        In another `group` than the protocol's own, with a `reserve` for the noise in a sum, or with
+        up to so many `devices` in a round, if these are given.
+        """
+        most, weight = self.most_in_sum(devices or self.parameters.devices)
+        group, clip = group or self.summed_in, self.parameters.clip
+        return largest_levels(group, most, clip, self.divisor, weight, reserve)
+
+    def _check_levels(self, reserve: int) -> None:
+        plan, largest = self.parameters, self.largest_levels(reserve=reserve)
+        check_levels(plan.levels, largest, self.summed_in, plan.clip, noisy=reserve > 0)
+
+    def check_noise(self) -> None:
+        """Refuse, by UsageError, noise of any size where no account knows of it."""
+
+    def add_noise(self, noise: IntegerNoise) -> None:
+        """Let every device add noise to its integers.
+
+        UsageError if a sum with its noise could wrap around, except with the probability that
+        `correctness_bits` says: privacy would be kept, but not the sum.
+        """
+        self.check_noise()
+        plan = self.parameters
+        most, _ = self.most_in_sum(plan.devices)
+        self._check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
+        self.noise = noise
+
+    @property
+    def rounding(self) -> float:
+        # A vector times its weight, 1 / N over the divisor, is rounded to one of so many levels to
+        # a unit: in the vector itself that is an error of the inverse times as much.
+        plan = self.parameters
+        return plan.devices * self.divisor / plan.clip / plan.levels
+
+    # Who is reckoned with, and what a sum then hides
+
+    @cached_property
+    def threat(self) -> Threat:
+        """Who is reckoned with."""
+        return Threat.of(self.parameters)
+
+    @property
+    def colluding_in_sum(self) -> int:
+        """Most devices of a sum that collude, but for 2 to the minus security bits."""
+        failure = 2.0**-self.parameters.security_bits
+        return self.threat.most_colluding(self.parameters.devices, failure)
+
+    @property
+    def more_colluding(self) -> float:
+        """Probability that a sum's devices hold more colluders than that."""
+        return self.threat.more_colluding(self.parameters.devices, self.colluding_in_sum)
+
+    @property
+    def survivors_in_sum(self) -> int:
+        """Fewest devices that are to be in a sum."""
+        return self.parameters.devices - self.threat.dropped
+
+    def honest_among(self, survivors: int) -> int:
+        """Return the fewest honest devices among so many survivors that are in one coordinate."""
+        return max(1, survivors - self.colluding_in_sum)
+
+    def honest_in_sum(self) -> int:
+        """Return the fewest honest survivors whose vectors, and noise, are in one coordinate.
+
+        Whose sum it is is one of them. A round with fewer ends.
+        """
+        return max(1, self.survivors_in_sum - self.colluding_in_sum)
+
+    def promises(self) -> list[Promise]:
+        if self.noise is None:
+            return []
+        return [NoiseInSum(self.honest_in_sum(), self.colluding_in_sum, self.more_colluding)]
+
+    def hidden_failure(self) -> float:
+        """Return how likely an accepted round's sum hides less than an account counts on, at most.
+
+        Masks may fail as their promises say, and more devices may collude than is reckoned with.
+        UsageError if masks may fail with certainty, so that nothing can be counted on.
+        """
+        masks = [one for one in self.promises() if not isinstance(one, NoiseInSum)]
+        # An account counts on who was there, which may be more than was planned for: so it is not
+        # the plan that says whether anybody's noise but one's own is relied on.
+        alone = self.honest_among(self.parameters.devices) == 1
+        failure = (0.0 if alone else self.more_colluding) + sum(one.worst for one in masks)
+        if failure >= 1:
+            raise UsageError(
+                "with so few neighbours each and so many devices that collude or drop out, no "
+                "account can rely on masks: raise --degree, or leave it out, or lower --gamma or "
+                "--dropout"
+            )
+        return failure
+
+    # From a vector to group elements
+
+    def scale(self, device: int) -> float:
+        """Return what a device multiplies its vector by, its weight over the divisor."""
+        return self.parameters.weight(device) / self.divisor
+
+    def rotation(self, round_index: int) -> Rotation | None:
+        """Return how vectors are rotated in a round, which all know, if they are."""
+        if not self.parameters.rotate:
+            return None
+        seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=(ROTATION, round_index))
+        return Rotation(self.parameters.dim, np.random.Generator(np.random.SFC64(seeds)))
+
+    def sent_values(
+        self, vector: NDArray[np.floating], where: Where, round_index: int
+    ) -> NDArray[np.floating]:
+        """Return a device's vector at the coordinates that it sends, rotated if vectors are."""
+        rotation = self.rotation(round_index)
+        return (vector if rotation is None else rotation.turn(vector))[where]
+
+    def blocks(
+        self, values: NDArray[np.floating], device: int, round_index: int
+    ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+        """Yield a device's `values`, weighted, scaled and rounded to integers, part by part.
+
+        Each comes with where it belongs. The same arguments give the same rounding, and the same
+        noise if there is any: that is how a round is validated. RefusedError if a value is not a
+        finite number.
+        """
+        noise, norm = None, None
+        if self.noise is not None:
+            values, norm = self.noise.clip(values), self.noise.rounded_norm
+            noise = self.noise.draw(values.size, device, round_index)
+        spawn_key = (ROUNDING, round_index, device)
+        seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
+        generator = np.random.Generator(np.random.SFC64(seeds))
+        clipped = 0
+        try:
+            for part, block, beyond in self.quantiser.blocks(
+                values, self.scale(device), generator, norm
+            ):
+                clipped += beyond
+                yield part, block if noise is None else block + noise[part]
+        except ValueError as error:
+            raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
+        self.clipped[device] = clipped, values.size
+
+    def quantise(
+        self, values: NDArray[np.floating], device: int, round_index: int
+    ) -> NDArray[np.int64]:
+        """Return what `blocks` yields in one array."""
+        integers = np.empty(values.size, np.int64)
+        for part, block in self.blocks(values, device, round_index):
+            integers[part] = block
+        return integers
+
+    def elements(
+        self, vector: NDArray[np.floating], where: Where, device: int, round_index: int
+    ) -> Elements:
+        """Return the same of a vector as group elements, without memory for the integers."""
+        group, values = self.summed_in, self.sent_values(vector, where, round_index)
+        elements = room(values.size * group.dtype.itemsize).view(group.dtype)
+        for part, block in self.blocks(values, device, round_index):
+            elements[part] = group.reduce(block)
+        return elements
+
+    # From the sum back
+
+    def publish(self, server: Any, elements: Elements) -> None:
+        """Let a server have its unmasked sum as signed integers, and the mean turned back."""
+        values, where = self.summed_in.signed(elements), self.sent_in(server.round_index)
+        if not isinstance(where, slice):
+            values, sent = np.zeros(self.parameters.dim, values.dtype), values
+            values[where] = sent
+        server.total = values
+        rotation = self.rotation(server.round_index)
+        server.turned_back = None
+        if rotation is not None:
+            server.turned_back = rotation.undo(super().aggregate(server).mean_as_sent)
+
+    def aggregate(self, server: Any) -> Aggregate:
+        found = super().aggregate(server)
+        if not self.parameters.rotate:
+            return found
+        rotation = self.rotation(server.round_index)
+        return replace(found, rotation=rotation, turned_back=server.turned_back)
+
+    def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.quantiser.dequantise(total)
+
+    @property
+    def repeatable(self) -> bool:
+        # Noise is drawn from a secret of the device's rank.
+        return self.noise is None
+
+    def stand_in(self, server: Any, id: int, round_index: int) -> StandIn:
+        return StandIn(self, id, round_index, self.where_sent(server, id))
+
+    def where_sent(self, server: Any, id: int) -> Where:
+        """Return the coordinates that the server has received from a device in the sum."""
+        return self.sent_in(server.round_index)
+
+    # Messages
+
+    def read_values(self, payload: Payload, length: int, id: int) -> Elements:
+        """Return the group elements of a device's upload; MessageError if it is not so many."""
+        return self.read_elements(payload, length, "masked_input", f"device {id}")
+
+    def read_elements(self, payload: Payload, length: int, phase: str, sender: str) -> Elements:
+        """Return so many group elements; MessageError if a message is not just that."""
+        group = self.summed_in
+        packed = parse_vector(payload, "u1", group.wire_bytes(length), phase, sender)
+        try:
+            values = group.unpack(packed, length)
+        except ValueError as error:
+            raise MessageError(phase, sender, str(error)) from None
+        if not group.holds(values):
+            raise MessageError(phase, sender, "a value is not a group element")
+        return values
+
+    def check_sum(self, total: Elements) -> Elements:
+        """Return the sum of uploads that was formed on the way, of group elements."""
+        if total.shape != (self.upload_dim,):
+            reason = f"received a sum of shape {total.shape}"
+            raise MessageError("masked_input", "the devices", reason)
+        if not self.summed_in.holds(total):
+            raise MessageError("masked_input", "the devices", "a value is not a group element")
+        return total
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Says what a device contributed, for validation only.
+
+    Its vector and its rounding follow from the run's seed, and which coordinates it sent the server
+    knows as well as it did.
+    """
+
+    protocol: QuantisedProtocol
+    id: int
+    round_index: int
+    where: Where  # the coordinates that its upload held
+
+    def _sent(self, vector: NDArray[np.floating]) -> NDArray[np.floating]:
+        return self.protocol.sent_values(vector, self.where, self.round_index)
+
+    def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
+        """Return where and what the device added to the sum."""
+        values = self.protocol.quantise(self._sent(vector), self.id, self.round_index)
+        return self.where, values
+
+    def contributions(
+        self, vector: NDArray[np.floating]
+    ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
+        """Yield the same block by block."""
+        blocks = self.protocol.blocks(self._sent(vector), self.id, self.round_index)
+        for part, block in blocks:
+            yield part if isinstance(self.where, slice) else self.where[part], block
+
+    def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
+        """Return the contribution before clipping and rounding, and how much was clipped."""
+        values = self._sent(vector)
+        clipped = int(np.count_nonzero(np.abs(values) > self.protocol.parameters.clip))
+        return self.where, values.astype(np.float64) * self.protocol.scale(self.id), clipped
+
+
+class QuantisedDevice(ModelReceiver):
+    """A device of a protocol that sums quantised vectors."""
+
+    _protocol: QuantisedProtocol
+
+    def __init__(self, protocol: QuantisedProtocol, id: int, round_index: int) -> None:
+        super().__init__(protocol.parameters.dim)
+        self.id = id
+        self._protocol = protocol
+        self._parameters = protocol.parameters
+        self._round = round_index
+
+    def sent(self) -> Where:
+        """Return the coordinates that the upload holds, in the order of its values."""
+        return self._protocol.sent_in(self._round)
+
+    def _stand_in(self) -> StandIn:
+        return StandIn(self._protocol, self.id, self._round, self.sent())
+
+    def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
+        return self._stand_in().contribution(vector)
+
+    def contributions(
+        self, vector: NDArray[np.floating]
+    ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
+        return self._stand_in().contributions(vector)
+
+    def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
+        return self._stand_in().unquantised(vector)
+
+    def _elements(self, vector: NDArray[np.floating], where: Where) -> Elements:
+        return self._protocol.elements(vector, where, self.id, self._round)
+
+    def _integers(self, vector: NDArray[np.floating], where: Where) -> NDArray[np.int64]:
+        values = self._protocol.sent_values(vector, where, self._round)
+        return self._protocol.quantise(values, self.id, self._round)
+
+    def _masked(
+        self, vector: NDArray[np.floating], mask_keys: list[bytes], signs: list[int]
+    ) -> Payload:
+        """Return the quantised vector plus some masks, packed."""
+        group = self._protocol.summed_in
+        elements = self._elements(vector, self.sent())
+        group.mask(elements, mask_keys, signs, self._parameters.threads)
+        return group.pack(elements)
+
+
+class SumServer(RoundServer):
+    """A server that adds up whole masked vectors."""
+
+    _protocol: QuantisedProtocol
+
+    def __init__(
+        self, protocol: QuantisedProtocol, round_index: int, model: NDArray[np.float32]
+    ) -> None:
+        super().__init__(protocol, round_index, model)
+        self._group = protocol.summed_in
+        # Those of this round: the protocol may outlive it.
+        self._members = protocol.members
+        self._population = protocol.population
+        # Looked up once a message, where the list of survivors would be gone through.
+        self._admitted: set[int] = set()
+        # Signed integers of as many bytes as an element has.
+        self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
+        self.turned_back: NDArray[np.float64] | None = None
+
+    @cached_property
+    def _uploads(self) -> RangeSum:
+        """The sum of the uploads; of a range of them, if this is the first of several ranks."""
+        return RangeSum.of(self._protocol, range(self._protocol.upload_dim))
+
+    def receive_masked_input(self, sender: int, payload: Payload) -> None:
+        """Add a device's masked vector to the sum (eq. 20)."""
+        self._check_sender(sender)
+        self._add_upload(sender, payload)
+        self._admit(sender)
+
+    def receive_part_masked_input(self, sender: int, part: Payload, start: int, size: int) -> None:
+        """Add some of a device's masked vector to the sum."""
+        if not start:
+            self._check_sender(sender)
+        if self._uploads.add_part(sender, part, start, size):
+            self._admit(sender)
+
+    def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
+        """Take the sum of the masked vectors, formed on the way."""
+        self._protocol.check_sum(total)
+        for sender in senders:
+            self._check_sender(sender)
+        for sender in senders:
+            self._admit(sender)
+        self._uploads.add(total)
+
+    def _add_upload(self, sender: int, payload: Payload) -> None:
+        """Add an upload to the sum, unless it is malformed."""
+        values = self._protocol.read_values(payload, self._protocol.upload_dim, sender)
+        self._uploads.add(values)
+
+    def _check_sender(self, sender: int) -> None:
+        """Refuse an upload of somebody who has none to send, or not its first."""
+        self._first("masked_input", sender, self._admitted)
+
+    def _admit(self, sender: int) -> None:
+        self._check_sender(sender)
+        self._admitted.add(sender)
+        self.survivors.append(sender)
+
+    def finish_result(self) -> None:
+        """Return to signed integers: no mask is left; and to the original coordinates."""
+        self._protocol.publish(self, self._uploads.take())

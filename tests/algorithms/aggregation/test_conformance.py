@@ -1,0 +1,304 @@
+"""What every protocol must do: exact sums, dropouts, thresholds, tampering, bytes by formula.
+
+Vectors are multiples of what values are rounded to, so that the sum of a round is compared with one
+of plain integers, and no code of a protocol says what is expected.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from protocol_rounds import SECURE, enrolled, make, play, sent_by
+from tiers import examples
+
+from hpcfl.algorithms.aggregation import ACTIVE, PROTOCOLS, find
+from hpcfl.algorithms.aggregation.costs import exchanged
+from hpcfl.comm.phases import GATHER, ROUTE, Role, phase_names
+from hpcfl.crypto import ckks
+from hpcfl.errors import BelowThresholdError, MessageError
+
+DIM = 37
+NUMBERS = (3, 4, 5, 7, 10, 16, 25, 40)
+# The modulus of groups, and of what magnitude the values are that all devices' sums have room for.
+GROUPS = {"fq": (2**32 - 5, 2**25), "ring32": (2**32, 2**25), "field16": (65521, 2**9)}
+FIELDS = ("lightsecagg", "committee")
+KINDS = [(name, "passive") for name in PROTOCOLS] + [(name, "active") for name in ACTIVE]
+# Those in which a message that was cut short costs its sender alone.
+FORGIVING = [kind for kind in KINDS if kind[0] != "prf"]
+
+
+@pytest.fixture(autouse=True)
+def keys_read_once(monkeypatch):
+    """Read the key that devices share once: to do so for each is most of such a round's time."""
+    try:
+        import tenseal
+    except ImportError:
+        return
+    monkeypatch.setattr(tenseal, "context_from", cache(tenseal.context_from))
+
+
+def needs(name):
+    if name == "ckks":
+        pytest.importorskip("tenseal")
+
+
+def made(kind, devices, group="fq", **options):
+    """Return a protocol in which a tenth of the devices may drop out; they enrol if they must."""
+    name, security = kind
+    needs(name)
+    # Fewer than a third may collude; of a few devices nobody does.
+    options = {"dropout": 0.1, "gamma": 0.0, "alpha": 1.0} | options
+    if name in ("fedavg", "ckks"):
+        group, levels = "fq", 1000
+    else:
+        # A vector's weight is 1 / N.
+        levels = options.pop("levels", GROUPS[group][1] * devices)
+    if name == "prf":
+        options["dropout"] = 0.0
+    if name == "assisted":
+        options |= {"helpers": 4, "helper_dropout": 2}
+    protocol = make(name, devices, DIM, security=security, group=group, levels=levels, **options)
+    if security == "passive" and find(name).enrolment(devices, 2) is not None:
+        there = enrolled(name, devices, security="passive", helpers=options.get("helpers"))
+        protocol.join(there, range(devices), devices)
+    return protocol
+
+
+def whole(protocol, generator, group="fq"):
+    """Return integers for every device, and the vectors that stand for them."""
+    _, largest = GROUPS[group]
+    devices = protocol.parameters.devices
+    integers = generator.integers(-largest, largest + 1, (devices, DIM))
+    step = devices / 2**ckks.STEP_BITS if protocol.name == "ckks" else 1 / largest
+    return integers, integers * step
+
+
+def assert_sum(played, integers, stay, group="fq"):
+    """Assert that the round ended with the sum of these devices' integers."""
+    assert sorted(stay) == played.server.survivors
+    if played.protocol.name == "sparse":  # whose values are scaled by a probability
+        played.goes_on(sorted(stay))
+        return
+    total = np.zeros(DIM, np.int64)
+    for id in stay:
+        where = sent_by(played, id)
+        total[where] += integers[id][where]
+    name, told = played.protocol.name, played.server.total
+    if name == "fedavg":
+        scale = GROUPS[group][1] * played.parameters.devices
+        assert np.allclose(total, told * scale, rtol=1e-5, atol=1)
+    elif name == "ckks":
+        assert total.tolist() == np.ldexp(told, ckks.STEP_BITS).tolist()
+    else:
+        modulus = GROUPS[group][0]
+        assert (total % modulus).tolist() == (told.astype(np.int64) % modulus).tolist()
+        assert np.abs(told).max() <= modulus // 2
+
+
+def spare(protocol):
+    """Return how many devices may vanish in any phase, and how many members of a committee."""
+    devices = protocol.parameters.devices
+    most = devices - protocol.needed_in_sum
+    members = devices
+    if protocol.name == "committee":
+        members = protocol.code.devices - protocol.code.needed
+    if protocol.name == "ckks":
+        members = 1  # of the two that tell the sum
+    return most, members
+
+
+def members_of(protocol, index):
+    """Return the devices that do more than the others in a round that all are there for."""
+    if protocol.name == "committee":
+        return play(protocol, index=index, before="share_input").server.committee
+    return range(devices_of(protocol)) if protocol.name == "ckks" else []
+
+
+def devices_of(protocol):
+    return protocol.parameters.devices
+
+
+def uploaded_before(protocol, phase):
+    phases = protocol.phases()
+    return phases.index(phase) > phases.index(protocol.upload_phase())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@settings(max_examples=examples(len(NUMBERS)))
+@given(data=st.data())
+def test_the_sum_is_that_of_plain_integers_whoever_drops_out_when(kind, data):
+    devices = data.draw(st.sampled_from(NUMBERS))
+    seed, index = data.draw(st.integers(0, 2**31)), data.draw(st.integers(0, 2**32 - 2))
+    generator = np.random.default_rng(seed)
+    group = "field16" if kind[0] in FIELDS and devices % 2 else "fq"
+    protocol = made(kind, devices, group)
+    integers, vectors = whole(protocol, generator, group)
+    most, most_members = spare(protocol)
+    phases = [phase for phase in phase_names(protocol.steps) if phase != "result"]
+    gone = {}
+    members = {*members_of(protocol, index)}
+    for id in generator.permutation(devices).tolist():
+        if len(gone) < most and (id not in members or most_members > len(members & {*gone})):
+            gone[id] = data.draw(st.sampled_from(phases))
+    helping = {}
+    if protocol.helpers:
+        away = generator.permutation(protocol.helpers)[: protocol.parameters.helper_dropout]
+        helping = dict.fromkeys((devices + away).tolist(), "masked_input")
+
+    played = play(protocol, vectors, gone | helping, index=index)
+
+    stay = [id for id in range(devices) if id not in gone or uploaded_before(protocol, gone[id])]
+    assert_sum(played, integers, stay, group)
+    played.nobody_left()
+
+
+@pytest.mark.parametrize("phase", ["first", "upload"])
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_as_many_as_are_needed_end_the_round_exactly_and_one_less_not_at_all(kind, phase):
+    devices = 9
+    protocol = made(kind, devices)
+    before = protocol.upload_phase()
+    if phase == "first":
+        before = next(name for name in phase_names(protocol.steps) if name != "model")
+    most = devices - protocol.needed_in_sum
+    leaving = [id for id in range(devices) if id not in members_of(protocol, 0)]
+    leaving += [id for id in range(devices) if id not in leaving]
+    integers, vectors = whole(protocol, np.random.default_rng(3))
+
+    if protocol.name != "committee":  # its members may be among them
+        played = play(protocol, vectors, dict.fromkeys(leaving[:most], before))
+        assert_sum(played, integers, sorted(leaving[most:]))
+    with pytest.raises(BelowThresholdError) as caught:
+        play(protocol, vectors, dict.fromkeys(leaving[: most + 1], before))
+    assert "cannot end" in str(caught.value)
+
+
+def gathered(protocol):
+    """Return the steps in which a device's message comes to the server, by number."""
+    return [
+        number
+        for number, step in enumerate(protocol.steps)
+        if step.pattern is GATHER and step.role is Role.DEVICE and step.wants is None
+    ]
+
+
+def tampered(number, sender, change):
+    def changed(header, message):
+        if (header.step, header.sender) != (number, sender) or message.ndim > 1:
+            return message
+        return change(message.copy())
+
+    return changed
+
+
+def shorter(message):
+    return message[:-1]
+
+
+def of_another_round(message):
+    message[4] ^= 1
+    return message
+
+
+def of_another_device(message):
+    message[8] ^= 1
+    return message
+
+
+@pytest.mark.parametrize("change", [shorter, of_another_round, of_another_device])
+@pytest.mark.parametrize("kind", FORGIVING, ids="-".join)
+def test_a_message_that_is_not_as_it_should_be_costs_its_sender_alone(kind, change):
+    devices, sender = 9, 5
+    probe = made(kind, devices)
+    for number in gathered(probe):
+        protocol = made(kind, devices)
+        integers, vectors = whole(protocol, np.random.default_rng(number))
+        played = play(protocol, vectors, change=tampered(number, sender, change))
+        phase = protocol.steps[number].phase
+        after = uploaded_before(protocol, phase)
+        assert_sum(played, integers, [id for id in range(devices) if after or id != sender])
+        assert {sender} == {*played.kept_out}
+        assert isinstance(played.kept_out[sender], MessageError)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_rows_that_do_not_open_make_nobody_else_leave(kind):
+    protocol = made(kind, 9)
+    routes = [number for number, step in enumerate(protocol.steps) if step.pattern is ROUTE]
+    integers, vectors = whole(protocol, np.random.default_rng(1))
+
+    def spoil(header, message):
+        if header.step in routes and header.sender == 5:
+            message = message.copy()
+            message[..., -1] ^= 1
+        return message
+
+    played = play(protocol, vectors, change=spoil)
+    assert {*played.kept_out} <= {5}
+    assert_sum(played, integers, [id for id in range(9) if not routes or id != 5])
+
+
+@pytest.mark.parametrize("dropped", [0, 2])
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_what_moves_is_what_the_formula_says(kind, dropped):
+    devices = 10
+    if kind[0] == "prf" and dropped:
+        return
+    plan = {"dropout": dropped / devices} if dropped else {"dropout": 0.0}
+    protocol = made(kind, devices, **plan)
+    if protocol.helpers:
+        dropped_helpers = dict.fromkeys((devices, devices + 1), "masked_input")
+    else:
+        dropped_helpers = {}
+    leaving = [id for id in range(devices) if id not in members_of(protocol, 0)][:dropped]
+    leaving = leaving if len(leaving) == dropped else [*range(dropped)]
+    if protocol.name == "committee" and dropped:
+        return  # members of a committee come and go with it
+    gone = dict.fromkeys(leaving, protocol.upload_phase())
+    record = play(protocol, None, gone | dropped_helpers).record
+    about = 0.05 if kind[0] == "sparse" else 0.2 if kind[0] == "ckks" else 1e-12
+    there = [id for id in range(devices) if id not in leaving]
+    for number, phase in enumerate(exchanged(protocol).values()):
+        up, down = record.bytes_up[number, there], record.bytes_down[number, there]
+        members = phase.members / len(there) if phase.members else 0.0
+        if protocol.name == "ckks":
+            members = 2 / len(there) if phase.name == "decrypt" else 0.0
+        assert up.mean() == pytest.approx(phase.up + members * phase.member_up, rel=about)
+        assert down.mean() == pytest.approx(phase.down + members * phase.member_down, rel=about)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_every_message_says_its_step_round_sender_and_receiver(kind):
+    played = play(made(kind, 6), index=77)
+    for message in played.wire.messages:
+        header = message.header
+        assert (1, 0, 77) == (header.version, header.reserved, header.round)
+        assert message.pattern is played.protocol.steps[header.step].pattern
+
+
+@pytest.mark.parametrize("name", [*SECURE, "lightsecagg", "committee", "assisted", "prf"])
+@pytest.mark.parametrize("options", [{"rotate": True}, {"scaling": "paper"}, {"weights": True}])
+def test_rotations_weights_and_scaling_leave_the_mean_that_of_the_survivors(name, options):
+    devices = 8
+    weights = np.arange(1, devices + 1) / 36
+    options = {"weights": weights} if "weights" in options else options
+    protocol = made((name, "passive"), devices, levels=2**20, clip=2.0, **options)
+    vectors = np.random.default_rng(2).uniform(-1, 1, (devices, DIM)).astype(np.float32)
+    gone = {} if name == "prf" else {7: protocol.upload_phase()}
+    if protocol.helpers:
+        gone |= dict.fromkeys((devices, devices + 1), "masked_input")
+    if name == "committee":
+        gone = {}
+    played = play(protocol, vectors, gone)
+
+    stay = played.server.survivors
+    weights = weights if "weights" in options else np.full(devices, 1 / devices)
+    mean = (weights[stay, None] * vectors[stay]).sum(axis=0) / weights[stay].sum()
+    found = protocol.aggregate(played.server)
+    if options.get("scaling") == "paper":
+        planned = 1 - protocol.parameters.dropout
+        mean *= weights[stay].sum() / planned
+    whole = name not in ("sparse",)
+    assert np.allclose(mean, found.mean, atol=1e-4 if whole else 1)

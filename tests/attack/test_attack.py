@@ -1,0 +1,333 @@
+"""Rounds are recorded, attacked, and compared with masking graphs that are found in another way."""
+
+import json
+import math
+from dataclasses import replace
+from itertools import product
+
+import h5py
+import numpy as np
+import pytest
+from attack_rounds import SEED, Graph, changed, components, recorded
+from commandline import hpcfl, invoke
+
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.attack import components as module
+from hpcfl.attack.components import ExpectedCount, attack, predict
+from hpcfl.attack.recording import colluding
+from hpcfl.attack.stripping import Adversary
+from hpcfl.attack.transcript import load
+from hpcfl.benchmark.experiment import Experiment
+from hpcfl.comm.loopback import Loopback
+from hpcfl.crypto import keys
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.privacy.exposure import exposure
+from hpcfl.privacy.population import Population
+from hpcfl.rounds.build import build
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
+
+
+def attacked(name, **options):
+    """Attack a recorded round, and compare what is found with its graph; return both."""
+    experiment, transcript = recorded(name, **options)
+    found, graph = attack(transcript), Graph(experiment, transcript)
+    values = {(int(id), int(place)): int(value) for id, place, value in found.values}
+    alone = graph.alone()
+
+    assert alone <= values.keys()
+    assert len(values) - len(alone) == found.recognised - found.unmasked < 5
+    # Rounded at random to one of the two integers beside it.
+    assert all(abs(values[key] - graph.values[key]) < 1 for key in alone)
+    assert (found.unmasked, found.sent) == (len(alone), len(graph.values))
+    assert found.allowed == len(graph.sets)
+    assert found.learned == sum(
+        len(one) == 1 for sets in graph.sets.values() for one in sets if len(sets) > 1
+    )
+    sent = {id: sum(key[0] == id for key in graph.values) for id in transcript.truth}
+    parts = sorted(sum(key[0] == id for key in alone) / max(1, sent[id]) for id in sent)
+    assert found.by_device == (parts[0], pytest.approx(np.median(parts)), parts[-1])
+    assert found.agrees
+    return found, graph
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"warmup": 1, "rounds": 2},
+        {"dropout": 0.0, "gamma": 0.4},
+        {"group": "ring24", "levels": 50, "seed": 1},
+        {"rotate": True, "alpha": 1.0},
+        {"sampler": "dense"},
+        {"degree": 6, "dropout": 0.2, "gamma": 0.3, "dropout_phase": "advertise_keys"},
+        {"dropout_phase": "share_keys", "gamma": 0.4},
+        {"dropout_phase": "unmask"},
+        {"dim": 4, "alpha": 0.2},  # one device sends nothing
+    ],
+    ids=str,
+)
+def test_sparse_exposes_exactly_the_values_that_nobody_honest_masks(options):
+    found, _ = attacked("sparse", **options)
+
+    assert found.round_index == options.get("warmup", 0) * 2
+    assert found.learned > 0 or "dim" in options
+
+
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort"])
+@pytest.mark.parametrize("phase", ["advertise_keys", "masked_input", "unmask"])
+def test_the_others_expose_nothing_but_the_allowed_sums(name, phase):
+    found, _ = attacked(name, dropout_phase=phase, alpha=0.9, gamma=0.1)
+
+    assert (found.unmasked, found.learned, found.prediction.count) == (0, 0, 0)
+    assert found.allowed == 400
+    assert "beyond that no values by themselves" in " ".join(found.render().split())
+
+
+def test_a_cohort_with_one_honest_survivor_exposes_that_one():
+    found, graph = attacked("cohort", gamma=0.4, dropout=0.2, seed=5)
+    sole = sum(len(set.union(*sets)) == 1 for sets in graph.sets.values())
+
+    assert found.prediction.count == found.unmasked == sole > 0
+    assert found.learned == 0  # it is the sum that the server is meant to learn
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("secagg-graph", {"degree": 2, "devices": 12}),
+        ("secagg", {"degree": 2, "devices": 12, "seed": 3}),
+        ("cohort", {"degree": 4, "devices": 14, "alpha": 0.7}),
+    ],
+)
+def test_on_a_ring_of_few_neighbours_the_honest_fall_apart(name, options):
+    found, _ = attacked(name, **{"gamma": 0.4, "dropout": 0.1, "seed": 2} | options)
+
+    assert found.learned > 0
+    assert (found.prediction.count, found.prediction.standard_error) == (found.unmasked, 0)
+
+
+def test_values_of_unequal_weight_are_recognised_by_their_own_bounds(tmp_path):
+    with h5py.File(tmp_path / "updates.h5", "w") as file:
+        # All of them at the clip, so that no smaller bound would do.
+        file["updates"] = np.where(np.arange(4000).reshape(10, 400) % 3, 1.0, -1.0)
+        file["weights"] = np.arange(1, 11) ** 3.0
+    _, graph = attacked("sparse", updates=tmp_path / "updates.h5")
+    scales = {abs(value) for value in graph.values.values()}
+
+    assert max(scales) > 50 * min(scales)
+
+
+def test_few_bits_make_chance_finds_that_count_as_nothing():
+    _, transcript = recorded("secagg", bits="8", levels=1, gamma=0.3334, dim=20000, dropout=0.0)
+    found = attack(transcript)
+
+    assert found.unmasked == pytest.approx(found.sent / 256, rel=0.3)
+    assert found.recognised == pytest.approx(found.by_chance, rel=0.1)
+    assert (found.learned, found.prediction.count, found.agrees) == (0, 0, True)
+
+
+@pytest.mark.parametrize("mean", [1e-8, 0.1, 10.0, 100.0])
+def test_chance_exceeds_what_it_may_once_in_millions(mean):
+    most = module.most_by_chance(mean)
+    terms = range(most + 1, most + 400)
+    beyond = sum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in terms)
+
+    assert beyond < module.RARE
+    # Not by far more: a wide bound would hide what is wrong.
+    assert most <= mean + 8 * math.sqrt(mean) + 4
+    assert module.most_by_chance(0) == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"dropout": 0.0}, {"dropout": 0.2, "dropout_phase": "unmask"}], ids=str
+)
+def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(options):
+    _, transcript = recorded("sparse", alpha=0.9, devices=5, gamma=0.2, **options)
+    adversary = Adversary(transcript)
+    everybody = np.ones(5, np.bool_)
+    links = adversary.seen.links
+    pairs = [(i, j) for i in range(5) for j in links.neighbours(i, everybody) if i < j]
+    honest = set(np.flatnonzero(adversary.seen.honest).tolist())
+    probability = float(transcript.parameters.pair_probability)
+    moments = np.zeros(3)
+    for pattern in product([False, True], repeat=len(pairs)):
+        chosen = [pair for pair, taken in zip(pairs, pattern, strict=True) if taken]
+        senders = {id for pair in chosen for id in pair} & honest
+        alone = sum(len(one) == 1 for one in components(senders, chosen))
+        weight = math.prod(probability if taken else 1 - probability for taken in pattern)
+        moments += weight * np.array([1, alone, alone**2])
+    found = predict(adversary, transcript)
+
+    assert found.count == pytest.approx(400 * moments[1], rel=1e-9, abs=1e-9)
+    variance = 400 * (moments[2] - moments[1] ** 2)
+    assert found.standard_error**2 == pytest.approx(variance, rel=1e-9, abs=1e-9)
+    for count, agrees in ((-5, True), (-5.1, False), (5, True), (5.1, False)):
+        off = round(found.count) + count * 1.0
+        one = ExpectedCount(round(found.count), 1.0, None)
+        assert (one.low <= off <= one.high) is agrees
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sparse", {"dropout": 0.3, "degree": 20}),
+        ("sparse", {"dropout": 0.2, "dropout_model": "bernoulli"}),
+        ("cohort", {"dropout": 0.3}),
+        ("secagg", {"dropout": 0.3}),
+    ],
+)
+def test_before_the_round_the_expectation_is_that_of_the_formulas(name, options):
+    _, transcript = recorded(name, devices=40, gamma=0.33, dim=50, **options)
+    who = Population(40, 13, options["dropout"], options.get("dropout_model", "exact"))
+    masking = find(name).masking(40, 0.3, options.get("degree"))
+    formulas = exposure(name, masking, who, samples=1)
+
+    before = predict(Adversary(transcript), transcript).before
+    assert before == pytest.approx(formulas.alone_of_sent.formula, rel=1e-9)
+
+
+# What does not fit together
+
+
+def first_honest(transcript):
+    return min(transcript.truth)
+
+
+def dropped(transcript):
+    return int(np.flatnonzero(transcript.dropped)[0])
+
+
+@pytest.mark.parametrize(
+    ("phase", "whose", "place", "change", "sentence"),
+    [
+        ("masked_input", first_honest, 4, lambda part: part + 1, "its round is 1, expected 0"),
+        (
+            "masked_input",
+            first_honest,
+            -4,
+            lambda part: part + 1,
+            "the sum at coordinate .* is not",
+        ),
+        ("unmask", first_honest, 16, lambda part: part + 1, "do not combine|sum at coordinate"),
+        ("unmask", first_honest, slice(-4, None), 255, "is not a (group|field) element"),
+        ("advertise_keys", dropped, -32, lambda part: part + 1, "mask key is not the advertised"),
+        ("advertise_keys", first_honest, slice(-32, None), 0, "its mask key has low order"),
+    ],
+)
+def test_messages_that_do_not_fit_are_refused(phase, whose, place, change, sentence):
+    _, transcript = recorded("sparse", gamma=0.4)
+    id = whose(transcript)
+    messages = dict(transcript.messages[phase])
+    messages[id] = message = messages[id].copy()
+    message[place] = change(message[place]) if callable(change) else change
+
+    with pytest.raises(HpcflError, match=sentence):
+        attack(replace(transcript, messages={**transcript.messages, phase: messages}))
+
+
+def test_rounds_that_do_not_fit_are_refused():
+    _, transcript = recorded("sparse")
+    id = min(transcript.truth)
+    values = transcript.truth[id]
+    few = dict(list(transcript.messages["unmask"].items())[:2])
+
+    for change, sentence in (
+        ({"truth": {**transcript.truth, id: changed(values, 0)}}, "not that of the true values"),
+        ({"truth": {**transcript.truth, id: values[:-1]}}, f"device {id} are not as many"),
+        ({"messages": {**transcript.messages, "unmask": few}}, "at least .* are needed"),
+    ):
+        with pytest.raises(HpcflError, match=sentence):
+            attack(replace(transcript, **change))
+    with pytest.raises(UsageError, match="no honest survivor sent anything"):
+        attack(recorded("sparse", dim=1, alpha=0.001)[1])
+
+
+# Recording
+
+
+def test_keeping_costs_nothing_and_writes_no_key_of_an_honest_device(tmp_path):
+    path, records = tmp_path / "round.npz", []
+    for kept in (None, path):
+        options = BenchOptions(
+            "sparse", dim=200, rounds=2, gamma=0.4, insecure_seed=SEED, keep_transcript=kept
+        )
+        rounds = Results[Played]()
+        Experiment.prepare(options, 10).run(Loopback(10), rounds)
+        records.append(rounds.records)
+    for without, one in zip(*records, strict=True):
+        for name in ("bytes_up", "bytes_down", "messages_up", "messages_down", "survived"):
+            np.testing.assert_array_equal(getattr(without, name), getattr(one, name))
+
+    content, transcript = path.read_bytes(), load(path)
+    assert transcript.colluding.sum() == 4
+    assert (
+        list(transcript.truth)
+        == np.flatnonzero(transcript.survived & ~transcript.colluding).tolist()
+    )
+    for id in range(10):
+        source = keys.insecure_secrets(SEED, transcript.round_index, id)
+        transport, mask, seed = source(32), source(32), source(16)
+        assert transport not in content
+        assert seed not in content
+        assert (mask in content) == transcript.colluding[id]
+    with np.load(path, allow_pickle=False) as file:
+        assert str(file["warning"]).startswith("INSECURE: this file holds secret keys")
+        arrays = dict(file)
+    for damage in ({"format": np.array("mine")}, {"header": arrays["header"][:-1]}):
+        np.savez(tmp_path / "damaged.npz", **arrays | damage)
+        with pytest.raises(UsageError, match="cannot be read as a transcript"):
+            load(tmp_path / "damaged.npz")
+
+
+def test_colluders_follow_from_the_seed_and_are_a_fraction_rounded_down():
+    def drawn(devices=29, **options):
+        built = build("secagg", BenchOptions("secagg", **options), devices, 10)[0]
+        return colluding(built.parameters)
+
+    assert drawn(gamma=0.33).sum() == 9
+    assert drawn(gamma=0.0).sum() == 0
+    np.testing.assert_array_equal(drawn(gamma=0.33, seed=1), drawn(gamma=0.33, seed=1, levels=9))
+    assert (drawn(gamma=0.33, seed=1) != drawn(gamma=0.33, seed=2)).any()
+
+
+def test_every_protocol_is_attacked_or_refused(tmp_path):
+    def keep(name, **more):
+        given = {"dim": 50, "insecure_seed": 1, "alpha": 0.5, "dropout": 0.0, **more}
+        options = BenchOptions(name, keep_transcript=tmp_path / name, **given)
+        Experiment.prepare(options, 8).run(Loopback(8))
+
+    for name in PROTOCOLS:
+        if find(name).not_attacked:
+            with pytest.raises(UsageError):
+                keep(name)
+        else:
+            keep(name)
+            assert load(tmp_path / name).kind.name == name
+    for more, sentence in (
+        ({"insecure_seed": None}, "together with --insecure-seed"),
+        ({"upload": "reduce"}, "--upload reduce sums on the way"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            keep("secagg", **more)
+
+
+def test_the_command_attacks_what_bench_has_kept(tmp_path, monkeypatch):
+    path = tmp_path / "round.npz"
+    kept = hpcfl(
+        *("bench", "sparse", "--devices", 12, "--dim", 500, "--rounds", 1, "--warmup", 0),
+        *("--alpha", 0.3, "--insecure-seed", 1, "--keep-transcript", path, "--output", tmp_path),
+    )
+    assert kept.returncode == 0, kept.stderr
+    text = " ".join(invoke("attack", "components", path).stdout.split())
+    found = json.loads(invoke("attack", "components", path, "--json").stdout)
+
+    assert found == json.loads(json.dumps(attack(load(path)).as_dict()))
+    assert "protocol sparse, round 0" in text
+    assert f"beyond that {found['learned']} values by themselves" in text
+    monkeypatch.setattr(module, "predict", lambda *_: ExpectedCount(10.0, 1.0, None))
+    result = invoke("attack", "components", path)
+    assert "are predicted: they differ by more than chance" in str(result.exception)
+    assert "agrees            NO" in result.stdout
+    with pytest.raises(UsageError, match="cannot be read"):
+        load(tmp_path / "none.npz")
