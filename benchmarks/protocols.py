@@ -16,8 +16,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.comm.phases import Pattern, Role, Step
-from hpcfl.plots.exposure import exposed_alone
-from hpcfl.plots.tradeoff import figures
+from hpcfl.plots.tradeoff import exposed_alone, figures
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run, load
 from hpcfl.results.reader import find as files
@@ -80,7 +79,7 @@ def costs(run: Run) -> list[str]:
         beside,
         f"{server:,.3g}",
         f"{modelled:,.3g}",
-        percent(exposed_alone(run)),
+        percent(exposed_alone(run) or 0.0),
     ]
 
 

@@ -25,7 +25,7 @@ os.environ.pop("COLUMNS", None)
 GROUPS = {
     "jobs": {
         *("chaos", "faults", "mpirun", "netlab", "slurm"),
-        *("test_doctor.py", "test_launch.py", "test_mpiconfig.py", "test_reframe.py"),
+        *("test_doctor.py", "test_launch.py", "test_reframe.py"),
     },
     # Their jobs are few and small, and most of their time goes into installing.
     "packages": {"packaging", "test_commands_of_pages.py"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcfl.options.definition import names
-from hpcfl.plots import KINDS, FrameOptions, Kind
+from hpcfl.plots import AGAINST, KINDS, PlotOptions
 from hpcfl.results.columns import COLUMNS
 from hpcfl.results.footer import LINES
 from sitepages.markdown import code, table, words
@@ -19,7 +19,10 @@ def page() -> str:
         (code(line.key), words(line.unit), words(line.about), "train" if line.training else "")
         for line in LINES
     ]
-    figures = [(code(name), words(kind.what), _options(kind)) for name, kind in KINDS.items()]
+    figures = [
+        (code(name), words(what), ", ".join(map(code, AGAINST.get(name, ()))))
+        for name, what in KINDS.items()
+    ]
     parts = [
         "# Tables, footer, figures\n",
         "## Columns of `hpcfl report`\n",
@@ -30,14 +33,10 @@ def page() -> str:
         "What `bench` and `train` end with for other programs.\n",
         table(("key", "unit", "what it says", "only of"), lines),
         "## Figures of `hpcfl plot`\n",
-        f"All of them have {_linked(*names(FrameOptions))}.\n",
-        table(("kind", "what it shows", "options of its own"), figures),
+        f"All of them have {_linked(*names(PlotOptions))}.\n",
+        table(("kind", "what it shows", "`--against`"), figures),
     ]
     return "\n".join(parts)
-
-
-def _options(kind: Kind) -> str:
-    return _linked(*kind.options)
 
 
 def _linked(*options: str) -> str:

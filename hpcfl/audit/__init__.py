@@ -11,9 +11,7 @@ The threshold is chosen on one half of the runs, the rates are bounded on the ot
 Pearson 1934). The bound holds whatever the mechanism is. For Gaussian noise the rates bound
 mu >= Phi^-1(TPR) - Phi^-1(FPR), which is converted to epsilon exactly and needs far fewer runs
 (Nasr et al. 2023, "Tight auditing of differentially private machine learning"); for any other
-mechanism that conversion proves nothing. Where the observer sees by something else, which is no
-likelier on the one dataset, whether the canary is sent at all, it counts only the runs in which it
-is: with their part P of all runs, (epsilon, delta) is no less than (epsilon, delta / P) of them.
+mechanism that conversion proves nothing.
 
 The datasets differ in a canary: a record, or a user's data, whose gradient is clipped, in
 coordinates that nothing else touches. Data and model are made for that; batches, clipping, noise,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ class EpsilonBound:
     runs: int
     threshold: float  # of the statistic, in natural logarithms
     mu: float | None = None  # lower bound on mu, where epsilon comes of it
-    part: float = 1.0  # lower bound on the part of the runs that count
 
 
 def lower_bound(without: Floats, with_: Floats, delta: float, confidence: float) -> EpsilonBound:
@@ -40,28 +39,6 @@ def lower_bound(without: Floats, with_: Floats, delta: float, confidence: float)
 
     threshold, true, false, runs = _test(without, with_, epsilon)
     return EpsilonBound(float(epsilon(true, false, runs)), int(true), int(false), runs, threshold)
-
-
-def bound_where_sent(
-    without: Floats, with_: Floats, delta: float, confidence: float
-) -> EpsilonBound:
-    """Return the bound by way of mu, from the runs in which the canary is sent.
-
-    Of a run there are the score, and whether it counts: shape (runs, 2).
-    """
-    first, second = (one[one[:, 1] > 0, 0] for one in (without, with_))
-    counted, most = first.size + second.size, len(without) + len(with_)
-    if counted == most:
-        return gaussian_bound(first, second, delta, confidence)
-    fewest = min(first.size, second.size)
-    if fewest < 2:
-        return EpsilonBound(0.0, 0, 0, 0, 0.0, 0.0, 0.0)
-    # Three probabilities are bounded, not two.
-    error = (1 - confidence) / 3
-    part = float(clopper_pearson(counted, most, error)[0])
-    of_them = min(delta / part, 1 - 1e-12)
-    found = gaussian_bound(first[:fewest], second[:fewest], of_them, 1 - 2 * error)
-    return replace(found, part=part)
 
 
 def gaussian_bound(without: Floats, with_: Floats, delta: float, confidence: float) -> EpsilonBound:

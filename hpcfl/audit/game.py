@@ -50,13 +50,8 @@ class Game:
         spent: Spent = algorithm.spent(self.instance.rounds)
         return spent
 
-    def play(self, canary: bool, run: int) -> tuple[float, bool]:
-        """Return what is seen of one run: its score, and whether the canary is sent.
-
-        The score is a log-likelihood ratio, large for a run with the canary. It is sent if the
-        observer sees in every round that the canary, or what its neighbour has instead, may be in
-        what is released.
-        """
+    def play(self, canary: bool, run: int) -> float:
+        """Return what is seen of one run: a log-likelihood ratio, large with the canary."""
         seeds = np.random.SeedSequence(self._seed, spawn_key=(run, int(canary)))
         seed = int(seeds.generate_state(1, np.uint64)[0])
         # Chance that protects is drawn anew for every run; a public schedule is what it is.

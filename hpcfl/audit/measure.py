@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.audit.bounds import EpsilonBound, bound_where_sent, lower_bound
+from hpcfl.audit.bounds import EpsilonBound, gaussian_bound, lower_bound
 from hpcfl.audit.game import Game
 from hpcfl.audit.instance import AuditOptions, Instance
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
-from hpcfl.system import room
+from hpcfl.system import machine
 
 _EPSILONS = (
     label("value", ""),
@@ -106,13 +106,13 @@ def audit(
     holds with the confidence. `progress` is called with 1 after each run.
     """
     AuditOptions(runs=runs, seed=seed, confidence=confidence)  # refuses what is out of range
-    room.check_memory(
+    machine.check_memory(
         f"the scores of {counted(runs, 'run')}", 2 * RUN_BYTES * runs, "give fewer --runs"
     )
     game = Game(instance, seed)
     spent = game.account()
 
-    def played(canary: bool, run: int) -> tuple[float, bool]:
+    def played(canary: bool, run: int) -> float:
         score = game.play(canary, run)
         progress(1)
         return score
@@ -128,7 +128,7 @@ def audit(
         game.delta,
         spent.paper,
         spent.proven,
-        lower_bound(without[:, 0], with_[:, 0], game.delta, confidence),
-        bound_where_sent(without, with_, game.delta, confidence) if instance.gaussian else None,
+        lower_bound(without, with_, game.delta, confidence),
+        gaussian_bound(without, with_, game.delta, confidence) if instance.gaussian else None,
         confidence,
     )

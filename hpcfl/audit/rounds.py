@@ -1,7 +1,6 @@
 """A run of an instance: what devices contribute, what of it is released, and what that tells.
 
-What is seen of a round becomes a log-likelihood ratio, large if the canary is there; None where the
-observer sees that neither the canary nor what its neighbour has instead can be in what is released.
+What is seen of a round becomes a log-likelihood ratio, large if the canary is there.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class Run:
     canary: bool
     seed: int  # of all randomness of the run
 
-    def play(self) -> tuple[float, bool]:
-        """Return what is seen of all rounds, and whether the canary is sent in each."""
+    def play(self) -> float:
+        """Return what is seen of all rounds."""
         if isinstance(self.algorithm, NoisyGradients):
             play = self._noisy_steps
         elif isinstance(self.algorithm, Locks):
@@ -51,10 +50,9 @@ class Run:
         else:
             play = self._users
         model = np.zeros(DIM, np.float32)
-        seen = [play(index, model) for index in range(self.instance.rounds)]
-        return sum(one or 0.0 for one in seen), None not in seen
+        return sum(play(index, model) for index in range(self.instance.rounds))
 
-    def _noisy_steps(self, index: int, model: Vector) -> float | None:
+    def _noisy_steps(self, index: int, model: Vector) -> float:
         instance, victim = self.instance, self.devices.victim
         algorithm = self.algorithm
         assert isinstance(algorithm, NoisyGradients)
@@ -76,7 +74,7 @@ class Run:
         rate = self.devices.local.rate(index)
         return self._ratio(np.asarray(total / rate), times / instance.batch_size, std, chance)
 
-    def _users(self, index: int, model: Vector) -> float | None:
+    def _users(self, index: int, model: Vector) -> float:
         instance = self.instance
         participants = self._there(index)
         updates = {id: self._update(id, index, model) for id in participants}
@@ -88,7 +86,7 @@ class Run:
         chance = instance.per_round / instance.devices
         return self._ratio(moved * instance.per_round, 1.0, instance.sigma, chance)
 
-    def _two_stages(self, index: int, model: Vector) -> float | None:
+    def _two_stages(self, index: int, model: Vector) -> float:
         instance, algorithm = self.instance, self.algorithm
         assert isinstance(algorithm, Locks)
         server = NormsServer(algorithm, index, model)
@@ -107,7 +105,7 @@ class Run:
         victim = self.devices.victim
         if instance.variant == "local":
             if victim not in sent:
-                return None
+                return 0.0
             own = sent[victim].astype(np.float64) / server.factors[victim]
             return self._ratio(own, 1.0, instance.sigma, 1.0)
         # Scaled to the norm 1, an update is in the sum if its user is invited, and then kept.

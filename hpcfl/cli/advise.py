@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hpcfl.cli.options import Command, given, options
-from hpcfl.cli.terminal import alone, json_option, progress_bar, show
+from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.options.advise import AdviseOptions
 
 
@@ -24,30 +24,15 @@ def command(as_json: bool, **typed: Any) -> None:
     \b
     Examples:
       hpcfl advise --devices 1000 --dim 1000000 --uplink-mbps 10
-      hpcfl advise --helpers 2 --for device-cpu
+      hpcfl advise --helpers 2 --criterion device-cpu
       hpcfl advise --security active --dropout 0.2
-      hpcfl advise --alpha 0.1 --for upload --max-exposed 0.5
+      hpcfl advise --alpha 0.1 --criterion upload --max-exposed 0.5
       hpcfl advise --epsilon 8 --rounds 100
-      hpcfl advise --plot who-wins.png --over uplink-mbps
     """
+    from hpcfl import api
     from hpcfl.advice import tables
-    from hpcfl.advice.advisor import advise
     from hpcfl.costmodel.calibration import default_path, load
-    from hpcfl.options.definition import make
-    from hpcfl.plots import framed
-    from hpcfl.system import outputs
 
-    asked = make(AdviseOptions, given(typed))
-    told = outputs.check(asked.plot, outputs.FIGURE) if asked.plot is not None else ""
-    frame = framed(asked.size)
-    known = load(asked.calibration or default_path())
-    if asked.plot is not None:
-        from hpcfl.advice.winners import SIZES, VALUES, grid
-        from hpcfl.plots import style, winners
-
-        with progress_bar(len(SIZES), "sizes") as bar:
-            found = grid(asked, known, bar.update)
-        style.save(winners.draw(found, SIZES, VALUES[asked.over], asked, frame), asked.plot)
-        click.echo(f"Figure: {told}", err=as_json)
-    advice = advise(asked, known)
+    advice = api.advise(**given(typed))
+    known = load(advice.asked.calibration or default_path())
     show(as_json, advice.as_dict, lambda: tables.table(advice, known).text())

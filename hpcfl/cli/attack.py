@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from hpcfl.audit.instance import AuditOptions, Instance, default
-from hpcfl.cli.options import Group, given, options, same
+from hpcfl.cli.options import Group, given, option, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
 from hpcfl.options.definition import make, options_of
-from hpcfl.plots import PlotOptions
+
+# Sums of at most so many values are looked for.
+LARGEST = 3
 
 
 @click.group("attack", cls=Group)
@@ -22,10 +24,10 @@ def command() -> None:
 
 @command.command("components")
 @click.argument("transcript", type=click.Path(path_type=Path))
-@same(
-    PlotOptions,
-    "protocol",
-    "Class of the round's protocol, if it does not come with hpcfl.",
+@option(
+    "--protocol",
+    metavar="MODULE:CLASS",
+    help="Class of the round's protocol, if it does not come with hpcfl.",
 )
 @json_option("Print the findings as JSON.")
 @alone

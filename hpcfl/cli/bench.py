@@ -9,14 +9,7 @@ import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.cli.options import Command, given, listing, options
-from hpcfl.cli.terminal import (
-    footer_option,
-    footer_wanted,
-    json_option,
-    progress_bar,
-    show_footer,
-    warn,
-)
+from hpcfl.cli.terminal import footer_wanted, json_option, progress_bar, show_footer, warn
 from hpcfl.options.bench import BenchOptions
 
 
@@ -24,9 +17,8 @@ from hpcfl.options.bench import BenchOptions
 @click.argument("protocol", required=False)
 @options(BenchOptions)
 @json_option("Print the summary as JSON.")
-@footer_option
 @listing(protocols=PROTOCOLS)
-def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
+def command(as_json: bool, **typed: Any) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
@@ -59,7 +51,7 @@ def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
     from hpcfl.comm.world import connect
     from hpcfl.system.interruption import noting_signals
 
-    footed = footer_wanted(footer, as_json)
+    footed = footer_wanted(as_json)
     wanted = given(typed)
     world = connect()
     first = world.rank == 0

@@ -8,55 +8,45 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, option, same
+from hpcfl.cli.options import Command, option
 from hpcfl.cli.terminal import json_option
-from hpcfl.slurm.script import Job
+from hpcfl.errors import UsageError
+
+RESULTS = Path("results")  # where they are written unless --output says otherwise
 
 
 @click.command("doctor", cls=Command)
 @option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
 @json_option("Print the findings as JSON.")
-@same(
-    Job,
-    "results",
-    "Folder in which results will be written.",
-    type=click.Path(path_type=Path),
-    default=Path("results"),
-)
-def command(fix: bool, as_json: bool, results: Path) -> None:
+def command(fix: bool, as_json: bool) -> None:
     """Check MPI and everything else that hpcfl needs, and say what to do.
 
     The exit status is 0 if there is no problem; warnings do not count.
     """
-    from hpcfl.system.doctor import examination
-    from hpcfl.system.doctor.check import PROBLEM
-
-    fixed = _fix() if fix else []
-    if not as_json:
-        for line in fixed:
-            click.echo(line)
-    checks = []
-    for check in examination.examine(results):
-        checks.append(check)
-        if not as_json:
-            click.echo(examination.render_line(check))
-    problems = sum(check.status == PROBLEM for check in checks)
-    if as_json:
-        found = {"problems": problems, "fixed": fixed, "checks": [vars(check) for check in checks]}
-        click.echo(json.dumps(found, indent=2))
-    else:
-        click.echo(f"\n{examination.render_remedies(checks) or 'Everything is as it should be.'}")
-    if problems:
-        sys.exit(1)
-
-
-def _fix() -> list[str]:
-    """Change what can be changed; return what was done, or why nothing was, in sentences."""
-    from hpcfl.errors import UsageError
+    from hpcfl.system import doctor, launch
     from hpcfl.system.mpiconfig import allow_oversubscription
 
-    try:
+    if (launch.guess_size() or 1) > 1:
+        raise UsageError("hpcfl doctor starts mpirun by itself: call it without a launcher")
+    if fix:
         changed = allow_oversubscription(Path(sys.prefix))
-    except UsageError as error:
-        return [f"not fixed: {error}"]
-    return [f"fixed: {path}" for path in changed] or ["nothing to fix: mpirun's settings are made"]
+        for path in changed:
+            click.echo(f"fixed: {path}", err=as_json)
+        if not changed:
+            click.echo("nothing to fix: mpirun's settings are made", err=as_json)
+    checks = []
+    for check in doctor.examine(RESULTS):
+        checks.append(check)
+        if not as_json:
+            click.echo(f"{check.status:<8} {check.name:<17} {check.found}")
+    problems = sum(check.status == doctor.PROBLEM for check in checks)
+    if as_json:
+        found = {"problems": problems, "checks": [vars(check) for check in checks]}
+        click.echo(json.dumps(found, indent=2))
+    else:
+        remedies = [check for check in checks if check.remedy]
+        click.echo("\nTo do:" if remedies else "\nEverything is as it should be.")
+        for number, check in enumerate(remedies, 1):
+            click.echo(f"  {number}. {check.name}: {check.remedy}")
+    if problems:
+        sys.exit(1)

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, Output, given, option, options, same
+from hpcfl.cli.options import PLACE, Command, given, option, options
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section
-from hpcfl.options.shared import RunOptions
 from hpcfl.plots import KINDS, PlotOptions, chosen
 from hpcfl.system import outputs
 
@@ -24,29 +23,16 @@ from hpcfl.system import outputs
     section=Section.WHAT,
     type=click.Choice([*KINDS]),
     required=True,
-    help="; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items()) + ".",
+    help="; ".join(f"{name}: {what}" for name, what in KINDS.items()) + ".",
 )
-@same(
-    RunOptions,
-    "output",
-    "File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
-    type=Output(outputs.FIGURE),
+@option(
+    "--output",
+    type=PLACE,
+    help="File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
 )
 @options(PlotOptions)
-@option(
-    "--no-pool",
-    section=Section.WHAT,
-    is_flag=True,
-    help="Keep launches of one configuration, and trainings with other seeds, apart.",
-)
 @alone
-def command(
-    paths: tuple[str, ...],
-    kind: str,
-    output: Path | None,
-    no_pool: bool,
-    **typed: Any,
-) -> None:
+def command(paths: tuple[str, ...], kind: str, output: Path | None, **typed: Any) -> None:
     """Draw a figure of results.
 
     PATH is a results file or a folder of them. Launches of one configuration on equal machines
@@ -56,19 +42,13 @@ def command(
 
     \b
     Examples:
-      hpcfl plot results/train-sparse-100x199210-*.h5 --kind partition
       hpcfl plot results/ --kind accuracy --against bytes --output accuracy.pdf
-      hpcfl plot secagg.h5 sparse.h5 --kind accuracy --against seconds \\
-          --target-accuracy 0.97
       hpcfl plot results/ --kind scaling --size column --output scaling.pdf
       hpcfl plot results/ --kind scaling --against dim \\
           --where 'protocol=secagg|sparse,devices=100'
       hpcfl plot results/strong/* --kind scaling --against ranks
-      hpcfl plot secagg.h5 sparse.h5 --kind phases --style talk \\
-          --label sparse=SparseSecAgg
-      hpcfl plot sparse.h5 --kind ranks --spread box --clock wall
       hpcfl plot sparse.h5 --kind timeline --round 3
-      hpcfl plot results/train-cdp-*.h5 --kind epsilon
+      hpcfl plot results/train-cdp-*.h5 --kind accuracy --against epsilon
     """
     from hpcfl.plots import style
     from hpcfl.results.reader import find
@@ -77,10 +57,10 @@ def command(
     told = outputs.check(path, outputs.FIGURE)
     drawing = chosen(kind, given(typed))
     files = find(paths)
-    runs, errors = usable_runs(files, drawing.lacking, drawing.common.where)
+    runs, errors = usable_runs(files, drawing.lacking, drawing.asked.where)
     if not runs:
         raise UsageError(f"none of the {len(files)} files can be drawn")
-    style.save(drawing.draw(runs, pool=not no_pool), path, drawing.common.style)
+    style.save(drawing.draw(runs), path)
     click.echo(f"Figure: {told}")
     if any(not isinstance(error, UsageError) for error in errors):
         raise SystemExit(1)

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from hpcfl.cli.options import Group, given, options, same
-from hpcfl.cli.terminal import Command, alone
-from hpcfl.slurm.script import KINDS, Job, render
+from hpcfl.cli.options import Command, Group, given, option, options
+from hpcfl.cli.terminal import alone
+from hpcfl.errors import UsageError
+from hpcfl.slurm.script import KINDS, Job
 
 
-def _job_options(function: Command) -> Command:
+class _JobCommand(Command):
+    """A command that keeps what follows -- for hpcfl, and gives what it does not know to sbatch."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta["arguments"] = (*args[at + 1 :],)
+        return super().parse_args(ctx, args[:at])
+
+
+def _job_options(function: Any) -> Any:
     function = options(Job)(alone(function))
     function = click.argument(
-        "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- [HPCFL ARGUMENTS]"
+        "sbatch", nargs=-1, type=click.UNPROCESSED, metavar="[SBATCH OPTIONS] [-- HPCFL ARGUMENTS]"
     )(function)
     return click.argument("kind", type=click.Choice([*KINDS]))(function)
+
+
+_PASSING = {"ignore_unknown_options": True}
 
 
 @click.group("slurm", cls=Group)
@@ -32,76 +44,74 @@ def command() -> None:
       train         training with checkpoints; submitted again, it continues
       scaling       strong and weak scaling up to all tasks, and its tables
 
-    What follows -- is the command line of hpcfl bench, sweep or train; of scaling STUDY=PLAN, once
-    or several times: strong, weak, server-ranks and threads, by default all with the plans
-    scaling-strong, scaling-weak, scaling-server and scaling-threads.
+    Options that are not listed are those of sbatch: --nodes, --ntasks, --time, --partition, --mem
+    and so on. What follows -- is the command line of hpcfl bench, sweep or train; of scaling
+    STUDY=PLAN, once or several times: strong, weak, server-ranks and threads.
 
     \b
     Examples:
       hpcfl slurm render bench --ntasks 101 --time 00:20:00 -- sparse > job.sbatch
-      hpcfl slurm submit bench --nodes 2 --ntasks 64 --partition test \\
+      hpcfl slurm render bench --submit --nodes 2 --ntasks 64 --partition test \\
           -- secagg --rounds 50
-      hpcfl slurm submit sweep-array --ntasks 101 --results results/table1 \\
+      hpcfl slurm render sweep-array --submit --ntasks 101 --results results/table1 \\
           -- plan.toml
-      hpcfl slurm submit bench --nodes 3 --ntasks 65 --server-node -- sparse
-      hpcfl slurm submit train --module openmpi --activate .venv \\
-          -- fedavg --rounds 1000
-      hpcfl slurm submit scaling --nodes 4 --ntasks-per-node 32 --time 2:00:00
+      hpcfl slurm render bench --submit --nodes 3 --ntasks-per-node 32 --server-node \\
+          -- sparse
+      hpcfl slurm render train --submit --setup 'module load openmpi' --requeue \\
+          --signal B:USR1@300 -- fedavg --rounds 1000
+      hpcfl slurm render scaling --submit --nodes 4 --ntasks-per-node 32 --time 2:00:00
     """
 
 
-@command.command("render")
+@command.command("render", cls=_JobCommand, context_settings=_PASSING)
+@option("--submit", is_flag=True, help="Hand the script to sbatch, and print the job's number.")
 @_job_options
-def render_command(**typed: Any) -> None:
-    """Print a job script.
+def render_command(submit: bool, **typed: Any) -> None:
+    """Print a job script, or submit it."""
+    from hpcfl.slurm import script
+    from hpcfl.slurm.submit import submit as hand_over
 
-    \b
-    Examples:
-      hpcfl slurm render bench
-      hpcfl slurm render bench --ntasks 16 --ranks 101 -- sparse > job.sbatch
-      hpcfl slurm render train --requeue --lead 300 -- fedavg --rounds 1000
-    """
-    from hpcfl.slurm.job import prepare
-
-    click.echo(render(prepare(given(typed), _typed)), nl=False)
-
-
-@command.command("submit")
-@_job_options
-def submit_command(**typed: Any) -> None:
-    """Submit a job, and print its number.
-
-    \b
-    Examples:
-      hpcfl slurm submit bench --time 00:20:00 -- sparse
-      hpcfl slurm submit sweep-array --results results/table1 -- plan.toml
-    """
-    from hpcfl.slurm.job import check_frozen, prepare
-    from hpcfl.slurm.submit import submit
-
-    job = prepare(given(typed), _typed)
-    check_frozen(job)
-    click.echo(submit(render(job)))
+    job = _job(typed)
+    if not submit:
+        click.echo(script.render(job), nl=False)
+        return
+    if job.kind == "sweep-array" and script.cells_of(job) is None:
+        raise UsageError(
+            f"{job.folder} holds no frozen sweep: first run "
+            f"hpcfl sweep {(*job.arguments, 'PLAN')[0]} --freeze --output {job.folder}"
+        )
+    click.echo(hand_over(script.render(job)))
 
 
-@command.command("probe")
-@same(Job, "mpi", "Try this one, as srun --mpi=list names it.")
+@command.command("probe", cls=Command)
 @alone
-def probe_command(mpi: str | None) -> None:
+def probe_command() -> None:
     """Print with what srun --mpi two ranks find each other; for job scripts.
 
-    Tried in a job, in the order of what MPI and Slurm are likely to have in common. The exit status
-    is 1 if srun cannot start MPI here, or starts ranks that each see themselves alone.
+    The exit status is 1 if srun cannot start MPI here, or starts ranks that each see themselves
+    alone.
     """
     from hpcfl.slurm.probe import find_manager
 
-    manager, library = find_manager(mpi)
-    click.echo(f"srun --mpi={manager}: two ranks of {library} find each other", err=True)
-    click.echo(manager)
+    click.echo(find_manager())
 
 
-def _typed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the options on the command line of another command."""
-    wanted: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
-    with wanted.make_context(name, list(arguments)) as context:
-        return given(context.params)
+def _job(typed: dict[str, Any]) -> Job:
+    """Return a job; a mistake in its command line is refused before it has waited for its turn."""
+    from hpcfl.algorithms import aggregation, federated
+    from hpcfl.options.bench import DP_FEDAVG
+    from hpcfl.options.definition import make
+
+    arguments = click.get_current_context().meta["arguments"]
+    job = make(Job, given(typed) | {"arguments": arguments})
+    if arguments and job.kind != "scaling":
+        name = job.kind.partition("-")[0]
+        wanted: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
+        with wanted.make_context(name, list(arguments)) as context:
+            protocol, algorithm = map(context.params.get, ("protocol", "algorithm"))
+        # One's own (MODULE:CLASS) may be found where the job runs, and not here.
+        if protocol is not None and ":" not in protocol:
+            aggregation.find(protocol, others=(DP_FEDAVG,))
+        if algorithm is not None and ":" not in algorithm:
+            federated.find(algorithm)
+    return job

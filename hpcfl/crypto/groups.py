@@ -132,24 +132,18 @@ class Group(ABC):
 
     def pack_rows(self, rows: Elements) -> NDArray[np.uint8]:
         """Return vectors, shape (rows, n), as they are sent, shape (rows, wire_bytes(n))."""
-        number, count = rows.shape
-        if count % 2 and not self.whole_words:
-            rows = np.pad(rows, ((0, 0), (0, 1)))
-        return self.pack(rows.reshape(-1)).reshape(number, -1)[:, : self.wire_bytes(count)]
+        if self.whole_words:
+            return rows.view(np.uint8)
+        packed = np.empty((len(rows), self.wire_bytes(rows.shape[1])), np.uint8)
+        for place, row in zip(packed, rows, strict=True):
+            place[:] = self.pack(row)
+        return packed
 
     def unpack_rows(self, payloads: NDArray[np.uint8], count: int) -> Elements:
-        """Return the vectors, shape (rows, count), that were packed so.
-
-        ValueError if bits behind the last element of one are not zero.
-        """
-        number, size = payloads.shape
-        padded = 0 if self.whole_words else count % 2
-        if padded:
-            payloads = np.pad(payloads, ((0, 0), (0, self.wire_bytes(count + 1) - size)))
-        rows = self.unpack(payloads.reshape(-1), number * (count + padded)).reshape(number, -1)
-        if rows[:, count:].any():
-            raise ValueError("bits behind the last value are not zero")
-        return rows[:, :count]
+        """Return the vectors, shape (rows, count), that were packed so; ValueError likewise."""
+        if self.whole_words:
+            return payloads.view(self.dtype)
+        return np.stack([self.unpack(payload, count) for payload in payloads])
 
     def _lowest(self, words: Elements) -> Elements:
         """Return words, changed in place, without the bits that no element has."""

@@ -143,13 +143,13 @@ def check_machine() -> None:
 
 def check_launcher() -> str:
     """Return the path of Open MPI's mpirun."""
-    from hpcfl.system.doctor.mpi import find_launcher
+    from hpcfl.system.doctor import find_launcher
 
     found = find_launcher()
-    version = re.match(r"\d+", found.implementation.version) if found else None
+    version = re.match(r"\d+", found.version) if found else None
     if (
         found is None
-        or found.implementation.family != "Open MPI"
+        or found.family != "Open MPI"
         or (version is not None and int(version[0]) < OLDEST_OPEN_MPI)
     ):
         raise UsageError(

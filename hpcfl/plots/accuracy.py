@@ -3,109 +3,120 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.plots import looks, naming, seeds
-from hpcfl.plots.style import (
-    BYTES,
-    PLAIN,
-    Frame,
-    from_zero,
-    lacking_training,
-    legend_below,
-    new_figure,
-    readable_ticks,
-    set_title,
-    unit_of,
-)
+from hpcfl.options.definition import names
+from hpcfl.options.shared import LinkOptions
+from hpcfl.plots import PlotOptions, looks, naming
+from hpcfl.plots.style import finish, new_figure, ticks
+from hpcfl.results import pooling
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import Metric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NEEDED = {"rounds": (), "bytes": (Metric.BYTES_UP_TOTAL,), "seconds": (Metric.MODELLED_SECONDS,)}
+
+class _Across(NamedTuple):
+    """What may be on the x axis."""
+
+    name: str
+    unit: str = ""
+    needed: tuple[Metric, ...] = ()
+    telling: Sequence[str] = ()  # further options by which lines are told apart
 
 
-def lacking(run: Run, against: str = "rounds", **_: object) -> str | None:
+_EPSILONS = (Metric.EPSILON_PROVEN, Metric.EPSILON_PAPER)
+_ACROSS = {
+    "rounds": _Across("round (the first is 0)"),
+    "bytes": _Across("sent up by all devices", "B", (Metric.BYTES_UP_TOTAL,)),
+    "seconds": _Across("modelled time", "s", (Metric.MODELLED_SECONDS,), names(LinkOptions)),
+    "epsilon": _Across("epsilon", "", _EPSILONS, ("epsilon_delta",)),
+}
+
+
+def lacking(run: Run, asked: PlotOptions) -> str | None:
     """Return in words why a run's accuracy cannot be drawn, None if it can."""
-    return lacking_training(run, (Metric.ACCURACY, *_NEEDED[against]))
+    if not run.training:
+        return "has no training: hpcfl train writes it"
+    needed = _ACROSS[asked.against or "rounds"].needed
+    for name in (Metric.ACCURACY, *needed):
+        if name not in run.training:
+            return f"does not record {name}"
+    if asked.against == "epsilon" and not any(
+        np.isfinite(run.training[name]).any() for name in needed
+    ):
+        return "records no finite epsilon: its training was not private, or its noise no secret"
+    return None if run.validated.any() else "has no finished round"
 
 
-def draw(
-    runs: Sequence[Run],
-    frame: Frame = PLAIN,
-    against: str = "rounds",
-    target_accuracy: float | None = None,
-    log_x: bool = False,
-) -> Figure:
+def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return a line for each configuration: its accuracy on held-out data after each round.
 
     The line of runs that differ in nothing but their seeds is their mean, over the rounds that all
-    of them have, in a band of one standard deviation to either side. Across are the numbers of
-    rounds as in tables, the first being 0 (on a logarithmic axis, how many there were), bytes that
-    all devices sent, or modelled seconds, since the start. A round whose aggregate was wrong is
-    left out. `target_accuracy` is an accuracy that is marked.
+    of them have, in a band of one standard deviation to either side. Rounds are numbered from the
+    beginning of a file, bytes and modelled seconds are those since then. Against epsilon a full
+    line shows what is proven for the mechanism as it was run, a dotted one what the paper claims. A
+    round whose aggregate was wrong is left out.
     """
-    link = naming.LINK if against == "seconds" else ()
-    series = seeds.series(runs, frame, against, link)
-    looked = looks.of_lines((one.protocol, one.label) for one in series)
-    spent = [[_spent(run, against, log_x) for run in one.runs] for one in series]
-    unit, unit_name = 1.0, ""
-    if against == "bytes":
-        every = np.concatenate([values for of_one in spent for values in of_one])
-        unit, unit_name = unit_of(every, BYTES)
-    figure, (axes,) = new_figure(frame, height=2.8)
-    reached = [[run.training[Metric.ACCURACY] for run in one.runs] for one in series]
-    curves = [
-        (seeds.mean(one, of_one) / unit, seeds.mean(one, accuracy))
-        for one, of_one, accuracy in zip(series, spent, reached, strict=True)
+    against = asked.against or "rounds"
+    pools = pooling.apart(runs) if asked.no_pool else pooling.group(runs, trainings=True)
+    firsts = [pool.runs[0] for pool in pools]
+    seeds = () if all(len(pool.runs) == 1 for pool in pools) else ("seed",)
+    called = naming.labels(firsts, without=seeds, more=_ACROSS[against].telling)
+    labels = [
+        f"{name}, {len(pool.runs)} seeds" if len(pool.runs) > 1 else name
+        for name, pool in zip(naming.unique(firsts, called), pools, strict=True)
     ]
-    for one, (across, middle), accuracy, width in zip(
-        series, curves, reached, looks.widths(curves), strict=True
-    ):
-        look = looked[one.label]
-        deviation = seeds.deviation(one, accuracy)
-        if len(one.runs) > 1:
-            ends = middle - deviation, middle + deviation
-            axes.fill_between(across, *ends, color=look.shade, alpha=0.2, linewidth=0)
-        axes.plot(across, middle, label=one.label, **look.curve(middle.size) | width)
-    if target_accuracy is not None:
-        axes.axhline(
-            target_accuracy, color="0.4", dashes=(1, 2), label=f"target {target_accuracy:g}"
-        )
-    axes.set(xlabel=_across(runs, against, log_x, unit_name), ylabel="accuracy on held-out data")
-    axes.grid(alpha=0.3)
-    if against == "rounds" and not log_x:
-        axes.margins(x=0.02)
-    else:
-        from_zero(axes, log_x)
-    readable_ticks(axes, whole="x" if against == "rounds" else "")
-    several = any(len(one.runs) > 1 for one in series)
-    band = "mean and standard deviation over seeds" if several else ""
-    set_title(figure, frame, "; ".join(filter(None, (naming.title(runs), band))))
-    legend_below(figure, frame, axes)
+    looked = looks.of_lines(zip(map(naming.named, firsts), labels, strict=True))
+    figure, (axes,) = new_figure(asked, height=2.6)
+    for place, (label, pool) in enumerate(zip(labels, pools, strict=True)):
+        accuracy = _together(pool.runs, [run.training[Metric.ACCURACY] for run in pool.runs])
+        middle = accuracy.mean(axis=0)
+        # Exact sums give equal lines, whose markers lie beside each other.
+        look = looked[label].curve() | {"markevery": (place / 100, 0.1)}
+        spent = _together(pool.runs, [_spent(run, against) for run in pool.runs]).mean(axis=0)
+        if len(pool.runs) > 1:
+            spread = accuracy.std(axis=0, ddof=1)
+            axes.fill_between(
+                spent, middle - spread, middle + spread, color=look["color"], alpha=0.2, linewidth=0
+            )
+        if against == "epsilon":
+            look["linestyle"] = "-"
+            claimed = [run.training[Metric.EPSILON_PAPER] for run in pool.runs]
+            across = _together(pool.runs, claimed).mean(axis=0)
+            axes.plot(across, middle, **look | {"linestyle": ":"})
+        axes.plot(spent, middle, label=label, **look)
+    axes.set(xlabel=_ACROSS[against].name, ylabel="accuracy on held-out data")
+    axes.set_xlim(left=0)
+    ticks(axes.xaxis, _ACROSS[against].unit)
+    several = any(len(pool.runs) > 1 for pool in pools)
+    title = [naming.common(firsts)]
+    title += ["mean and standard deviation over seeds"] * several
+    if against == "seconds" and len({run.link() for run in firsts}) == 1:
+        title.append(naming.rates(firsts[0].link()))
+    if against == "epsilon":
+        title.append("full: as proven for what was run, dotted: as the paper claims")
+    finish(figure, asked, title, axes)
     return figure
 
 
-def _across(runs: Sequence[Run], against: str, log_x: bool, unit: str) -> str:
-    """Return what is across."""
-    if against == "bytes":
-        return f"sent up by all devices, {unit}"
-    if against == "seconds":
-        links = {naming.rates(run.link()) for run in runs}
-        # Of several links, the names of lines say which.
-        return f"modelled time at {links.pop()}, s" if len(links) == 1 else "modelled time, s"
-    return "number of rounds" if log_x else "round (the first is 0)"
-
-
-def _spent(run: Run, against: str, log_x: bool) -> NDArray[np.float64]:
-    """Return what a run had spent after each round, in B, s, or rounds: shape (R,)."""
+def _spent(run: Run, against: str) -> NDArray[np.float64]:
+    """Return what a run had spent after each round, in rounds, B, s or epsilon: shape (R,)."""
     if against == "bytes":
         return run.training[Metric.BYTES_UP_TOTAL]
     if against == "seconds":
         return np.cumsum(run.training[Metric.MODELLED_SECONDS])
-    return np.arange(run.rounds, dtype=np.float64) + (1.0 if log_x else 0.0)
+    if against == "epsilon":
+        return run.training[Metric.EPSILON_PROVEN]
+    return np.arange(run.rounds, dtype=np.float64)
+
+
+def _together(runs: Sequence[Run], values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return the values of the rounds that all runs have, with a right aggregate."""
+    rounds = min(run.rounds for run in runs)
+    kept = np.logical_and.reduce([run.validated[:rounds] for run in runs])
+    return np.stack([found[:rounds][kept] for found in values])

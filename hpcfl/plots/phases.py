@@ -8,40 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError
-from hpcfl.plots import looks, naming
-from hpcfl.plots.style import (
-    BYTES,
-    PLAIN,
-    SECONDS,
-    Frame,
-    inches_of,
-    lacking_rounds,
-    legend_below,
-    letters_in,
-    new_figure,
-    readable_ticks,
-    set_title,
-    unit_of,
-    wrap,
-    wrapped,
-)
-from hpcfl.results.columns import TOLD_APART
+from hpcfl.plots import PlotOptions, looks, naming
+from hpcfl.plots.style import finish, lacking_rounds, new_figure, ticks
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import median_interval
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# More bars do not fit a page.
-MOST_BARS = 40
-_NAMED_BY = ("dim", *naming.TASK, *TOLD_APART)
+# Of a whole round.
+_DOT: dict[str, Any] = {"marker": "o", "color": "black", "markeredgecolor": "white"}
 
 lacking = lacking_rounds
 
 
-def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
+def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return a bar for each run in panels: devices' CPU, server's CPU, bytes up.
 
     Where some have members of a committee, or helpers, there is a panel for the CPU of these, who
@@ -51,101 +32,59 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
     slowest device, CPU seconds of the server, and bytes of a device, mean over those that survived
     the round. The medians of phases need not add up to the median of the round, and the slowest
     device need not be the same in all phases; the dot is the median of whole rounds, with its 95 %
-    interval where there are enough of them. More runs than bars fit are a UsageError.
+    interval where there are enough of them.
     """
-    if len(runs) > MOST_BARS:
-        raise UsageError(
-            f"a figure has room for {MOST_BARS} bars and there are {len(runs)} runs: name fewer, "
-            "or choose some with --where"
-        )
-    runs = naming.in_order(runs)
-    labels = naming.labels(runs, _NAMED_BY, called=frame.called)
+    runs = naming.pooled(runs, asked)
     looked = looks.of_phases(name for run in runs for name in run.phases)
-    parties = ["member"] * any(run.in_committee is not None for run in runs)
-    parties += ["helper"] * any(run.helpers for run in runs)
-    measures = [_measures(run, parties) for run in runs]
-    quantities = list(measures[0])
-    height = 0.55 + 0.24 * len(runs)
-    figure, axes = new_figure(frame, len(quantities), height, narrowest=2.0, sharey=True)
-    letters = letters_in(0.4 * figure.get_figwidth())
-    rows = [wrap(label, letters) for label in labels]
-    beside = inches_of(max(len(line) for row in rows for line in row.splitlines()))
-    for one, quantity in zip(axes, quantities, strict=True):
-        found = [measure[quantity] for measure in measures]
-        units = BYTES if quantity.startswith("sent") else SECONDS
-        unit, name = unit_of(np.concatenate([whole for _, whole in found]), units)
-        for row, (run, (parts, whole)) in enumerate(zip(runs, found, strict=True)):
-            _draw_bar(one, row, [looked[phase] for phase in run.phases], parts / unit, whole / unit)
-        one.set_title(wrapped(one, f"{quantity}, {name}", beside))
-        one.autoscale_view()
-        one.set_xlim(0, 1.05 * one.get_xlim()[1])
-        one.grid(alpha=0.3, axis="x")
-        readable_ticks(one)
-    axes[0].set_yticks(range(len(runs)), rows)
+    others = ["member"] * any(run.in_committee is not None for run in runs)
+    others += ["helper"] * any(run.helpers for run in runs)
+    measures = [_measures(run, others) for run in runs]
+    height = 0.5 + 0.2 * len(runs)
+    figure, axes = new_figure(asked, len(measures[0]), height, narrowest=2.0, sharey=True)
+    for one, quantity in zip(axes, measures[0], strict=True):
+        for row, run in enumerate(runs):
+            left = 0.0
+            parts, whole = measures[row][quantity]
+            # Rounds in which nobody was of that kind are NaN.
+            known = ~np.isnan(whole)
+            if not known.any():
+                continue
+            for phase, median in zip(run.phases, np.median(parts[known], axis=0), strict=True):
+                one.barh([row], [median], left=left, height=0.7, **looked[phase])
+                left += median
+            middle, interval = float(np.median(whole[known])), median_interval(whole[known])
+            reach = np.abs(np.array([[interval.low], [interval.high]]) - middle)
+            one.errorbar([middle], [row], xerr=reach, **_DOT, capsize=2, elinewidth=0.8)
+        one.set_title(quantity)
+        one.grid(axis="y", visible=False)
+        one.set_xlim(0, 1.04 * one.get_xlim()[1])
+        ticks(one.xaxis, "B" if quantity.startswith("sent") else "s")
+    axes[0].set_yticks(range(len(runs)), naming.unique(runs, naming.labels(runs)))
     axes[0].set_ylim(len(runs) - 0.4, -0.6)
     for phase, look in looked.items():
         axes[0].barh([0], [0], label=phase, **look)
-    intervals = any(median_interval(whole[~np.isnan(whole)]).known for _, whole in found)
-    words = "median round, 95 % interval" if intervals else "median round"
-    if max(int(run.measured.sum()) for run in runs) == 1:
-        words = "whole round"
-    axes[0].plot([], [], **_DOT, linestyle="none", label=words)
-    set_title(figure, frame, "; ".join(naming.usual(runs, _NAMED_BY)))
-    legend_below(figure, frame, axes[0], sample=1.8)
+    axes[0].plot([], [], **_DOT, linestyle="none", label="median round, 95 % interval")
+    finish(figure, asked, [naming.common(runs)], axes[0])
     return figure
 
 
 def _measures(
-    run: Run, parties: Sequence[str]
+    run: Run, others: Sequence[str]
 ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return what is measured of phases and of whole rounds, shapes (rounds, P) and (rounds,).
+    """Return seconds and bytes of phases and of whole rounds, shapes (rounds, P) and (rounds,).
 
-    `parties` are those beside devices and server. It is in seconds and bytes.
+    `others` are the parties beside devices and server.
     """
     server = run.cpu_seconds[run.measured][:, :, -1]
-    devices = run.slowest_cpu_seconds("device")
     survived = (run.survived & run.ordinary)[run.measured][:, None, :]
     sent = (run.bytes_up[run.measured] * survived).sum(axis=2, dtype=float)
     sent[~survived.any(axis=(1, 2))] = np.nan
     sent /= np.maximum(1, survived.sum(axis=2))
-    others = {
+    found = {
         f"CPU of the slowest {party}": (spent[:, :-1], spent[:, -1])
-        for party in parties
+        for party in ("device", *others)
         for spent in [run.slowest_cpu_seconds(party)]
     }
-    return {
-        "CPU of the slowest device": (devices[:, :-1], devices[:, -1]),
-        "CPU of the server": (server, server.sum(axis=1)),
-        "sent up by a survivor": (sent, sent.sum(axis=1)),
-        **others,
-    }
-
-
-# Of a whole round.
-_DOT: dict[str, Any] = {
-    "marker": "o",
-    "color": "black",
-    "markeredgecolor": "white",
-    "markersize": 4.5,
-}
-
-
-def _draw_bar(
-    axes: Axes,
-    row: int,
-    looked: Sequence[dict[str, Any]],
-    parts: NDArray[np.float64],
-    whole: NDArray[np.float64],
-) -> None:
-    # Without rounds in which nobody was of that kind.
-    parts, whole = parts[~np.isnan(whole)], whole[~np.isnan(whole)]
-    if not whole.size:
-        return
-    left = 0.0
-    for look, median in zip(looked, np.median(parts, axis=0), strict=True):
-        axes.barh([row], [median], left=left, height=0.7, **look)
-        left += median
-    median = float(np.median(whole))
-    interval = median_interval(whole)
-    reach = [[median - interval.low], [interval.high - median]] if interval.known else None
-    axes.errorbar([median], [row], xerr=reach, **_DOT, capsize=2, elinewidth=0.8)
+    found["CPU of the server"] = server, server.sum(axis=1)
+    found["sent up by a survivor"] = sent, sent.sum(axis=1)
+    return found

@@ -3,38 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from hpcfl.algorithms.aggregation import find_named
 from hpcfl.errors import UsageError
-from hpcfl.plots import exposure, looks, naming
-from hpcfl.plots.style import (
-    BYTES,
-    PLAIN,
-    SECONDS,
-    Frame,
-    label_first_column,
-    leave_room,
-    legend_below,
-    new_figure,
-    readable_ticks,
-    set_title,
-    unit_of,
-)
-from hpcfl.results.columns import TOLD_APART
+from hpcfl.options.bench import DP_FEDAVG
+from hpcfl.options.exposure import COLLUDING
+from hpcfl.plots import PlotOptions, looks, naming
+from hpcfl.plots.style import finish, lacking_rounds, leave_room, new_figure, ticks
+from hpcfl.privacy.exposure import exposure
+from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# More panels do not fit a page.
-MOST_PANELS = 4
 # From which share of the values that it sends a device is exposed, as it is printed.
 _SOME = 5e-4
+# Shares are by formula; the simulation that comes with it may be small.
+_SAMPLES = 100
 
-lacking = exposure.lacking
+lacking = lacking_rounds
+
+
+def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
+    """Return a panel for each number of devices and of parameters: a point for each run.
+
+    It is of a device; members of committees and helpers are hollow points, joined to those of their
+    run. Names say which share of the values that a device sends a curious server learns by itself,
+    with a third of the devices colluding, where it learns any; all else that it learns are sums.
+    """
+    runs = naming.pooled(runs, asked)
+    panels = sorted({(run.devices, run.dim) for run in runs})
+    names = naming.labels(runs, without=("devices", "dim", "degree", "min_cohort"))
+    looked = looks.of_lines(zip(map(naming.named, runs), names, strict=True))
+    figure, axes = new_figure(asked, len(panels), height=2.7, sharey=True)
+    for one, (devices, dim) in zip(axes, panels, strict=True):
+        one.set(xscale="log", yscale="log", xlabel="sent in a round")
+        for run, name in zip(runs, names, strict=True):
+            if (run.devices, run.dim) != (devices, dim):
+                continue
+            first, *others = figures(run).values()
+            look = looked[name].points()
+            one.plot(*first, **look)
+            for other in others:
+                one.plot(*zip(first, other, strict=True), ":", color=look["color"], linewidth=0.8)
+                one.plot(*other, **look | {"fillstyle": "full", "markerfacecolor": "white"})
+        if len(panels) > 1:
+            one.set_title(f"N = {devices:,}, d = {dim:,}")
+    for one in axes:  # now that all that share an axis have their points
+        leave_room(one.xaxis)
+        leave_room(one.yaxis)
+        ticks(one.xaxis, "B")
+        ticks(one.yaxis, "s")
+    alone: dict[str, float] = {}
+    for run, name in zip(runs, names, strict=True):
+        alone[name] = max(alone.get(name, 0.0), exposed_alone(run) or 0.0)
+    for name, style in looked.items():
+        share = f", {100 * alone[name]:.3g} % learned alone" if alone[name] >= _SOME else ""
+        axes[0].plot([], [], label=f"{name}{share}", **style.points())
+    figure.supylabel("CPU time in a round", fontsize="medium")
+    title = [naming.common(runs, ("devices", "dim"))]
+    if any(len(figures(run)) > 1 for run in runs):
+        title.append("joined by dots: a member of its committee, or a helper")
+    finish(figure, asked, title, axes[0])
+    return figure
 
 
 def figures(run: Run) -> dict[str, tuple[float, float]]:
@@ -53,87 +86,29 @@ def figures(run: Run) -> dict[str, tuple[float, float]]:
     if run.helpers and run.helper_bytes_up is not None and run.helper_cpu_seconds is not None:
         there = run.helped[kept]
         if there.any():
-            up, cpu = (
-                run.helper_bytes_up[kept].sum(axis=1),
-                run.helper_cpu_seconds[kept].sum(axis=1),
-            )
+            up = run.helper_bytes_up[kept].sum(axis=1)
+            cpu = run.helper_cpu_seconds[kept].sum(axis=1)
             found["helper"] = float(up[there].mean()), float(cpu[there].mean())
     return found
 
 
-def draw(runs: Sequence[Run], frame: Frame = PLAIN, protocol: str | None = None) -> Figure:
-    """Return a panel for each number of devices and of parameters: a point for each run.
+def exposed_alone(run: Run) -> float | None:
+    """Return the share of what an honest survivor sends that the server learns by itself.
 
-    It is of a device; members of committees and helpers are hollow points, joined to those of their
-    run. Names say which share of the values that a device sends a curious server learns by itself,
-    where it learns any; all else that it learns are sums.
+    By formula, for the run's protocol, devices, alpha, dropouts and degree, with a third of the
+    devices colluding. None for a protocol that does not come with hpcfl, or does not say what it
+    exposes.
     """
-    places = sorted({(run.devices, run.dim) for run in runs})
-    if len(places) > MOST_PANELS:
-        raise UsageError(
-            f"a figure has room for {MOST_PANELS} numbers of devices and parameters and there are "
-            f"{len(places)}: name fewer runs, or choose some with --where"
+    # Noise hides no less than the protocol in which it is added.
+    name = run.protocol.removeprefix(f"{DP_FEDAVG}-")
+    try:
+        population = Population(
+            run.devices, count_of(COLLUDING, run.devices), run.config.get("dropout") or 0.0
         )
-    names = [_name(run, runs, frame) for run in runs]
-    looked = looks.of_lines(zip(map(naming.named, runs), names, strict=True))
-    alone: dict[str, float] = {}
-    for run, name in zip(runs, names, strict=True):
-        alone[name] = max(alone.get(name, 0.0), exposure.exposed_alone(run, protocol))
-    found = [figures(run) for run in runs]
-    sent, spent = zip(*(point for points in found for point in points.values()), strict=True)
-    units = unit_of(sent, BYTES), unit_of(spent, SECONDS)
-    figure, axes = new_figure(frame, len(places), height=2.7, sharey=True)
-    for one, (devices, dim) in zip(axes, places, strict=True):
-        one.set(xscale="log", yscale="log")
-        for run, name, points in zip(runs, names, found, strict=True):
-            if (run.devices, run.dim) == (devices, dim):
-                _draw_run(one, points, looked[name].points(), (units[0][0], units[1][0]))
-        if len(places) > 1:
-            one.set_title(f"N = {devices:,}, d = {dim:,}")
-        one.set_xlabel(f"sent in a round, {units[0][1]}")
-        label_first_column(one, f"CPU time in a round, {units[1][1]}")
-        one.grid(alpha=0.3)
-        readable_ticks(one)
-    for one in axes:  # now that all that share an axis have their points
-        leave_room(one, x=True)
-    for name, look in looked.items():
-        share = f", {100 * alone[name]:.3g} % learned alone" if alone[name] >= _SOME else ""
-        axes[0].plot([], [], label=f"{name}{share}", **look.points())
-    where = f"N = {places[0][0]:,}, d = {places[0][1]:,}" if len(places) == 1 else ""
-    others = any(len(points) > 1 for points in found)
-    hollow = "joined by dots: a member of its committee, or a helper" if others else ""
-    set_title(figure, frame, "; ".join(filter(None, (where, hollow))))
-    legend_below(figure, frame, axes[0], sample=1.5)
-    return figure
-
-
-def _name(run: Run, runs: Sequence[Run], frame: Frame) -> str:
-    """Return what a run is called, the same for all numbers of devices where that is enough."""
-    of_place = [one for one in runs if (one.devices, one.dim) == (run.devices, run.dim)]
-    alike = [one for one in of_place if naming.named(one) == naming.named(run)]
-    if len(alike) == 1:
-        return naming.shown(run, frame.called)
-    told = naming.unusual(runs, naming.differing(alike, TOLD_APART))
-    names = [
-        ", ".join([naming.shown(run, frame.called), *settings])
-        for one, settings in zip(runs, told, strict=True)
-        if one in alike
-    ]
-    if len(set(names)) < len(names):
-        names = naming.labels(alike, TOLD_APART, called=frame.called)
-    return names[alike.index(run)]
-
-
-def _draw_run(
-    axes: Axes,
-    points: dict[str, tuple[float, float]],
-    look: dict[str, Any],
-    units: tuple[float, float],
-) -> None:
-    places = {party: np.divide(place, units) for party, place in points.items()}
-    first = places.pop("device") if "device" in places else places.pop("member")
-    axes.plot(*first, **look | {"markersize": 5})
-    for other in places.values():
-        axes.plot(*np.stack([first, other], axis=1), ":", color=look["color"], linewidth=0.8)
-        hollow = {"markerfacecolor": "white", "fillstyle": "full", "markersize": 5}
-        axes.plot(*other, **look | hollow)
+        masking = find_named(name, None).masking(
+            run.devices, run.config.get("alpha") or 1.0, run.config.get("degree")
+        )
+        found = exposure(name, masking, population, dim=run.dim, samples=_SAMPLES)
+    except UsageError:
+        return None
+    return float(found.alone_of_sent.value)

@@ -8,7 +8,7 @@ selecting pairs. Colluding devices are the first ones; protocols treat all devic
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -82,30 +82,13 @@ class Exposure:
     alone_of_dim: Figure
     mean_set: Figure
     # Share of the sent values in a set of the first to the second number: 1, 2, 3, 4, 5 to 8, ...
-    sizes: Mapping[tuple[int, int], Figure]
+    sizes: tuple[tuple[int, int, Figure], ...]
     below_floor: Figure | None  # of sent values whose set has fewer members than was asked for
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
-        found = {
-            "protocol": self.protocol,
-            **asdict(self.population),
-            "honest": self.population.honest,
-            "mean_honest_survivors": self.population.mean_honest_survivors,
-            "dim": self.dim,
-            "alpha": self.masking.alpha,
-            "degree": self.masking.degree,
-            "cohort": self.masking.cohort,
-            "samples": self.samples,
-            "seed": self.seed,
-            "theorem_2": self.theorem_2,
-        }
-        found |= {name: asdict(getattr(self, name)) for name in FIGURES}
-        found["sizes"] = [
-            {"smallest": low, "largest": high} | asdict(figure)
-            for (low, high), figure in self.sizes.items()
-        ]
-        return found | {"below_floor": self.below_floor and asdict(self.below_floor)}
+        masking = {name: getattr(self.masking, name) for name in ("alpha", "degree", "cohort")}
+        return asdict(self) | asdict(self.population) | masking | {"theorem_2": self.theorem_2}
 
     @property
     def theorem_2(self) -> float | None:
@@ -163,7 +146,7 @@ def exposure(
         alone_of_sent=_share(alone_of_sent, alone, contributors),
         alone_of_dim=_share(sent * alone_of_sent, alone, seen.survivors),
         mean_set=_ratio(None, seen.per_sample(values * seen.size), contributors),
-        sizes={ends: between(*ends) for ends in _ranges(seen.size)},
+        sizes=tuple((*ends, between(*ends)) for ends in _ranges(seen.size)),
         below_floor=between(1, floor - 1) if floor > 1 else None,
     )
 
@@ -290,7 +273,7 @@ def table(found: Exposure) -> Table:
     if found.theorem_2 is not None:
         rows.insert(1, _row("SparseSecAgg's T (Theorem 2)", Figure(found.theorem_2, None, None)))
     rows.append(RULE)
-    for (low, high), figure in found.sizes.items():
+    for low, high, figure in found.sizes:
         span = str(low) if low == high else f"{low} to {high}"
         rows.append(_row(f"sent values in a set of {span}", figure))
     if found.below_floor is not None:

@@ -37,8 +37,6 @@ from hpcfl.report.table import Column, Table, label
 MOST_DEVICES = 10_000
 """Every number b of them is tried."""
 
-_ROWS = 12  # numbers b that have a row in a table
-
 
 @dataclass(frozen=True)
 class Constants:
@@ -220,7 +218,6 @@ class Bound:
 def best(bound: Bound) -> dict[str, Any]:
     """Return everything there is to say of a bound, for JSON."""
     constants, whole = bound.constants, bound.best_whole()
-    chosen = np.unique(np.geomspace(1, constants.devices, _ROWS).round().astype(int)).tolist()
     # The whole number of replies makes the paper's noise the proven one.
     replies = math.ceil(whole.rounds * whole.per_round / constants.devices)
     moved = 2 * constants.clip_norm * constants.devices / constants.samples
@@ -233,14 +230,6 @@ def best(bound: Bound) -> dict[str, Any]:
         "constants": asdict(constants) | {"gamma": constants.gamma},
         "joint": asdict(bound.joint()),
         "whole_replies": asdict(whole) | {"replies": replies, "noise": scales},
-        "by_per_round": [
-            {
-                "per_round": b,
-                "rounds": bound.best_rounds(b),
-                "whole_replies": asdict(bound.best_whole_rounds(b)),
-            }
-            for b in chosen
-        ],
     }
 
 
@@ -254,10 +243,7 @@ def render(found: Mapping[str, Any]) -> str:
         Column("bound", "U", format=formats.number),
     ]
     whole = found["whole_replies"]
-    named = {"of real numbers": found["joint"], "of whole numbers": whole} | {
-        f"of whole numbers, b = {row['per_round']}": row["whole_replies"]
-        for row in found["by_per_round"]
-    }
+    named = {"of real numbers": found["joint"], "of whole numbers": whole}
     rows = [[name, one["rounds"], one["per_round"], one["bound"]] for name, one in named.items()]
     last = "no training has a smaller bound than the start, at these budgets"
     if whole["rounds"]:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from hpcfl.system.kernel import without_home
+from hpcfl.system.outputs import without_home
 
 SCHEMA = "hpcfl/1"
 STATUSES = ("running", "complete", "failed", "interrupted")

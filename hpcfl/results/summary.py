@@ -26,7 +26,7 @@ from hpcfl.results.reader import Run
 from hpcfl.results.schema import INCOMPLETE, PLACEMENT, SPENT
 from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
 from hpcfl.system import disturbances
-from hpcfl.system.cores import count_listed
+from hpcfl.system.machine import count_listed
 
 # The protocol that others are compared with, where it was run.
 BASELINE = "secagg"
@@ -122,6 +122,11 @@ class Summary:
         link = tuple(vars(self.link).values())
         theta = -1.0 if self.theta is None else self.theta
         return bool(self.algorithm), task, link, self.dim, self.devices, theta
+
+    @property
+    def all_validated(self) -> bool:
+        """Whether the aggregate of every round was found right."""
+        return self.rounds_validated == self.rounds_total
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS
 from hpcfl.rounds import ranktimes
 from hpcfl.rounds.driver import Round
-from hpcfl.system import kernel
+from hpcfl.system import machine
 
 
 def timed(transport: Transport, round_: Round) -> RoundRecord:
@@ -19,15 +19,15 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
     Returns at the server what all ranks spent, and the slowest one's elapsed time; elsewhere what
     this rank spent. Making vectors (`Round.prepare_seconds`) is not in it.
     """
-    anew = kernel.forget_peak()
-    resident, _ = kernel.resident_bytes()
+    anew = machine.forget_peak()
+    resident, _ = machine.resident_bytes()
     transport.barrier()
     transport.calls.restart()
     start = time.perf_counter()
     round_.play()
     elapsed = time.perf_counter() - start - round_.prepare_seconds
     # A peak that could not begin anew may be that of an earlier round.
-    peak = kernel.resident_bytes()[1] if anew else math.nan
+    peak = machine.resident_bytes()[1] if anew else math.nan
     record = round_.ledger.record
     helped = SPENT_BY_HELPERS if transport.placement.helpers else ()
     for name in (*SPENT, *helped):

@@ -31,7 +31,7 @@ from hpcfl.errors import (
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.ranktimes import Stretch
-from hpcfl.system.blame import blamed
+from hpcfl.system.plugins import blamed
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, ValidationError
 from hpcfl.rounds.observer import F, RoundObserver
-from hpcfl.system.blame import blamed
+from hpcfl.system.plugins import blamed
 
 # Why rounds end. Ranks are told one of these by its number; the first stands for going on.
 REASONS = (

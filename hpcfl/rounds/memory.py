@@ -15,7 +15,7 @@ from hpcfl.comm.phases import Pattern
 from hpcfl.comm.transport import WINDOW_BYTES
 from hpcfl.errors import UsageError
 from hpcfl.rounds.inputs import SyntheticUpdates
-from hpcfl.system import room
+from hpcfl.system import machine
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
@@ -94,7 +94,7 @@ def check_devices(counts: Sequence[int], hosts: int) -> None:
     """
     most = max(counts)
     what = f"{most} devices" if hosts == 1 else f"{most} devices on {hosts} hosts, on each,"
-    room.check_memory(what, DEVICE_BYTES * most / hosts, "give fewer --devices")
+    machine.check_memory(what, DEVICE_BYTES * most / hosts, "give fewer --devices")
 
 
 def check_vectors(

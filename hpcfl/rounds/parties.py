@@ -19,7 +19,7 @@ from hpcfl.algorithms.aggregation.promises import Promise
 from hpcfl.comm.phases import Pattern, Role, Step, call
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import UsageError
-from hpcfl.system.blame import blamed
+from hpcfl.system.plugins import blamed
 
 # Of a device besides its steps', as validation calls it.
 _CONTRIBUTION = ("contribution", "vector")

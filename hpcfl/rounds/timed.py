@@ -29,7 +29,7 @@ from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
 from hpcfl.rounds.validation import as_expected, doubtful, quantisation
-from hpcfl.system.blame import blamed
+from hpcfl.system.plugins import blamed
 
 # Stands for a device's number in what the server's secrets come from.
 SERVER = -2

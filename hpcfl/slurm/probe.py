@@ -10,49 +10,35 @@ import re
 import sys
 
 from hpcfl.errors import HpcflError
-from hpcfl.system import srun
-from hpcfl.system.doctor.mpi import SUM_PROGRAM, find_library
-from hpcfl.system.doctor.running import Ran, run
+from hpcfl.system.doctor import SUM_PROGRAM, find_library, run
 
 _RANKS = 2
 _SECONDS = 120.0
+# Those that MPI libraries may have been built with, the most likely first.
+_MANAGERS = ("pmix", "pmi2", "cray_shasta")
 
 
-def find_manager(asked: str | None) -> tuple[str, str]:
-    """Return what two ranks found each other with, as for ``srun --mpi``, and the MPI they use.
-
-    That is `asked`, or the first that works of those that MPI and Slurm have in common.
-    """
+def find_manager() -> str:
+    """Return what two ranks found each other with, as for ``srun --mpi``."""
     library = find_library()
-    if library.implementation is None:
+    if library.name is None:
         raise HpcflError(f"MPI cannot be loaded: {library.error}; 'hpcfl doctor' says more")
-    names = srun.offered()
-    tried = [asked] if asked else srun.usable(names, library.implementation.family)
+    offered = run(["srun", "--mpi=list"], _SECONDS)
+    # Slurm lists on standard error or output; pmix is the newest of pmix_v4 and pmix_v5.
+    names = re.findall(r"^(?:srun: *)?\s*(\w+)$", f"{offered.output}\n{offered.errors}", re.M)
     reasons = []
-    for manager in tried:
+    for manager in _MANAGERS:
+        if manager not in names:
+            continue
         two = ("srun", f"--mpi={manager}", f"--ntasks={_RANKS}", "--overcommit", "--cpu-bind=none")
         ran = run([*two, sys.executable, "-c", SUM_PROGRAM], _SECONDS)
         answers = re.findall(r"ranks (\d+)", ran.output)
         if answers == [str(_RANKS)]:
-            return manager, str(library.implementation)
-        reasons.append(f"with --mpi={manager} {_reason(ran, answers)}")
+            return manager
+        alone = f"each of {_RANKS} ranks sees itself alone"
+        reasons.append(f"with --mpi={manager} {alone if '1' in answers else ran.reason}")
     raise HpcflError(
-        f"srun cannot start {library.implementation} here: "
+        f"srun cannot start {library.name} here: "
         + ("; ".join(reasons) or f"srun --mpi=list names {', '.join(names) or 'nothing'}")
-        + "; use --launcher mpirun, or another of srun's with --mpi"
-        + _hint(library.implementation.family)
+        + "; use --launcher mpirun"
     )
-
-
-def _reason(ran: Ran, answers: list[str]) -> str:
-    if "1" in answers:
-        return f"each of {_RANKS} ranks sees itself alone"
-    # Warnings come before it.
-    errors = (line for line in ran.errors.splitlines() if line.startswith("srun: error: "))
-    return f"{_RANKS} ranks fail: {next(errors, ran.reason)[:200]}"
-
-
-def _hint(family: str) -> str:
-    if family == "Intel MPI":
-        return ", or let I_MPI_PMI_LIBRARY be the path of Slurm's libpmi2.so"
-    return ""

@@ -8,19 +8,17 @@ disturbances.
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.report.formats import counted
-from hpcfl.system import cgroups
-from hpcfl.system.kernel import load_1min, read
+from hpcfl.system import machine
+from hpcfl.system.machine import read
 
 # What is counted, and what the number says.
 COUNTERS = {
@@ -44,22 +42,20 @@ LOST_SECONDS = 0.1
 # A sentence names at most so many hosts.
 _HOSTS_NAMED = 4
 
-_PROC = Path("/proc")
-_CPUS = Path("/sys/devices/system/cpu")
-
 
 def counters() -> dict[str, float]:
     """Return the machine's counters by the names of `COUNTERS`, NaN for what is not known."""
-    swapped_in, swapped_out = _swapped()
-    load = load_1min()
+    import psutil
+
+    swap = psutil.swap_memory()
     values = (
         time.monotonic(),
-        math.nan if load is None else load,
-        swapped_in,
-        swapped_out,
+        psutil.getloadavg()[0],
+        float(swap.sin),
+        float(swap.sout),
         _quota_throttled(),
         _thermal_throttlings(),
-        _stolen(),
+        float(getattr(psutil.cpu_times(), "steal", math.nan)),
     )
     return dict(zip(COUNTERS, values, strict=True))
 
@@ -83,6 +79,21 @@ def _arrays(
     }
 
 
+def _quota_throttled() -> float:
+    """Return the seconds from the control group of this process, of either version."""
+    for folder in machine.cgroups("cpu"):
+        found = re.search(r"^throttled_(usec|time) (\d+)$", read(folder / "cpu.stat"), re.MULTILINE)
+        if found:
+            return int(found[2]) * (1e-6 if found[1] == "usec" else 1e-9)
+    return math.nan
+
+
+def _thermal_throttlings() -> float:
+    counts = map(read, machine.CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
+    known = [int(count) for count in counts if count.isdigit()]
+    return float(sum(known)) if known else math.nan
+
+
 class Disturbance(NamedTuple):
     """Something that disturbed a run."""
 
@@ -103,8 +114,8 @@ def found(environment: Mapping[str, Any]) -> list[Disturbance]:
     names, hosts = _by_host(environment)
     places: dict[Disturbance, list[str]] = {}
     for name, facts in zip(names, hosts, strict=True):
-        for one in _of_host(facts):
-            places.setdefault(one, []).append(name)
+        for kind, sentence in _of_host(facts):
+            places.setdefault(Disturbance(kind, sentence), []).append(name)
     # All hosts of a lab are one machine.
     if len(hosts) == 1 or environment.get("transport") == "netlab":
         return list(places)
@@ -113,86 +124,72 @@ def found(environment: Mapping[str, Any]) -> list[Disturbance]:
     ]
 
 
-def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the hosts' names, and what is known of each: a fact's own value where it has one."""
+def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, float]]]:
+    """Return the hosts' names, and the numbers that are known of each."""
     ranks = environment.get("host_ranks") or [None]
-    named = environment.get("hosts") or []
-    if len(named) != len(ranks):
-        named = [f"host {number}" for number in range(1, len(ranks) + 1)]
+    names = environment.get("hosts") or []
+    if len(names) != len(ranks):
+        names = [f"host {number}" for number in range(1, len(ranks) + 1)]
     differing = environment.get("host_facts") or {}
-    hosts: list[dict[str, Any]] = [{"ranks": number} for number in ranks]
+    known: dict[str, Sequence[Any]] = {"ranks": ranks}
     for name in ("cores_usable", "cores_logical"):
-        own = differing.get(name) or [environment.get(name)] * len(ranks)
-        for facts, value in zip(hosts, own, strict=True):
-            facts[name] = value
+        known[name] = differing.get(name) or [environment.get(name)] * len(ranks)
     for name in (*BEFORE, *AFTER):
         values = environment.get(name)
-        values = values if isinstance(values, list | tuple) else [values]
+        known[name] = values if isinstance(values, list | tuple) else [values]
+    hosts: list[dict[str, float]] = [{} for _ in ranks]
+    for name, values in known.items():
         for facts, value in zip(hosts, values, strict=False):
-            facts[name] = value
-    return [*named], hosts
+            if isinstance(value, int | float) and math.isfinite(value):
+                facts[name] = float(value)
+    return [*names], hosts
 
 
-def _of_host(facts: Mapping[str, Any]) -> Iterator[Disturbance]:
-    oversubscribed, busy = _oversubscribed(facts), _busy(facts)
-    if oversubscribed:
-        yield Disturbance("oversubscribed", oversubscribed)
-    if busy:
-        yield Disturbance("load", busy)
-    swapped = _change(facts, "swapped_in_bytes"), _change(facts, "swapped_out_bytes")
+def _of_host(facts: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Yield kinds and sentences of what disturbed the ranks of a host."""
+
+    def grown(name: str) -> float:
+        start, end = facts.get(f"before_{name}"), facts.get(f"after_{name}")
+        return 0.0 if start is None or end is None else max(0.0, end - start)
+
+    cores, ranks = facts.get("cores_usable", 0.0), facts.get("ranks", 0.0)
+    on_cores = counted(round(cores), "core")
+    if cores and ranks > cores:
+        yield (
+            "oversubscribed",
+            f"{ranks:.0f} ranks on {on_cores}: measured seconds show the scheduler, CPU seconds do "
+            "not",
+        )
+    # More than this run's own start explains.
+    load = facts.get("before_load_1min", 0.0)
+    if cores and load > max(cores, ranks):
+        told = f"a load of {load:.1f} on {on_cores} before the run: other programs were at work"
+        yield "load", told
+    swapped = grown("swapped_in_bytes"), grown("swapped_out_bytes")
     if max(swapped) > SWAP_BYTES:
-        yield Disturbance(
+        yield (
             "swap",
             f"{swapped[0] / 2**20:.0f} MiB were swapped in and {swapped[1] / 2**20:.0f} MiB out "
             "during the run: seconds show the disk too",
         )
-    seconds = _change(facts, "clock_seconds")
-    throttled = _change(facts, "quota_throttled_seconds")
+    seconds = grown("clock_seconds")
+    throttled = grown("quota_throttled_seconds")
     if throttled > max(LOST_SECONDS, LOST_SHARE * seconds):
-        yield Disturbance(
+        yield (
             "quota",
             f"the CPU quota held threads back for {throttled:.1f} s of a run of {seconds:.1f} s: "
             "measured seconds show the quota",
         )
-    hot = _change(facts, "thermal_throttlings")
+    hot = grown("thermal_throttlings")
     if hot > 0:
-        yield Disturbance(
-            "heat", f"cores slowed down {hot:.0f} times because of heat during the run"
-        )
-    stolen = _change(facts, "stolen_seconds")
-    cores = _number(facts.get("cores_logical")) or 1
-    if stolen > max(LOST_SECONDS, LOST_SHARE * seconds * cores):
-        yield Disturbance(
+        yield "heat", f"cores slowed down {hot:.0f} times because of heat during the run"
+    stolen, every = grown("stolen_seconds"), facts.get("cores_logical", 1.0)
+    if stolen > max(LOST_SECONDS, LOST_SHARE * seconds * every):
+        yield (
             "stolen",
             f"the hypervisor kept {stolen:.1f} CPU seconds from this machine's "
-            f"{counted(round(cores), 'core')} during the run of {seconds:.1f} s",
+            f"{counted(round(every), 'core')} during the run of {seconds:.1f} s",
         )
-
-
-def _oversubscribed(facts: Mapping[str, Any]) -> str | None:
-    cores, ranks = _number(facts.get("cores_usable")), _number(facts.get("ranks"))
-    if not cores or not ranks or ranks <= cores:
-        return None
-    return (
-        f"{ranks:.0f} ranks on {counted(round(cores), 'core')}: measured seconds show the "
-        "scheduler, CPU seconds do not"
-    )
-
-
-def _busy(facts: Mapping[str, Any]) -> str | None:
-    """Return a warning if there was more to do before the run than this run's start explains."""
-    load, cores = _number(facts.get("before_load_1min")), _number(facts.get("cores_usable"))
-    if load is None or not cores or load <= max(cores, _number(facts.get("ranks")) or 0):
-        return None
-    where = counted(round(cores), "core")
-    return f"a load of {load:.1f} on {where} before the run: other programs were at work"
-
-
-def _change(facts: Mapping[str, Any], name: str) -> float:
-    """Return by how much a counter grew, 0 if that is not known."""
-    start = _number(facts.get(f"before_{name}"))
-    end = _number(facts.get(f"after_{name}"))
-    return 0.0 if start is None or end is None else max(0.0, end - start)
 
 
 def _words(names: Sequence[str]) -> str:
@@ -201,48 +198,3 @@ def _words(names: Sequence[str]) -> str:
         return f"on {', '.join(names)}"
     others = counted(len(names) - _HOSTS_NAMED, "other host")
     return f"on {', '.join(names[:_HOSTS_NAMED])} and {others}"
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _swapped() -> tuple[float, float]:
-    text = read(_PROC / "vmstat")
-    try:
-        page = os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return math.nan, math.nan
-    return page * _named(text, "pswpin"), page * _named(text, "pswpout")
-
-
-def _quota_throttled() -> float:
-    """Return the seconds from the control group of this process, of either version."""
-    for folder in cgroups.folders("cpu"):
-        text = read(folder / "cpu.stat")
-        microseconds, nanoseconds = _named(text, "throttled_usec"), _named(text, "throttled_time")
-        for seconds in (1e-6 * microseconds, 1e-9 * nanoseconds):
-            if not math.isnan(seconds):
-                return seconds
-    return math.nan
-
-
-def _thermal_throttlings() -> float:
-    counts = map(read, _CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
-    known = [int(count) for count in counts if count.isdigit()]
-    return float(sum(known)) if known else math.nan
-
-
-def _stolen() -> float:
-    # user nice system idle iowait irq softirq steal
-    found = re.search(r"^cpu +((?:\d+ ?)+)$", read(_PROC / "stat"), re.MULTILINE)
-    ticks = found[1].split() if found else []
-    try:
-        return int(ticks[7]) / os.sysconf("SC_CLK_TCK")
-    except (AttributeError, IndexError, OSError, ValueError):
-        return math.nan
-
-
-def _named(text: str, name: str) -> float:
-    found = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
-    return float(found[1]) if found else math.nan

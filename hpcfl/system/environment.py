@@ -11,18 +11,19 @@ import itertools
 import os
 import platform
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import hpcfl
-from hpcfl.system import cgroups, cores, mpisettings, revision
-from hpcfl.system.kernel import load_1min, read
+from hpcfl.system import machine, revision
+from hpcfl.system.machine import read
 
 _PACKAGES = ("numpy", "mpi4py", "h5py", "cryptography")
-
 _SLURM_FACTS = {
     "slurm_job_id": "SLURM_JOB_ID",
     "slurm_partition": "SLURM_JOB_PARTITION",
@@ -35,15 +36,43 @@ _SLURM_FACTS = {
     "slurm_restart_count": "SLURM_RESTART_COUNT",
     "slurm_cluster": "SLURM_CLUSTER_NAME",
 }
-
 _MPI_FACTS = (
     *("transport", "ranks", "mpi_library", "mpi_device", "mpi_standard", "thread_level"),
     "fault_tolerance",
 )
-
-_CPUS = Path("/sys/devices/system/cpu")
-_CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+_CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+_NETWORKS = Path("/sys/class")
 _TIMER_CALLS = 2000
+
+# How the names of Open MPI's parameters begin as variables.
+MCA = "OMPI_MCA_"
+# Variables that change how ranks compute and how messages move; no others are recorded. Of Open
+# MPI, PRRTE and PMIx those are parameters of the frameworks that move messages and place ranks.
+# The others start processes, with any command, or pass on any variable.
+_STEERS = re.compile(
+    r"(OMPI|PRTE|PMIX)_MCA_(accelerator|allocator|bml|btl|coll|common|errmgr|gds|hwloc|memory|mpi"
+    r"|mpool|mtl|op|opal|osc|part|patcher|pml|rcache|rmaps|shmem|smsc|threads|timer|topo)(_|$)"
+    r"|(MPICH|MPIR_CVAR|I_MPI|MV2|MVP|MPI4PY)_"
+    r"|(UCX|UCC|HCOLL|SHARP|FI|PSM2|PSM3|OMP|KMP|GOMP|OPENBLAS|MKL)_"
+    r"|(SLURM_MPI_TYPE|SLURM_CPU_FREQ_REQ|HDF5_USE_FILE_LOCKING|LD_PRELOAD|GLIBC_TUNABLES)$"
+)
+# Of these, those that name a job, a process, a folder, a user or an address, describe the machine,
+# say how processes are started, may be secrets or remarks, or are set by libraries of Python.
+_IDENTIFIES = re.compile(
+    r"^I_MPI_(INFO_|HYDRA_|ROOT$|MPIRUN|GTOOL)|^KMP_(DUPLICATE_LIB_OK|INIT_AT_FORK)$"
+    r"|(^|_)(RANK|RANKID|LOCALID|NODEID|VPID|PID|PGID|JOBID|JOB_ID|STEP_ID|UUID|FD|NAMESPACE"
+    r"|HOSTNAME|HOSTFILE|WDIR|PORT|URI\d*|ADDR|ADDRESS)$"
+    r"|TMPDIR|SESSION|KVS|_COMM_WORLD_|AGENT|ARGS|USER|ACCOUNT|COMMENT|LOG_FILE"
+    r"|TOKEN|KEY|SECRET|PASS|CRED|AUTH|COOKIE|LICENSE",
+    re.IGNORECASE,
+)
+_FILES = [
+    f"{name}-mca-params{kind}.conf"
+    for name in ("openmpi", "prte", "pmix")
+    for kind in ("", "-override")
+]
+# Further files that Open MPI's users name, its version 4 with the first variable.
+_NAMING = ("OMPI_MCA_mca_base_param_files", "OMPI_MCA_mca_param_files")
 
 
 def capture(
@@ -87,14 +116,52 @@ def capture(
     }
 
 
+def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
+    """Return the facts about this host and this process that need no MPI.
+
+    `threads` are the hardware threads that the ranks on this host may use, as in `machine.usable`.
+    """
+    import psutil
+
+    swap, code = psutil.swap_memory(), revision.current()
+    model = re.search(r"^model name\s*:\s*(.+)$", read("/proc/cpuinfo"), re.MULTILINE)
+    return {
+        "host_name": platform.node() or None,
+        "cpu_model": model[1] if model else platform.processor() or None,
+        "cores_physical": machine.physical(),
+        "cores_logical": os.cpu_count(),
+        "cores_affinity": len(machine.affinity()) or os.cpu_count(),
+        "cores_usable": machine.usable(threads),
+        "cpu_governor": read(machine.CPUS / "cpu0/cpufreq/scaling_governor") or None,
+        "cpu_turbo": _turbo(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "memory_available_bytes": machine.memory_available(),
+        "swap_bytes": swap.total,
+        "swap_used_bytes": swap.used,
+        "load_1min": psutil.getloadavg()[0],
+        "kernel": f"{platform.system()} {platform.release()}".strip() or None,
+        "clock_source": read(_CLOCK_SOURCE) or None,
+        "networks": networks(),
+        "python_version": platform.python_version(),
+        "hpcfl_version": hpcfl.__version__,
+        **{f"{name}_version": package_version(name) for name in _PACKAGES},
+        "openssl_version": _openssl_version(),
+        "git_commit": code.commit,
+        "git_dirty": code.dirty,
+        "git_changes": code.changes,
+        **{fact: os.environ.get(name) for fact, name in _SLURM_FACTS.items()},
+        "environment_variables": steering(os.environ),
+        "mpi_parameters": parameters(),
+    }
+
+
 def _mapping(homes: Sequence[int]) -> str | None:
     """Return how ranks follow each other on the hosts, which are numbered as they appear."""
     if not homes:
         return None
-    hosts = max(homes) + 1
     if list(homes) == sorted(homes):
         return "host by host"
-    in_turns = all(home == rank % hosts for rank, home in enumerate(homes))
+    in_turns = all(home == rank % (max(homes) + 1) for rank, home in enumerate(homes))
     return "in turns" if in_turns else ",".join(map(str, homes))
 
 
@@ -121,44 +188,6 @@ def _differing(found: Sequence[Mapping[str, Any] | None]) -> dict[str, list[Any]
     return {name: each for name, each in values.items() if any(v != each[0] for v in each)}
 
 
-def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
-    """Return the facts about this host and this process that need no MPI.
-
-    `threads` are the hardware threads that the ranks on this host may use, as in `cores.usable`.
-    """
-    memory = _memory()
-    code = revision.current()
-    allowed = cores.affinity()
-    return {
-        "host_name": platform.node() or None,
-        "cpu_model": _cpu_model(),
-        "cores_physical": cores.physical(),
-        "cores_logical": os.cpu_count(),
-        "cores_affinity": os.cpu_count() if allowed is None else len(allowed),
-        "cores_usable": cores.usable(threads),
-        "cpu_governor": read(_CPUS / "cpu0/cpufreq/scaling_governor") or None,
-        "cpu_turbo": _turbo(),
-        "memory_bytes": memory.get("MemTotal"),
-        "memory_available_bytes": memory_available_bytes(),
-        "swap_bytes": memory.get("SwapTotal"),
-        "swap_used_bytes": _difference(memory.get("SwapTotal"), memory.get("SwapFree")),
-        "load_1min": load_1min(),
-        "kernel": f"{platform.system()} {platform.release()}".strip() or None,
-        "clock_source": read(_CLOCK_SOURCE) or None,
-        "networks": mpisettings.networks(),
-        "python_version": platform.python_version(),
-        "hpcfl_version": hpcfl.__version__,
-        **{f"{name}_version": package_version(name) for name in _PACKAGES},
-        "openssl_version": _openssl_version(),
-        "git_commit": code.commit,
-        "git_dirty": code.dirty,
-        "git_changes": code.changes,
-        **{fact: os.environ.get(name) for fact, name in _SLURM_FACTS.items()},
-        "environment_variables": mpisettings.steering(os.environ),
-        "mpi_parameters": mpisettings.parameters(),
-    }
-
-
 def package_version(distribution: str) -> str | None:
     """Return the version of an installed package without importing it, None if it is not there."""
     try:
@@ -171,10 +200,9 @@ def timer_quality(clock: Callable[[], float]) -> tuple[float | None, float]:
     """Return the seconds of a clock's smallest step, None if it stood still, and of a call."""
     readings = [clock() for _ in range(_TIMER_CALLS)]
     steps = [later - earlier for earlier, later in itertools.pairwise(readings)]
-    resolution = min((step for step in steps if step > 0), default=None)
     # The best of several batches: the others were interrupted.
     overhead = min(_seconds_per_call(clock) for _ in range(5))
-    return resolution, overhead
+    return min((step for step in steps if step > 0), default=None), overhead
 
 
 def _seconds_per_call(clock: Callable[[], float]) -> float:
@@ -184,38 +212,12 @@ def _seconds_per_call(clock: Callable[[], float]) -> float:
     return (time.perf_counter() - start) / _TIMER_CALLS
 
 
-def _cpu_model() -> str | None:
-    found = re.search(r"^model name\s*:\s*(.+)$", read("/proc/cpuinfo"), re.MULTILINE)
-    return found[1] if found else platform.processor() or None
-
-
 def _turbo() -> bool | None:
-    no_turbo = read(_CPUS / "intel_pstate/no_turbo")
-    boost = read(_CPUS / "cpufreq/boost")
+    no_turbo = read(machine.CPUS / "intel_pstate/no_turbo")
+    boost = read(machine.CPUS / "cpufreq/boost")
     if no_turbo:
         return no_turbo == "0"
     return boost == "1" if boost else None
-
-
-def memory_available_bytes() -> int | None:
-    """Return how much more memory this process may use on its host, if it is known."""
-    known = (_memory().get("MemAvailable"), cgroups.memory_left_bytes())
-    return min((each for each in known if each is not None), default=None)
-
-
-def memory_bytes() -> int | None:
-    """Return the memory of this host, if it is known."""
-    return _memory().get("MemTotal")
-
-
-def _memory() -> dict[str, int]:
-    # The kernel writes kB and means KiB.
-    lines = re.findall(r"^(\w+):\s+(\d+) kB$", read("/proc/meminfo"), re.MULTILINE)
-    return {name: int(size) * 1024 for name, size in lines}
-
-
-def _difference(whole: int | None, part: int | None) -> int | None:
-    return None if whole is None or part is None else whole - part
 
 
 def _openssl_version() -> str | None:
@@ -226,3 +228,67 @@ def _openssl_version() -> str | None:
         return str(backend.openssl_version_text())
     except Exception:  # whatever a broken binary raises, the record goes without it
         return None
+
+
+def networks() -> list[str]:
+    """Return kind and rate of every network port of this host that is up, without their names."""
+    found = []
+    for port in _NETWORKS.glob("infiniband/*/ports/*"):
+        if "ACTIVE" in read(port / "state"):
+            found.append(f"{read(port / 'link_layer')} {read(port / 'rate')}".strip())
+    for card in _NETWORKS.glob("net/*"):
+        # What is virtual has no device, and 1 is the kernel's number of Ethernet.
+        up = read(card / "operstate") == "up" and (card / "device").exists()
+        if up and read(card / "type") == "1":
+            speed = read(card / "speed")
+            found.append(f"Ethernet {speed} Mbit/s" if speed.isdigit() else "Ethernet")
+    found += ["Slingshot" for _ in _NETWORKS.glob("cxi/*")]
+    return sorted(found)
+
+
+def steering(settings: Mapping[str, str], prefix: str = "") -> dict[str, str]:
+    """Return those variables that steer a measurement; equal launches have equal ones.
+
+    Or those parameters of a file, which are variables with the `prefix` `MCA`.
+    """
+    return {
+        name: value
+        for name, value in sorted(settings.items())
+        if _STEERS.match(prefix + name) and not _IDENTIFIES.search(name)
+    }
+
+
+def parameters() -> dict[str, dict[str, str]]:
+    """Return what steers of what the parameter files of Open MPI, PRRTE and PMIx set, by file.
+
+    Those beside the library that is loaded, or of this Python environment, those in the home
+    folder, and those that a variable names. `hpcfl.system.mpiconfig` writes to the first ones.
+    """
+    paths: dict[str, Path] = {}
+    for name in _FILES:
+        for folder in reversed(_folders()):
+            if (folder / name).exists():
+                paths[name] = folder / name
+    with suppress(RuntimeError):  # there is no home folder
+        home = Path.home()
+        for name in ("openmpi", "prte", "pmix"):
+            paths[f"~/.{name}/mca-params.conf"] = home / f".{name}/mca-params.conf"
+    for name in _NAMING:
+        paths |= {path: Path(path) for path in re.split("[:,]", os.environ.get(name, "")) if path}
+    found = {name: _settings(path) for name, path in paths.items()}
+    return {name: settings for name, settings in found.items() if settings}
+
+
+def _folders() -> list[Path]:
+    library = re.search(r" (/\S*/libmpi\.so\S*)$", read("/proc/self/maps"), re.MULTILINE)
+    if library is None:
+        return [Path(sys.prefix) / "etc"]
+    prefix = Path(library[1]).parent.parent
+    # A distribution's packages keep their files in one place.
+    own = [Path("/etc") / name for name in ("openmpi", "prte", "pmix")]
+    return [prefix / "etc", *(own if prefix.is_relative_to("/usr") else [])]
+
+
+def _settings(path: Path) -> dict[str, str]:
+    lines = re.findall(r"^[ \t]*([\w.]+)[ \t]*=[ \t]*(.*?)[ \t]*$", read(path), re.MULTILINE)
+    return steering(dict(lines), MCA)

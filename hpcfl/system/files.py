@@ -10,15 +10,11 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 
-_LONGEST_WORD = 200  # letters of a file's own words within an error message
-
 
 def require(path: Path) -> None:
     """Refuse, by UsageError, a path at which there is no file."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder, and not a file")
     if not path.is_file():
-        raise UsageError(f"there is no file {path}")
+        raise UsageError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}")
 
 
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -33,7 +29,5 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def brief(error: Exception) -> str:
-    """Return an error's words on one line, cut to what an error message can hold."""
-    written = " ".join(str(error).split()) or type(error).__name__
-    half = _LONGEST_WORD // 2
-    return written if len(written) <= _LONGEST_WORD else f"{written[:half]}...{written[-half:]}"
+    """Return an error's words on one line, as far as an error message can hold them."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

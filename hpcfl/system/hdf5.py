@@ -11,22 +11,19 @@ from typing import Any
 
 from hpcfl.errors import UsageError
 
-# HDF5 takes the word of this variable against that of any program.
-SETTING = "HDF5_USE_FILE_LOCKING"
 _HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
 
 
 def opened(path: Path, mode: str, *, lock: bool = True, **more: Any) -> Any:
-    """Open a file as `h5py.File` does, without a lock where none can be had.
+    """Open a file as `h5py.File` does, without a lock where the file system has none.
 
-    A file that is written without one is warned of, once for each folder. A UsageError says that
-    another process is writing the file, or that the user asks for locks that there are not.
+    A UsageError says that another process is writing the file.
     """
     import h5py
 
     try:
         # In this way h5py opens by default: a process cannot open a file in two ways at a time.
-        file = h5py.File(path, mode, locking="best-effort" if lock else False, **more)
+        return h5py.File(path, mode, locking="best-effort" if lock else False, **more)
     except OSError as error:
         if "unable to lock file" not in str(error):
             raise
@@ -34,33 +31,25 @@ def opened(path: Path, mode: str, *, lock: bool = True, **more: Any) -> Any:
             raise UsageError(
                 f"{path} is being written by another process: wait until that has ended"
             ) from None
-        if os.environ.get(SETTING) in ("TRUE", "1", "BEST_EFFORT"):
-            raise UsageError(
-                f"no file can be locked in {path.parent.absolute()} ({reason(error)}), as "
-                f"{SETTING} demands: unset that variable, or choose another place"
-            ) from None
+        if mode != "r":
+            warnings.warn(
+                f"the file system of {path.parent.absolute()} has no locks: let no two runs write "
+                "to one results file there",
+                stacklevel=2,
+            )
         # A new file was made before it could not be locked.
-        file = h5py.File(path, "w" if mode == "x" else mode, locking=False, **more)
-    if mode != "r" and os.environ.get(SETTING) not in ("FALSE", "0") and not locked(path):
-        warnings.warn(
-            f"the file system of {path.parent.absolute()} has no locks: let no two runs write to "
-            "one results file there",
-            stacklevel=2,
-        )
-    return file
+        return h5py.File(path, "w" if mode == "x" else mode, locking=False, **more)
 
 
 def locked(path: Path) -> bool:
     """Return whether a file is open for writing and locked, by this process or another one."""
-    try:
-        import fcntl  # of POSIX systems alone
+    import fcntl
 
+    try:
         with path.open("rb") as content:
             fcntl.flock(content, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in _HELD
-    except ImportError:
-        pass
     return False
 
 

@@ -43,13 +43,20 @@ class Left(AgreedError):
         super().__init__(message, LEFT_STATUS if resumable else 1)
 
 
+def _given_up() -> str:
+    """Return what the first rank says that is stopped while no results are being written."""
+    if launch.guess_rank():
+        return ""
+    return f"stopped by a signal: what was at hand did not end within {DEADLINE_SECONDS:g} s"
+
+
 class Interruption:
     """Whether this process was told to leave."""
 
     def __init__(self) -> None:
         self.asked = False
         self.advice = ""  # how to go on, where that is not the way of a single run
-        self._mark: Callable[[], object] = _nothing
+        self._mark: Callable[[], object] = str
         self._last_words: Callable[[], str] = _given_up
         self._how_on: Callable[[], str] = str
 
@@ -81,7 +88,7 @@ class Interruption:
             afterwards = how_on
             raise
         finally:
-            self._mark, self._last_words, self._how_on = _nothing, _given_up, afterwards
+            self._mark, self._last_words, self._how_on = str, _given_up, afterwards
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         # Also noted by the thread, which hears of it even if this one is inside MPI.
@@ -100,18 +107,17 @@ class Interruption:
                     return
                 if number not in SIGNALS:
                     continue
-                now = time.monotonic()
+                now, first = time.monotonic(), number not in received
                 if not received:
                     self.asked = True
                     _within(LAST_SECONDS, self._mark)
-                if number in URGENT and number not in received:
-                    _within(LAST_SECONDS, self._tell_terminal)
-                if number not in URGENT:
-                    received.setdefault(number, now)
-                    continue
-                if now - received.setdefault(number, now) > AGAIN_SECONDS:
-                    self._leave()
-                deadline = min(deadline or now + DEADLINE_SECONDS, now + DEADLINE_SECONDS)
+                received.setdefault(number, now)
+                if number in URGENT:
+                    if first:
+                        _within(LAST_SECONDS, self._tell_terminal)
+                    elif now - received[number] > AGAIN_SECONDS:
+                        self._leave()
+                    deadline = min(deadline or now + DEADLINE_SECONDS, now + DEADLINE_SECONDS)
 
     def _tell_terminal(self) -> None:
         """Say how to go on at the terminal itself, if a launcher stands between it and this rank.
@@ -134,26 +140,11 @@ class Interruption:
                 os.write(2, f"Error: {sentence}\n".encode())
 
         _within(LAST_SECONDS, speak)
-        _within(LAST_SECONDS, _discard_drafts)
+        # Only a rank that writes files has loaded it.
+        if "hpcfl.system.outputs" in sys.modules:
+            _within(LAST_SECONDS, sys.modules["hpcfl.system.outputs"].discard_drafts)
         launch.wait_for_turn()
         os._exit(LEFT_STATUS)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _discard_drafts() -> None:
-    # Only a rank that writes files has loaded it.
-    if "hpcfl.system.outputs" in sys.modules:
-        sys.modules["hpcfl.system.outputs"].discard_drafts()
-
-
-def _given_up() -> str:
-    """Return what the first rank says that is stopped while no results are being written."""
-    if launch.guess_rank():
-        return ""
-    return f"stopped by a signal: what was at hand did not end within {DEADLINE_SECONDS:g} s"
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:
@@ -176,11 +167,6 @@ _current: Interruption | None = None
 def current() -> Interruption:
     """Return what notes signals now; outside of `noting_signals` what never hears of one."""
     return _current or Interruption()
-
-
-def at_work() -> bool:
-    """Return whether a run is going on that notes signals."""
-    return _current is not None
 
 
 @contextmanager

@@ -55,6 +55,14 @@ def guess_rank() -> int:
     return next((rank for rank in ranks if rank is not None), 0)
 
 
+def guess_size() -> int | None:
+    """Return the number of ranks that were started together, None if the launcher does not say."""
+    if not launched_by_mpi():
+        return None
+    sizes = [_number(name) for name in SIZE_VARIABLES]
+    return next((size for size in sizes if size), _slurm_tasks() or None)
+
+
 def survives_deaths() -> bool:
     """Return whether this job was started with ``mpirun --with-ft ulfm``.
 
@@ -94,14 +102,6 @@ def works_alone() -> bool:
     return _alone or not launched_by_mpi()
 
 
-def guess_size() -> int | None:
-    """Return the number of ranks that were started together, None if the launcher does not say."""
-    if not launched_by_mpi():
-        return None
-    sizes = [_number(name) for name in SIZE_VARIABLES]
-    return next((size for size in sizes if size), _slurm_tasks() or None)
-
-
 def again(ranks: int, arguments: list[str]) -> str:
     """Return the command that runs ``hpcfl`` with some arguments on as many ranks as this job."""
     import shlex
@@ -124,15 +124,13 @@ def netlab_facts() -> dict[str, float | int | str | None]:
         return {}
     import json
 
-    facts: dict[str, float | int | str | None] = json.loads(text)
-    return facts
+    return dict(json.loads(text))
 
 
 def netlab_link() -> dict[str, float]:
     """Return the options that model the links of a lab, nothing outside of one."""
     facts = netlab_facts()
-    names = ("uplink_mbps", "downlink_mbps", "latency_ms")
-    values = {name: facts.get(f"netlab_{name}") for name in names}
+    values = {n: facts.get(f"netlab_{n}") for n in ("uplink_mbps", "downlink_mbps", "latency_ms")}
     found = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
     # Helpers are hosts like the devices', and a helper's link is modelled as wide both ways.
     rates = [value for name, value in found.items() if name.endswith("_mbps")]
@@ -170,10 +168,7 @@ class _ForwardedTerminal:
 
 
 def output_is_watched() -> bool:
-    """Return whether standard output goes to a terminal, as far as can be told.
-
-    Under a launcher it is its output that counts, as in `terminal_for_progress`.
-    """
+    """Return whether standard output, or that of the launcher, goes to a terminal."""
     if launched_by_mpi():
         return _forwarded_to_terminal(1)
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
@@ -181,24 +176,19 @@ def output_is_watched() -> bool:
 
 def _forwarded_to_terminal(descriptor: int) -> bool:
     """Return whether the process that reads one of our streams has a terminal as its own."""
+    import psutil
+
     try:
         ours = os.readlink(f"/proc/self/fd/{descriptor}")
-        if not ours.startswith(("pipe:", "socket:", "/dev/pts/")):
-            return False
-        # A script between the launcher and us has the same pipe as we have.
-        ancestor, theirs = os.getppid(), ours
-        while theirs == ours:
-            theirs = os.readlink(f"/proc/{ancestor}/fd/{descriptor}")
-            ancestor = _parent(ancestor)
-    except (OSError, ValueError, IndexError):
-        return False
-    return theirs.startswith(_TERMINALS)
-
-
-def _parent(process: int) -> int:
-    with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
-        # "pid (name) state ppid ...", and the name may itself hold blanks and brackets.
-        return int(file.read().rpartition(")")[2].split()[1])
+        if ours.startswith(("pipe:", "socket:", "/dev/pts/")):
+            for parent in psutil.Process().parents():
+                theirs = os.readlink(f"/proc/{parent.pid}/fd/{descriptor}")
+                # A script between the launcher and us has the same pipe as we have.
+                if theirs != ours:
+                    return theirs.startswith(_TERMINALS)
+    except (OSError, psutil.Error):
+        pass
+    return False
 
 
 def _slurm_tasks() -> int:

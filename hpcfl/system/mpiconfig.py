@@ -10,36 +10,27 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import outputs
 
-
-class _Setting(NamedTuple):
-    file: str
-    key: str
-    value: str
-    synonyms: tuple[str, ...]
-    reason: str
-
-
-_SETTINGS = (
-    _Setting(
-        *("prte-mca-params.conf", "rmaps_default_mapping_policy", ":oversubscribe"),
-        synonyms=("mapby", "map_by"),
-        reason="Let mpirun start more ranks than there are cores.",
+# By file: the key and other names of it, the value, and why it is set.
+_SETTINGS = {
+    "prte-mca-params.conf": (
+        ("rmaps_default_mapping_policy", "mapby", "map_by"),
+        ":oversubscribe",
+        "Let mpirun start more ranks than there are cores.",
     ),
     # Open MPI yields by itself when it knows that there are more ranks than cores. It does not
     # know when a hostfile, --host or a Slurm allocation claims enough slots, and 101 ranks that
     # spin on 2 cores are then some hundred times slower in every collective operation. On a
     # machine with enough cores yielding adds 0.06 microseconds to a message.
-    _Setting(
-        *("openmpi-mca-params.conf", "mpi_yield_when_idle", "1"),
-        synonyms=(),
-        reason="Let a rank that waits give its core to one that works.",
+    "openmpi-mca-params.conf": (
+        ("mpi_yield_when_idle",),
+        "1",
+        "Let a rank that waits give its core to one that works.",
     ),
-)
+}
 
 
 def has_embedded_open_mpi(prefix: Path) -> bool:
@@ -64,31 +55,23 @@ def allow_oversubscription(prefix: Path) -> list[Path]:
             "or configure the MPI that you use"
         )
     changed = []
-    for setting in _SETTINGS:
-        path = prefix / "etc" / setting.file
+    for name, (keys, value, reason) in _SETTINGS.items():
+        path = prefix / "etc" / name
         try:
-            if _add(path, setting):
-                changed.append(path)
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            if re.search(rf"^[ \t]*(?:{'|'.join(keys)})[ \t]*=", text, re.MULTILINE):
+                continue
+            # Not in place: installers may hard-link a file to one that all environments share.
+            with outputs.replacing(path) as draft:
+                line = "" if text.endswith("\n") or not text else "\n"
+                added = f"{line}\n# hpcfl: {reason}\n{keys[0]} = {value}\n"
+                draft.write_text(text + added, encoding="utf-8")
+                if path.exists():
+                    shutil.copymode(path, draft)
         except (OSError, UnicodeError) as error:
             raise UsageError(f"cannot change {path}: {error}") from error
+        changed.append(path)
     return changed
-
-
-def _add(path: Path, setting: _Setting) -> bool:
-    """Append a setting to a file unless it is set there; return whether the file changed."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    names = "|".join(map(re.escape, (setting.key, *setting.synonyms)))
-    if re.search(rf"^[ \t]*(?:{names})[ \t]*=", text, re.MULTILINE):
-        return False
-    if text and not text.endswith("\n"):
-        text += "\n"
-    text += f"\n# hpcfl: {setting.reason}\n{setting.key} = {setting.value}\n"
-    # Not in place: installers may hard-link a file to one that all environments share.
-    with outputs.replacing(path) as draft:
-        draft.write_text(text, encoding="utf-8")
-        if path.exists():
-            shutil.copymode(path, draft)
-    return True
 
 
 def main() -> None:

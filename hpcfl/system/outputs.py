@@ -8,6 +8,7 @@ it begins to work, and each is checked again when it is written.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -66,32 +67,18 @@ DATA = Kind("data sets", b"")
 def check(path: str | os.PathLike[str], kind: Kind) -> str:
     """Find out, before anything is done, whether a file can be written, or files into a folder.
 
-    Parameters
-    ----------
-    path : path
-        Of the file; for kinds that may be written into a folder, of that.
-    kind : Kind
-        What is to be written.
-
-    Returns
-    -------
-    str
-        How to speak of the file: by its path, and that it is replaced if it is.
-
-    Raises
-    ------
-    UsageError
-        If something is there that is not to be overwritten, or the place cannot be written to.
+    Return how to speak of the file: by its path, and that it is replaced if it is. A UsageError
+    says that something is there that is not to be overwritten, or that the place cannot be written
+    to.
     """
     import tempfile  # not by the ranks that write nothing
 
     path = Path(path)
     in_folder = kind.is_folder(path)
     if kind.endings and not kind.in_folder and path.suffix.lower() not in kind.endings:
-        *others, last = kind.endings
-        ending = f"{', '.join(others)} or {last}" if others else last
         raise UsageError(
-            f"{path} does not end in {ending}: the ending says the format of {kind.name}"
+            f"{path} does not end in {', '.join(kind.endings[:-1])} or {kind.endings[-1]}: the "
+            f"ending says the format of {kind.name}"
         )
     try:
         there = path.exists()
@@ -174,3 +161,12 @@ def discard_drafts() -> None:
     for draft in [*_drafts]:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def without_home(text: str) -> str:
+    """Return a text for a file that others may read: the home folder in paths is ``~``."""
+    with suppress(RuntimeError):  # there is no home folder
+        home = Path.home()
+        if home != home.parent:  # of a container's user it may be the root
+            return re.sub(rf"(?<![\w.-]){re.escape(str(home))}(?![\w.-])", "~", text)
+    return text

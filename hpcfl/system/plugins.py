@@ -1,22 +1,32 @@
-"""Code of the user's that hpcfl is told to load, as ``MODULE:NAME``."""
+"""Code of the user's that hpcfl is told to load, as ``MODULE:NAME``, and what it raises.
+
+A protocol, an algorithm or a model in a file of a user's is called in the middle of a round, and
+fails there in any way. Its author is told the line; a mistake of hpcfl keeps its traceback.
+"""
 
 from __future__ import annotations
 
 import importlib
 import operator
 import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from hpcfl.errors import UsageError
+from hpcfl import errors
+from hpcfl.errors import HpcflError, OwnCodeError, UsageError
 
 # Packages, and modules of none, that a user has named code in.
 LOADED: set[str] = set()
-
-
-def package_of(module: str) -> str:
-    """Return the outermost package of a module, or the module itself if it is in none."""
-    return module.partition(".")[0]
+# Where Python's library and installed packages are.
+_INSTALLED = (
+    "<",  # what is frozen into Python, or made by it
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
 
 
 def load_object(name: str) -> Any:
@@ -30,7 +40,7 @@ def load_object(name: str) -> Any:
     # because the user's code may import its neighbours later.
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
-    LOADED.add(package_of(module))
+    LOADED.add(module.partition(".")[0])
     try:
         return operator.attrgetter(attribute)(importlib.import_module(module))
     except SystemExit as end:
@@ -52,3 +62,55 @@ def load_class(name: str, kind: type[Any], what: str) -> type[Any]:
             "is not"
         )
     return found
+
+
+@contextmanager
+def blamed(where: str) -> Iterator[None]:
+    """Raise what a user's code raises, `SystemExit` too, as an `OwnCodeError`.
+
+    `where` in the run this is begins the sentence, such as ``round 3, phase upload``.
+    """
+    try:
+        yield
+    except HpcflError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = _raised_by_own(error)
+        if said is None:
+            raise
+        raise OwnCodeError(f"{where}: {said}") from error
+
+
+def explained(error: BaseException) -> HpcflError | None:
+    """Return in a sentence what a user's code raised outside of rounds, or a machine refuses.
+
+    None for a mistake of the program.
+    """
+    said = _raised_by_own(error) if LOADED else None
+    return errors.explained(error) if said is None else OwnCodeError(said)
+
+
+def _raised_by_own(error: BaseException) -> str | None:
+    """Return in a sentence what a user's code raised; None if it was not a user's code that did."""
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    mine = [(frame, line) for frame, line in frames if _is_own(frame)]
+    if isinstance(error, MemoryError) or not mine:
+        return None
+    # The handler of a signal, which may come at any time, ends the program as it should.
+    if isinstance(error, SystemExit) and mine[-1] != frames[-1]:
+        return None
+    (called, _), (frame, line) = mine[0], mine[-1]
+    try:
+        words = " ".join(str(error).split())[:300]
+    except Exception:  # of a user's own class, which fails to say it
+        words = ""
+    raised = type(error).__name__ + (f": {words}" if words else "")
+    return f"{called.f_code.co_qualname} raised {raised} ({frame.f_code.co_filename}:{line})"
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Return whether a frame is of a user's code."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    if package == "hpcfl":
+        return False
+    return package in LOADED or not frame.f_code.co_filename.startswith(_INSTALLED)

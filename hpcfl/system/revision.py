@@ -12,10 +12,9 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-import hpcfl
-
 RELEASE = "0.1.0"
-
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE = "hpcfl"
 _GIT_SECONDS = 5.0
 # As many digits as a build's version has of its commit.
 COMMIT_DIGITS = 12
@@ -30,43 +29,39 @@ class Revision(NamedTuple):
 
 
 def version() -> str:
-    """Return the version: that of the build, and where there is none, the release.
-
-    What is installed may be another copy than the one that runs, such as a checkout that
-    ``PYTHONPATH`` names: its version is not this one's.
-    """
+    """Return the version: that of the build, and of a checkout, or another copy, the release."""
     from importlib import metadata
 
+    if (_ROOT / ".git").exists():
+        return RELEASE
     try:
-        installed = metadata.distribution("hpcfl")
+        installed = metadata.distribution(_PACKAGE)
     except metadata.PackageNotFoundError:
         return RELEASE
-    if Path(str(installed.locate_file("hpcfl"))).resolve() != _package().resolve():
-        return RELEASE
-    # The metadata of a build within a checkout tell of the commit of that day.
-    return RELEASE if (_package().parent / ".git").exists() else installed.version
+    here = Path(str(installed.locate_file(_PACKAGE))).resolve() == _ROOT / _PACKAGE
+    return installed.version if here else RELEASE
 
 
 def current() -> Revision:
     """Return the state of the code that runs: its checkout's, else the one it was built from."""
-    found = of_checkout(_package().parent)
-    return _of_version(version()) if found.commit is None else found
+    state = of_checkout(_ROOT)
+    if state.commit is None:
+        found = re.search(r"\+g([0-9a-f]+)(?:\.(\w+)\.dirty)?$", version())
+        return Revision(found[1], found[2] is not None, found[2]) if found else state
+    return state
 
 
 def of_checkout(root: Path) -> Revision:
     """Return the state of the package in a folder, if that is a repository of git."""
     # An installed package may lie within somebody else's repository.
-    if not (root / ".git").exists():
-        return Revision()
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
     if not commit:
         return Revision()
-    package = "hpcfl"
-    status = _git(root, "status", "--porcelain", "--", package)
+    status = _git(root, "status", "--porcelain", "--", _PACKAGE)
     if not status:
         return Revision(commit.decode(), None if status is None else False)
-    digest = hashlib.sha256(_git(root, "diff", "--binary", "HEAD", "--", package) or b"")
-    added = _git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", package) or b""
+    digest = hashlib.sha256(_git(root, "diff", "--binary", "HEAD", "--", _PACKAGE) or b"")
+    added = _git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", _PACKAGE) or b""
     for name in filter(None, added.split(b"\0")):
         path = root / os.fsdecode(name)
         digest.update(name + (path.read_bytes() if path.is_file() else b""))
@@ -82,21 +77,10 @@ def version_to_build(root: Path) -> str:
     if state.commit is not None:
         dirty = f".{state.changes}.dirty" if state.dirty else ""
         return f"{RELEASE}+g{state.commit[:COMMIT_DIGITS]}{dirty}"
-    try:
-        told = (root / "PKG-INFO").read_text(encoding="utf-8")
-    except OSError:
-        return RELEASE
+    archive = root / "PKG-INFO"
+    told = archive.read_text(encoding="utf-8") if archive.exists() else ""
     found = re.search(r"^Version: (\S+)$", told, re.MULTILINE)
     return found[1] if found else RELEASE
-
-
-def _of_version(text: str) -> Revision:
-    found = re.search(r"\+g([0-9a-f]+)(?:\.(\w+)\.dirty)?$", text)
-    return Revision(found[1], found[2] is not None, found[2]) if found else Revision()
-
-
-def _package() -> Path:
-    return Path(hpcfl.__file__).parent
 
 
 def _git(root: Path, *arguments: str) -> bytes | None:
@@ -109,6 +93,6 @@ def _git(root: Path, *arguments: str) -> bytes | None:
             # Reading must not take the lock that the user's own git command may want.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )
-    except (OSError, ValueError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

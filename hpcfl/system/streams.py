@@ -6,7 +6,6 @@ because of it. The exit status tells.
 
 from __future__ import annotations
 
-import errno
 import io
 import sys
 
@@ -32,29 +31,16 @@ class Lossy(io.FileIO):
                 return super().write(data)
             except OSError as error:
                 self.refused = error
-                self._warn(error)
         return memoryview(data).nbytes
-
-    def _warn(self, error: OSError) -> None:
-        """Say of a long run's output that it is lost, and that the run is not."""
-        from hpcfl.system import interruption
-
-        if self.fileno() == 1 and interruption.at_work():
-            print(
-                f"warning: standard output cannot be written ({error.strerror}): the run goes on, "
-                "and what it would print is dropped",
-                file=sys.stderr,
-            )
 
     def status(self, status: Any) -> Any:
         """Return the exit status of a process that was to end with one, and say what is wrong."""
         if self.refused is None or status not in (0, None):
             return status
-        if self.refused.errno == errno.EPIPE:
+        if isinstance(self.refused, BrokenPipeError):
             return UNREAD_STATUS
-        print(
-            f"Error: standard output cannot be written ({self.refused.strerror})", file=sys.stderr
-        )
+        reason = self.refused.strerror
+        print(f"Error: standard output cannot be written ({reason})", file=sys.stderr)
         return 1
 
 

@@ -30,12 +30,12 @@ from hpcfl.options.definition import names, options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.results.schema import CHECKPOINT_SUFFIX
 from hpcfl.system import files, outputs
-from hpcfl.system.kernel import without_home
+from hpcfl.system.outputs import without_home
 
 VERSION = 5
 # What may differ between the run that was interrupted and the one that goes on: some options, and
 # sentences that follow from them.
-FREE = {*names(TrainOptions, resumable=True), "promises"}
+FREE = {*names(TrainOptions, "resumable"), "promises"}
 
 
 @dataclass(frozen=True)

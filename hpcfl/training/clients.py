@@ -124,12 +124,12 @@ def _divide(
 
 def _check_memory(hosts: Sequence[str], parts: list[dict[str, NDArray[Any]]], devices: int) -> None:
     """Refuse to start if the ranks of this host, each with torch, would not fit its memory."""
-    from hpcfl.system import environment
+    from hpcfl.system import machine
 
     here = hosts.count(hosts[0])
     data = max(part["inputs"].nbytes for part in parts)
     needed = here * (RANK_BYTES + 2 * data)
-    available = environment.memory_available_bytes()
+    available = machine.memory_available()
     if len(parts) > 1 and available is not None and needed > available:
         raise UsageError(
             f"{here} ranks on this host, each with torch, need about {needed / 1e9:.0f} GB of "

@@ -31,7 +31,7 @@ TIGHT = {
     ),
     "all users": Instance("dp-fedavg", 0.6, sampling="poisson", devices=2, per_round=2),
     "exactly all users": Instance("dp-fedavg", 1.2, sampling="exact", devices=2, per_round=2),
-    "own noise": default("locks"),
+    "own noise": default("locks", sigma=2.0, sigma_norms=8.0, delta=0.05),
     "distributed": Instance("dp-fedavg", 0.4, devices=3, per_round=3, noise="distributed"),
     "Laplace": Instance("fedsgd-dpc", sigma=2.0, mechanism="laplace"),
     "Poisson users": Instance(
@@ -45,15 +45,13 @@ TIGHT = {
     ),
 }
 # These are measured by rates alone, which takes more runs.
-BY_RATES = {"Laplace", "Poisson users", "trusted", "Poisson samples"}
+BY_RATES = {"own noise", "Laplace", "Poisson users", "trusted", "Poisson samples"}
 SLOW = {*BY_RATES, "two in a batch", "all samples", "sums of gradients"}
 NAMES = [pytest.param(name, marks=pytest.mark.full) if name in SLOW else name for name in TIGHT]
 
 
 def runs_of(name):
-    if name in BY_RATES:
-        return 1000
-    return 400 if name == "own noise" else 200
+    return 1000 if name in BY_RATES else 200
 
 
 @cache
@@ -164,13 +162,12 @@ def test_half_of_the_noise_is_detected(monkeypatch, name):
     assert "CONTRADICTS" in found.render()
 
 
-@pytest.mark.parametrize("algorithm", ["cdp", "dp-dsgd", "locks"])
+@pytest.mark.parametrize("algorithm", ["cdp", "dp-dsgd"])
 def test_the_papers_noise_is_too_little_by_default(algorithm):
-    found = audit(default(algorithm), 800 if algorithm == "locks" else 200)
+    found = audit(default(algorithm), 200)
 
     assert found.exceeds_paper
-    assert found.gaussian is not None
-    assert found.paper < found.gaussian.epsilon <= found.proven
+    assert found.paper < found.best <= found.proven
     assert f"{found.paper:.4g}" in found.render()
 
 
@@ -201,14 +198,12 @@ def test_the_canary_is_as_long_as_clipping_allows(monkeypatch, name):
     halve_noise(monkeypatch, 0.0)
     instance = TIGHT[name]
     game = Game(instance, 5)
-    score, sent = game.play(True, 0)
-    other, _ = game.play(False, 0)
+    score, other = game.play(True, 0), game.play(False, 0)
     mean = 1 / instance.batch_size if instance.by_record else 1.0
     std = instance.sigma
     if instance.aggregate == "secagg":
         std *= math.sqrt(instance.per_round)
 
-    assert sent
     if name in ("Poisson users", "trusted", "Poisson samples"):
         assert score > 0 > other
         return
@@ -223,19 +218,9 @@ def test_the_canary_is_as_long_as_clipping_allows(monkeypatch, name):
     assert score == pytest.approx(want, rel=0.01)
 
 
-def test_runs_in_which_the_canary_is_not_sent_are_paid_for_in_delta():
-    found = correct("own noise").gaussian
-    assert found is not None
-    assert found.mu is not None
-
-    # It is kept in 0.55 of all runs.
-    assert 0.45 < found.part < 0.55
-    assert found.epsilon == zcdp.exact_epsilon(found.mu**2 / 2, 1e-5 / found.part)
-
-
 def test_a_run_with_laplace_noise_tells_no_more_than_its_epsilon():
     game = Game(TIGHT["Laplace"], 0)
-    scores = [game.play(True, run)[0] for run in range(60)]
+    scores = [game.play(True, run) for run in range(60)]
 
     assert max(map(abs, scores)) == pytest.approx(game.account().proven, rel=1e-3)
 
@@ -267,7 +252,7 @@ def test_a_run_repeats_itself_for_the_same_seed():
 
         assert plays[0] == plays[1]
         assert plays[0] != plays[2]
-        assert len({score for score, _ in plays[0]}) > 1
+        assert len(set(plays[0])) > 1
 
 
 def test_json_has_everything():
@@ -313,7 +298,7 @@ def test_what_cannot_be_audited_is_refused(options, message):
     ("runs", "options", "message"),
     [
         (19, {}, "--runs is 19"),
-        (20, {"confidence": 1.0}, "--confidence is 1.0"),
+        (20, {"confidence": 1.0}, "the confidence is 1.0"),
         (20, {"seed": -1}, "--seed is -1"),
         (20, {"seed": 2**63}, "--seed is 92233"),
     ],

@@ -70,7 +70,7 @@ def test_a_round_that_no_memory_holds_is_refused_at_once_with_its_size(tmp_path)
 
 def test_training_is_refused_too_where_its_rows_do_not_fit(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.setattr("hpcfl.system.environment.memory_available_bytes", lambda: 1000)
+    monkeypatch.setattr("hpcfl.system.machine.memory_available", lambda: 1000)
     options = "--dataset digits --devices 10 --aggregate secagg"
     said = refusal("train", "fedavg", *options.split(), "--output", tmp_path)
 

@@ -9,7 +9,7 @@ import pytest
 import hpcfl
 from hpcfl.errors import HpcflError
 from hpcfl.results import tables
-from hpcfl.system import kernel
+from hpcfl.system import machine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 
@@ -17,21 +17,21 @@ BIG = 100_000_000
 
 
 def test_a_peak_is_forgotten_and_the_next_one_is_seen():
-    kernel.forget_peak()
-    before, _ = kernel.resident_bytes()
+    machine.forget_peak()
+    before, _ = machine.resident_bytes()
     np.ones(BIG, np.uint8)  # freed at once
-    now, peak = kernel.resident_bytes()
+    now, peak = machine.resident_bytes()
     assert now < before + BIG / 10
     assert 0.95 * BIG < peak - before < 1.1 * BIG
 
-    kernel.forget_peak()
-    _, peak = kernel.resident_bytes()
+    machine.forget_peak()
+    _, peak = machine.resident_bytes()
     assert peak < before + BIG / 10
 
 
 def test_a_peak_that_cannot_begin_anew_is_not_told(monkeypatch, tmp_path):
     """It would be that of whatever came before."""
-    monkeypatch.setattr(kernel, "forget_peak", lambda: False)
+    monkeypatch.setattr(machine, "forget_peak", lambda: False)
     run = bench(tmp_path, "run", 100)
     assert np.isfinite(run.resident_bytes).all()
     assert np.isnan(run.peak_bytes).all()
@@ -40,8 +40,8 @@ def test_a_peak_that_cannot_begin_anew_is_not_told(monkeypatch, tmp_path):
 
 
 def test_a_system_that_tells_nothing_is_no_error(monkeypatch):
-    monkeypatch.setattr(kernel, "read", lambda path: "")
-    assert np.isnan(kernel.resident_bytes()).all()
+    monkeypatch.setattr(machine, "read", lambda path: "")
+    assert np.isnan(machine.resident_bytes()).all()
 
 
 def bench(folder, name, dim, **options):

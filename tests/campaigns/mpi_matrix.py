@@ -28,7 +28,7 @@ INSTALL_SECONDS = 900
 IMPORT_SECONDS = 60
 _VERSION_PROGRAM = """
 from mpi4py import MPI
-from hpcfl.system.doctor.mpi import identify
+from hpcfl.system.doctor import identify
 import mpi4py
 print(identify(MPI.Get_library_version()), "with mpi4py", mpi4py.__version__)
 """

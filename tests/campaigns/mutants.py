@@ -37,7 +37,7 @@ SOURCES = {
     "hpcfl/algorithms/aggregation/*.py": [
         ["tests/recorded"],
         [AGGREGATION],
-        ["tests/prediction", "tests/fuzz", "tests/security"],
+        ["tests/prediction", "tests/fuzz", "tests/security", "tests/campaigns"],
         ["tests/privacy", "tests/attack"],
     ],
     "hpcfl/privacy/accounting/*.py": [

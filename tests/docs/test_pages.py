@@ -36,6 +36,8 @@ def unknown(line):
             return [name]
     if "--" in words:  # what follows is for a program that the command starts
         words = words[: words.index("--")]
+    if command.context_settings.get("ignore_unknown_options"):  # they are those of sbatch
+        return []
     known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
     given = {re.split("[=,.;:)]", word)[0] for word in words if re.match("--[a-z]", word)}
     return sorted(given - known - {"--help"})

@@ -77,7 +77,7 @@ def test_every_registry_is_whole():
         (registries.plans, [f"## {name}" for name in shipped.titles()]),
         (tables.page, [f"| `{name}` | {choice.about}" for name, choice in COLUMNS.items()]),
         (tables.page, [f"| `{line.key}` |" for line in LINES]),
-        (tables.page, [f"| `{name}` | {kind.what}" for name, kind in KINDS.items()]),
+        (tables.page, [f"| `{name}` | {what}" for name, what in KINDS.items()]),
     ):
         text = page().replace("\\", "")
         assert names

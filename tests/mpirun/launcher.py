@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from hpcfl.system import launch
-from hpcfl.system.doctor.mpi import find_launcher
+from hpcfl.system.doctor import find_launcher
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -37,7 +37,7 @@ def however_few_cores():
         return (*OTHER, "-n")
     if LAUNCHER is None:
         return ("mpirun", "-n")
-    family, version = LAUNCHER.implementation.family, LAUNCHER.implementation.version
+    family, version = LAUNCHER.family, LAUNCHER.version
     if family != "Open MPI":
         return (LAUNCHER.path, "-n")
     if version < "5":
@@ -51,9 +51,7 @@ needs_mpirun = pytest.mark.skipif(
     reason="no mpirun: install the extra 'mpi' or an MPI of your own",
 )
 needs_open_mpi_5 = pytest.mark.skipif(
-    LAUNCHER is None
-    or LAUNCHER.implementation.family != "Open MPI"
-    or LAUNCHER.implementation.version < "5",
+    LAUNCHER is None or LAUNCHER.family != "Open MPI" or LAUNCHER.version < "5",
     reason="only with Open MPI 5",
 )
 

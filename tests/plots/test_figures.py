@@ -1,333 +1,402 @@
-"""What is drawn is what the results hold."""
+"""What is drawn is what the results hold, and it looks the same in every figure."""
 
-import itertools
+import sys
 from dataclasses import replace
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib import pyplot
-from matplotlib.colors import to_rgb
-from run_files import new_writer
+from page_runs import write_run
+from run_files import new_writer, simple_record
 
-from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms import federated
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.benchmark import session
+from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
-from hpcfl.plots import KINDS, accuracy, chosen, exposure, partition, style
-from hpcfl.privacy.exposure import exposure as exposure_of
+from hpcfl.options.bench import BenchOptions
+from hpcfl.plots import AGAINST, KINDS, chosen, looks, naming, style, tradeoff
+from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population
 from hpcfl.results import load
-from hpcfl.results.record import RoundRecord
-from hpcfl.system import outputs
-
-APART = style.Frame(pool=False)
-TABLE = np.arange(12).reshape(4, 3)
-FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds")
+from hpcfl.results.statistics import median_interval
 
 
-@pytest.fixture
-def trained(tmp_path):
-    """Return a function that makes a run whose figures are easy to tell apart."""
-
-    def make(name="a.h5", rounds=3, *, wrong=None, table=TABLE, figures=FIGURES, **config):
-        with new_writer(
-            tmp_path / name,
-            config={"dataset": "digits", "partition": "iid", "algorithm": "fedavg"} | config,
-            environment={},
-            phases=["upload"],
-            devices=len(table),
-            rounds=max(1, rounds),
-            training=figures,
-            partition=table,
-        ) as writer:
-            for k in range(rounds):
-                record = RoundRecord.empty(1, len(table))
-                record.validated = k != wrong
-                values = dict(zip(FIGURES, (0.5 + 0.1 * k, 2e6 * (k + 1), 1.5), strict=True))
-                writer.append(record, {name: values[name] for name in figures})
-        return load(tmp_path / name)
-
-    return make
-
-
-def labels(runs, against="rounds"):
-    """Return the names of the lines, each on one line."""
-    found = accuracy.draw(runs, replace(APART, width=20.0), against=against)
-    return [name.replace("\n", " ") for name in legend(found)]
+def draw(kind, runs, **options):
+    """Return a figure, laid out as when it is saved."""
+    figure = chosen(kind, options).draw(runs)
+    figure.draw_without_rendering()
+    return figure
 
 
 def legend(figure):
     (found,) = figure.legends
-    return [text.get_text() for text in found.get_texts()]
+    return [text.get_text().replace("\xa0", " ") for text in found.get_texts()]
 
 
-def test_a_partition_is_drawn_with_devices_across_and_classes_up(trained):
-    axes, bar = partition.draw([trained()]).axes
-    (image,) = axes.images
-
-    np.testing.assert_array_equal(image.get_array(), TABLE.T)
-    assert image.origin == "lower"
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("device", "class")
-    assert bar.get_ylabel() == "samples (white: none)"
-    assert axes.figure.get_suptitle() == "digits, iid: 66 samples on 4 devices"
-    assert list(axes.get_xticks()) == [0, 1, 2, 3]
-    assert list(axes.get_yticks()) == [0, 1, 2]
-    assert all(tick == int(tick) for tick in bar.get_yticks())
-    written = {text.get_position(): text.get_text() for text in axes.texts}
-    assert written == {(d, c): str(TABLE[d, c]) for d in range(4) for c in range(3) if TABLE[d, c]}
+def title(figure):
+    return figure.get_suptitle().replace("\xa0", " ")
 
 
-def test_one_sample_does_not_look_like_none(trained):
-    for table in ([[0, 1], [2, 60_000]], [[0, 0], [0, 1]], [[0, 0], [0, 0]]):
-        axes, _ = partition.draw([trained(f"{table}.h5", table=table)]).axes
-        (image,) = axes.images
-        brightness = image.to_rgba(np.array([0, 1]))[:, :3].mean(axis=1)
-
-        assert brightness[0] == 1
-        assert brightness[1] < 0.95
+def measured(axes):
+    """Return the lines with error bars: no guides, no samples of a legend."""
+    return [one.lines[0] for one in axes.containers if hasattr(one, "lines")]
 
 
-@pytest.mark.parametrize(
-    ("devices", "classes", "largest", "written"),
-    [
-        *((5, 10, 9999, True), (10, 10, 99_999, True), (10, 10, 99_999_999, False)),
-        *((60, 10, 9, True), (100, 10, 600, False), (5, 200, 9, False)),
-    ],
-)
-def test_numbers_are_written_where_they_fit(trained, devices, classes, largest, written):
-    table = np.full((devices, classes), largest)
-    figure = partition.draw([trained(table=table)])
-    axes = figure.axes[0]
-
-    assert len(axes.texts) == (table.size if written else 0)
-    figure.draw_without_rendering()
-    cell = axes.transData.transform([(0, 0), (1, 1)])
-    for text in axes.texts[:3]:
-        box = text.get_window_extent()
-        assert box.width < cell[1, 0] - cell[0, 0]
-        assert box.height < cell[1, 1] - cell[0, 1]
+def guide(axes):
+    (found,) = [one for one in axes.lines if one.get_color() == "0.85"]
+    return found
 
 
-def test_numbers_are_seen_on_their_ground(trained):
-    table = np.arange(1, 101).reshape(10, 10)
-    axes, _ = partition.draw([trained(table=table)]).axes
-
-    def luminance(colour):  # WCAG 2, relative luminance
-        part = np.asarray(to_rgb(colour))
-        linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
-        return float(linear @ [0.2126, 0.7152, 0.0722])
-
-    assert len(axes.texts) == 100
-    assert {text.get_color() for text in axes.texts} == {"black", "white"}
-    for text in axes.texts:
-        ground = axes.images[0].to_rgba(np.array(int(text.get_text())))[:3]
-        low, high = sorted([luminance(text.get_color()), luminance(ground)])
-        assert (high + 0.05) / (low + 0.05) >= 4  # 4.58 is the most that all grounds allow
-
-
-def test_a_partition_that_cannot_be_drawn_is_told(trained):
-    run = trained(rounds=0)
-
-    assert partition.lacking(run) is None
-    assert "unless the algorithm is private" in partition.lacking(replace(run, partition=None))
-    assert "without classes" in partition.lacking(replace(run, partition=np.ones((4, 0), int)))
-    with pytest.raises(UsageError, match="there are 2: name one file"):
-        partition.draw([run, run])
-
-
-@pytest.mark.parametrize(
-    ("against", "across"),
-    [("rounds", [0, 1, 2]), ("bytes", [2, 4, 6]), ("seconds", [1.5, 3.0, 4.5])],
-)
-@pytest.mark.parametrize("log_x", [False, True])
-def test_accuracy_is_drawn_over_what_was_spent(trained, against, across, log_x):
-    figure = accuracy.draw([trained()], against=against, log_x=log_x)
-    (axes,) = figure.axes
-    (line,) = axes.lines
-
-    # There is no round 0 on a logarithmic axis, where they are counted.
-    counted = 1 if log_x and against == "rounds" else 0
-    np.testing.assert_allclose(line.get_xdata(), np.add(across, counted))
-    np.testing.assert_allclose(line.get_ydata(), [0.5, 0.6, 0.7])
-    assert (
-        axes.get_xlabel().replace("\xa0", " ")
-        == {
-            "rounds": "number of rounds" if log_x else "round (the first is 0)",
-            "bytes": "sent up by all devices, MB",
-            "seconds": "modelled time at 100/100 Mbit/s, 0 ms, s",
-        }[against]
+@pytest.fixture
+def run_of(tmp_path):
+    """Return a function that writes a run, as `write_run` does, and loads it."""
+    count = iter(range(100))
+    return lambda *sizes, **config: load(
+        write_run(tmp_path / f"{next(count)}.h5", *sizes, **config)
     )
-    assert axes.get_ylabel() == "accuracy on held-out data"
-    assert figure.get_suptitle() == "digits, iid"
-    assert axes.get_xscale() == ("log" if log_x else "linear")
-    assert legend(figure) == ["sparse, N = 4"]
-    if against == "rounds" and not log_x:
-        assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
-def test_a_wrong_round_is_left_out_but_was_spent(trained):
-    run = trained(wrong=1)
-    (axes,) = accuracy.draw([run], against="seconds").axes
-
-    np.testing.assert_allclose(axes.lines[0].get_xdata(), [1.5, 4.5])
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5, 0.7])
+@pytest.fixture
+def trained(run_of):
+    """Return a function that makes a training with known figures."""
+    return lambda **config: run_of(training=True, dataset="digits", partition="iid", **config)
 
 
-def test_every_run_has_its_own_line_and_name(trained):
-    runs = [trained(f"{k}.h5", rounds=k + 1, seed=k) for k in range(6)]
-    figure = accuracy.draw(runs, APART, target_accuracy=0.65)
-    (axes,) = figure.axes
+def test_scaling_shows_medians_and_intervals_of_seconds_cpu_and_bytes(run_of):
+    runs = [run_of("sparse", n) for n in (4, 8, 16)]
+    figure = draw("scaling", runs)
+    axes = dict(zip((one.get_title() for one in figure.axes), figure.axes, strict=True))
 
-    assert [line.get_xdata().size for line in axes.lines[:6]] == [1, 2, 3, 4, 5, 6]
-    assert list(axes.lines[6].get_ydata()) == [0.65, 0.65]
-    assert legend(figure) == [*(f"sparse, N = 4, seed {k}" for k in range(6)), "target 0.65"]
-
-
-def test_runs_are_named_by_what_tells_them_apart(trained):
-    options = {
-        "fedavg": {"degree": None, "dataset": "mnist"},
-        "top-k": {"degree": 26, "error_feedback": True, "momentum": 0.5},
-        "rand-k": {"degree": 26, "error_feedback": False, "learning_rate": 0.01},
+    (line,) = measured(axes["round, measured"])
+    assert list(line.get_xdata()) == [4, 8, 16]
+    np.testing.assert_allclose(line.get_ydata(), [np.median(r.round_seconds) for r in runs])
+    bars = axes["round, measured"].containers[0].lines[2][0].get_segments()
+    for run, bar in zip(runs, bars, strict=True):
+        interval = median_interval(run.round_seconds)
+        np.testing.assert_allclose(bar[:, 1], [interval.low, interval.high])
+    expected = {
+        "CPU of the slowest device": [2e-3 * n * 1.3 for n in (4, 8, 16)],
+        "CPU of the server": [2e-3 * n * 1.3 for n in (4, 8, 16)],  # two phases, the middle round
+        "sent up by a survivor": [16 * n + 40 for n in (4, 8, 16)],
+        "sent up by all devices": [n * (16 * n + 40) for n in (4, 8, 16)],
+        "round, modelled": [np.median(r.modelled_seconds(r.link()).sum(axis=1)) for r in runs],
     }
-    runs = [
-        trained(f"{k}.h5", seed=k, alpha=0.1, algorithm=name, **options[name])
-        for k, name in enumerate(options)
+    for name, values in expected.items():
+        np.testing.assert_allclose(measured(axes[name])[0].get_ydata(), values)
+    assert {(one.get_xscale(), one.get_yscale()) for one in figure.axes} == {("log", "log")}
+    assert [label.get_text() for label in line.axes.get_xticklabels()] == ["4", "8", "16"]
+    assert "50 ms" in [t.get_text().replace("\xa0", " ") for t in line.axes.get_yticklabels()]
+    assert title(figure) == "d = 10; medians, 95 % intervals; modelled at 100/100 Mbit/s, 0 ms"
+
+
+def test_guides_lie_amid_all_points_and_bytes_of_a_device_have_a_level_one(run_of):
+    runs = [run_of(protocol, n) for n in (4, 8, 16) for protocol in ("sparse", "secagg")]
+    # A first point that is noisy moves the guide by a sixth of what it moves itself.
+    noisy = replace(runs[0], round_seconds=64 * runs[0].round_seconds)
+    figure = draw("scaling", runs)
+    moved = draw("scaling", [noisy, *runs[1:]])
+
+    low, high = guide(figure.axes[0]).get_ydata()
+    assert high / low == pytest.approx(4)
+    assert guide(moved.axes[0]).get_ydata()[0] / low == pytest.approx(64 ** (1 / 6))
+    assert guide(figure.axes[4]).get_ydata()[0] == pytest.approx(
+        guide(figure.axes[4]).get_ydata()[1]
+    )
+    for axes in draw("scaling", [run_of(dim=d) for d in (9, 90)], against="dim").axes:
+        low, high = guide(axes).get_ydata()
+        assert high == pytest.approx(10 * low)
+
+
+def test_launches_of_one_size_are_one_point_and_what_follows_from_it_makes_no_line(run_of):
+    runs = [run_of(rounds=k, seed=k) for k in (2, 5)]
+    seconds = np.concatenate([run.round_seconds for run in runs])
+    assert measured(draw("scaling", runs).axes[0])[0].get_ydata() == [np.median(seconds)]
+
+    def lines(*sizes):
+        found = draw("scaling", [run_of("sparse", n, degree=k) for n, k in sizes])
+        return sorted(name for name in legend(found) if name.startswith("sparse"))
+
+    assert lines((8, 4), (16, 6)) == ["sparse"]
+    assert lines((9, 4), (9, 6)) == ["sparse, degree 4", "sparse, degree 6"]
+    with pytest.raises(UsageError, match="different links"):
+        draw("scaling", [run_of(uplink_mbps=float(k)) for k in (1, 2)])
+
+
+def test_phases_are_stacked_and_devices_and_server_apart(run_of):
+    run = run_of()
+    cpu = run.cpu_seconds.copy()
+    cpu[:, 0, :-1], cpu[:, 1, :-1], cpu[:, 0, -1], cpu[:, 1, -1] = 0.001, 0.002, 0.03, 0.04
+    cpu[:, 1, 2] = 0.005  # the slowest device counts
+    figure = draw("phases", [replace(run, cpu_seconds=cpu)])
+
+    widths = ([1e-3, 5e-3], [30e-3, 40e-3], [64, 40])
+    for axes, expected in zip(figure.axes, widths, strict=True):
+        bars = [patch for patch in axes.patches if patch.get_width() > 0]
+        np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
+        np.testing.assert_allclose([bar.get_x() for bar in bars], [0, expected[0]])
+        assert len({bar.get_facecolor() for bar in bars}) == 2
+        (dot,) = measured(axes)[-1:]
+        np.testing.assert_allclose(dot.get_xdata().astype(float), [sum(expected)])
+    assert [axes.get_title() for axes in figure.axes] == [
+        *("CPU of the slowest device", "CPU of the server", "sent up by a survivor")
     ]
-
-    assert labels(runs) == [
-        "sparse, N = 4, mnist, seed 0",
-        "top-k, N = 4, digits, error feedback, seed 1",
-        "rand-k, N = 4, digits, seed 2",
-    ]
-    assert labels(runs[:1]) == ["sparse, N = 4"]
-    assert accuracy.draw(runs).get_suptitle() == "iid"
+    assert figure.axes[0].get_yticklabels()[0].get_text() == "sparse"
+    member = np.tile([True, False, False, False], (run.rounds, 1))
+    committee = replace(run, cpu_seconds=cpu, in_committee=member)
+    titles = [axes.get_title() for axes in draw("phases", [committee, run], no_pool=True).axes]
+    assert "CPU of the slowest member" in titles
 
 
-def test_the_link_tells_runs_apart_where_time_is_drawn(trained):
-    runs = [trained(f"{k}.h5", uplink_mbps=float(k), seed=k) for k in (5, 100)]
+def test_a_device_that_dropped_out_is_in_no_distribution(run_of):
+    run = run_of()
+    survived = run.survived.copy()
+    survived[:, 1] = False
+    axes = draw("ranks", [replace(run, survived=survived)]).axes
 
-    names = [f"sparse, N = 4, seed {k}" for k in (5, 100)]
-    assert labels(runs, "bytes") == names
-    assert labels(runs, "seconds") == [
-        f"{name}, uplink mbps {k}" for name, k in zip(names, (5, 100), strict=True)
-    ]
-
-
-def test_runs_with_the_same_options_are_named_by_their_files(tmp_path, trained):
-    (tmp_path / "more").mkdir()
-    names = ["a.h5", "b.h5", "more/b.h5"]
-    runs = [trained(name) for name in names]
-
-    assert labels(runs[:2]) == ["sparse, N = 4, a.h5", "sparse, N = 4, b.h5"]
-    assert labels(runs) == [
-        "sparse, N = 4, a.h5",
-        *(f"sparse, N = 4, b.h5, {tmp_path / name}" for name in names[1:]),
-    ]
+    for (devices, server), seconds in (
+        (axes[:2], run.cpu_seconds),
+        (axes[2:], run.wall_seconds),
+    ):
+        values = np.sort(seconds.sum(axis=1)[:, [0, 2, 3]].ravel())
+        np.testing.assert_allclose(devices.lines[0].get_xdata()[1:], values)
+        assert devices.lines[0].get_ydata()[-1] == 1
+        spent = np.sort(seconds.sum(axis=1)[:, -1])
+        np.testing.assert_allclose(server.lines[0].get_xdata()[1:], spent)
+    assert [one.get_xlabel().split()[0] for one in axes] == ["CPU", "CPU", "elapsed", "elapsed"]
 
 
-def test_a_resumed_run_is_named_so_where_its_beginning_is_missing(trained):
-    run = trained(resume="b.checkpoint.npz")
+def test_a_timeline_has_a_row_a_rank_and_bars_that_begin_where_phases_did(tmp_path, run_of):
+    with new_writer(tmp_path / "times.h5", rounds=4, ranks=3) as writer:
+        for scale in (1, 2, 3, 4):
+            record = simple_record(scale, warmup=scale == 1)
+            record.begin_seconds = scale * np.array([[0.0, 0.1, 0.2], [1.0] * 3, [2.0] * 3])
+            record.computing_seconds = np.full((3, 3), 0.5) * scale
+            record.mpi_seconds = np.full((3, 3), 0.25) * scale
+            record.waiting_seconds = np.array([[0.0, 0.05, 0.05]] * 3) * scale
+            record.end_seconds = record.begin_seconds + 0.8 * scale
+            record.skew_seconds, record.clock_uncertainty_seconds = 0.0, 3e-6
+            record.clock_offset_seconds = np.zeros(3)
+            writer.append(record)
+    run = load(tmp_path / "times.h5")
+    figure = draw("timeline", [run])
+    (axes,) = figure.axes
+    bars = [bar for bar in axes.patches if bar.get_width() > 0]
+    waiting = [bar for bar in bars if bar.get_hatch() == "////"]
 
-    for against, said in (("rounds", ", rounds since resumed"), ("bytes", "")):
-        assert labels([run], against) == [f"sparse, N = 4{said}"]
-
-
-def test_what_a_run_lacks_for_its_accuracy_is_told(trained):
-    run = trained()
-    short = trained("b.h5", figures=["accuracy"])
-
-    assert all(accuracy.lacking(run, against) is None for against in KINDS["accuracy"].against)
-    assert accuracy.lacking(short, "rounds") is None
-    assert accuracy.lacking(short, "bytes") == "does not record bytes_up_total"
-    assert accuracy.lacking(short, "seconds") == "does not record modelled_seconds"
-    assert "no training" in str(accuracy.lacking(replace(run, training={})))
-    for rounds in (0, 1):  # no round at all, and none that is right
-        run = trained(f"{rounds}.h5", rounds=rounds, wrong=0)
-        assert accuracy.lacking(run) == "has no finished round"
-
-
-def test_a_long_legend_lies_below_the_axes_within_the_figure(trained):
-    runs = [
-        trained(f"{k}.h5", seed=k, model=f"own_model_{k}:network", clip=k / 7) for k in range(12)
-    ]
-    plain, figure = accuracy.draw(runs[:1]), accuracy.draw(runs, APART)
-    for drawn in (plain, figure):
-        drawn.draw_without_rendering()
-    inches = [f.axes[0].get_window_extent().height / f.dpi for f in (plain, figure)]
-    (found,) = figure.legends
-    box = found.get_window_extent()
-
-    assert box.y1 < figure.axes[0].xaxis.label.get_window_extent().y0
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.x1
-    assert box.y0 >= 0
-    assert inches[1] > 0.85 * inches[0]  # not at the expense of the data
+    # Of the measured rounds 1, 2 and 3 round 2 is the median.
+    assert "round 2; clocks of hosts to 3 microseconds" in title(figure)
+    # All ranks compute and are in MPI in all phases; the server does not wait.
+    assert (len(bars), len(waiting)) == (3 * 3 * 2 + 3 * 2, 3 * 2)
+    first = next(bar for bar in bars if round(bar.get_y() + bar.get_height() / 2) == 1)
+    assert first.get_x() == pytest.approx(0.1 * 3)
+    assert first.get_width() == pytest.approx(0.5 * 3)
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["server", "1", "2"]
+    assert "round 0" in title(draw("timeline", [run], round=0))
+    assert chosen("timeline", {"round": 3}).lacking(run) is None
+    assert "has no round 4" in chosen("timeline", {"round": 4}).lacking(run)
+    assert "does not record" in chosen("timeline", {}).lacking(run_of())
+    with pytest.raises(UsageError, match="one run"):
+        draw("timeline", [run, run])
 
 
-def test_a_long_name_is_broken_at_its_commas(trained):
-    long = "long-name-" * 7
-    runs = [trained(f"{long}{k}.h5") for k in range(2)]
-    names = legend(chosen("accuracy", {"size": "5.6x4"}).draw(runs, pool=False))
+def bench(folder, protocol, **options):
+    found = []
+    asked = BenchOptions(protocol, dim=200, rounds=2, warmup=0, **options)
+    session.run(World(None), asked, [20], folder, found.append)
+    return load(found[0])
 
-    assert names == [f"sparse, N = 4,\n{long}{k}.h5" for k in range(2)]
+
+def test_a_point_of_the_tradeoff_lies_where_bytes_and_cpu_of_each_party_say(tmp_path):
+    runs = [bench(tmp_path, name, dropout=0.1) for name in ("assisted", "committee", "fedavg")]
+    figure = draw("tradeoff", runs)
+    points = {
+        (line.get_xdata()[0], line.get_ydata()[0]): line.get_markerfacecolor() != "white"
+        for line in figure.axes[0].lines
+        if len(line.get_xdata()) == 1
+    }
+    expected = []
+    for run in runs:
+        sent, spent = run.bytes_up.sum(axis=1), run.cpu_seconds[..., :-1].sum(axis=1)
+        member = np.zeros_like(run.survived) if run.in_committee is None else run.in_committee
+        for among, filled in ((run.survived & ~member, True), (run.survived & member, False)):
+            if among.any():
+                expected.append((sent[among].mean(), spent[among].mean(), filled))
+    helped = runs[0]
+    place = helped.helper_bytes_up.sum(axis=1).mean(), helped.helper_cpu_seconds.sum(axis=1).mean()
+    expected.append((*place, False))
+    found = [(*place, filled) for place, filled in points.items()]
+    np.testing.assert_allclose(sorted(found), sorted(expected))
+    assert sorted(legend(figure)) == ["assisted", "committee", "fedavg, 100 % learned alone"]
+
+
+def test_what_is_learned_alone_follows_from_the_options_of_the_run(run_of):
+    for name, known in (
+        ("fedavg", {}),
+        ("secagg", {"degree": 14}),
+        ("cohort", {"alpha": 0.3, "degree": 14}),
+        ("dp-fedavg-sparse", {"alpha": 0.2}),
+    ):
+        run = run_of(name, 20, 200, **({"dropout": 0.1, "degree": None} | known))
+        protocol = find(name.removeprefix("dp-fedavg-"))
+        masking = protocol.masking(20, known.get("alpha", 0.1), known.get("degree"))
+        expected = exposure(protocol.name, masking, Population(20, 6, 0.1), samples=10)
+        assert tradeoff.exposed_alone(run) == expected.alone_of_sent.value
+    # A file does not choose which code is loaded.
+    assert tradeoff.exposed_alone(replace(run, protocol="antigravity:Flight")) is None
+    assert "antigravity" not in sys.modules
+
+
+def test_accuracy_is_drawn_over_what_was_spent(trained):
+    private = trained(algorithm="cdp", epsilon_delta=1e-5)
+    spent = {
+        "rounds": np.arange(7),
+        "bytes": 1e6 * np.arange(1, 8),
+        "seconds": 0.5 * np.arange(1, 8),
+        "epsilon": np.arange(1, 8),
+    }
+    assert [*spent] == [*AGAINST["accuracy"]]
+    for against, across in spent.items():
+        figure = draw("accuracy", [private], against=against)
+        line = figure.axes[0].lines[-1]
+        np.testing.assert_allclose(line.get_xdata(), across)
+        np.testing.assert_allclose(line.get_ydata(), 0.1 * np.arange(1, 8))
+        assert legend(figure) == ["cdp"]
+        assert title(figure).startswith("digits, iid, N = 4, d = 10")
+    claimed, proven = figure.axes[0].lines
+    np.testing.assert_allclose(claimed.get_xdata(), 1.5 * np.arange(1, 8))
+    assert (claimed.get_linestyle(), proven.get_linestyle()) == (":", "-")
+    validated = private.validated.copy()
+    validated[1] = False
+    (axes,) = draw("accuracy", [replace(private, validated=validated)], against="seconds").axes
+    # A wrong round is left out, but was spent.
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), [0.5, 1.5, 2.0, 2.5, 3.0, 3.5])
 
 
 def test_runs_that_differ_in_their_seeds_alone_are_a_mean_in_a_band(trained):
-    runs = [trained(f"{k}.h5", rounds=2 + k % 2, seed=k, alpha=0.1) for k in range(3)]
+    runs = [trained(rounds=3, seed=k, alpha=0.1) for k in range(3)]
     shifted = runs[0].training["accuracy"] + 0.1
     runs[0] = replace(runs[0], training=runs[0].training | {"accuracy": shifted})
-    figure = accuracy.draw([*runs, trained("other.h5", alpha=0.5)])
+    figure = draw("accuracy", [*runs, trained(alpha=0.5)])
     axes = figure.axes[0]
     (band,) = axes.collections
 
-    assert legend(figure) == ["sparse, N = 4, alpha 0.1, 3 seeds", "sparse, N = 4, alpha 0.5"]
-    # Two rounds are common to all.
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5 + 0.1 / 3, 0.6 + 0.1 / 3])
-    reach = np.std([0.1, 0, 0], ddof=1)
+    assert legend(figure) == ["sparse, alpha 0.1, 3 seeds", "sparse, alpha 0.5"]
+    middle = 0.1 * np.arange(1, 4) + 0.1 / 3
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), middle)
     top = band.get_paths()[0].vertices[:, 1].max()
-    assert top == pytest.approx(0.6 + 0.1 / 3 + reach)
-    assert "mean and standard deviation over seeds" in figure.get_suptitle()
+    assert top == pytest.approx(middle[-1] + np.std([0.1, 0, 0], ddof=1))
+    assert "mean and standard deviation over seeds" in title(figure)
+    apart = draw("accuracy", runs, no_pool=True)
+    assert legend(apart) == [f"sparse, seed {k}" for k in range(3)]
 
 
-def test_exposure_is_drawn_as_it_is_computed():
-    sparse = find("sparse")
-    figure = exposure.draw_over_alpha(sparse, 30, 10, [0.0, 0.3])
-    left, right = figure.axes
+def test_what_cannot_be_drawn_is_told(run_of, trained):
+    plain, run = run_of(), trained()
+    unmeasured = replace(plain, validated=np.zeros(7, bool))
+    public = replace(
+        run,
+        training=run.training
+        | dict.fromkeys(("epsilon_paper", "epsilon_proven"), np.full(7, np.nan)),
+    )
 
-    for (number, dropout), k in itertools.product(enumerate([0.0, 0.3]), (0, 6, 12)):
-        masking = sparse.masking(30, float(exposure.ALPHAS[k]), None)
-        found = exposure_of("sparse", masking, Population(30, 10, dropout), samples=10)
-        alone = 100 * found.alone_of_sent.formula
-        contributors = found.contributors.formula
-        assert left.lines[number].get_ydata()[k] == pytest.approx(contributors)
-        assert right.lines[number].get_ydata()[k] == pytest.approx(alone)
+    def lacking(kind, run, **options):
+        return chosen(kind, options).lacking(run)
 
-
-@pytest.mark.parametrize("ending", outputs.FIGURE.endings)
-def test_the_same_figure_gives_the_same_file(tmp_path, trained, monkeypatch, ending):
-    run = trained()
-    paths = [tmp_path / f"{k}{ending}" for k in range(2)]
-    for k, path in enumerate(paths):
-        monkeypatch.setenv("SOURCE_DATE_EPOCH", str(10**9 + 10**6 * k))  # matplotlib's clock
-        style.save(accuracy.draw([run]), path)
-
-    assert paths[0].stat().st_size > 1000
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-
-
-def test_a_file_that_cannot_be_written_is_refused_in_a_sentence(tmp_path, trained):
-    run = trained()
-    with pytest.raises(UsageError, match=r"cannot write .*/a\.h5/x\.png"):
-        style.save(accuracy.draw([run]), tmp_path / "a.h5" / "x.png")
-    for name in ("x.bmp", "x"):
-        with pytest.raises(UsageError, match=r"does not end in .png, .svg or .pdf"):
-            style.save(accuracy.draw([run]), tmp_path / name)
+    assert "no training" in lacking("accuracy", plain)
+    assert "records no finite epsilon" in lacking("accuracy", public, against="epsilon")
+    for against in AGAINST["accuracy"]:
+        assert lacking("accuracy", run, against=against) is None
+    short = replace(run, training={"accuracy": run.training["accuracy"]})
+    assert lacking("accuracy", short) is None
+    assert lacking("accuracy", short, against="bytes") == "does not record bytes_up_total"
+    wrong = replace(run, validated=np.zeros(7, bool))
+    assert lacking("accuracy", wrong) == "has no finished round"
+    for kind in ("phases", "ranks", "scaling", "tradeoff"):
+        assert lacking(kind, plain) is None
+        assert lacking(kind, unmeasured) == "has no measured round"
 
 
-def test_nothing_of_pyplot_or_of_global_settings_is_touched(tmp_path, trained):
+def test_runs_are_named_by_what_tells_them_apart(run_of):
+    runs = [
+        run_of("sparse", 4, degree=None, seed=0, dropout=0.1, model="softmax"),
+        run_of("sparse", 4, degree=None, seed=1, dropout=0.1, model="softmax"),
+        run_of("secagg", 8, degree=3, seed=0, dropout=False, model="softmax"),
+        run_of("secagg", 8, degree=7, seed=0, dropout=False, model="softmax"),
+    ]
+    names = [name.replace("\xa0", " ") for name in naming.labels(runs)]
+
+    # A degree of all others is the rule, and not said.
+    assert names == [
+        *("sparse, N = 4, seed 0", "sparse, N = 4, seed 1"),
+        *("secagg, N = 8, degree 3", "secagg, N = 8"),
+    ]
+    assert naming.common(runs).replace("\xa0", " ") == "softmax, d = 10"
+    assert naming.unique(runs[:2], ["a", "a"]) == ["a, 0", "a, 1"]
+
+
+def test_protocols_look_the_same_in_every_figure_and_differ_from_each_other():
+    known = [*dict.fromkeys([*PROTOCOLS, *federated.REGISTRY])]
+    every = looks.of_lines((name, name) for name in known)
+
+    assert len({(look.colour, look.marker) for look in every.values()}) == len(known)
+    for name in known:
+        assert looks.of_lines([(name, name), ("own:Own", "x")])[name] == every[name]
+    several = looks.of_lines([("prf", "b"), ("prf", "a"), ("dp-fedavg-prf", "c")])
+    assert {look.colour for look in several.values()} == {every["prf"].colour}
+    assert [several[label].line for label in "abc"] == [0, 1, 2]
+    with pytest.raises(UsageError, match="there are 29 lines"):
+        looks.of_lines(("prf", str(number)) for number in range(29))
+    areas = looks.of_phases(["unmask", "own_phase", "masked_input"])
+    assert looks.of_phases(["unmask"])["unmask"] == areas["unmask"]
+    assert len({(look["facecolor"], look["hatch"]) for look in areas.values()}) == 3
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg", ".pdf"])
+def test_a_figure_is_of_the_size_that_is_asked_for_and_saved_the_same_each_time(
+    tmp_path, run_of, ending
+):
     before = dict(matplotlib.rcParams.copy())
-    style.save(chosen("accuracy", {"style": "talk"}).draw([trained()]), tmp_path / "new" / "A.SVG")
+    run, paths = run_of(), [tmp_path / f"{k}{ending}" for k in range(2)]
+    for path in paths:
+        figure = draw("phases", [run], size="3.3x2.2", title="Own")
+        style.save(figure, path)
 
-    assert (tmp_path / "new" / "A.SVG").read_text().startswith("<?xml")
+    assert list(figure.get_size_inches()) == [3.3, 2.2]
+    assert figure.get_suptitle() == "Own"
+    assert draw("phases", [run_of()], size="column", title="").get_suptitle() == ""
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    if ending == ".pdf":
+        assert b"/Type3" not in paths[0].read_bytes()  # which publishers refuse
+    # Nothing of pyplot or of global settings is touched.
     assert dict(matplotlib.rcParams.copy()) == before
-    # matplotlib itself may import it, for boxes; a figure must not be kept there.
     assert pyplot.get_fignums() == []
+
+
+def test_a_long_legend_lies_within_the_figure_and_below_the_data(trained):
+    runs = [trained(seed=k, model=f"own_model_{k}:network") for k in range(12)]
+    for size in ("column", "page"):
+        figure = draw("accuracy", runs, size=size)
+        box = figure.legends[0].get_window_extent()
+        below = figure.axes[0].xaxis.label.get_window_extent().y0
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert 0 <= box.y0 < box.y1 < below
+        assert figure.axes[0].get_window_extent().height > 1.5 * figure.dpi
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "sentence"),
+    [
+        ("pie", {}, "'pie'"),
+        ("phases", {"against": "dim"}, "--against dim has no meaning for --kind phases"),
+        ("accuracy", {"against": "dim"}, "choose rounds, bytes, seconds, epsilon"),
+        ("ranks", {"round": 1}, "--round has no meaning"),
+        ("ranks", {"size": "3x"}, "give column or page"),
+        ("ranks", {"size": "0.1x90"}, "in inches, from 1 to 50"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(kind, options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        chosen(kind, options)
+    assert len(KINDS) == 6

@@ -251,7 +251,7 @@ def test_discrete_noise_is_that_of_rounded_gaussians():
         found = epsilons(account("cdp", convex=True, discrete=True, integer_sigma=sigma))
         assert found["P2"] == gaussian(rho * wider, 1e-4)
     coarse = epsilons(account("cdp", convex=True, discrete=True, integer_sigma=1.9))
-    assert coarse["P2"] == pytest.approx(zcdp.rdp_epsilon(rho, 1e-4), rel=1e-9)
+    assert coarse["P2"] == math.inf
 
 
 def worst_by_trying(run, cost):

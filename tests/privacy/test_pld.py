@@ -232,24 +232,11 @@ def test_what_need_not_be_undercut_is_not_refined():
 # --- Sampled mechanisms ---
 
 
-@pytest.mark.parametrize(("rate", "z"), [(0.01, 5.0), (0.2, 30.0), (0.9, 2.0), (1.0, 3.0)])
-def test_divergences_of_large_orders_are_dp_accountings(rate, z):
-    orders = (2.0, 17.0, 181.0, 1024.0)
-    accountant = RdpAccountant(orders)
-    accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(z)))
-
-    found = sampling.poisson_gaussian_curve(rate, z, orders)
-    assert found == pytest.approx(np.array(accountant._rdp), rel=1e-6)
-
-
-def test_what_papers_claim_is_dp_accountings_and_knows_small_epsilons(capfd):
+def test_what_papers_claim_is_dp_accountings():
     event = PoissonSampledDpEvent(0.3, GaussianDpEvent(2.0))
     expected = RdpAccountant(sampling.ORDERS).compose(event, 100).get_epsilon(1e-5)
     # An int multiplier would be taken for that of the whole composition.
     assert sampling.poisson_gaussian_rdp(0.3, 2, 100, 1e-5) == pytest.approx(float(expected))
-    # 2 ln(1 / delta) / epsilon = 4605: beyond the 1024 that is the library's last.
-    found = sampling.poisson_gaussian_rdp(1, 1e4, 200, 1e-10)
-    assert found == pytest.approx(zcdp.rdp_epsilon(200 * zcdp.gaussian_rho(1e4), 1e-10), rel=0.02)
 
 
 @given(rate=st.floats(0.01, 0.9), z=st.floats(0.4, 8), rounds=st.integers(1, 50))
@@ -301,16 +288,6 @@ def test_no_cliff_in_the_noise_or_in_the_rounds(account):
     assert found == sorted(found)
     for few, many in itertools.pairwise(found):
         assert many <= 1.2 * few * rounds[1] / rounds[0] or few < 0.1
-
-
-def test_more_rounds_than_a_transform_has_room_for():
-    """So many small losses are nearly Gaussian: mu is the rate times sqrt(rounds) over z."""
-    rate, z = 0.5, 3e4
-    for rounds, limit in ((10**8, 1.005), (10**12, 1.08)):
-        mu = rate * math.sqrt(rounds) / z
-        exact = zcdp.exact_epsilon(mu * mu / 2, 1e-5)
-        found, _ = sampling.poisson_gaussian(rate, z, rounds, 1e-5)
-        assert exact * (1 - 1e-4) < found < limit * exact
 
 
 def test_laplace_releases_cost_no_more_than_their_sum():

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from scaled_runs import scaled
 
-from hpcfl.plots import chosen, speedup
-from hpcfl.plots.style import PLAIN
-from hpcfl.results.scaling import compared, study
+from hpcfl.plots import PlotOptions, speedup
+from hpcfl.results.scaling import study
 
-TITLES = ["round, s", "CPU of all parties, ms", "speed-up, times", "parallel efficiency"]
+TITLES = ["round", "CPU of all parties", "speed-up, times", "parallel efficiency"]
 
 
 def curves(axes, style):
@@ -23,19 +22,6 @@ def curves(axes, style):
         for line in found
         if line.get_color() != "0.85"
     ]
-
-
-def modelled(found):
-    """Return a study that goes on to 64 ranks as modelled, twice as fast as measured."""
-    lines = []
-    for line in found.lines:
-        first = line.points[0]
-        points = [
-            replace(first, x=x, seconds=first.seconds / 2 / x, cpu_seconds=math.nan, rounds=0)
-            for x in (1, 64)
-        ]
-        lines.append(replace(line, modelled=compared(points)))
-    return replace(found, lines=tuple(lines))
 
 
 @pytest.fixture
@@ -50,14 +36,14 @@ def runs(tmp_path):
 
 def test_panels_show_the_points_of_the_study(runs):
     found = study(runs, "ranks")
-    figure = speedup.draw(found, PLAIN)
+    figure = speedup.draw(found, PlotOptions())
 
     assert [axes.get_title().replace("\n", " ") for axes in figure.axes] == TITLES
     for axes, name in zip(figure.axes, ("seconds", "cpu", "speed_up", "efficiency"), strict=True):
         for line, (x, y) in zip(found.lines, curves(axes, "-"), strict=True):
             values = {
                 "seconds": [p.seconds for p in line.points],
-                "cpu": [1e3 * p.cpu_seconds for p in line.points],
+                "cpu": [p.cpu_seconds for p in line.points],
                 "speed_up": [p.speed_up for p in line.points],
                 "efficiency": [p.efficiency for p in line.points],
             }[name]
@@ -73,34 +59,14 @@ def test_panels_show_the_points_of_the_study(runs):
         [],
         [],
     ]
-    assert not any(curves(axes, "--") for axes in figure.axes)
-
-
-def test_what_is_modelled_has_another_line_and_is_called_so(runs):
-    drawing = chosen("scaling", {"against": "ranks"})
-    figure = replace(drawing, values={**drawing.values, "continued": modelled}).draw(runs)
-    words = [text.get_text() for text in figure.legends[0].get_texts()]
-
-    assert "modelled, not measured" in words
-    for axes, expected in zip(figure.axes, (10 / 128, None, 64, 1), strict=True):
-        beyond = curves(axes, "--")
-        if expected is None:  # CPU seconds of all together are not modelled
-            assert beyond == []
-            continue
-        assert [x for x, _ in beyond] == [[1, 64], [1, 64]]
-        assert beyond[0][1][-1] == pytest.approx(expected)  # fedavg, of ten seconds on the base
-    # What is above each other is at one place, whatever a panel has to show.
-    assert len({axes.get_xlim() for axes in figure.axes}) == 1
-    # The solid lines end where measuring did.
-    assert all(max(x) == 8 for axes in figure.axes for x, _ in curves(axes, "-"))
 
 
 def test_without_an_efficiency_there_is_no_panel_of_it(tmp_path):
     shared = [scaled(tmp_path, n, 1.0, cores=1) for n in (2, 3)]
-    figure = speedup.draw(study(shared, "ranks"), PLAIN)
+    figure = speedup.draw(study(shared, "ranks"), PlotOptions())
     words = " ".join(text.get_text() for text in figure.legends[0].get_texts())
 
-    assert [axes.get_title() for axes in figure.axes] == ["round, s", "CPU of all parties, ms"]
+    assert [axes.get_title() for axes in figure.axes] == ["round", "CPU of all parties"]
     assert "no efficiency" in words
 
 
@@ -112,7 +78,7 @@ def test_grey_is_ideal(runs):
             if weak
             else found
         )
-        figure = speedup.draw(found, PLAIN)
+        figure = speedup.draw(found, PlotOptions())
         for axes, power in zip(figure.axes, powers, strict=True):
             (guide,) = [line for line in axes.lines if line.get_color() == "0.85"]
             low, high = guide.get_ydata()

@@ -5,9 +5,8 @@ sqrt(h) sigma, but so close to one that for sigma above 2 no experiment could te
 and Steinke, 2021, "The distributed discrete Gaussian mechanism for federated learning with secure
 aggregation", Proposition 14). Nothing here is amplified by sampling.
 
-Two conversions to epsilon hold, and the lesser is taken: by Rényi divergences (:func:`rho`), and by
-the continuous Gaussian of which the discrete one is all but a function. Rounding N(mu, s**2 - r**2)
-at random, to the integer k with a chance in proportion to exp(-(k - y)**2 / (2 r**2)), gives the
+The discrete Gaussian is all but a function of the continuous one. Rounding N(mu, s**2 - r**2) at
+random, to the integer k with a chance in proportion to exp(-(k - y)**2 / (2 r**2)), gives the
 discrete Gaussian about mu of parameter s, up to :func:`smoothing_divergence` (Peikert, 2010, "An
 efficient and parallel Gaussian sampler for lattices", Theorem 3.1). So the integers are as private
 as Gaussian noise of variance s**2 - r**2, of which epsilon is known exactly.
@@ -49,44 +48,6 @@ def divergence(summands: int, sigma: float) -> float:
     return 10 * total
 
 
-def rho(summands: int, sigma: float, dim: int, l2: float) -> float:
-    """Return the rho of a release of integers with the noise of h devices (Kairouz et al.).
-
-    It is epsilon**2 / 2 for the lesser of
-    sqrt(l2**2 / (h sigma**2) + 2 tau d) and
-    sqrt(l2**2 / (h sigma**2) + 2 l1 tau / (sqrt(h) sigma) + tau**2 d).
-    More noise than that of the h devices does no harm.
-
-    Parameters
-    ----------
-    summands : int
-        Number h of devices whose noise is in every coordinate.
-    sigma : float
-        Parameter of each device's noise, in integers.
-    dim : int
-        Number d of coordinates.
-    l2 : float
-        By how much one change of the data moves the sum, in integers, in the l2 norm. The l1 norm
-        is then at most sqrt(d) l2 (Cauchy and Schwarz), and at most l2**2, as no integer is larger
-        than its square.
-
-    Returns
-    -------
-    float
-        Infinite where nothing is proven: for sigma < 1/2, if there are several devices.
-    """
-    tau = divergence(summands, sigma)
-    if math.isinf(tau):
-        return math.inf
-    l1 = min(math.sqrt(dim) * l2, l2 * l2)
-    scale = math.sqrt(summands) * sigma
-    ratio = l2 / scale
-    return 0.5 * min(
-        ratio * ratio + 2 * tau * dim,
-        ratio * ratio + 2 * l1 / scale * tau + tau * tau * dim,
-    )
-
-
 def smoothing_divergence() -> float:
     """Return how far a rounded Gaussian is from a discrete one, in max divergence, per coordinate.
 
@@ -120,28 +81,28 @@ def epsilon(
 ) -> tuple[float, str]:
     """Return the epsilon of rounds and how it was found.
 
-    `summands` are, for every round, the devices whose noise is in every coordinate; with 0 of them
-    nothing is proven. The others are as for :func:`rho`, in all rounds.
+    Parameters
+    ----------
+    summands : sequence of int
+        For every round, the number h of devices whose noise is in every coordinate; of 0 nothing is
+        proven.
+    sigma : float
+        Parameter of each device's noise, in integers.
+    dim : int
+        Number d of coordinates.
+    l2 : float
+        By how much one change of the data moves a sum, in integers, in the l2 norm.
+    delta : float
     """
-    if not summands:
-        return 0.0, "nothing is released"
-    if min(summands) < 1:
+    if min(summands, default=1) < 1:
         return math.inf, "a round has no noise that counts"
-    counts = Counter(summands).items()
-    total = math.fsum(rounds * rho(h, sigma, dim, l2) for h, rounds in counts)
-    by_divergences = math.inf if math.isinf(total) else zcdp.rdp_epsilon(total, delta)
-    smooth, apart = 0.0, 0.0
-    for h, rounds in counts:
+    rho = apart = 0.0
+    for h, rounds in Counter(summands).items():
         variance = gaussian_variance(sigma, h)
-        smooth += rounds * l2 * l2 / (2 * variance) if variance > 0 else math.inf
+        rho += rounds * l2 * l2 / (2 * variance) if variance > 0 else math.inf
         apart += rounds * dim * (divergence(h, sigma) + smoothing_divergence())
-    return min(
-        (by_divergences, f"RDP, sum of discrete Gaussians, rho = {total:.4g}"),
-        (
-            nearly_gaussian_epsilon(smooth, apart, delta),
-            f"exact Gaussian, rounded to integers, rho = {smooth:.4g}",
-        ),
-    )
+    found = nearly_gaussian_epsilon(rho, apart, delta)
+    return found, f"exact Gaussian, rounded to integers, rho = {rho:.4g}"
 
 
 def rounded_distance(norm: float, dim: int) -> float:

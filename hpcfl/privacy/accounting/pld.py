@@ -28,10 +28,8 @@ import numpy as np
 
 from hpcfl.privacy.distributions import Floats
 
-# Points of the first grid, and of the first of very many releases, for which even that may be more
-# than a transform has room for; of the finest; and of the largest transform.
-_FIRST_POINTS, _FIRST_OF_MANY, _LAST_POINTS, _MOST_POINTS = 256, 32, 2**20, 2**22
-_MANY = 10**8
+# Points of the first grid and of the finest, and of the largest transform.
+_FIRST_POINTS, _LAST_POINTS, _MOST_POINTS = 256, 2**20, 2**22
 # A refinement by a factor of 4 that changes less, relatively, is the last: the error left is a
 # fifteenth of it. An epsilon below the second number is as good as 0.
 _STILL, _LITTLE = 4e-3, 1e-9
@@ -145,14 +143,14 @@ def epsilon(pair: Pair, count: int, delta: float, enough: float = 0.0) -> float:
     # Where all losses are alike, there is nothing to refine but rounding.
     span = max(high - low, 1e-9 * max(abs(low), abs(high)))
     best = math.inf
-    points = _FIRST_POINTS if count < _MANY else _FIRST_OF_MANY
+    points = _FIRST_POINTS
     while points <= _LAST_POINTS:
         grid = Grid.of(pair, low, high, span / points)
         before, best = best, min(best, grid.epsilon(count, delta, grid.best_tilt(count, delta)))
         still = points > _FIRST_POINTS and before - best <= _STILL * best < math.inf
         if still or best <= max(enough, _LITTLE):
             break
-        points *= 4 if points >= _FIRST_POINTS else 2
+        points *= 4
     return best
 
 

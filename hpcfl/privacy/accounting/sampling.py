@@ -14,11 +14,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import numpy as np
-
 from hpcfl.errors import MissingPackageError
 from hpcfl.privacy.accounting import pld, zcdp
-from hpcfl.privacy.distributions import Floats
 
 # Dense where optimal orders of a moderate epsilon lie; the ends serve very large ones.
 ORDERS: tuple[float, ...] = (
@@ -27,9 +24,6 @@ ORDERS: tuple[float, ...] = (
     *(float(x) for x in range(11, 65)),
     *(128.0, 256.0, 512.0, 1024.0),
 )
-# For small epsilons, where the best order is about 2 ln(1/delta) / epsilon: by factors of sqrt(2).
-LARGE_ORDERS: tuple[float, ...] = tuple(float(round(2 ** (x / 2))) for x in range(14, 35))
-
 # Noise beyond it gets no credit: losses would be within rounding errors of each other.
 _LARGEST_MULTIPLIER = 1e9
 
@@ -136,35 +130,6 @@ def poisson_gaussian_rdp(rate: float, multiplier: float, rounds: int, delta: flo
     try:
         # An int would be taken for the multiplier of all releases together.
         event = PoissonSampledDpEvent(float(rate), GaussianDpEvent(float(multiplier)))
-        small = float(RdpAccountant(ORDERS).compose(event, int(rounds)).get_epsilon(delta))
+        return float(RdpAccountant(ORDERS).compose(event, int(rounds)).get_epsilon(delta))
     finally:
         logging.set_verbosity(verbosity)
-    alpha = np.array(LARGE_ORDERS)
-    spent = rounds * poisson_gaussian_curve(rate, multiplier)
-    large = spent + np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
-    return max(0.0, min(small, float(large.min())))
-
-
-def poisson_gaussian_curve(
-    rate: float, multiplier: float, orders: tuple[float, ...] = LARGE_ORDERS
-) -> Floats:
-    """Return the Rényi divergences of a Gaussian release of a Poisson sample, at whole orders.
-
-    Of the order alpha it is ln A / (alpha - 1), A = sum over k of
-    binom(alpha, k) (1 - q)**(alpha - k) q**k exp((k**2 - k) / (2 z**2))
-    (Mironov, Talwar and Zhang, 2019, Section 3.3), and alpha / (2 z**2) if all members are sampled.
-    """
-    from scipy.special import gammaln
-
-    if rate == 1:
-        return np.array(orders) / (2 * multiplier**2)
-    curve = []
-    for alpha in orders:
-        # The terms add up to 1 without the exponentials: what these add keeps its digits.
-        k = np.arange(2, int(alpha) + 1, dtype=np.float64)
-        chances = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1)
-        chances += (alpha - k) * math.log1p(-rate) + k * math.log(rate)
-        exponents = (k * k - k) / (2 * multiplier**2)
-        growth = exponents + np.log(-np.expm1(-exponents))
-        curve.append(np.logaddexp(0.0, np.logaddexp.reduce(chances + growth)) / (alpha - 1))
-    return np.array(curve)

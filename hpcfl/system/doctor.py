@@ -1,0 +1,300 @@
+"""Checks of everything that hpcfl needs: what was found, and what to do about it.
+
+Whatever may be broken is tried in a process of its own with a time limit, so that a broken MPI
+gives a line in the report instead of ending it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcfl.errors import HpcflError
+from hpcfl.system import environment, hdf5, machine, mpiconfig
+
+# A warning works, but has a remedy.
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+
+ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+# pip keeps what it built before, against another MPI perhaps, and takes it again unless told.
+BUILD_MPI4PY = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary=mpi4py mpi4py"
+LIMIT_SECONDS = 90.0
+FREE_DISK_BYTES = 1 << 30
+# As many as `mpirun -n 101 hpcfl bench` has: more are not needed to test crowded cores.
+MOST_RANKS = 101
+
+_MPI_PROGRAM = """
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+print(MPI.Get_library_version().strip("\\0\\n ").splitlines()[0])
+"""
+# One line: some launchers do not pass a line break on.
+SUM_PROGRAM = (
+    "from mpi4py import MPI; c = MPI.COMM_WORLD; s = c.allreduce(1); c.rank or print('ranks', s)"
+)
+_CROWD_PROGRAM = (
+    "import numpy; from hpcfl.comm.world import connect; w = connect(); "
+    "t = w.transport(w.size - 1); "
+    "[t.sum_to_server(numpy.ones(20000)) for _ in range(20)]; "
+    "w.rank or print('ranks', w.size)"
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found."""
+
+    name: str
+    status: str
+    found: str  # in one line
+    remedy: str = ""  # what to do, if anything
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended; `status` is None if it could not be started or took too long."""
+
+    status: int | None
+    output: str = ""
+    errors: str = ""
+
+    @property
+    def reason(self) -> str:
+        """What the command itself said about its failure, in one line."""
+        lines = [line.strip("-=*+| ") for line in f"{self.errors}\n{self.output}".splitlines()]
+        lines = [line for line in lines if line] or [f"exit status {self.status}"]
+        # A Python traceback ends with what went wrong, a launcher's help text begins with it.
+        traceback = any(line.startswith("Traceback") for line in lines)
+        return lines[-1 if traceback else 0][:200]
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """An MPI library or its launcher: the family, such as "Open MPI", and the version."""
+
+    family: str = ""
+    version: str = ""
+    path: str = ""  # of a launcher
+    error: str = ""  # why a library cannot be loaded
+
+    @property
+    def name(self) -> str:
+        """Family and version."""
+        return f"{self.family} {self.version}".strip()
+
+
+def run(command: list[str], limit_seconds: float, variables: Mapping[str, str] = os.environ) -> Ran:
+    """Run a command to its end or to its time limit, and then end all it has started."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=variables,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Ran(None, errors=f"{command[0]} cannot be started: {error.strerror}")
+    try:
+        output, errors = process.communicate(timeout=limit_seconds)
+        return Ran(process.returncode, output, errors)
+    except subprocess.TimeoutExpired:
+        # A launcher that is asked to end takes its ranks along; a killed one leaves them behind.
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=10)
+                break
+        return Ran(None, errors=f"no end within {limit_seconds:g} seconds")
+
+
+def examine(results: Path) -> Iterator[Check]:
+    """Run every check, in an order in which the first problem explains later ones.
+
+    The folder that results shall be written to is not created.
+    """
+    yield check_machine()
+    yield check_command()
+    library, launcher = find_library(), find_launcher()
+    yield check_mpi(library, launcher)
+    if launcher is not None and not library.error:
+        launched = check_launch(launcher)
+        yield launched
+        if launched.status == OK:
+            yield check_oversubscription(launcher)
+    yield check_results(results)
+
+
+def check_machine() -> Check:
+    """Report cores, memory and load, because other work on the machine spoils measurements."""
+    facts = environment.capture_local()
+    cores, load = facts["cores_usable"], facts["load_1min"]
+    free, total = (facts[f"memory_{name}"] / 2**30 for name in ("available_bytes", "bytes"))
+    found = (
+        f"Python {facts['python_version']}; {facts['cores_physical'] or '?'} cores, "
+        f"{facts['cores_logical']} hardware threads, {cores or '?'} usable; {free:.1f} of "
+        f"{total:.1f} GiB memory free; load {load:.1f}"
+    )
+    if cores and load > 0.5 * cores:
+        return Check("machine", WARNING, found, "wait for other work to end before you measure")
+    return Check("machine", OK, found)
+
+
+def check_command() -> Check:
+    """Check that ``mpirun hpcfl`` would start this installation."""
+    path = shutil.which("hpcfl")
+    here = Path(sys.executable).parent
+    if path is None:
+        remedy = f"install it (make setup) and put {here} on PATH, or start python -m hpcfl"
+        return Check("hpcfl command", WARNING, "not on PATH", remedy)
+    if Path(path).parent.resolve() != here.resolve():
+        remedy = f"put {here} first on PATH: another environment's hpcfl would be started"
+        return Check("hpcfl command", WARNING, path, remedy)
+    return Check("hpcfl command", OK, path)
+
+
+def find_library() -> Implementation:
+    """Return the MPI library that mpi4py loads."""
+    ran = run([sys.executable, "-c", _MPI_PROGRAM], LIMIT_SECONDS)
+    if ran.status == 0:
+        return identify(ran.output)
+    return Implementation(error=ran.reason)
+
+
+def find_launcher(search: str | None = None) -> Implementation | None:
+    """Return the mpirun on PATH, for Intel MPI its mpiexec.hydra; None if there is none."""
+    path = shutil.which("mpirun", path=search) or shutil.which("mpiexec", path=search)
+    if path is None:
+        return None
+    ran = run([path, "--version"], LIMIT_SECONDS)
+    found = identify(ran.output or ran.errors)
+    # Intel's mpirun is a shell script, which does not pass signals on.
+    hydra = Path(path).parent / "mpiexec.hydra"
+    if found.family == "Intel MPI" and hydra.exists():
+        path = str(hydra)
+    return Implementation(found.family, found.version, path)
+
+
+def identify(text: str) -> Implementation:
+    """Return the implementation that the version text of a library or of mpirun speaks of."""
+    families = {
+        "Open MPI": r"Open ?MPI\)?[ v]*([\d.]+\w*)|OpenRTE\)?\s*([\d.]+\w*)",
+        "Intel MPI": r"Intel\(R\) MPI Library(?:.*?Version)?[ v]*([\d.]+)",
+        "Cray MPICH": r"CRAY MPICH version\s*(\S+)",
+        "MVAPICH": r"MVAPICH\S*\s+Version\s*:\s*(\S+)",
+        "MPICH": r"MPICH Version:\s*(\S+)|HYDRA.*?Version:\s*(\S+)",
+    }
+    for family, pattern in families.items():
+        found = re.search(pattern, text, re.DOTALL)
+        if found:
+            return Implementation(family, next(filter(None, found.groups()), ""))
+    return Implementation("unknown MPI")
+
+
+def check_mpi(library: Implementation, launcher: Implementation | None) -> Check:
+    """Check that mpi4py loads an MPI library, and that the mpirun on PATH belongs to it."""
+    build = f"build mpi4py with the mpicc of the MPI that you use first on PATH: {BUILD_MPI4PY}"
+    if library.error:
+        remedy = f"pip install 'hpcfl[mpi]', or load the cluster's MPI module and {build}"
+        return Check("MPI", PROBLEM, library.error, remedy)
+    if launcher is None:
+        remedy = f"put {Path(sys.executable).parent} or the MPI module's programs on PATH"
+        return Check("MPI", PROBLEM, f"mpi4py loads {library.name}; no mpirun on PATH", remedy)
+    found = f"mpi4py loads {library.name}; {launcher.path} is of {launcher.name}"
+    if not belong_together(launcher, library):
+        same = launcher.family == library.family
+        remedy = f"use the mpirun of {library.name}, or {build}"
+        return Check("MPI", WARNING if same else PROBLEM, found, remedy)
+    refused = os.geteuid() == 0 and any(os.environ.get(name) != "1" for name in ROOT_VARIABLES)
+    if refused and launcher.family == "Open MPI":
+        remedy = f"export {' '.join(f'{name}=1' for name in ROOT_VARIABLES)}"
+        return Check("MPI", PROBLEM, "Open MPI's mpirun refuses root", remedy)
+    return Check("MPI", OK, found)
+
+
+def belong_together(launcher: Implementation, library: Implementation) -> bool:
+    """Return whether processes that the launcher starts find each other with the library.
+
+    MPICH and its descendants share one start-up protocol across versions; Open MPI promises it
+    only within one.
+    """
+    descendants = {"MPICH", "MVAPICH", "Intel MPI"}
+    if {launcher.family, library.family} <= descendants:
+        return True
+    return launcher.name == library.name
+
+
+def check_launch(launcher: Implementation) -> Check:
+    """Check that ranks, as many as there are cores but no more than three, find each other."""
+    ranks = max(1, min(3, machine.usable() or 1))
+    ran = _run_ranks(launcher, ranks, SUM_PROGRAM)
+    answers = re.findall(r"ranks (\d+)", ran.output)
+    if answers == [str(ranks)]:
+        return Check("launch", OK, f"mpirun -n {ranks} works")
+    found = f"mpirun -n {ranks} fails: {ran.reason}"
+    if ranks > 1 and "1" in answers:
+        found = f"mpirun -n {ranks} starts processes that do not find each other"
+    remedy = f'make this work first: {launcher.path} -n {ranks} python -c "from mpi4py import MPI"'
+    return Check("launch", PROBLEM, found, remedy)
+
+
+def check_oversubscription(launcher: Implementation) -> Check:
+    """Check that a bare mpirun starts far more ranks than there are cores, and they make progress.
+
+    More than four times as many, where those are not very many.
+    """
+    cores = os.cpu_count() or 1
+    ranks = max(cores + 1, min(4 * cores + 1, MOST_RANKS))
+    ran = _run_ranks(launcher, ranks, _CROWD_PROGRAM)
+    if f"ranks {ranks}" in ran.output:
+        return Check("oversubscription", OK, f"mpirun -n {ranks} on {cores} cores works")
+    remedy = "start fewer ranks, and say with --devices how many devices they hold"
+    if mpiconfig.has_embedded_open_mpi(Path(sys.prefix)):
+        remedy = "hpcfl doctor --fix allows it in this environment"
+    elif launcher.family == "Open MPI":
+        remedy = "export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe (before Open MPI 5: "
+        remedy += "mpirun --oversubscribe --bind-to none)"
+    found = f"mpirun -n {ranks} on {cores} cores fails: {ran.reason}"
+    return Check("oversubscription", WARNING, found, remedy)
+
+
+def _run_ranks(launcher: Implementation, ranks: int, program: str) -> Ran:
+    command = [launcher.path, "-n", str(ranks), sys.executable, "-c", program]
+    return run(command, LIMIT_SECONDS, {**os.environ, **dict.fromkeys(ROOT_VARIABLES, "1")})
+
+
+def check_results(results: Path) -> Check:
+    """Check that HDF5 files can be written and locked where results go, and that there is room."""
+    results = results.absolute()
+    folder = next(place for place in (results, *results.parents) if place.exists())
+    remedy = "choose another folder with --output"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".hpcfl-", dir=folder) as place:
+            path = Path(place) / "x.h5"
+            with hdf5.opened(path, "x"):
+                locked = hdf5.locked(path)
+    except (OSError, HpcflError) as error:
+        found = f"cannot write HDF5 files to {folder}: {hdf5.reason(error)}"
+        return Check("results", PROBLEM, found, remedy)
+    free = shutil.disk_usage(folder).free
+    found = f"HDF5 files can be written to {folder}, {free / 2**30:.1f} GiB free"
+    if not locked:
+        remedy = "let no two runs write to one file, or use a file system with locks"
+        return Check("results", WARNING, f"{found}, without locks", remedy)
+    if free < FREE_DISK_BYTES:
+        return Check("results", WARNING, found, f"make room, or {remedy}")
+    return Check("results", OK, found)

@@ -1,0 +1,186 @@
+"""Cores and memory of this host, and what of them this process and the ranks beside it may use.
+
+A *core* is a physical core, and may run several hardware threads: operating systems, launchers and
+Slurm count those as CPUs. A CPU-bound rank needs a core. What the system does not tell is None or
+empty, and no error. psutil is imported where it is needed: most ranks ask for nothing of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcfl.errors import UsageError
+from hpcfl.system import launch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CPUS = Path("/sys/devices/system/cpu")
+CGROUPS = Path("/sys/fs/cgroup")
+# Threads that are told of a rank; those of higher numbers are left out.
+MASK_BYTES = 256
+# Limit, use, and what of the use is given back first, in both versions of control groups.
+_MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def read(path: str | os.PathLike[str]) -> str:
+    """Return a system file's text, empty if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def affinity(process: int = 0) -> tuple[int, ...]:
+    """Return the hardware threads that a process may use, none if the system does not tell."""
+    try:
+        return tuple(sorted(os.sched_getaffinity(process)))
+    except (AttributeError, OSError):  # macOS has no affinity
+        return ()
+
+
+def physical() -> int | None:
+    """Return the number of cores of this host."""
+    import psutil
+
+    return psutil.cpu_count(logical=False)
+
+
+def usable(threads: Iterable[int] = ()) -> int | None:
+    """Return the number of cores that the ranks on this host may use together.
+
+    `threads` are the hardware threads of all their affinities together. One process alone does not
+    know the others', and its own says little, as launchers bind every rank to cores of its own:
+    without `threads`, its launcher's count, or what Slurm allocated here, in hardware threads. In
+    any case no more than the container's CPU quota.
+    """
+    known = set(threads)
+    found = _cores(known) if known else _guess()
+    quota, _, period = read(CGROUPS / "cpu.max").partition(" ")
+    if found and quota.isdigit() and period.isdigit():
+        return max(1, min(found, round(int(quota) / int(period))))
+    return found
+
+
+def _guess() -> int | None:
+    known = set(affinity())
+    allocated = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    if launch.launched_by_mpi() and not allocated.isdigit():
+        known |= set(affinity(os.getppid()))
+    found = _cores(known) if known else physical() or os.cpu_count()
+    if allocated.isdigit():
+        per_core = (os.cpu_count() or 1) / (physical() or os.cpu_count() or 1)
+        found = max(found or 0, math.ceil(int(allocated) / max(1, per_core)))
+    return found
+
+
+def _cores(threads: Iterable[int]) -> int:
+    """Return of how many cores some hardware threads are; one each where that is not known."""
+    siblings = (read(CPUS / f"cpu{one}/topology/thread_siblings_list") or one for one in threads)
+    return len({*map(str, siblings)})
+
+
+def listed(threads: Iterable[int]) -> str:
+    """Return hardware threads as the kernel lists them: ``0-3,8``."""
+    ends: list[list[int]] = []
+    for thread in sorted(threads):
+        if ends and thread == ends[-1][1] + 1:
+            ends[-1][1] = thread
+        else:
+            ends.append([thread, thread])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ends)
+
+
+def count_listed(listed: str) -> int:
+    """Return how many hardware threads a list of the kernel's has; 0 if it is none."""
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in listed.split(",")]
+    except ValueError:
+        return 0
+    return sum(part[-1] - part[0] + 1 for part in ends)
+
+
+def to_mask(threads: Iterable[int]) -> NDArray[np.uint8]:
+    """Return hardware threads as a row of bits of fixed length."""
+    import numpy as np
+
+    bits = np.zeros(8 * MASK_BYTES, np.uint8)
+    bits[[thread for thread in threads if thread < bits.size]] = 1
+    return np.packbits(bits)
+
+
+def from_mask(mask: NDArray[np.uint8]) -> tuple[int, ...]:
+    """Return the hardware threads of a row of bits: the opposite of `to_mask`."""
+    import numpy as np
+
+    return tuple(np.flatnonzero(np.unpackbits(mask)).tolist())
+
+
+def cgroups(controller: str) -> Iterator[Path]:
+    """Yield where a controller tells of this process, its own control group first, then outer ones.
+
+    Within a container the path of a group may be that of the host, and the root is its own.
+    """
+    for line in read("/proc/self/cgroup").splitlines():
+        _, kinds, path = (*line.split(":", 2), "", "")[:3]
+        if not kinds or controller in kinds.split(","):
+            inside = Path(path.lstrip("/"))
+            for group in (inside, *inside.parents):
+                yield CGROUPS / kinds / group
+
+
+def memory_available() -> int:
+    """Return how many bytes of memory this process may still use.
+
+    They are what the host has free, or what the tightest of its control groups allows.
+    """
+    import psutil
+
+    left = [psutil.virtual_memory().available]
+    for folder in cgroups("memory"):
+        for limit, current, given_back in _MEMORY_FILES:
+            most, used = read(folder / limit), read(folder / current)
+            if most.isdigit() and used.isdigit():
+                statistics = dict(map(str.split, read(folder / "memory.stat").splitlines()))
+                left.append(int(most) - int(used) + int(statistics.get(given_back, 0)))
+    return min(left)
+
+
+def check_memory(what: str, needed_bytes: float, advice: str) -> None:
+    """Refuse, by UsageError, what takes more memory than this process may still have."""
+    free = memory_available()
+    if needed_bytes > free:
+        raise UsageError(
+            f"{what} take about {needed_bytes / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "
+            f"free: {advice}"
+        )
+
+
+def forget_peak() -> bool:
+    """Let the peak of this process's resident memory begin anew; return whether the system can."""
+    try:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    except OSError:
+        return False
+    return True
+
+
+def resident_bytes() -> tuple[float, float]:
+    """Return how much memory this process has resident, and its peak; NaN if it is not told.
+
+    Pages that processes share, as those of libraries, count in full for each of them.
+    """
+    lines = read("/proc/self/status").splitlines()
+    found = dict(line.split(":", 1) for line in lines if ":" in line)
+    now, peak = (found.get(name, "nan kB").split()[0] for name in ("VmRSS", "VmHWM"))
+    return 1024 * float(now), 1024 * float(peak)

@@ -1,0 +1,120 @@
+"""What ranks did with their time: the trace and the table."""
+
+import json
+
+import numpy as np
+import pytest
+from run_files import new_writer, simple_record
+
+import hpcfl
+from hpcfl.errors import UsageError
+from hpcfl.results import load, trace
+from hpcfl.results.ranktimes import rank_times, shares
+from hpcfl.results.writer import ResultsWriter
+
+RANKS = 3
+
+
+def record(index):
+    """Return a round of 3 phases on 3 ranks; everything takes 1 + index times as long."""
+    found = simple_record(1 + index, warmup=index == 0)
+    scale = 1.0 + index
+    begin = np.array([[0.0, 0.1, 0.2], [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
+    found.begin_seconds = begin * scale
+    found.computing_seconds = np.full((3, RANKS), 0.5) * scale
+    found.mpi_seconds = np.full((3, RANKS), 0.25) * scale
+    found.waiting_seconds = np.array([[0.0, 0.05, 0.05]] * 3) * scale
+    found.end_seconds = found.begin_seconds + (
+        found.computing_seconds + found.mpi_seconds + found.waiting_seconds
+    )
+    found.skew_seconds = 0.002 * scale
+    found.clock_offset_seconds = np.array([0.0, 5.0, -5.0])
+    found.clock_uncertainty_seconds = 3e-6
+    return found
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "run.h5"
+    with new_writer(path, rounds=4, ranks=RANKS) as writer:
+        for index in range(4):
+            writer.append(record(index))
+    return load(path)
+
+
+def without_times(tmp_path):
+    path = tmp_path / "before.h5"
+    with new_writer(path) as writer:
+        writer.append(simple_record())
+    return load(path)
+
+
+def test_a_trace_has_a_slice_for_every_phase_rank_and_round(run, tmp_path):
+    path = tmp_path / "trace.json"
+    count = trace.write(path, [run])
+    events = json.loads(path.read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    phases = [event for event in slices if event["name"] in run.phases]
+
+    assert count == len(events)
+    assert len(phases) == 4 * 3 * RANKS
+    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} == {
+        *("server", "rank 1", "rank 2")
+    }
+    # What a rank did in a phase lies within it; rounds follow each other.
+    for phase in phases:
+        inside = [
+            event
+            for event in slices
+            if event["tid"] == phase["tid"]
+            and "args" not in event
+            and phase["ts"] <= event["ts"] < phase["ts"] + phase["dur"]
+        ]
+        assert sum(event["dur"] for event in inside) == pytest.approx(phase["dur"], abs=0.01)
+    ends = [
+        max(event["ts"] + event["dur"] for event in phases if event["args"]["round"] == index)
+        for index in range(4)
+    ]
+    starts = [
+        min(event["ts"] for event in phases if event["args"]["round"] == index)
+        for index in range(4)
+    ]
+    assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
+
+
+def test_a_trace_of_runs_without_times_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="records the times of ranks"):
+        trace.write(tmp_path / "trace.json", [without_times(tmp_path)])
+
+
+def test_shares_are_medians_of_the_server_and_of_the_mean_of_devices_ranks(run, tmp_path):
+    table = shares(run)
+    row = dict(zip((column.name for column in table.columns), table.rows[0], strict=True))
+
+    assert row["computing_server"] == pytest.approx(0.5 * 3)
+    assert row["waiting_server"] == 0
+    assert row["waiting_devices"] == pytest.approx(0.05 * 3)
+    assert "within 6 ms" in table.text()
+    assert shares(without_times(tmp_path)) is None
+
+
+def test_a_resumed_run_may_have_more_ranks_and_keeps_what_is_known(tmp_path):
+    path = tmp_path / "run.h5"
+    writer = new_writer(path, rounds=4, ranks=RANKS)
+    writer.append(record(0))
+    writer.close("interrupted")
+    with ResultsWriter.resume(path, command="again", environment={}, rounds=4, ranks=5) as writer:
+        writer.append(record(1))
+    times = rank_times(load(path))
+
+    assert times.ranks == 5
+    assert np.isnan(times.begin[:, :, RANKS:]).all()
+    np.testing.assert_array_equal(times.computing[1, :, :RANKS], record(1).computing_seconds)
+
+
+def test_a_run_gives_its_table_and_trace_from_python(run, tmp_path):
+    found = hpcfl.load(run.path)
+    found.trace(tmp_path / "trace.json")
+
+    assert found.ranks_table().text() == shares(run).text()
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -1,0 +1,347 @@
+"""What is recorded about machine, software and settings, on machines made of files."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hpcfl
+from hpcfl.errors import UsageError
+from hpcfl.system import environment, machine, mpiconfig
+
+FACTS = {
+    *("host_name", "cpu_model", "cores_physical", "cores_logical", "cores_affinity"),
+    *("cores_usable", "cpu_governor", "cpu_turbo", "memory_bytes", "memory_available_bytes"),
+    *("swap_bytes", "swap_used_bytes", "load_1min", "kernel", "clock_source", "python_version"),
+    *("hpcfl_version", "numpy_version", "mpi4py_version", "h5py_version", "cryptography_version"),
+    *("openssl_version", "git_commit", "git_dirty", "git_changes", "slurm_job_id"),
+    *("environment_variables", "mpi_parameters", "networks"),
+}
+# What the launchers set for rank 0 by themselves, here of Open MPI 4.1 and 5, MPICH and Intel MPI.
+OF_A_LAUNCH = (
+    *("OMPI_ARGV", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_FILE_LOCATION"),
+    *("OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs", "OMPI_MCA_cpu_type", "OMPI_MCA_PREFIXES"),
+    *("OMPI_MCA_ess_base_jobid", "OMPI_MCA_ess_base_vpid", "OMPI_MCA_orte_hnp_uri"),
+    *("OMPI_MCA_orte_precondition_transports", "OMPI_MCA_orte_top_session_dir"),
+    *("PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_URI41", "PMIX_SERVER_TMPDIR", "PMIX_ID"),
+    *("PMIX_DSTORE_21_BASE_PATH", "PMIX_HOSTNAME", "PRTE_LAUNCHED", "PRTE_MCA_plm_ssh_agent"),
+    *("PMI_RANK", "PMI_SIZE", "PMI_FD", "PMI_HOSTNAME", "MV2_COMM_WORLD_LOCAL_RANK"),
+    *("I_MPI_HYDRA_UUID", "I_MPI_INFO_BRAND", "I_MPI_INFO_SIGN", "I_MPI_ROOT"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODELIST", "SLURM_LAUNCH_NODE_IPADDR"),
+    *("FI_OPX_UUID", "HDF5_PLUGIN_PATH", "PATH", "KMP_INIT_AT_FORK", "SLURM_EXPORT_ENV"),
+    *("FI_CXI_AUTH_KEY", "UCX_AUTH_TOKEN", "MPICH_PASSWORD", "I_MPI_SECRET", "I_MPI_USER_NAME"),
+    *("OPENBLAS_USERNAME", "SHARP_COLL_JOB_COMMENT", "MV2_LAUNCH_ARGS_X", "OMPI_MCA_mpi_comment"),
+    *("OMPI_MCA_plm_rsh_agent", "OMPI_MCA_plm_slurm_args", "OMPI_MCA_mca_base_env_list"),
+    *("PRTE_MCA_ras_base_launch_orted_on_hn", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"),
+)
+STEERING = (
+    *("OMPI_MCA_btl", "OMPI_MCA_mpi_ft_enable", "OMPI_MCA_pml", "OMPI_MCA_rmaps_rank_file"),
+    *("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_rmaps_default_mapping_policy"),
+    *("PMIX_MCA_gds", "MPICH_ASYNC_PROGRESS", "MPICH_RANK_REORDER_METHOD", "MPIR_CVAR_CH4_NETMOD"),
+    *("I_MPI_FABRICS", "I_MPI_PIN_DOMAIN", "MV2_ENABLE_AFFINITY", "MPI4PY_RC_THREAD_LEVEL"),
+    *("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "FI_TCP_IFACE", "PSM3_DEVICES"),
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "SLURM_MPI_TYPE"),
+    *("HCOLL_MAIN_IB", "UCC_TLS", "SHARP_COLL_ENABLE_SAT", "MVP_ENABLE_AFFINITY", "LD_PRELOAD"),
+    *("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "GLIBC_TUNABLES", "OMPI_MCA_btl_tcp_if_include"),
+    "HDF5_USE_FILE_LOCKING",
+)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Return a function that writes files, from which alone the system is read."""
+    monkeypatch.setattr(machine, "CPUS", tmp_path / "cpus")
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(environment, "_NETWORKS", tmp_path / "class")
+    real = machine.read
+
+    def read(path):
+        path = Path(path)
+        return real(path if path.is_relative_to(tmp_path) else tmp_path / path.relative_to("/"))
+
+    monkeypatch.setattr(machine, "read", read)
+    monkeypatch.setattr(environment, "read", read)
+
+    def write(**texts):
+        for name, text in texts.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+
+    return write
+
+
+@pytest.fixture
+def cores(files, monkeypatch):
+    """Return a function that makes so many cores, each with so many hardware threads."""
+
+    def make(number, threads_each, quota="max 100000"):
+        texts = {"cgroup/cpu.max": quota}
+        for core in range(number):
+            # As Linux numbers them: the second threads of all cores come after the first.
+            threads = [core + number * k for k in range(threads_each)]
+            for thread in threads:
+                name = f"cpus/cpu{thread}/topology/thread_siblings_list"
+                texts[name] = ",".join(map(str, threads))
+        files(**texts)
+        everything = set(range(number * threads_each))
+        affinities = {0: everything, os.getppid(): everything}
+        monkeypatch.setattr(os, "cpu_count", lambda: number * threads_each)
+        monkeypatch.setattr(psutil, "cpu_count", lambda logical: number)
+        monkeypatch.setattr(os, "sched_getaffinity", affinities.__getitem__)
+        return affinities
+
+    return make
+
+
+def test_cores_are_counted_and_not_hardware_threads(cores, monkeypatch):
+    affinities = cores(32, 2)
+
+    assert machine.physical() == machine.usable() == 32
+    assert machine.usable([0, 32]) == 1
+    assert machine.usable([0, 1, 32]) == 2
+    # Bound to one core, a rank has those of its launcher, or what Slurm allocated here.
+    affinities[0] = {3}
+    assert machine.usable() == 1
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert machine.usable() == 32
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "15")
+    assert machine.usable() == 8
+    # What ranks are allowed to use is known, and does not have to be concluded.
+    assert machine.usable(range(3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("quota", "found"), [("200000 100000", 2), ("50000 100000", 1), ("max 100000", 8), ("", 8)]
+)
+def test_no_more_than_the_quota_is_usable(cores, quota, found):
+    cores(8, 2, quota)
+
+    assert machine.usable() == machine.usable(range(16)) == found
+
+
+def test_threads_are_listed_as_the_kernel_does_and_go_through_a_mask():
+    for threads, text in (((), ""), ((3,), "3"), ((0, 1, 2, 3), "0-3"), ((0, 2, 3, 8), "0,2-3,8")):
+        assert machine.listed(threads) == text
+        assert machine.count_listed(text) == len(threads)
+    threads = (0, 1, 7, 8, 1000, 8 * machine.MASK_BYTES - 1)
+    assert machine.from_mask(machine.to_mask(threads)) == threads
+    # There is no room for more.
+    assert machine.from_mask(machine.to_mask([1, 8 * machine.MASK_BYTES])) == (1,)
+
+
+def test_memory_is_what_the_host_and_the_tightest_group_leave(files):
+    host = psutil.virtual_memory().available
+    assert machine.memory_available() == pytest.approx(host, rel=0.2)
+    step = {"memory.max": "9000\n", "memory.current": "100\n"}
+    job = {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "inactive_file 50\n"}
+    files(**{"proc/self/cgroup": "0::/job/step\n"})
+    files(**{f"cgroup/job/step/{name}": text for name, text in step.items()})
+    files(**{f"cgroup/job/{name}": text for name, text in job.items()})
+    assert machine.memory_available() == 350
+    # The older groups have other files, and a container its own root.
+    root = "cgroup/memory/memory."
+    files(**{"proc/self/cgroup": "5:cpu:/x\n4:memory:/of/the/host\n"})
+    files(**{f"{root}limit_in_bytes": "1000\n", f"{root}usage_in_bytes": "600\n"})
+    files(**{f"{root}stat": "cache 7\ntotal_inactive_file 100\n"})
+    assert machine.memory_available() == 500
+    machine.check_memory("these", 500, "give fewer")
+    with pytest.raises(UsageError, match=r"these take about .* free: give fewer"):
+        machine.check_memory("these", 501, "give fewer")
+
+
+def test_all_facts_are_there_and_can_be_stored_as_they_are():
+    facts = environment.capture_local()
+
+    assert set(facts) >= FACTS
+    json.dumps(facts)
+    lists = ("environment_variables", "mpi_parameters", "networks")
+    others = {name: value for name, value in facts.items() if name not in lists}
+    assert all(value is None or isinstance(value, str | int | float) for value in others.values())
+    assert facts["python_version"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts["hpcfl_version"] == hpcfl.__version__
+    assert facts["numpy_version"].startswith("2.")
+    assert facts["cores_usable"] >= 1
+    assert facts["memory_bytes"] >= facts["memory_available_bytes"] > 0
+    assert facts["openssl_version"].startswith("OpenSSL ")
+
+
+def test_a_system_that_tells_nothing_gives_no_error(files, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: None)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.backends.openssl.backend", None)
+    facts = environment.capture({}, [("a", ())])
+
+    for name in (
+        *("cores_physical", "cores_usable", "cpu_turbo", "clock_source", "binding"),
+        *("oversubscription_ratio", "openssl_version"),
+    ):
+        assert facts[name] is None, name
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "turbo"),
+    [
+        ("intel_pstate/no_turbo", "0", True),
+        ("intel_pstate/no_turbo", "1", False),
+        ("cpufreq/boost", "1", True),
+        ("cpufreq/boost", "0", False),
+    ],
+)
+def test_turbo_is_read_the_right_way_round(files, file, text, turbo):
+    files(**{f"cpus/{file}": text})
+
+    assert environment.capture_local()["cpu_turbo"] is turbo
+
+
+def test_networks_are_told_by_kind_and_rate(files):
+    port = {"state": "4: ACTIVE", "link_layer": "InfiniBand", "rate": "100 Gb/sec (4X EDR)"}
+    card = {"operstate": "up", "type": "1", "speed": "25000", "device/x": ""}
+    found = {
+        "infiniband/mlx5_0/ports/1": port,
+        "infiniband/mlx5_1/ports/1": port | {"state": "1: DOWN"},
+        "net/ens3": card,
+        "net/virtio": card | {"speed": "-1"},
+        "net/docker0": {"operstate": "up", "type": "1"},  # no device
+        "net/ens4": card | {"operstate": "down"},
+        "net/ib0": card | {"type": "32"},
+        "cxi/cxi0": {"x": ""},
+    }
+    for folder, texts in found.items():
+        files(**{f"class/{folder}/{name}": f"{text}\n" for name, text in texts.items()})
+
+    assert environment.networks() == [
+        *("Ethernet", "Ethernet 25000 Mbit/s", "InfiniBand 100 Gb/sec (4X EDR)", "Slingshot")
+    ]
+
+
+def test_only_what_changes_how_ranks_compute_and_messages_move_is_kept(monkeypatch):
+    for name in OF_A_LAUNCH:
+        assert environment.steering({name: "1"}) == {}
+    for name in STEERING:
+        assert environment.steering({name: "1"}) == {name: "1"}
+        monkeypatch.setenv(name, "17")
+    kept = environment.capture_local()["environment_variables"]
+    assert {name: kept[name] for name in STEERING} == dict.fromkeys(STEERING, "17")
+
+
+def test_parameter_files_are_those_of_the_library_the_user_and_the_variables(
+    files, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "python"))
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    monkeypatch.setenv("OMPI_MCA_mca_base_param_files", f"{tmp_path}/tuned,{tmp_path}/none")
+    files(
+        **{
+            "python/etc/openmpi-mca-params.conf": "btl = python\n",
+            "loaded/etc/openmpi-mca-params.conf": "btl = loaded\n",
+            "home/.openmpi/mca-params.conf": "# pml = ob1\n  btl = tcp , self \nbtl_tcp_links=\n"
+            "plm_rsh_agent = sshpass -p hunter2 ssh\n",
+            "tuned": "pml = ob1\n",
+        }
+    )
+    own = {
+        "~/.openmpi/mca-params.conf": {"btl": "tcp , self", "btl_tcp_links": ""},
+        f"{tmp_path}/tuned": {"pml": "ob1"},
+    }
+    assert environment.parameters() == {"openmpi-mca-params.conf": {"btl": "python"}} | own
+    library = tmp_path / "loaded/lib/libmpi.so.40.40.9"
+    files(**{"proc/self/maps": f"7f00-7f01 r-xp 00000000 fe:00 12    {library}\n"})
+    assert environment.parameters() == {"openmpi-mca-params.conf": {"btl": "loaded"}} | own
+    # What make setup writes is found.
+    for name, (keys, value, _) in mpiconfig._SETTINGS.items():
+        files(**{f"loaded/etc/{name}": f"{keys[0]} = {value}\n"})
+        assert environment.parameters()[name] == {keys[0]: value}
+
+
+def place(host, *threads):
+    return host, threads
+
+
+def facts_of(**changes):
+    """Return what a rank found on its host."""
+    return {"cores_usable": 2, "load_1min": 0.5, "environment_variables": {}} | changes
+
+
+def test_ranks_are_counted_for_each_host_and_missing_facts_named():
+    places = [place(host, 0, 1) for host in "babba"]
+    facts = environment.capture({"transport": "mpi", "extra": 2}, places, [facts_of()] * 2)
+
+    assert facts["hosts"] == ["b", "a"]
+    assert facts["host_ranks"] == [3, 2]
+    assert facts["oversubscription_ratio"] == 1.5
+    assert (facts["transport"], facts["extra"]) == ("mpi", 2)
+    assert (facts["mpi_library"], facts["mpi_standard"], facts["thread_level"]) == (None,) * 3
+    assert facts["host_facts"] == {}
+    assert environment.capture({}, [])["oversubscription_ratio"] is None
+
+
+def test_facts_in_which_hosts_differ_are_kept_for_each_of_them():
+    tcp = {"OMPI_MCA_btl": "tcp,self"}
+    found = [facts_of(), facts_of(cores_usable=64, environment_variables=tcp), None]
+    facts = environment.capture({}, [place(host, 0) for host in "abc"], found)
+
+    assert facts["cores_usable"] == 2
+    assert facts["host_facts"] == {
+        "cores_usable": [2, 64, None],
+        "load_1min": [0.5, 0.5, None],
+        "environment_variables": [{}, tcp, None],
+    }
+    # The fullest host, as far as is known.
+    assert facts["oversubscription_ratio"] == 0.5
+    assert environment.capture({}, [place("a", 0)], [facts_of()])["host_facts"] is None
+
+
+@pytest.mark.parametrize(
+    ("places", "binding"),
+    [
+        ([place("a", 0, 1)] * 3, "hardware threads a rank: 2; ranks a thread: at most 3"),
+        ([place("a", 0), place("b", 0)], "hardware threads a rank: 1; ranks a thread: at most 1"),
+        (
+            [place("a", 0, 1), place("a", 2), place("a", 2, 3)],
+            "hardware threads a rank: 1 to 2; ranks a thread: at most 2",
+        ),
+        # What the system does not tell is not guessed.
+        ([place("a"), place("a", 0)], None),
+    ],
+)
+def test_the_binding_of_ranks_is_what_they_may_use(places, binding):
+    assert environment.capture({}, places, [facts_of()] * 2)["binding"] == binding
+
+
+@pytest.mark.parametrize(
+    ("hosts", "mapping"),
+    [("aabb", "host by host"), ("abab", "in turns"), ("aabba", "0,0,1,1,0"), ("", None)],
+)
+def test_how_ranks_follow_each_other_on_hosts_is_told_without_their_names(hosts, mapping):
+    places = [place(host, 0) for host in hosts]
+
+    assert environment.capture({}, places, [facts_of()] * 2)["mapping"] == mapping
+
+
+def test_timers_are_described():
+    facts = environment.capture({}, [])
+    readings = iter([0.0, 0.0, 0.5, 0.5, 0.75, 2.0])
+
+    for timer in ("wall", "cpu"):
+        assert facts[f"{timer}_timer_resolution_seconds"] > 0
+        assert facts[f"{timer}_timer_overhead_seconds"] > 0
+    # The smallest step that the clock makes, if it makes one.
+    assert environment.timer_quality(lambda: next(readings, 2.0))[0] == 0.25
+    assert environment.timer_quality(lambda: 1.0)[0] is None
+
+
+def test_capturing_does_not_load_mpi():
+    program = (
+        "import sys; from hpcfl.system import environment; environment.capture({}, []); "
+        "print('mpi4py' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+
+    assert done.stdout.strip() == "False", done.stderr

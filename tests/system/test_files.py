@@ -1,0 +1,163 @@
+"""Files that are written at once, locked, or built of a commit."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import h5py
+import pytest
+
+import hpcfl
+from hpcfl.system import environment, hdf5, revision
+from hpcfl.system.outputs import replacing, without_home
+
+ROOT = Path(hpcfl.__file__).parents[1]
+
+
+def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path):
+    path, target = tmp_path / "new" / "file", tmp_path / "target"
+    with replacing(path) as draft:
+        draft.write_text("first")
+        assert not path.exists()
+    assert path.read_text() == "first"
+    with pytest.raises(AttributeError), replacing(path) as draft:
+        draft.write_bites("second")
+    with pytest.raises(FileExistsError), replacing(path, keep=True) as draft:
+        draft.write_text("second")
+    assert path.read_text() == "first"
+    # What a link points to is replaced, and not the link.
+    target.write_text("old")
+    (tmp_path / "link").symlink_to(target)
+    with replacing(tmp_path / "link") as draft:
+        draft.write_text("new")
+    assert (target.read_text(), (tmp_path / "link").is_symlink()) == ("new", True)
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_a_home_folder_is_not_told(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert without_home("/home/me/a /home/me2 x/home/me") == "~/a /home/me2 x/home/me"
+    monkeypatch.setenv("HOME", "/")
+    assert without_home("/a") == "/a"
+
+
+def test_a_file_that_somebody_writes_is_locked_where_there_are_locks(tmp_path, monkeypatch):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w"):
+        assert hdf5.locked(path)
+        code = (
+            "import pathlib, sys; from hpcfl.system import hdf5; "
+            "hdf5.opened(pathlib.Path(sys.argv[1]), 'r')"
+        )
+        other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert "is being written by another process" in other.stderr
+    assert not hdf5.locked(path)
+
+    # As NFS without lockd says.
+    real = h5py.File
+
+    def refuse(path, mode, locking, **more):
+        if locking:
+            raise OSError("unable to lock file, errno = 37")
+        return real(path, mode, locking=False, **more)
+
+    monkeypatch.setattr(h5py, "File", refuse)
+    with pytest.warns(UserWarning, match="has no locks"), hdf5.opened(tmp_path / "y.h5", "x"):
+        pass
+    hdf5.opened(tmp_path / "y.h5", "r").close()
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """Return a repository without commits that the package seems to be run from."""
+    if shutil.which("git") is None:
+        pytest.skip("no git here")
+    (tmp_path / "hpcfl").mkdir()
+    (tmp_path / "hpcfl/__init__.py").write_text("")
+    git(tmp_path, "init", "--quiet")
+    monkeypatch.setattr(revision, "_ROOT", tmp_path)
+    return tmp_path
+
+
+def git(folder, *arguments):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.hooksPath=/dev/null")
+    command = ["git", *identity, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(folder):
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message", "first")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize(
+    ("file", "dirty"),
+    [(None, False), ("hpcfl/__init__.py", True), ("hpcfl/new.py", True), ("notes.txt", False)],
+)
+def test_the_commit_that_ran_is_recorded_and_whether_its_code_was_changed(repository, file, dirty):
+    assert environment.capture_local()["git_commit"] is None  # before there is one
+    made = commit(repository)
+    changes = []
+    for text in ("x = 1\n", "x = 2\n", "x = 1\n"):
+        if file:
+            (repository / file).write_text(text)
+        facts = environment.capture_local()
+        assert (facts["git_commit"], facts["git_dirty"]) == (made, dirty)
+        changes.append(facts["git_changes"])
+    # Other changes are another state of the code.
+    assert changes[0] == changes[2]
+    assert (changes[0] != changes[1]) is dirty
+    suffix = f".{changes[2]}.dirty" if dirty else ""
+    build = f"{revision.RELEASE}+g{made[:12]}{suffix}"
+    assert revision.version_to_build(repository) == build
+
+
+def test_sources_without_a_repository_are_built_too(tmp_path, monkeypatch):
+    assert revision.version_to_build(tmp_path) == revision.RELEASE
+    (tmp_path / "PKG-INFO").write_text("Name: hpcfl\nVersion: 0.1.0+gabc\n")
+    assert revision.version_to_build(tmp_path) == "0.1.0+gabc"
+    # What is installed here is not the package of this folder.
+    monkeypatch.setattr(revision, "_ROOT", tmp_path)
+    assert revision.version() == revision.RELEASE
+    assert revision.current() == (None, None, None)
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+def test_a_wheel_knows_its_commit_and_runs_without_the_sources(tmp_path, in_git):
+    sources, out = tmp_path / "sources", tmp_path / "wheels"
+    sources.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, sources)
+    shutil.copytree(ROOT / "hpcfl", sources / "hpcfl")
+    if in_git:
+        git(sources, "init", "--quiet")
+    made = commit(sources)[:12] if in_git else None
+    program = f"from setuptools import build_meta; print(build_meta.build_wheel({str(out)!r}))"
+    built = subprocess.run(
+        [sys.executable, "-c", program], cwd=sources, capture_output=True, text=True, timeout=120
+    )
+    if "No module named 'setuptools'" in built.stderr:
+        pytest.skip("setuptools is not installed here")
+    with zipfile.ZipFile(out / built.stdout.split()[-1]) as archive:
+        archive.extractall(tmp_path / "installed")
+    program = (
+        "import hpcfl; from hpcfl.system import revision; "
+        "print(hpcfl.__version__, *revision.current())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
+    )
+
+    version = f"{revision.RELEASE}+g{made}" if in_git else revision.RELEASE
+    state = f"{made} False None" if in_git else "None None None"
+    assert done.stdout.strip() == f"{version} {state}", done.stderr
