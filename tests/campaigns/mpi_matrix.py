@@ -30,7 +30,8 @@ _VERSION_PROGRAM = """
 from mpi4py import MPI
 from hpcfl.system.doctor import identify
 import mpi4py
-print(identify(MPI.Get_library_version()), "with mpi4py", mpi4py.__version__)
+found = identify(MPI.Get_library_version())
+print(found.family, found.version, "with mpi4py", mpi4py.__version__)
 """
 
 
