@@ -40,7 +40,7 @@ class Hosts:
     """
 
     def __init__(self, world: World) -> None:
-        threads = np.array(machine.affinity() or (), np.int64)
+        threads = np.array(machine.affinity(), np.int64)
         names = world.collect(platform.node().encode()) or ()
         masks = world.collect(threads.tobytes()) or ()
         # Of every rank, at rank 0: its host and its hardware threads.

@@ -196,7 +196,7 @@ def test_what_is_declared_is_predicted_exposed_and_attacked(monkeypatch):
     exposed = json.loads(told("privacy", "exposure", "own:Salted", "--devices", 20, "--json"))
     assert (exposed["protocol"], exposed["alone_of_sent"]["formula"]) == ("salted", 0.0)
     attacked = told("attack", "components", "round.npz", "--protocol", "own:Salted")
-    assert "and beyond that no values by themselves" in " ".join(attacked.split())
+    assert "beyond that no" in attacked
     assert "name its class with --protocol" in refusal("attack", "components", "round.npz")
 
 

@@ -39,7 +39,7 @@ except ZeroDivisionError:
 """
 # The server's rank of SIZE, HERE of which are on this host, which has four cores; VENDOR is MPI's.
 WAITING = """
-from hpcfl.system import cores
+from hpcfl.system import machine
 
 
 class Comm:
@@ -59,7 +59,7 @@ class Comm:
 
 
 patient.wait = lambda requests: True
-cores.usable = lambda: 4
+machine.usable = lambda: 4
 MPI.get_vendor = lambda: VENDOR
 print(patient.needed(Comm()))
 """

@@ -250,9 +250,9 @@ def test_refused_ranks_leave_in_order(options, sentence):
 
 @pytest.mark.full
 def test_a_message_of_more_than_2_to_the_31_bytes_arrives_as_it_was_sent():
-    from hpcfl.system.environment import memory_available_bytes
+    from hpcfl.system.machine import memory_available
 
-    if (memory_available_bytes() or 0) < 16 * 10**9:
+    if (memory_available() or 0) < 16 * 10**9:
         pytest.skip("needs 16 GB of free memory")
     done = mpirun(2, sys.executable, HERE / "large_messages.py", limit_seconds=300)
     told = {" ".join(line.split()[:2]): line.split()[2:] for line in done.stdout.splitlines()}

@@ -51,7 +51,7 @@ def test_several_grids_add_up_and_an_option_without_effect_makes_no_second_cell(
         alpha = [0.1, 0.2]
         [[grid]]
         protocol = "sparse"
-        sampler = ["gaps", "dense"]
+        seed = [1, 2]
         alpha = 0.1
         rounds = 7
         [[grid]]
@@ -65,7 +65,7 @@ def test_several_grids_add_up_and_an_option_without_effect_makes_no_second_cell(
     ]
     assert [cell.rounds for cell in found] == [12] * 4 + [9] * 2 + [12]
     assert found[5].arguments == (
-        *("sparse", "--alpha=0.1", "--devices=3", "--rounds=7", "--sampler=dense"),
+        *("sparse", "--alpha=0.1", "--devices=3", "--rounds=7", "--seed=2"),
     )
     assert found[1].arguments == ("secagg", "--devices=3")
 

@@ -10,12 +10,10 @@ from hpcfl.errors import HpcflError
 from hpcfl.options.names import FILES
 from hpcfl.results import load
 from hpcfl.results.reader import find
-from hpcfl.slurm.script import ARRAY, KINDS, last_cell
 from hpcfl.sweeping import shipped, states
-from hpcfl.sweeping.cells import Cell, resolve
+from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.manifest import NAME, arrange, freeze
 from hpcfl.sweeping.manifest import load as load_manifest
-from hpcfl.sweeping.plan import read
 
 PLAN = """
 [fixed]
@@ -186,7 +184,7 @@ def test_every_plan_that_is_shipped_has_cells_that_can_be_run(name, tmp_path, mo
 
     assert told.returncode == 0, told.stderr
     assert "cannot run" not in told.stdout
-    assert shipped.titles()[name] in hpcfl("sweep", "--list").stdout
+    assert shipped.titles()[name] in hpcfl("sweep").stdout
 
 
 def test_a_name_is_that_of_the_shipped_plan_and_a_path_that_of_a_file(tmp_path, monkeypatch):
@@ -195,5 +193,3 @@ def test_a_name_is_that_of_the_shipped_plan_and_a_path_that_of_a_file(tmp_path, 
     assert shipped.locate("small") == shipped.FOLDER / "small.toml"
     assert shipped.locate("./small") == Path("small")
     assert "did you mean 'table-1'?" in refusal("sweep", "tabel-1", "--output", tmp_path)
-    ((plan,), _) = KINDS["sweep-array"]
-    assert last_cell(ARRAY) == len(resolve(read(shipped.locate(plan)))) - 1

@@ -393,9 +393,9 @@ class ServerState:
     """What the server keeps between the steps of a round, besides the sum; sets are by device."""
 
     public: dict[int, bytes] = field(default_factory=dict)
-    nonce: bytes = b""
+    nonce: bytes = field(default=b"", repr=False)
     sharers: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))  # U2
-    dealings: Dealings | None = None
+    dealings: Dealings | None = field(default=None, repr=False)
     survived: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))  # U3
     gone: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))  # U2 without U3
     seed_shares: dict[int, Elements] = field(default_factory=dict, repr=False)

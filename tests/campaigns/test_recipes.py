@@ -1,25 +1,47 @@
-"""The recipes of contrib/, as far as they can be read without their tools."""
+"""The recipes of contrib/: run by ReFrame, and played without Ramble."""
 
+import json
+import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
-import tomllib
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import MagicMock
 
 import pytest
 from commandline import hpcfl
-from packaging.requirements import Requirement
+from environments import make, run
 
 from hpcfl.results.footer import LINES
 from hpcfl.system.revision import RELEASE
 
 ROOT = Path(__file__).parents[2]
 CONTRIB = ROOT / "contrib"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BIN = Path(sys.executable).parent
+
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
+
+# Checks of a site: one of a protocol whose sums are wrong.
+SITE = """
+import reframe as rfm
+from hpcfl_checks import HpcflBench
+from reframe.core.builtins import parameter
+
+
+@rfm.simple_test
+class Broken(HpcflBench):
+    protocol = parameter(["faulty_protocols:Wrong"])
+    devices = 4
+    dim = 100
+    rounds = 3
+    num_tasks = 2
+    valid_systems = ["*"]
+    valid_prog_environs = ["*"]
+"""
 
 
 @pytest.fixture
@@ -79,51 +101,6 @@ def test_ramble_reads_the_footer_of_what_it_runs(tool, tmp_path, monkeypatch):
         assert about["units"] == units[key]
 
 
-def test_spack_knows_the_dependencies_of_the_project(tool):
-    conditions = [""]
-    found = {}
-
-    @contextmanager
-    def when(condition):
-        conditions.append(condition)
-        yield
-        conditions.pop()
-
-    def depends_on(spec, **_):
-        name, _, versions = spec.partition("@")
-        found.setdefault(conditions[-1], {})[name] = versions
-
-    variants = MagicMock()
-    nothing = {
-        name: MagicMock()
-        for name in ("default_args", "license", "on_package_attributes", "run_after", "version")
-    }
-    tool("spack.package", **nothing, depends_on=depends_on, variant=variants, when=when)
-    tool("spack_repo.builtin.build_systems.python", PythonPackage=object)
-    runpy.run_path(
-        str(CONTRIB / "spack" / "spack_repo" / "hpcfl" / "packages" / "hpcfl" / "package.py")
-    )
-
-    assert {call.args[0] for call in variants.mock_calls} == {"plot", "table", "train"}
-    for extra, asked in {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}.items():
-        condition = extra and f"+{extra}"
-        if condition not in found:
-            continue
-        wanted = {}
-        for requirement in map(Requirement, asked):
-            limits = {one.operator: one.version for one in requirement.specifier}
-            # Spack's 2 is every version 2.x, and Python's <3 ends behind them.
-            last = str(int(limits["<"]) - 1) if "<" in limits else ""
-            wanted[f"py-{requirement.name}"] = f"{limits['>=']}:{last}"
-        of_python = {
-            name: text for name, text in found[condition].items() if name.startswith("py-")
-        }
-        of_python.pop("py-setuptools", None)
-        assert of_python == wanted, extra
-    assert found.keys() == {"", "+plot", "+table", "+train"}
-    assert found[""]["python"] == PROJECT["requires-python"].removeprefix(">=") + ":"
-
-
 def test_the_shell_of_the_container_is_valid():
     text = (CONTRIB / "apptainer" / "hpcfl.def").read_text()
     sections = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL))
@@ -134,7 +111,49 @@ def test_the_shell_of_the_container_is_valid():
         assert (done.returncode, done.stderr) == (0, ""), name
 
 
-def test_the_readme_of_the_recipes_links_to_files():
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", (CONTRIB / "README.md").read_text())
+@pytest.fixture(scope="module")
+def reframe(tmp_path_factory):
+    """Return a function that has ReFrame run the checks in a folder, and returns its report."""
+    if shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ['PATH']}") is None:
+        pytest.skip("no mpirun: install the extra 'mpi' or an MPI of your own")
+    folder = tmp_path_factory.mktemp("reframe")
+    programs = make(folder / "venv", "ReFrame-HPC")
 
-    assert [target for target in targets if not (CONTRIB / target).exists()] == []
+    def checked(checks, status=0):
+        report = folder / "report.json"
+        run(
+            *(programs / "reframe", "-C", CONTRIB / "reframe" / "settings.py"),
+            *("-c", checks, "-r", "--prefix", folder, "--report-file", report),
+            folder=folder,
+            status=status,
+            path=BIN,
+            PYTHONPATH=os.pathsep.join(
+                [str(ROOT), str(ROOT / "tests" / "mpirun"), str(CONTRIB / "reframe")]
+            ),
+            HOME=folder,
+        )
+        (session,) = json.loads(report.read_text())["runs"]
+        return session["testcases"]
+
+    return checked
+
+
+def test_reframe_runs_the_checks_and_logs_the_figures(reframe):
+    cases = reframe(CONTRIB / "reframe")
+    units = {line.key: line.unit for line in LINES}
+
+    assert {case["protocol"] for case in cases} == {*("fedavg", "secagg", "sparse", "cohort")}
+    for case in cases:
+        assert case["result"] == "pass"
+        logged = {key.rpartition(":")[2]: value for key, value in case["perfvalues"].items()}
+        assert {"device_upload_bytes", "device_cpu_ms", "round_ms"} <= logged.keys()
+        for key, (value, *_, unit, _) in logged.items():
+            assert value > 0
+            assert unit == units[key]
+
+
+def test_a_check_of_wrong_sums_fails(reframe, tmp_path):
+    (tmp_path / "site.py").write_text(SITE)
+    (case,) = reframe(tmp_path, status=1)
+
+    assert (case["result"], case["fail_phase"]) == ("fail", "sanity")

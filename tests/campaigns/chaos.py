@@ -1,11 +1,11 @@
 """Runs `hpcfl bench` while things go wrong, again and again, and checks what is left.
 
-    python tests/chaos/campaign.py --count 200 --seed 1 [--first 0]
+    python tests/campaigns/chaos.py --count 200 --seed 1 [--first 0]
 
 Run number k of a seed is always the same plan; only what a signal finds when it arrives differs. A
 run's ranks die (by `--kill`, or by SIGKILL from outside at any moment), stand still for a while,
-are told to leave, have no space for results, may not write, or see the clock jump. After each
-run, whatever happened:
+are told to leave, have no space for results, or may not write. After each run,
+whatever happened:
 
 - it ended within the limit, with a status that says what happened, and no process is left;
 - what is in the results file is readable, and every round there is validated;
@@ -57,7 +57,6 @@ KINDS = {
     "disk full": (2, {0, 1, 2}),
     "disk filled under way": (1, {0, 1}),
     "folder read-only": (1, {2}),
-    "clock jumps": (2, {0}),
 }
 SURVIVED = ("killed by option", "killed from outside", "killed while another is stopped")
 # These may end before there is a file.
@@ -180,8 +179,6 @@ def play(plan, folder):
     session.mkdir()
     environment = os.environ | AS_ROOT | {MARK: mark, "TMPDIR": str(session)}
     with results_folder(plan, folder) as results:
-        if plan.kind == "clock jumps":
-            environment["LD_PRELOAD"] = str(jumping_clock(folder))
         file = results / "run.h5"
         start = time.monotonic()
         job = launch(plan, ["--output", file], folder, environment, plan.tolerant)
@@ -369,9 +366,6 @@ def send(pids, number):
             os.kill(pid, number)
 
 
-# Disks and clocks
-
-
 @contextmanager
 def results_folder(plan, folder):
     """Yield a folder for results: with little space, or not to be written, if that is planned."""
@@ -390,16 +384,6 @@ def results_folder(plan, folder):
         subprocess.run(["umount", "-l", results], check=True)
 
 
-def jumping_clock(folder):
-    """Return a library that lets the clock jump by hours, to and fro, twice a second.
-
-    Only the time of day jumps. The clock that never runs backwards is left as it is.
-    """
-    library, source = folder / "clock.so", Path(__file__).with_name("clock.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    return library
-
-
 def can_mount():
     """Return whether this process may mount file systems."""
     with tempfile.TemporaryDirectory() as folder, suppress(OSError):
@@ -411,32 +395,23 @@ def can_mount():
 
 
 def possible(plan):
-    """Return whether this machine has what the run takes: an MPI, and for some more than that."""
+    """Return whether this machine has what the run takes: an MPI, and for some root."""
     if plan.disk_bytes and not can_mount():
         return False
-    return mpirun() is not None and (plan.kind != "clock jumps" or shutil.which("cc") is not None)
+    return mpirun() is not None
 
 
 # The campaign
 
 
 def summary(outcomes):
-    """Return a table: for each kind, how many runs, and what became of them."""
-    lines = [
-        "| what happens | runs | struck | passed | complete | resumed | longest, s | recovery, s |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for kind in (*KINDS, "all"):
-        some = [one for one in outcomes if kind in (one.plan.kind, "all")]
-        if some:
-            complete = [one.file_status == "complete" for one in some]
-            counts = [[one.struck for one in some], [not one.wrong for one in some], complete]
-            counts += [[one.resumed for one in some]]
-            recovery = max(one.recover_seconds for one in some)
-            cells = [kind, len(some), *map(sum, counts)]
-            cells += [f"{max(one.seconds for one in some):.1f}"]
-            cells += [f"{recovery:.2f}" if recovery else ""]
-            lines.append(f"| {' | '.join(map(str, cells))} |")
+    """Return a line for each kind: how many runs, and what became of them."""
+    lines = []
+    for kind in KINDS:
+        some = [one for one in outcomes if one.plan.kind == kind]
+        passed = sum(not one.wrong for one in some)
+        struck = sum(one.struck for one in some)
+        lines.append(f"{kind}: {len(some)} runs, {struck} struck, {passed} passed")
     return "\n".join(lines)
 
 
