@@ -258,20 +258,6 @@ class SeedOptions(OptionGroup):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LengthOptions(OptionGroup):
-    """A model that says how long vectors are, in place of a number."""
-
-    model: str | None = option(
-        None,
-        "Let d be the number of parameters of a model of hpcfl train, such as 2nn or "
-        "softmax@digits, or of what MODULE:FUNCTION returns (a torch module, arrays, or d), in "
-        "place of --dim.",
-        section=Section.WHAT,
-        marks=("recorded if given",),
-    )
-
-
 def check_length(given: Mapping[str, Any]) -> None:
     """Refuse, by UsageError, to be given the vectors' length by two options."""
     for name in ("dim", "updates"):
