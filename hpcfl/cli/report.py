@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcfl.cli.options import PLACE, Command, given, option, options
-from hpcfl.cli.terminal import alone, usable_runs, warn
+from hpcfl.cli.terminal import alone, json_option, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import make, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     help="What to print: text, tables for a README or a paper (booktabs), or values for programs. "
     "json without --columns has all figures.",
 )
+@json_option("Print what --format json does.")
 @option(
     "--trace",
     type=PLACE,
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
     "replaced.",
 )
 @alone
-def command(paths: tuple[str, ...], form: str, trace: Path | None, **typed: Any) -> None:
+def command(
+    paths: tuple[str, ...], form: str, as_json: bool, trace: Path | None, **typed: Any
+) -> None:
     """Show what runs cost: bytes, CPU time and wall time, phase by phase.
 
     PATH is a results file or a folder of them. One run is shown in full; several are shown side
@@ -57,13 +60,13 @@ def command(paths: tuple[str, ...], form: str, trace: Path | None, **typed: Any)
       hpcfl report results/ --where devices=100 \\
           --columns protocol,bytes_up_mean,bytes_up_ratio
       hpcfl report results/ --target-accuracy 0.95 --format latex > table.tex
-      hpcfl report sparse.h5 --uplink-mbps 10 --latency-ms 30 --format json
+      hpcfl report sparse.h5 --uplink-mbps 10 --latency-ms 30 --json
       hpcfl report results/strong/* --speed-up ranks
       hpcfl report sparse.h5 --trace trace.json
     """
     from hpcfl.results import columns
 
-    asked = make(ReportOptions, given(typed))
+    asked, form = make(ReportOptions, given(typed)), "json" if as_json else form
     if asked.columns is not None:
         columns.choose(asked.columns)  # before files are read
     if trace is not None:

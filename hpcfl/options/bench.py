@@ -7,7 +7,7 @@ from typing import Any
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section, again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LengthOptions, RunOptions
+from hpcfl.options.shared import DEVICES, DIM, ROUNDS, RunOptions
 
 DEFAULT_DIM = 165_000
 # How many rounds there may be, in terms of the least number, if nobody sets a limit.
@@ -28,7 +28,14 @@ class BenchOptions(RunOptions):
         **DEVICES,
     )
     dim: int | None = option(None, "Length d of the vectors.", default_text=f"{DEFAULT_DIM}", **DIM)
-    model: str | None = again(LengthOptions, "model", None)
+    model: str | None = option(
+        None,
+        "Let d be the number of parameters of a model of hpcfl train, such as 2nn or "
+        "softmax@digits, or of what MODULE:FUNCTION returns (a torch module, arrays, or d), in "
+        "place of --dim.",
+        section=Section.WHAT,
+        marks=("recorded if given",),
+    )
     rounds: int = option(10, "Measured rounds.", marks=("repeat",), **ROUNDS)
     rel_ci: float | None = option(
         None,

@@ -247,15 +247,12 @@ def part(options: OptionGroup, group: type[Group]) -> Group:
 def recorded(options: OptionGroup) -> dict[str, Any]:
     """Return by name the values that results files hold."""
     known = options_of(type(options))
-    # In the order of the options, and then what is no option.
-    names = {**known, **{one.name: None for one in dataclasses.fields(options)}}
-    defaults = {one.name: one.default for one in dataclasses.fields(options)}
-    found = {}
-    for name, about in names.items():
-        value, marks = getattr(options, name), about.marks if about else ()
-        if defaults[name] is MISSING or "unrecorded" in marks:
-            continue
-        if "recorded if given" not in marks or value != defaults[name]:
+    plain = [one for one in dataclasses.fields(options) if one.name not in known]
+    found = {one.name: getattr(options, one.name) for one in plain if one.default is not MISSING}
+    for name, about in known.items():
+        value = getattr(options, name)
+        is_default = "recorded if given" in about.marks and value == about.default
+        if "unrecorded" not in about.marks and not is_default:
             found[name] = value
     return found
 

@@ -60,8 +60,7 @@ class ProtocolOptions(OptionGroup):
     )
     scaling: str = option(
         "survivors",
-        "Divide a sum by the weight of the devices in it, or let devices scale by the planned "
-        "rate beforehand, as in SparseSecAgg's paper.",
+        "Divide a sum by the weight of its devices, or let devices scale by the planned rate.",
         choices=("survivors", "paper"),
     )
     degree: int | None = option(
@@ -74,8 +73,7 @@ class ProtocolOptions(OptionGroup):
     )
     gamma: float = option(
         0.1,
-        "Fraction of all devices that may collude with the server: promises hold against them. A "
-        "threshold of more than half protects against no more than half.",
+        "Fraction of all devices that may collude with the server: promises hold against them.",
         at_least=0,
         below=0.5,
         section=Section.PRIVACY,
@@ -83,8 +81,7 @@ class ProtocolOptions(OptionGroup):
     )
     min_cohort: int = option(
         1,
-        "Honest survivors promised in every cohort: devices refuse to unmask a cohort with fewer "
-        "survivors than that and all that may collude.",
+        "Honest survivors promised in every cohort: devices do not unmask one with fewer.",
         at_least=1,
         section=Section.PRIVACY,
         marks=("label",),
@@ -98,24 +95,22 @@ class ProtocolOptions(OptionGroup):
     )
     security: str = option(
         "passive",
-        "Protect against a curious server, or also against one that cheats, where the protocol has "
-        "such a variant: keys are signed, and devices agree on the survivors.",
+        "Protect against a curious server, or also against one that cheats: keys are signed, and "
+        "devices agree on the survivors.",
         choices=("passive", "active"),
         section=Section.PRIVACY,
         marks=("label",),
     )
     group: str = option(
         "fq",
-        "Integers modulo 2^32 - 5, modulo 2^B or, where vectors are coded, modulo the largest "
-        "prime of B bits; packed in B bits each.",
+        "Integers modulo 2^32 - 5, 2^B or, where vectors are coded, the largest prime of B bits.",
         choices=GROUP_NAMES,
         section=Section.WHAT,
         marks=("label",),
     )
     model_update: str = option(
         "whole",
-        "Send devices the whole model, or only the coordinates that have changed since they "
-        "received it last (common).",
+        "Send devices the whole model, or what has changed since they received it (common).",
         choices=("whole", "changed"),
         section=Section.WHAT,
         marks=("label", "recorded if given"),
@@ -137,8 +132,7 @@ class ProtocolOptions(OptionGroup):
     )
     shared: bool = option(
         False,
-        "Devices send the same fraction alpha of the coordinates in a round, others in the next "
-        "(assisted; secagg with it is common).",
+        "All devices send the same part alpha of the coordinates, a new one each round (assisted).",
         section=Section.WHAT,
         marks=("label", "recorded if given"),
     )
@@ -161,8 +155,7 @@ class ProtocolOptions(OptionGroup):
     )
     helper_dropout: int = option(
         0,
-        "Number of helpers, other ones in every round, that drop out before devices upload; rounds "
-        "do without so many (assisted).",
+        "Helpers that drop out before devices upload; rounds do without so many (assisted).",
         at_least=0,
         section=Section.SIZE,
         marks=("label", "recorded if given"),
@@ -175,8 +168,7 @@ class ProtocolOptions(OptionGroup):
     )
     rotate: bool = option(
         False,
-        "Rotate vectors at random before they are clipped and rounded, so that few levels, or a "
-        "small clip, lose less.",
+        "Rotate vectors at random before they are clipped and rounded, so that less is lost.",
         section=Section.WHAT,
         marks=("label", "recorded if given"),
     )
@@ -263,20 +255,6 @@ class SeedOptions(OptionGroup):
         at_least=0,
         at_most=2**64 - 1,
         marks=("label", "repeat"),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LengthOptions(OptionGroup):
-    """A model that says how long vectors are, in place of a number."""
-
-    model: str | None = option(
-        None,
-        "Let d be the number of parameters of a model of hpcfl train, such as 2nn or "
-        "softmax@digits, or of what MODULE:FUNCTION returns (a torch module, arrays, or d), in "
-        "place of --dim.",
-        section=Section.WHAT,
-        marks=("recorded if given",),
     )
 
 

@@ -120,17 +120,6 @@ def test_a_report_is_printed_in_every_form(pair):
     assert report(*pair, "--json").stdout == report(*pair, "--format", "json").stdout
 
 
-def test_two_forms_at_once_are_refused(pair):
-    for options, sentence in (
-        (["--json", "--format", "csv"], "do not go together"),
-        (["--trace", "a.json", "--json"], "leave --format and --json out"),
-        (["--trace", "a.json", "--format", "csv"], "leave --format and --json out"),
-    ):
-        result = report(*pair, *options)
-        assert isinstance(result.exception, UsageError)
-        assert sentence in str(result.exception)
-
-
 def test_columns_are_chosen_and_ordered_in_every_form(pair):
     options = ("--columns", "bytes-up-mean,protocol,clip_norm,bytes_up_ratio")
     names = ["bytes_up_mean", "protocol", "clip_norm", "bytes_up_ratio"]
