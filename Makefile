@@ -36,7 +36,7 @@ help:
 	@echo 'make test         then run the tests for every change: a few minutes on two cores'
 	@echo 'make test-full    then run the expensive ones too, and property tests with more examples'
 	@echo 'make dist-check   then build sdist and wheel, and use them and contrib/ outside of it'
-	@echo 'make mpi-matrix   then run tests with five MPI libraries, and write the table in docs/clusters.md'
+	@echo 'make mpi-matrix   then run tests with five MPI libraries, and print the table of docs/clusters.md'
 	@echo 'make lint         then check style and types'
 	@echo 'make size         print how many lines each part has, and how many at most'
 	@echo 'make docs         then make the site of the documentation in site/'
@@ -76,10 +76,10 @@ test-full: test
 
 # With every Python of PYTHONS, paths with ":" between them; by default that of the tests.
 dist-check: setup-train
-	HPCFL_PYTHONS='$(PYTHONS)' $(PYTEST) tests/packaging tests/contrib
+	HPCFL_PYTHONS='$(PYTHONS)' $(PYTEST) tests/campaigns/test_packages.py tests/campaigns/test_recipes.py
 
 mpi-matrix: setup-train
-	$(VENV)/bin/python tests/mpi-matrix --write
+	$(VENV)/bin/python tests/campaigns/mpi_matrix.py
 
 lint: setup-train
 	$(VENV)/bin/ruff check .

@@ -226,10 +226,6 @@ def show(cells: list[Cell], found: dict[tuple[str, int], Outcome], accuracy: flo
 STUDIES = {
     "common": lambda: federations("2nn", *tenths()),
     "few": lambda: federations("2nn", *hundredths()),
-    # With all of the data a round takes minutes.
-    "cnn": lambda: federations(
-        "mnist-cnn", *tenths(), *hundredths(), more=("--data-fraction", "0.1")
-    ),
     "bits": bits_cells,
 }
 

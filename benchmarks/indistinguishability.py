@@ -3,8 +3,8 @@
     python benchmarks/indistinguishability.py --count 100
 
 Every repetition takes new keys, and looks at every protocol and group with the battery of
-tests/security/battery.py. The alarms of all repetitions together are false with a probability of at
-most 1e-6. Small p-values are bounds, and so should be rarer than their size.
+tests/campaigns/battery.py. The alarms of all repetitions together are false with a probability of
+at most 1e-6. Small p-values are bounds, and so should be rarer than their size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 TESTS = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "security")]
+sys.path[:0] = [str(TESTS), str(TESTS / "campaigns")]
 
 FALSE_ALARM = 1e-6
 SMALL = 0.01

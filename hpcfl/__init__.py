@@ -7,7 +7,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hpcfl.api import Run, Runs, bench, compare, load, load_many, plot, sweep, train
+    from hpcfl.api import (
+        Run,
+        Runs,
+        advise,
+        bench,
+        compare,
+        exposure,
+        load,
+        load_many,
+        plot,
+        predict,
+        sweep,
+        train,
+    )
     from hpcfl.errors import HpcflError, UsageError
 
     __version__: str
@@ -17,11 +30,14 @@ __all__ = [
     "Run",
     "Runs",
     "UsageError",
+    "advise",
     "bench",
     "compare",
+    "exposure",
     "load",
     "load_many",
     "plot",
+    "predict",
     "sweep",
     "train",
 ]

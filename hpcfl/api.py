@@ -6,8 +6,8 @@
 
 In one process the server and all devices are played there. In a script that `mpirun` starts, every
 rank calls the same functions: rank 0 is the server and receives the results, the others receive
-None. Nothing here prints, handles signals, or ends the process; errors are
-:class:`~hpcfl.errors.HpcflError`, on every rank.
+None. Options are those of the commands, with underscores. Nothing here prints, handles signals, or
+ends the process; errors are :class:`~hpcfl.errors.HpcflError`, on every rank.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcfl.comm.world import connect
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import OptionGroup, make, options_of
-from hpcfl.options.shared import SeedOptions
+from hpcfl.options.advise import AdviseOptions
+from hpcfl.options.bench import DP_FEDAVG, BenchOptions
+from hpcfl.options.definition import Group, OptionGroup, make, options_of, part
+from hpcfl.options.exposure import ExposureOptions
+from hpcfl.options.predict import PredictOptions
+from hpcfl.options.shared import RoundOptions, SeedOptions, check_length
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief
 from hpcfl.results import comparison, frames, pooling, ranktimes, reader, tables
@@ -37,8 +40,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from hpcfl.advice.advisor import Advice
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
+    from hpcfl.costmodel.calibration import Calibration
+    from hpcfl.costmodel.model import Prediction
+    from hpcfl.privacy.exposure import Exposure
     from hpcfl.report.table import Table
 
 Progress = Callable[[int, Any], object]
@@ -54,9 +61,8 @@ def _shown(group: type[OptionGroup]) -> Callable[[F], F]:
         lines = [inspect.cleandoc(function.__doc__ or ""), "", "Other Parameters", "-" * 16]
         for name, about in options_of(group).items():
             if name not in signature.parameters:
-                kind = getattr(about.type, "__name__", str(about.type))
-                default = about.default_text or repr(about.default)
-                lines += [f"{name} : {kind}, default {default}", f"    {about.help}"]
+                lines += [f"{name} : default {about.default_text or repr(about.default)}"]
+                lines += [f"    {about.help}"]
                 keyword = inspect.Parameter.KEYWORD_ONLY
                 own.append(inspect.Parameter(name, keyword, default=about.default))
         function.__doc__ = "\n".join(lines)
@@ -81,11 +87,8 @@ class Run(reader.Run):
     def summary(self, **link: float | None) -> Summary:
         """Return what its measured rounds cost.
 
-        Parameters
-        ----------
-        **link
-            ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps``, ``latency_ms`` for the modelled
-            seconds; by default those of the run.
+        `link` is ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps``, ``latency_ms`` for the
+        modelled seconds; by default those of the run.
         """
         return summarise(self, self.link(**link))
 
@@ -161,45 +164,19 @@ class Runs(tuple[Run, ...]):
     ) -> pd.DataFrame:
         """Return a pandas DataFrame with a row for each run, to filter and to group.
 
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            Names as ``hpcfl report --columns`` takes them. By default all that a run has by itself,
-            the options that are asked for most, and those in which the runs differ.
-        target : float, optional
-            Accuracy that training is to reach; by default the runs' own.
-        **link
-            ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps``, ``latency_ms`` for the modelled
-            seconds.
-
-        Raises
-        ------
-        UsageError
-            If pandas is not installed, or there is no such column.
+        `columns` are names as ``hpcfl report --columns`` takes them, by default all that a run has
+        by itself, the options that are asked for most, and those in which the runs differ.
+        `target` and `link` are those of `table` and `Run.summary`.
         """
         return frames.frame(frames.of_each_run(self, columns, target, **link))
-
-    def records(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        target: float | None = None,
-        **link: float | None,
-    ) -> list[dict[str, Any]]:
-        """Return the rows of `to_frame` as a list of dicts; without pandas, None for no value."""
-        return frames.of_each_run(self, columns, target, **link).records()
 
     def rounds_frame(self, **link: float | None) -> pd.DataFrame:
         """Return a pandas DataFrame with a row for each run and round, warm-up included.
 
         Training that was resumed is one run. Bytes are those of all devices; names of seconds say
-        of which phase and party they are. Errors and `link` are as for `to_frame`.
+        of which phase and party they are. `link` is that of `Run.summary`.
         """
         return frames.frame(frames.of_each_round(self, **link))
-
-    def rounds_records(self, **link: float | None) -> list[dict[str, Any]]:
-        """Return the rows of `rounds_frame` as a list of dicts; without pandas."""
-        return frames.of_each_round(self, **link).records()
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure of all, as `hpcfl plot --kind` does."""
@@ -232,9 +209,6 @@ def bench(
         :class:`~hpcfl.rounds.timed.Played`.
     observer : RoundObserver, optional
         Watches the rounds more closely.
-    **options
-        The options of `hpcfl bench` with underscores, such as ``devices=20``, ``dim=10_000``,
-        ``output="results/run.h5"``; see :class:`~hpcfl.options.bench.BenchOptions`.
 
     Returns
     -------
@@ -243,10 +217,9 @@ def bench(
 
     Raises
     ------
-    UsageError
-        If there is no such option, or the options do not go together.
     HpcflError
-        If a round fails. Those before it are in the file.
+        If a round fails; those before it are in the file. A UsageError says that there is no such
+        option, or that the options do not go together.
     """
     from hpcfl.benchmark import session
 
@@ -289,9 +262,6 @@ def train(
         Settings of a paper, see :data:`~hpcfl.training.presets.PRESETS`.
     progress, observer
         As for `bench`; a round's result is a :class:`~hpcfl.training.experiment.RoundResult`.
-    **options
-        The options of `hpcfl train` with underscores; see
-        :class:`~hpcfl.options.training.TrainOptions`.
 
     Returns
     -------
@@ -340,14 +310,8 @@ def sweep(
     Returns
     -------
     Runs or None
-        At the server, in the order of the grid; None on the other ranks.
-
-    Raises
-    ------
-    UsageError
-        If the folder holds another sweep, or an option is wrong.
-    HpcflError
-        If some combinations cannot work, or failed, naming the first; the others have been run.
+        At the server, in the order of the grid; None on the other ranks. An HpcflError names the
+        first combination that failed; the others have been run.
     """
     from hpcfl.sweeping import cells, plan, session, states
     from hpcfl.sweeping.manifest import arrange
@@ -371,6 +335,103 @@ def sweep(
         return None
     found = (states.look(folder, cell).run for cell in resolved)
     return Runs(_extended(run) for run in found if run is not None)
+
+
+class Predictions(tuple["Prediction", ...]):
+    """What rounds are predicted to cost, one for each number of devices and coordinates."""
+
+    asked: PredictOptions
+    calibration: Calibration
+
+    def table(self) -> Table:
+        """Return one prediction phase by phase, or several side by side."""
+        from hpcfl.costmodel import tables as of_predictions
+        from hpcfl.results.linkmodel import LinkModel
+
+        link = part(self.asked, LinkModel)
+        if len(self) == 1:
+            return of_predictions.one(self[0], link, self.calibration, self.asked.model)
+        return of_predictions.side_by_side(self, link, self.calibration)
+
+    def _repr_html_(self) -> str:
+        return str(self.table().html())
+
+
+@_shown(PredictOptions)
+def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predictions:
+    """Predict what rounds cost, as `hpcfl predict` does, by what `hpcfl calibrate` measured."""
+    from hpcfl.algorithms.aggregation import find
+    from hpcfl.costmodel import model
+    from hpcfl.costmodel.calibration import default_path
+    from hpcfl.costmodel.calibration import load as load_calibration
+    from hpcfl.costmodel.network import network_of
+    from hpcfl.learning.models import parameters
+    from hpcfl.results.linkmodel import LinkModel
+    from hpcfl.rounds.build import build, check_degree
+
+    name, given = _name(protocol), _named(options)
+    if name == DP_FEDAVG:
+        raise UsageError(
+            f"{DP_FEDAVG} adds its noise within a protocol: predict that one, such as secagg"
+        )
+    asked = _resolved(PredictOptions, name, given)
+    find(name)  # refuses a wrong name before a calibration is asked for
+    lengths = asked.dim if asked.model is None else (parameters(asked.model),)
+    known = load_calibration(asked.calibration or default_path())
+    link, network = part(asked, LinkModel), network_of(asked)
+    found = []
+    for count in asked.devices:
+        check_degree(asked, count)
+        for length in lengths:
+            built, _ = build(name, asked, count, length)
+            one = model.predict(built, known, link, asked.ranks, network)
+            found.append(one)
+    predictions = Predictions(found)
+    predictions.asked, predictions.calibration = asked, known
+    return predictions
+
+
+@_shown(AdviseOptions)
+def advise(**options: Any) -> Advice:
+    """Return which protocols do what is asked for and what they cost, as `hpcfl advise` does."""
+    from hpcfl.advice import advisor
+    from hpcfl.costmodel.calibration import default_path
+    from hpcfl.costmodel.calibration import load as load_calibration
+
+    asked = make(AdviseOptions, options)
+    return advisor.advise(asked, load_calibration(asked.calibration or default_path()))
+
+
+@_shown(ExposureOptions)
+def exposure(
+    protocol: str | type[AggregationProtocol],
+    *,
+    progress: Callable[[int], object] = lambda done: None,
+    **options: Any,
+) -> Exposure:
+    """Return what a round exposes, as `hpcfl privacy exposure` does.
+
+    `progress` is called with the number of coordinates that have been simulated since.
+    """
+    from hpcfl.algorithms.aggregation import find
+    from hpcfl.privacy import exposure as exposures
+    from hpcfl.privacy.population import Population
+
+    name = _name(protocol)
+    asked = _resolved(ExposureOptions, name, _named(options))
+    kind = find(name)
+    if asked.dropout and not kind.tolerates_dropouts:
+        raise UsageError(f"{kind.name} refuses rounds with dropouts: give --dropout 0")
+    return exposures.exposure(
+        kind.name,
+        kind.masking(asked.devices, asked.alpha, asked.degree),
+        Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model),
+        dim=asked.dim,
+        floor=asked.floor,
+        samples=exposures.default_samples(asked.devices),
+        seed=asked.seed,
+        progress=progress,
+    )
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -400,23 +461,9 @@ def compare(
 ) -> Comparison:
     """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
 
-    Parameters
-    ----------
-    a, b : Run, or several
-        Several launches of one configuration are pooled.
-    metric : str
-        ``round_seconds``, ``device_cpu_seconds``, ``server_cpu_seconds``, ``bytes_up``,
-        ``modelled_seconds``, or another one that ``hpcfl compare --help`` names.
-    by : str
-        What is one sample: one of ``rounds``, or the median of one of ``launches``; ``auto``:
-        launches where those of a side differ more than their rounds do.
-    significance : float
-        Level of the rank test; intervals have the confidence 1 minus it.
-
-    Raises
-    ------
-    UsageError
-        If the sides cannot be compared.
+    A side is a run, or several launches of one configuration, which are pooled. `metric` and `by`
+    are those of ``hpcfl compare --help``; `significance` is the level of the rank test, and
+    intervals have the confidence 1 minus it.
     """
 
     def side(runs: reader.Run | Sequence[reader.Run], name: str) -> pooling.Pool:
@@ -429,21 +476,9 @@ def compare(
 
 
 def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
-    """Draw a figure of runs.
+    """Draw a figure of runs, of one of :data:`hpcfl.plots.KINDS`, with the options of `hpcfl plot`.
 
-    Parameters
-    ----------
-    runs : iterable of Run
-        What is drawn.
-    kind : str
-        One of :data:`hpcfl.plots.KINDS`.
-    **options
-        What `hpcfl plot` takes for this kind.
-
-    Raises
-    ------
-    UsageError
-        If there is no such kind or option, or a run lacks what is drawn.
+    A UsageError says that there is no such kind or option, or that a run lacks what is drawn.
     """
     from hpcfl.plots import chosen
 
@@ -458,6 +493,21 @@ def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
         if reason is not None:
             raise UsageError(f"{run.path} {reason}")
     return drawing.draw(runs)
+
+
+def _resolved(group: type[Group], protocol: str, given: Mapping[str, Any]) -> Group:
+    """Return the options of a question about a protocol; refuse those that it has no use for."""
+    from hpcfl.rounds import usage
+    from hpcfl.rounds.build import without_dropouts
+
+    check_length(given)
+    asked = make(group, without_dropouts(protocol, {"protocol": protocol, **given}))
+    # Who drops out and who colludes is asked of every protocol.
+    of_masks = {name: value for name, value in given.items() if name not in ("dropout", "gamma")}
+    rounds = asked if isinstance(asked, RoundOptions) else RoundOptions()
+    checked = given if rounds is asked else of_masks
+    usage.check(checked, protocol, rounds, usage.of_protocol(protocol, rounds))
+    return asked
 
 
 class _Reporting(RoundObserver):

@@ -7,12 +7,8 @@ from collections.abc import Iterable
 
 # What NumPy, HDF5, torch and the system's threads say where memory is short.
 _OUT_OF_MEMORY = (
-    "array is too big",
-    "Maximum allowed dimension exceeded",
-    "memory allocation failed",
-    "can't allocate memory",
-    "can't start new thread",
-    "failed to map segment",
+    *("array is too big", "Maximum allowed dimension exceeded", "memory allocation failed"),
+    *("can't allocate memory", "can't start new thread", "failed to map segment"),
     "cannot allocate memory",
 )
 
@@ -30,13 +26,12 @@ def explained(error: BaseException) -> HpcflError | None:
     """
     words = " ".join(str(error).split())[:200]
     said = f" ({words})" if words else ""
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        lacks_memory = True
-    else:
-        lacks_memory = isinstance(error, (RuntimeError, ValueError, OSError, ImportError)) and any(
-            sign in words for sign in _OUT_OF_MEMORY
-        )
-    if lacks_memory:
+    of_memory = isinstance(error, (RuntimeError, ValueError, OSError, ImportError))
+    if (
+        isinstance(error, MemoryError)
+        or getattr(error, "errno", None) == errno.ENOMEM
+        or (of_memory and any(sign in words for sign in _OUT_OF_MEMORY))
+    ):
         return HpcflError(
             f"there is not enough memory{said}: give fewer devices, coordinates or rounds, or use "
             "a machine with more of it"
@@ -66,20 +61,9 @@ def no_such(
 ) -> UsageError:
     """Return the error for a name that is none of those known, with the one that may be meant.
 
-    Parameters
-    ----------
-    what : str
-        What is named, such as ``protocol``, or an option with its dashes, of which it is the value.
-    name : str
-        What was typed.
-    known : iterable of str
-        All that could be.
-    also : str, optional
-        What else could be given, as the end of the list, such as ``or give MODULE:CLASS``.
-    listed : bool
-        Whether all that could be is listed where nothing is alike; not if it is much.
-    place : str, optional
-        Where it was typed, as the beginning of the sentence.
+    `what` is named, such as ``protocol``, or an option with its dashes, of which it is the value.
+    `also` says what else could be given, `listed` whether all that is known is listed where nothing
+    is alike, and `place` where it was typed, as the beginning of the sentence.
     """
     import difflib  # not by the ranks that hold devices
 
@@ -97,32 +81,14 @@ def no_such(
 
 
 class MissingPackageError(UsageError):
-    """A package that only a part of hpcfl needs is not installed.
-
-    Parameters
-    ----------
-    what : str
-        What needs it.
-    package : str
-        Its name.
-    extra : str
-        The extra of hpcfl that has it.
-    """
+    """A package that only a part of hpcfl needs is not installed; an extra of hpcfl has it."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(f"{what} needs {package}: pip install 'hpcfl[{extra}]'")
 
 
 class AgreedError(HpcflError):
-    """An error of the server that has been told to every rank: all of them raise it.
-
-    Parameters
-    ----------
-    message : str
-        The server's words.
-    exit_status : int
-        The exit status of the server's error.
-    """
+    """An error of the server that has been told to every rank: all of them raise it."""
 
     def __init__(self, message: str, exit_status: int = 1) -> None:
         super().__init__(message)
@@ -134,16 +100,9 @@ class AgreedUsageError(AgreedError, UsageError):
 
 
 class MessageError(HpcflError):
-    """A message that does not have the form its phase requires.
+    """A message that does not have the form that its phase requires.
 
-    Parameters
-    ----------
-    phase : str
-        Name of the phase in which the message arrived.
-    sender : str
-        Who sent it, for example ``"device 7"`` or ``"the server"``.
-    reason : str
-        What is wrong with it.
+    `sender` is, for example, ``"device 7"`` or ``"the server"``.
     """
 
     def __init__(self, phase: str, sender: str, reason: str) -> None:

@@ -1,9 +1,11 @@
 """Lines of Python of each part, with docstrings and blank lines, now and at most."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+MOST_OPTIONS = 249
 # Where the parts are, and how many lines each has at most.
 BUDGETS = {
     "hpcfl/algorithms": 7500,
@@ -37,6 +39,25 @@ def lines(*places):
     return sum(len(path.read_bytes().splitlines()) for path in files)
 
 
+def options():
+    """Return the options of all commands, each after the name of its command.
+
+    Those that several algorithms of `hpcfl privacy epsilon` have count once.
+    """
+    import click
+
+    from hpcfl.cli import group
+    from hpcfl.cli.options import leaves
+
+    found = {
+        (name, one.name)
+        for name, command in leaves(group)
+        for one in command.params
+        if isinstance(one, click.Option)
+    }
+    return {(name if len(name.split()) < 3 else "privacy epsilon", one) for name, one in found}
+
+
 if __name__ == "__main__":
     print(f"{'part':<52} {'now':>7} {'at most':>8}")
     for places, most in BUDGETS.items():
@@ -45,3 +66,8 @@ if __name__ == "__main__":
     pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]
     kilobytes = sum(page.stat().st_size for page in pages) // 1000
     print(f"{'pages, kB':<52} {kilobytes:>7,} {200:>8,}{' !' if kilobytes > 200 else ''}")
+    try:
+        number = len(options())
+    except ImportError:  # outside of the environment that make sets up
+        sys.exit()
+    print(f"{'options of all commands':<52} {number:>7,} {MOST_OPTIONS:>8,}")

@@ -47,7 +47,7 @@ class HpcflBench(rfm.RunOnlyRegressionTest):
         self.executable_opts = [
             *("bench", self.protocol, "--devices", str(self.devices), "--dim", str(self.dim)),
             *("--rounds", str(self.rounds), *self.options),
-            *("--output", self.results, "--footer"),
+            *("--output", self.results),
         ]
 
     @sanity_function

@@ -9,13 +9,13 @@ from textwrap import dedent
 import click
 
 from hpcfl.cli import COMMANDS, group
-from hpcfl.cli.options import DefinedOption
-from hpcfl.options.definition import READERS, Option
+from hpcfl.cli.options import ShownOption
+from hpcfl.options.definition import TYPES, Option
 from sitepages.markdown import anchor, block, code, table, words
 
 HEAD = ("option", "value", "default", "what it is")
 # What a value is, by its type.
-VALUES = {kind: re.sub("^an? ", "", what) for kind, (what, _) in READERS.items()}
+VALUES = {kind: re.sub("^an? ", "", what) for kind, what in TYPES.items()}
 _DEFAULT = re.compile(r"\s+\[default: (.*)\]$", re.DOTALL)
 
 
@@ -104,7 +104,7 @@ def _options(command: click.Command, context: click.Context) -> str:
 
 def described(parameter: click.Option, context: click.Context) -> tuple[str, str, str]:
     """Return an option's value, default and sentence, as Markdown."""
-    if isinstance(parameter, DefinedOption):
+    if isinstance(parameter, ShownOption) and parameter.about is not None:
         takes, usual, _ = defined(parameter.about)
         return takes, usual, words(_DEFAULT.sub("", parameter.help or ""))
     # What click itself shows: the value after the names, the default after the sentence.
@@ -125,7 +125,7 @@ def defined(about: Option) -> tuple[str, str, str]:
     """Return the same of an option that has a definition, with its range."""
     value = ", ".join(map(code, about.choices))
     if not about.choices and about.type is not bool:
-        value = words(about.unit) if about.unit else VALUES[about.type]
+        value = VALUES[about.type]
     if about.range:
         value += f", {about.range}"
     return value, default_of(about), words(about.help)

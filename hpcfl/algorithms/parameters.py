@@ -1,7 +1,5 @@
 """The parameters that an aggregation protocol is run with, checked before anything starts."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction

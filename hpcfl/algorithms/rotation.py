@@ -46,14 +46,6 @@ class Rotation:
         return original
 
 
-def held_bytes(dim: int, itemsize: int) -> int:
-    """Return what a rotation holds besides the vector, whose elements have so many bytes."""
-    size = 1 << dim.bit_length() - 1
-    signs = size * (1 if size == dim else 2)
-    # Two differences of half of the elements: the last one, while the next is made.
-    return signs + size * itemsize
-
-
 def butterflies(dim: int) -> float:
     """Return how many additions and subtractions a rotation takes, of one element each."""
     size = 1 << dim.bit_length() - 1

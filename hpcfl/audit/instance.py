@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.errors import UsageError
+from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import (
     LARGEST,
     OptionGroup,
@@ -17,34 +17,27 @@ from hpcfl.options.definition import (
     described,
     make,
     option,
-    options_of,
 )
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import CommonOptions, SeedOptions
+from hpcfl.options.shared import SeedOptions
 from hpcfl.options.training import TrainOptions
 
 # An instance is played thousands of times, one device after the other.
-_SMALL = {"at_most": 10_000, "why": "as an audit plays it on each of two datasets, --runs times"}
-# Multiples of the clipping norm that noise can be: beyond, accounts overflow.
-_NOISE = {"at_least": 1e-9, "at_most": 1e9, "why": "in clipping norms"}
+_SMALL: dict[str, Any] = {"at_least": 1, "at_most": 10_000}
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(OptionGroup):
     """How often an instance is run, and what follows from that."""
 
-    runs: int = option(
-        5000, "Runs on each dataset.", at_least=20, unit="runs", section=Section.SIZE
-    )
+    runs: int = option(5000, "Runs on each dataset.", at_least=20, section=Section.SIZE)
     seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=LARGEST)
-    confidence: float = option(
-        0.99,
-        "Confidence of each lower bound.",
-        above=0,
-        below=1,
-        unit="probability",
-        section=Section.ADVANCED,
-    )
+    confidence: float = 0.99  # of each lower bound
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.confidence < 1:
+            raise UsageError(f"the confidence is {self.confidence}; it must be between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,52 +53,39 @@ class Instance(OptionGroup):
         metadata=described(
             "Standard deviation (or Laplace scale) of the noise, as in hpcfl train; the clipping "
             "norm is 1.",
-            **_NOISE,
-            origin=options_of(PrivacyOptions)["sigma"].origin,
-            unit="sigma",
+            at_least=1e-9,  # in clipping norms: beyond, accounts overflow
+            at_most=1e9,
             section=Section.PRIVACY,
         ),
     )
-    rounds: int = again(CommonOptions, "rounds", 1, help="Rounds of a run.", at_least=1, **_SMALL)
-    devices: int = again(CommonOptions, "devices", 1, help="Number of devices.", **_SMALL)
+    rounds: int = option(1, "Rounds of a run.", **_SMALL)
+    devices: int = option(1, "Number of devices.", **_SMALL)
     per_round: int = again(
-        TrainOptions, "per_round", 1, help="Devices in a round (locks: those kept).", at_least=1
+        TrainOptions, "per_round", 1, help="Devices in a round (locks: those kept)."
     )
-    samples: int = again(CommonOptions, "samples", 1, **_SMALL)
+    samples: int = option(1, "Samples of a device.", **_SMALL)
     batch_size: int = again(TrainOptions, "batch_size", 1, help="Samples in a batch.", at_least=1)
-    steps: int = again(
-        TrainOptions, "steps", 1, help="Local steps in a round.", at_least=1, **_SMALL
-    )
-    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all epsilons.")
-    aggregate: str = again(
-        TrainOptions,
-        "aggregate",
-        "fedavg",
-        help="Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
-        choices=("fedavg", "secagg"),
-    )
+    steps: int = again(TrainOptions, "steps", 1, help="Local steps in a round.", **_SMALL)
     shuffle: str = again(PrivacyOptions, "shuffle", "fresh")
     mechanism: str = again(
         PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
     )
-    sampling: str = again(
-        TrainOptions, "sampling", "balanced", help="How the devices of a round are drawn."
-    )
-    first_stage: int = again(
-        PrivacyOptions, "first_stage", 1, help="Users invited in a round (locks)."
-    )
-    sigma_norms: float | None = again(
-        PrivacyOptions, "sigma_norms", None, help="Noise on norms (locks).", **_NOISE, above=None
-    )
-    variant: str = again(PrivacyOptions, "variant", "local")
-    noise: str = again(PrivacyOptions, "noise", "central")
+    noise: str = "central"  # who adds it: a server, or devices ("distributed")
+    delta: float = 1e-5  # of all epsilons
+    # Whether the server sees every upload ("fedavg"), or only sums ("secagg").
+    aggregate: str = "fedavg"
+    sampling: str = "balanced"  # how the devices of a round are drawn
+    first_stage: int = 1  # users invited in a round (locks)
+    sigma_norms: float | None = None  # noise on norms (locks)
+    variant: str = "local"  # of locks
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        defaults = options_of(Instance)
         self.refuse_unused(
-            name for name in defaults if getattr(self, name) != defaults[name].default
+            one.name for one in fields(Instance) if getattr(self, one.name) != one.default
         )
+        if self.aggregate not in ("fedavg", "secagg"):
+            raise no_such("--aggregate", self.aggregate, ("fedavg", "secagg"))
         if self.batch_size > self.samples:
             raise UsageError(
                 f"--batch-size is {self.batch_size}; --samples are only {self.samples}"

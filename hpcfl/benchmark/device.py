@@ -17,7 +17,7 @@ from hpcfl.options.definition import options_of
 from hpcfl.system.plugins import explained
 
 # Flags of the command line that change only what rank 0 prints.
-_PRINTED = ("--json", "--footer", "--no-footer")
+_PRINTED = ("--json",)
 
 
 def read(arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -54,22 +54,22 @@ def read(arguments: Sequence[str]) -> dict[str, Any] | None:
 
 def main(found: dict[str, Any]) -> NoReturn:
     """Play this rank's part in what was asked for, and end as the command line does on rank 0."""
-    from hpcfl.comm import world
+    from hpcfl.comm import ending
 
     try:
         _run(found)
     except HpcflError as error:
-        world.fail(str(error), error.exit_status)
+        ending.fail(str(error), error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
     except (Exception, SystemExit) as error:
         known = explained(error)
         if known is not None:
-            world.fail(str(known), known.exit_status)
+            ending.fail(str(known), known.exit_status)
         if not isinstance(error, SystemExit):
-            world.crash()
+            ending.crash()
         raise
-    world.leave()
+    ending.leave()
 
 
 def _run(found: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import asked_for, make, names, options_of, written
+from hpcfl.options.definition import asked_for, make, names, options_of
 from hpcfl.options.shared import LinkOptions, check_length
 from hpcfl.report.formats import counted, named
 from hpcfl.rounds import memory, usage
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LOOPBACK_DEVICES = 100
 # What may differ between the launch that ended early and the one that goes on. The file says for
 # which link its seconds are modelled.
-_FREE = {*names(BenchOptions, resumable=True)} - {*names(LinkOptions)}
+_FREE = {*names(BenchOptions, "resumable")} - {*names(LinkOptions)}
 # What the file says anew when a run goes on.
 REPLACED = ("promises", "rounds_repeated")
 
@@ -293,7 +293,7 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
     run = load(path)
     # What files hold only if it is given has its default in those that do not.
     known = options_of(BenchOptions)
-    unsaid = {name: known[name].default for name in names(BenchOptions, recorded="if given")}
+    unsaid = {name: known[name].default for name in names(BenchOptions, "recorded if given")}
     wanted = stored({**unsaid, **experiment.config(), "protocol": experiment.name})
     found = stored({**unsaid, **run.config, "protocol": run.protocol})
     # What noise costs counts the launches before.
@@ -400,9 +400,10 @@ def _output_error(world: World, options: BenchOptions, output: Path | None) -> H
     from hpcfl.system import outputs
 
     try:
-        for path, kind in written(options):
-            if kind is not outputs.RESULTS:
-                outputs.check(path, kind)
+        if options.save_aggregate is not None:
+            outputs.check(options.save_aggregate, outputs.AGGREGATE)
+        if options.keep_transcript is not None:
+            outputs.check(options.keep_transcript, outputs.TRANSCRIPT)
         if output is not None:
             outputs.check(output, outputs.RESULTS)
     except HpcflError as error:

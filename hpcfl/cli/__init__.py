@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import click
 
-from hpcfl.cli.options import Group, option
+from hpcfl.cli.options import Group
 from hpcfl.errors import HpcflError, no_such
 from hpcfl.system import launch
 from hpcfl.system.plugins import explained
@@ -51,7 +49,7 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
             raise no_such("command", args[0], COMMANDS)
         return super().resolve_command(ctx, args)
 
@@ -61,18 +59,17 @@ class LazyGroup(Group):
 
 
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    if not asked or context.resilient_parsing:
-        return
-    from hpcfl import __version__
+    if asked and not context.resilient_parsing:
+        from hpcfl import __version__
 
-    click.echo(f"hpcfl, version {__version__}")
-    context.exit()
+        click.echo(f"hpcfl, version {__version__}")
+        context.exit()
 
 
 @click.group(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@option(
+@click.option(
     "--version",
     is_flag=True,
     expose_value=False,
@@ -105,7 +102,8 @@ def main() -> None:
     was closed before all was printed.
     """
     try:
-        with _warnings_in_sentences():
+        with warnings.catch_warnings():
+            warnings.showwarning = _say
             status = group.main(prog_name="hpcfl", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         if launch.guess_rank() == 0:
@@ -121,33 +119,24 @@ def main() -> None:
         known = explained(error)
         if known is not None:
             _fail(str(known), known.exit_status)
-        if "hpcfl.comm.world" in sys.modules and not isinstance(error, SystemExit):
-            sys.modules["hpcfl.comm.world"].crash()
+        if not isinstance(error, SystemExit):
+            from hpcfl.comm.ending import crash
+
+            crash()
         raise
     sys.exit(status if isinstance(status, int) else 0)
 
 
-@contextmanager
-def _warnings_in_sentences() -> Iterator[None]:
-    """Let what packages warn of be said in a line, once, without a line of the program."""
-    said = set()
-
-    def say(
-        message: Warning | str, category: type[Warning], *where: object, **more: object
-    ) -> None:
-        words = " ".join(str(message).split())
-        if issubclass(category, RuntimeWarning):
-            words = f"numbers are too large, too small or missing, and so may be results ({words})"
-        if words not in said and launch.guess_rank() == 0:
-            print(f"warning: {words}", file=sys.stderr)
-        said.add(words)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = say
-        yield
+def _say(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
+    """Print what a package warns of in a line, without a line of the program."""
+    words = " ".join(str(message).split())
+    if issubclass(category, RuntimeWarning):
+        words = f"numbers are too large, too small or missing, and so may be results ({words})"
+    if launch.guess_rank() == 0:
+        click.echo(f"warning: {words}", err=True)
 
 
 def _fail(message: str, status: int) -> None:
-    from hpcfl.comm.world import fail
+    from hpcfl.comm.ending import fail
 
     fail(message, status)

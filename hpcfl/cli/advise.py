@@ -24,17 +24,15 @@ def command(as_json: bool, **typed: Any) -> None:
     \b
     Examples:
       hpcfl advise --devices 1000 --dim 1000000 --uplink-mbps 10
-      hpcfl advise --helpers 2 --for device-cpu
+      hpcfl advise --helpers 2 --criterion device-cpu
       hpcfl advise --security active --dropout 0.2
-      hpcfl advise --alpha 0.1 --for upload --max-exposed 0.5
+      hpcfl advise --alpha 0.1 --criterion upload --max-exposed 0.5
       hpcfl advise --epsilon 8 --rounds 100
     """
+    from hpcfl import api
     from hpcfl.advice import tables
-    from hpcfl.advice.advisor import advise
     from hpcfl.costmodel.calibration import default_path, load
-    from hpcfl.options.definition import make
 
-    asked = make(AdviseOptions, given(typed))
-    known = load(asked.calibration or default_path())
-    advice = advise(asked, known)
+    advice = api.advise(**given(typed))
+    known = load(advice.asked.calibration or default_path())
     show(as_json, advice.as_dict, lambda: tables.table(advice, known).text())

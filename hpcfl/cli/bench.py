@@ -9,14 +9,7 @@ import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.cli.options import Command, given, listing, options
-from hpcfl.cli.terminal import (
-    footer_option,
-    footer_wanted,
-    json_option,
-    progress_bar,
-    show_footer,
-    warn,
-)
+from hpcfl.cli.terminal import footer_wanted, json_option, progress_bar, show_footer, warn
 from hpcfl.options.bench import BenchOptions
 
 
@@ -24,9 +17,8 @@ from hpcfl.options.bench import BenchOptions
 @click.argument("protocol", required=False)
 @options(BenchOptions)
 @json_option("Print the summary as JSON.")
-@footer_option
 @listing(protocols=PROTOCOLS)
-def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
+def command(as_json: bool, **typed: Any) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
@@ -41,25 +33,18 @@ def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
     Examples:
       mpirun -n 101 hpcfl bench sparse
       mpirun -n 101 hpcfl bench secagg --devices 25,50,75,100
-      mpirun -n 101 hpcfl bench sparse --rel-ci 0.05 --max-rounds 200 \\
-          --max-seconds 600
+      mpirun -n 101 hpcfl bench sparse --rel-ci 0.05 --max-seconds 600
       mpirun -n 17 hpcfl bench secagg --group ring32 --upload reduce --dropout 0
-      mpirun -n 5 hpcfl bench sparse --devices 1000 --dim 10000
-      mpirun -n 101 hpcfl bench secagg --model 2nn
-      mpirun -n 3 hpcfl bench secagg-graph --devices 10000 --dim 10000 \\
-          --rounds 1 --warmup 0
       mpirun -n 101 hpcfl bench dp-fedavg --aggregate secagg --noise-multiplier 1
       hpcfl bench sparse --updates updates.npy --save-aggregate sum.npy
       mpirun -n 101 hpcfl bench --resume results/run.h5
-      mpirun --with-ft ulfm -n 17 hpcfl bench secagg \\
-          --kill rank=7,phase=masked_input,round=3
     """
     from hpcfl.benchmark import session
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.system.interruption import noting_signals
 
-    footed = footer_wanted(footer, as_json)
+    footed = footer_wanted(as_json)
     wanted = given(typed)
     world = connect()
     first = world.rank == 0

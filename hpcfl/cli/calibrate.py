@@ -6,20 +6,18 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, Output, same
+from hpcfl.cli.options import PLACE, Command, option
 from hpcfl.cli.terminal import alone, progress_bar, warn
-from hpcfl.options.shared import RunOptions
 from hpcfl.system import outputs
 
 
 @click.command("calibrate", cls=Command)
 @click.argument("protocols", nargs=-1, metavar="[PROTOCOL]...")
-@same(
-    RunOptions,
-    "output",
-    "JSON file to write; an older calibration is replaced.  [default: one for this host in "
+@option(
+    "--output",
+    type=PLACE,
+    help="JSON file to write; an older calibration is replaced.  [default: one for this host in "
     "the user's cache folder]",
-    type=Output(outputs.CALIBRATION),
 )
 @alone
 def command(protocols: tuple[str, ...], output: Path | None) -> None:

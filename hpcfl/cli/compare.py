@@ -14,25 +14,17 @@ from hpcfl.options.definition import make
 SLOWER_STATUS = 3
 
 
-class Share(click.ParamType):
-    """A share of something, in per cent or as a fraction below 1."""
-
-    name = "PERCENT"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value).strip()
-        try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            share = -1.0
-        # 5 could mean 5 % or five times.
-        if not 0 <= share < (float("inf") if text.endswith("%") else 1):
-            self.fail(f"{value!r} is not a share like 5% or 0.05", param, ctx)
-        return share
+def _share(context: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Return a share in per cent or as a fraction below 1: 5 could mean 5 % or five times."""
+    if value is None:
+        return None
+    try:
+        share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < (float("inf") if value.endswith("%") else 1):
+        raise click.BadParameter(f"{value!r} is not a share like 5% or 0.05", context, param)
+    return share
 
 
 @click.command("compare", cls=Command)
@@ -41,7 +33,7 @@ class Share(click.ParamType):
 @options(CompareOptions)
 @option(
     "--fail-if-slower",
-    type=Share(),
+    callback=_share,
     metavar="PERCENT",
     help="Exit with status 3 if B is slower (or larger) than A by more than this share: if the "
     "whole interval of the ratio lies above it.",
@@ -53,18 +45,14 @@ def command(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
 
     A and B are results files, or folders with several launches of one configuration, which are
     pooled. Medians, their difference and ratio come with rank-based intervals, and a rank test says
-    whether there is a difference to be seen. It takes launches for samples where those of a side
-    differ more than their rounds do, else rounds, and says so. Bytes that are the same in all
-    rounds are compared exactly.
-
-    Exit status: 0 compared, 1 failed, 2 wrong use, 3 see --fail-if-slower.
+    whether there is a difference to be seen. Bytes that are the same in all rounds are compared
+    exactly.
 
     \b
     Examples:
       hpcfl compare before.h5 after.h5
       hpcfl compare main/ branch/ --fail-if-slower 5%
       hpcfl compare secagg.h5 sparse.h5 --metric bytes_up
-      hpcfl compare main/ branch/ --by launches --json
     """
     from hpcfl import api
     from hpcfl.results import comparison

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Group, Output, option, same
+from hpcfl.cli.options import PLACE, Group, option
 from hpcfl.cli.terminal import alone
-from hpcfl.options.training import TrainOptions
-from hpcfl.system.outputs import FOLDER
 
 
 @click.group("data", cls=Group)
@@ -20,12 +18,7 @@ def command() -> None:
 
 @command.command("fetch")
 @click.argument("name", metavar="NAME")
-@same(
-    TrainOptions,
-    "data_dir",
-    "Folder of the data sets.  [default: $HPCFL_DATA]",
-    type=Output(FOLDER),
-)
+@option("--data-dir", type=PLACE, help="Folder of the data sets.  [default: $HPCFL_DATA]")
 @option("--base-url", metavar="URL", help="Mirror that has the files at URL/FILE.")
 @alone
 def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:

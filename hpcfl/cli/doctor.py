@@ -8,23 +8,17 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, option, same
+from hpcfl.cli.options import Command, option
 from hpcfl.cli.terminal import json_option
 from hpcfl.errors import UsageError
-from hpcfl.slurm.script import Job
+
+RESULTS = Path("results")  # where they are written unless --output says otherwise
 
 
 @click.command("doctor", cls=Command)
 @option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
 @json_option("Print the findings as JSON.")
-@same(
-    Job,
-    "results",
-    "Folder in which results will be written.",
-    type=click.Path(path_type=Path),
-    default=Path("results"),
-)
-def command(fix: bool, as_json: bool, results: Path) -> None:
+def command(fix: bool, as_json: bool) -> None:
     """Check MPI and everything else that hpcfl needs, and say what to do.
 
     The exit status is 0 if there is no problem; warnings do not count.
@@ -41,7 +35,7 @@ def command(fix: bool, as_json: bool, results: Path) -> None:
         if not changed:
             click.echo("nothing to fix: mpirun's settings are made", err=as_json)
     checks = []
-    for check in doctor.examine(results):
+    for check in doctor.examine(RESULTS):
         checks.append(check)
         if not as_json:
             click.echo(f"{check.status:<8} {check.name:<17} {check.found}")

@@ -6,26 +6,23 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Command, Output, same
+from hpcfl.cli.options import PLACE, Command, option
 from hpcfl.cli.terminal import alone, warn
-from hpcfl.options.shared import RunOptions
 from hpcfl.report.formats import counted
-from hpcfl.system.outputs import FOLDER
 
 
 @click.command("merge", cls=Command)
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
-@same(RunOptions, "output", "The new folder.", required=True, type=Output(FOLDER))
+@option("--output", required=True, type=PLACE, help="The new folder.")
 @alone
 def command(paths: tuple[Path, ...], output: Path) -> None:
     """Copy the results files of several jobs into one new folder.
 
-    PATH is a results file or a folder of them; they are only read. The new folder also gets an
-    index.json: protocol, N, d, cell of the sweep, status and source of every run. Two files of
-    the same run are refused. Incomplete runs are copied, files that cannot be read are left out;
-    both are reported, with exit status 1, and so are cells of a sweep's folder without results.
+    PATH is a results file or a folder of them; they are only read. Two files of the same run are
+    refused. Incomplete runs are copied, files that cannot be read are left out; both are reported,
+    with exit status 1, and so are cells of a sweep's folder without results.
 
     \b
     Examples:
@@ -38,7 +35,7 @@ def command(paths: tuple[Path, ...], output: Path) -> None:
     merged = merge(paths, output)
     for warning in merged.warnings:
         warn(warning)
-    complete = sum(entry["status"] == "complete" for entry in merged.entries)
-    click.echo(f"{counted(len(merged.entries), 'run')}, {complete} of them complete, in {output}")
+    complete = sum(run.status == "complete" for run in merged.runs)
+    click.echo(f"{counted(len(merged.runs), 'run')}, {complete} of them complete, in {output}")
     if merged.warnings:
         raise SystemExit(1)

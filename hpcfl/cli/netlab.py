@@ -49,7 +49,6 @@ def command(
     \b
     Examples:
       hpcfl netlab --hosts 25 --rate 100mbit -- bench sparse
-      hpcfl netlab --hosts 25 --rate 100mbit -- bench secagg --rounds 20
       hpcfl netlab --hosts 10 --rate 20mbit --latency 15ms -- train fedavg
       hpcfl netlab --hosts 10 --rate 10mbit --downlink-rate 50mbit -- bench sparse
       hpcfl netlab --hosts 2 --dry-run -- bench sparse

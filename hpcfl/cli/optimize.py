@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from hpcfl.cli.options import Group, same
+from hpcfl.cli.options import Group, option
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.errors import UsageError
-from hpcfl.options.privacy import PrivacyOptions
 
 
 @click.group("optimize", cls=Group)
@@ -19,12 +18,11 @@ def command() -> None:
 
 @command.command("fedsgd-dpc")
 @click.argument("constants", type=Path, metavar="CONSTANTS.json")
-@same(
-    PrivacyOptions,
-    "epsilon",
-    "Privacy budget of a device for all its replies: one for all devices, or one for each.",
+@option(
+    "--epsilon",
     default="1",
     metavar="EPS[,EPS...]",
+    help="Privacy budget of a device for all its replies: one for all devices, or one for each.",
 )
 @json_option()
 @alone

@@ -1,78 +1,43 @@
-"""Options of the command line, made from their definitions in `hpcfl.options`."""
+"""Options of the command line, made from the fields that define them in `hpcfl.options`."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import click
 
-from hpcfl.options.definition import Option, OptionGroup, Section, options_of
-from hpcfl.system.outputs import Kind
+from hpcfl.options.definition import Option, Section, options_of
 
 Function = Callable[..., Any]
 
 
-class Output(click.Path):
-    """A path that a command writes to; see `hpcfl.system.outputs`."""
-
-    def __init__(self, kind: Kind, read_as: type | None = Path) -> None:
-        super().__init__(path_type=read_as)
-        self.kind = kind
-
-
 class ShownOption(click.Option):
-    """An option that the help has under a heading; see `Command`."""
+    """An option that the help has under a heading, with its definition if it has one."""
 
     def __init__(
         self,
         *names: Any,
-        section: Section = Section.ADVANCED,
-        origin: str = "",
+        section: Section = Section.OUTPUT,
+        about: Option | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*names, **more)
-        self.section = section
-        self.origin = origin
-
-
-class DefinedOption(ShownOption):
-    """An option that was made from its definition, which it keeps."""
-
-    def __init__(self, names: Sequence[str], about: Option, **attributes: Any) -> None:
-        super().__init__(names, **attributes)
+        self.section = section if about is None or about.section is None else about.section
         self.about = about
 
 
 # An option of one command alone, with a `section` besides what `click.option` takes.
 option = partial(click.option, cls=ShownOption)
-
-
-def same(
-    group: type[OptionGroup], name: str, help: str, *names: str, **more: Any
-) -> Callable[[Function], Function]:
-    """Return a decorator that adds one option of a group, with another sentence.
-
-    `more` is what `click.option` takes.
-    """
-    about = options_of(group)[name]
-    about_it: dict[str, Any] = {
-        "section": about.section,
-        "origin": about.origin,
-        "metavar": about.unit.upper() or _METAVARS[about.type],
-        "type": click.Choice(about.choices) if about.choices else None,
-    }
-    return option(f"--{about.dashed}", *names, help=help, **about_it | more)
-
-
+# What the value of --output and of similar options is.
+PLACE = click.Path(path_type=Path)
 # Choices that are longer are in the sentence, so that a line of the help fits 80 columns.
-LONGEST_CHOICES = 60
+_LONGEST_CHOICES = 60
 # Headings are for commands with more options than one looks through at a glance.
-MOST_PLAIN = 9
+_MOST_PLAIN = 9
 
 
 class Command(click.Command):
@@ -80,21 +45,18 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those of a heading in the order of their definitions."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        shown = [
-            (one, record)
-            for one in self.get_params(ctx)
-            if isinstance(one, click.Option) and (record := one.get_help_record(ctx)) is not None
-        ]
-        plain = len(shown) <= MOST_PLAIN
-        order = ["Options"] if plain else [*Section]
-        for one, record in shown:
-            heading = "Options" if plain else getattr(one, "section", Section.ADVANCED)
-            sections.setdefault(heading, []).append(record)
-        for heading in order:
-            if heading in sections:
+        shown = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        headings = ["Options"] if len(shown) <= _MOST_PLAIN else [*Section]
+        for heading in headings:
+            records = [
+                record
+                for one in shown
+                if heading in ("Options", getattr(one, "section", Section.OUTPUT))
+                and (record := one.get_help_record(ctx)) is not None
+            ]
+            if records:
                 with formatter.section(heading):
-                    formatter.write_dl(sections[heading])
+                    formatter.write_dl(records)
 
 
 class Group(click.Group):
@@ -103,22 +65,46 @@ class Group(click.Group):
     command_class = Command
 
 
-# What the help calls a value, by its type.
-_METAVARS: dict[Any, str] = {
-    int: "INTEGER",
-    float: "FLOAT",
-    Fraction: "FRACTION",
-    str: "TEXT",
-    Path: "PATH",
-    tuple[int, ...]: "N",
-    tuple[str, ...]: "TEXT",
-}
+class Subjects(Group):
+    """A group with a command for each subject, such as an algorithm, that has its own options.
+
+    `make` returns the command of a subject by its name, or of ``MODULE:CLASS``: only what is asked
+    about is imported.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        names: Iterable[str],
+        make: Callable[[str], click.Command],
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self._names, self._make = [*names], make
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return self._names
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return self._make(name)
 
 
-def options(group: type[OptionGroup], *, defaults: bool = True) -> Callable[[Function], Function]:
-    """Return a decorator that adds the options of a group to a command.
+def leaves(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield all commands that do something, each after its name."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command)
+    for sub in command.list_commands(context):
+        found = command.get_command(context, sub)
+        if found is not None:
+            yield from leaves(found, f"{name} {sub}".strip())
 
-    The command is called with the text of each; its definition reads it. See `given`. The help
+
+def options(group: type, *, defaults: bool = True) -> Callable[[Function], Function]:
+    """Return a decorator that adds the options of a dataclass to a command.
+
+    The command is called with the text of each, None for what was not typed; see `given`. The help
     shows `defaults` unless they are not the command's.
     """
 
@@ -128,6 +114,40 @@ def options(group: type[OptionGroup], *, defaults: bool = True) -> Callable[[Fun
         return command
 
     return decorate
+
+
+def given(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was typed, of the values that a command is called with."""
+    return {name: value for name, value in typed.items() if value is not None and value != ()}
+
+
+def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
+    """Return the decorator for an option; whatever is typed, its definition reads it."""
+    help, metavar = about.help, about.value
+    if about.choices:
+        metavar = f"[{metavar}]"
+        if len(metavar) > _LONGEST_CHOICES:
+            help, metavar = f"{help} One of {', '.join(about.choices)}.", "NAME"
+    if defaults and (default := about.default_text or _shown(about.default)):
+        help += f"  [default: {default}]"
+    known: dict[str, Any] = {"about": about, "help": help, "default": None}
+    if about.type is bool:
+        # What is so unless something else is said can only be said not to be.
+        no = f"/--no-{about.dashed}" if about.default is not False else ""
+        return option(f"--{about.dashed}{no}", about.name, is_flag=True, **known)
+    known["type"] = click.Choice(about.choices) if about.choices else None
+    known["metavar"] = metavar
+    if about.type is Path:
+        known["type"] = click.Path()
+    known["multiple"] = about.type == tuple[str, ...]
+    return option(f"--{about.dashed}", about.name, **known)
+
+
+def _shown(default: Any) -> str:
+    """Return a default in words; "" for none."""
+    if default is None or isinstance(default, bool):
+        return ""
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
 class About(Protocol):
@@ -153,55 +173,3 @@ def listing(**registries: Mapping[str, About]) -> Callable[[Function], Function]
         return command
 
     return decorate
-
-
-def given(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was typed, of the values that a command is called with."""
-    return {name: value for name, value in typed.items() if value or value == ""}
-
-
-def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
-    help = about.help
-    metavar = f"[{'|'.join(about.choices)}]"
-    if about.choices and len(metavar) > LONGEST_CHOICES:
-        help += f" One of {', '.join(about.choices)}."
-    if len(metavar) > LONGEST_CHOICES or not about.choices:
-        metavar = about.unit.upper() or _METAVARS.get(about.type, "")
-    default = about.default_text or _shown(about.default)
-    if default and defaults:
-        help += f"  [default: {default}]"
-    kept: dict[str, Any] = {
-        "section": about.section,
-        "origin": about.origin,
-        "help": help,
-        "cls": DefinedOption,
-        "about": about,
-    }
-    if about.type is bool:
-        negative = f"/--{about.negative}" if about.negative else ""
-        more = {"default": None} if about.negative else {}
-        return option(f"--{about.dashed}{negative}", about.name, is_flag=True, **kept, **more)
-    return option(
-        f"--{about.dashed}",
-        about.name,
-        type=_type(about),
-        metavar=f"{metavar}[,...]" if about.type == tuple[int, ...] else metavar,
-        multiple=about.type == tuple[str, ...],
-        **kept,
-    )
-
-
-def _type(about: Option) -> click.ParamType | None:
-    """Return what click is to know of an option; its definition reads the text all the same."""
-    if about.writes is not None:
-        return Output(about.writes, None)
-    if about.choices:
-        return click.Choice(about.choices)
-    return click.Path() if about.type is Path else None
-
-
-def _shown(default: Any) -> str:
-    """Return a default in words; "" for none."""
-    if default is None or default is False:
-        return ""
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)

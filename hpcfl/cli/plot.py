@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, Output, given, option, options, same
+from hpcfl.cli.options import PLACE, Command, given, option, options
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section
-from hpcfl.options.shared import RunOptions
 from hpcfl.plots import KINDS, PlotOptions, chosen
 from hpcfl.system import outputs
 
@@ -26,20 +25,14 @@ from hpcfl.system import outputs
     required=True,
     help="; ".join(f"{name}: {what}" for name, what in KINDS.items()) + ".",
 )
-@same(
-    RunOptions,
-    "output",
-    "File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
-    type=Output(outputs.FIGURE),
+@option(
+    "--output",
+    type=PLACE,
+    help="File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
 )
 @options(PlotOptions)
 @alone
-def command(
-    paths: tuple[str, ...],
-    kind: str,
-    output: Path | None,
-    **typed: Any,
-) -> None:
+def command(paths: tuple[str, ...], kind: str, output: Path | None, **typed: Any) -> None:
     """Draw a figure of results.
 
     PATH is a results file or a folder of them. Launches of one configuration on equal machines

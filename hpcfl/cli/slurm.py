@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, Group, given, options
+from hpcfl.cli.options import Command, Group, given, option, options
 from hpcfl.cli.terminal import alone
 from hpcfl.errors import UsageError
 from hpcfl.slurm.script import KINDS, Job
@@ -51,41 +51,32 @@ def command() -> None:
     \b
     Examples:
       hpcfl slurm render bench --ntasks 101 --time 00:20:00 -- sparse > job.sbatch
-      hpcfl slurm submit bench --nodes 2 --ntasks 64 --partition test \\
-          -- secagg --rounds 50
-      hpcfl slurm submit sweep-array --ntasks 101 --results results/table1 \\
+      hpcfl slurm render bench --submit --nodes 3 --server-node -- sparse
+      hpcfl slurm render sweep-array --submit --results results/table1 \\
           -- plan.toml
-      hpcfl slurm submit bench --nodes 3 --ntasks-per-node 32 --server-node \\
-          -- sparse
-      hpcfl slurm submit train --setup 'module load openmpi' --requeue \\
+      hpcfl slurm render train --setup 'module load openmpi' --requeue \\
           --signal B:USR1@300 -- fedavg --rounds 1000
-      hpcfl slurm submit scaling --nodes 4 --ntasks-per-node 32 --time 2:00:00
     """
 
 
 @command.command("render", cls=_JobCommand, context_settings=_PASSING)
+@option("--submit", is_flag=True, help="Hand the script to sbatch, and print the job's number.")
 @_job_options
-def render_command(**typed: Any) -> None:
-    """Print a job script."""
-    from hpcfl.slurm.script import render
-
-    click.echo(render(_job(typed)), nl=False)
-
-
-@command.command("submit", cls=_JobCommand, context_settings=_PASSING)
-@_job_options
-def submit_command(**typed: Any) -> None:
-    """Submit a job, and print its number."""
-    from hpcfl.slurm.script import cells_of, render
-    from hpcfl.slurm.submit import submit
+def render_command(submit: bool, **typed: Any) -> None:
+    """Print a job script, or submit it."""
+    from hpcfl.slurm import script
+    from hpcfl.slurm.submit import submit as hand_over
 
     job = _job(typed)
-    if job.kind == "sweep-array" and cells_of(job) is None:
+    if not submit:
+        click.echo(script.render(job), nl=False)
+        return
+    if job.kind == "sweep-array" and script.cells_of(job) is None:
         raise UsageError(
             f"{job.folder} holds no frozen sweep: first run "
             f"hpcfl sweep {(*job.arguments, 'PLAN')[0]} --freeze --output {job.folder}"
         )
-    click.echo(submit(render(job)))
+    click.echo(hand_over(script.render(job)))
 
 
 @command.command("probe", cls=Command)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import Command, Output, option, same
-from hpcfl.cli.terminal import check_alone, json_option, progress_bar, show, warn
-from hpcfl.options.shared import RunOptions
-from hpcfl.system.outputs import FOLDER
+from hpcfl.cli.options import PLACE, Command, option
+from hpcfl.cli.terminal import progress_bar, warn
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.system import launch
 
 if TYPE_CHECKING:
     from hpcfl.sweeping.cells import Cell
@@ -19,59 +19,39 @@ if TYPE_CHECKING:
     from hpcfl.sweeping.session import CellOutcome
 
 
-def _print_plans() -> None:
-    from hpcfl.report.table import Table, label
-    from hpcfl.sweeping import shipped
-    from hpcfl.system import launch
-
-    if not launch.leave_to_first_rank():
-        plans = Table((label("plan"), label("what it is for")), [*shipped.titles().items()])
-        click.echo(f"{plans.text()}\n\nFiles, to make others of: {shipped.FOLDER}")
-
-
 @click.command("sweep", cls=Command)
-@click.argument("plan", type=click.Path(), metavar="PLAN", required=False)
-@option("--list", "listing", is_flag=True, help="Show the plans that come with hpcfl and stop.")
-@same(
-    RunOptions,
-    "output",
-    "Folder of the sweep, one for each plan.",
-    type=Output(FOLDER),
+@click.argument("plan", type=click.Path(), metavar="[PLAN]", required=False)
+@option(
+    "--output",
+    type=PLACE,
     default=Path("results/sweep"),
+    help="Folder of the sweep, one for each plan.",
 )
-@same(
-    RunOptions,
-    "seed",
-    "Seed of the order of the cells, at the first start.",
+@option(
+    "--seed",
     type=click.IntRange(min=0),
+    metavar="SEED",
     default=0,
+    help="Seed of the order of the cells, at the first start.",
 )
 @option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
 @option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")
 @option("--freeze", is_flag=True, help="Write sweep.json only, for jobs that run --cell.")
-@option(
-    "--cell",
-    "index",
-    type=int,
-    metavar="I",
-    help="Run this cell of the frozen sweep.json only; PLAN is not read.",
-)
-@json_option("Print the cells of --dry-run as JSON.")
+@option("--cell", type=int, metavar="I", help="Run this cell of the frozen sweep.json only.")
 def command(
     plan: str | None,
-    listing: bool,
     output: Path,
     seed: int,
     no_shuffle: bool,
     dry_run: bool,
     freeze: bool,
-    index: int | None,
-    as_json: bool,
+    cell: int | None,
 ) -> None:
     """Run all cells of a plan, each into a results file of its own.
 
-    PLAN is the name of a plan that comes with hpcfl (--list), or a TOML file of options by their
-    names, fixed ones and lists: those of bench with a protocol, those of train with an algorithm.
+    PLAN is the name of a plan that comes with hpcfl, which are listed without PLAN, or a TOML file
+    of options by their names, fixed ones and lists: those of bench with a protocol, those of train
+    with an algorithm.
 
     \b
       [fixed]
@@ -90,29 +70,14 @@ def command(
 
     \b
     Examples:
-      hpcfl sweep --list
       hpcfl sweep plan.toml --dry-run
       mpirun -n 101 hpcfl sweep table-1 --output results/table1
-      mpirun -n 9 hpcfl sweep scaling-weak --output results/weak/9
       hpcfl sweep table-1 --freeze --output results/table1
       mpirun -n 101 hpcfl sweep table-1 --output results/table1 \\
           --cell $SLURM_ARRAY_TASK_ID
-      hpcfl report results/table1
     """
-    from hpcfl.errors import UsageError
-    from hpcfl.system import launch
-
-    if listing:
-        check_alone("--list", "shows the plans that come with hpcfl")
-        _print_plans()
-        return
-    if plan is None:
-        raise UsageError("name a plan: give a TOML file, or one of those that --list shows")
-    named = plan
-    if sum((dry_run, freeze, index is not None)) > 1:
+    if sum((dry_run, freeze, cell is not None)) > 1:
         raise UsageError("give only one of --dry-run, --freeze and --cell")
-    if as_json and not dry_run:
-        raise UsageError("--json is for --dry-run: hpcfl report prints results as JSON")
 
     def prepare(ranks: int = 1) -> Manifest:
         from hpcfl.sweeping.cells import resolve
@@ -120,36 +85,44 @@ def command(
         from hpcfl.sweeping.plan import read
         from hpcfl.sweeping.shipped import locate
 
+        named = plan or ""
         return arrange(named, resolve(read(locate(named), ranks)), None if no_shuffle else seed)
 
-    if dry_run or freeze:
+    listing = plan is None and cell is None
+    if listing or dry_run or freeze:
         if launch.leave_to_first_rank():
             return
-        manifest = prepare(launch.guess_size() or 1)
-        if freeze:
-            _freeze(output, manifest)
+        if listing:
+            _print_plans()
+        elif freeze:
+            _freeze(output, prepare(launch.guess_size() or 1))
         else:
-            _list(output, manifest, as_json)
+            _list(output, prepare(launch.guess_size() or 1))
         return
     from hpcfl.sweeping.session import DONE, SKIPPED
 
-    if any(outcome.state not in (DONE, SKIPPED) for outcome in _run(output, prepare, index)):
+    if any(outcome.state not in (DONE, SKIPPED) for outcome in _run(output, prepare, cell)):
         raise SystemExit(1)
+
+
+def _print_plans() -> None:
+    from hpcfl.report.table import Table, label
+    from hpcfl.sweeping import shipped
+
+    plans = Table((label("plan"), label("what it is for")), [*shipped.titles().items()])
+    click.echo(f"{plans.text()}\n\nFiles, to make others of: {shipped.FOLDER}")
 
 
 def _freeze(output: Path, manifest: Manifest) -> None:
     from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import NAME, freeze
 
-    stored = freeze(output, manifest)
-    click.echo(
-        f"{output / NAME}: {counted(len(stored.cells), 'cell')}, numbered 0 to "
-        f"{len(stored.cells) - 1}"
-    )
+    cells = freeze(output, manifest).cells
+    numbers = f"{counted(len(cells), 'cell')}, numbered 0 to {len(cells) - 1}"
+    click.echo(f"{output / NAME}: {numbers}")
 
 
-def _list(output: Path, manifest: Manifest, as_json: bool) -> None:
-    from hpcfl.errors import HpcflError
+def _list(output: Path, manifest: Manifest) -> None:
     from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import check_same, load
     from hpcfl.sweeping.tables import list_cells, render_cells
@@ -159,11 +132,7 @@ def _list(output: Path, manifest: Manifest, as_json: bool) -> None:
         check_same(output, stored, manifest)
         manifest = stored
     cells = list_cells(output, manifest)
-    show(
-        as_json,
-        lambda: {"cells": [one.as_dict() for one in cells]},
-        lambda: render_cells(cells, manifest.seed),
-    )
+    click.echo(render_cells(cells, manifest.seed))
     refused = [f"cell {one.cell.index} ({one.cell.title})" for one in cells if one.why]
     if refused:
         number = counted(len(cells), "cell")
@@ -174,7 +143,6 @@ def _run(output: Path, prepare: Callable[[int], Manifest], index: int | None) ->
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.sweeping import session
-    from hpcfl.system import launch
     from hpcfl.system.interruption import noting_signals
 
     world = connect()

@@ -9,17 +9,14 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from hpcfl.cli.options import option
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import Section
 from hpcfl.system import launch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcfl.report.table import Table
     from hpcfl.results.reader import Run
 
 Command = Callable[..., Any]
@@ -27,43 +24,12 @@ Command = Callable[..., Any]
 
 def json_option(help: str = "Print the findings as JSON.") -> Callable[[Command], Command]:
     """Return a decorator that gives a command --json; see `show`."""
-    return option("--json", "as_json", is_flag=True, section=Section.OUTPUT, help=help)
+    return option("--json", "as_json", is_flag=True, help=help)
 
 
-def check_alone(flag: str, does: str, *beside: str) -> None:
-    """Refuse, by UsageError, whatever was typed besides an option that shows something and stops.
-
-    `does` says what it shows, after the option's name; `beside` are the names that it allows.
-    """
-    context = click.get_current_context()
-    for one in context.command.params:
-        typed = context.get_parameter_source(str(one.name)) is ParameterSource.COMMANDLINE
-        if not typed or flag in one.opts or one.name in beside:
-            continue
-        value = context.params.get(str(one.name))
-        words = value if isinstance(value, tuple) else (value,)
-        named = one.opts[0] if isinstance(one, click.Option) else " ".join(map(str, words))
-        raise UsageError(f"{flag} {does} and stops: leave {named} out")
-
-
-def footer_option(command: Command) -> Command:
-    """Give a command --footer; see `footer_wanted` and `show_footer`."""
-    return option(
-        "--footer/--no-footer",
-        default=None,
-        section=Section.OUTPUT,
-        help="Print lines 'HPCFL key: value' at the end, for other programs.  [default: where "
-        "standard output is not a terminal, without --json]",
-    )(command)
-
-
-def footer_wanted(asked: bool | None, as_json: bool) -> bool:
-    """Return whether the footer is printed, by what was typed and where output goes."""
-    if as_json and asked:
-        raise UsageError("--json and --footer do not go together: choose one")
-    if asked is None:
-        return not as_json and not launch.output_is_watched()
-    return asked
+def footer_wanted(as_json: bool) -> bool:
+    """Return whether lines for other programs end what is printed: they read no terminal."""
+    return not as_json and not launch.output_is_watched()
 
 
 def show_footer(path: Path) -> None:
@@ -96,17 +62,6 @@ def show(as_json: bool, document: Callable[[], Any], text: Callable[[], str]) ->
         click.echo(text())
 
 
-def rendered(table: Table, form: str) -> str:
-    """Return a table in a format: ``terminal``, ``markdown``, ``latex``, ``csv`` or ``json``."""
-    return {
-        "terminal": table.text,
-        "markdown": table.markdown,
-        "latex": table.latex,
-        "csv": table.csv,
-        "json": table.json,
-    }[form]()
-
-
 def warn(sentence: str) -> None:
     """Print a warning, a sentence without a full stop, beside what a command prints."""
     click.echo(f"warning: {sentence}", err=True)
@@ -124,7 +79,6 @@ def usable_runs(
 
     runs, errors = load_usable(files, objection if where is None else lambda run: None)
     if where is not None:
-        from hpcfl.errors import UsageError
         from hpcfl.results.selection import select
 
         reasons = {run.path: objection(run) for run in select(runs, where)}

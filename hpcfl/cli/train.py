@@ -9,14 +9,7 @@ import click
 
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import Command, given, listing, option, options
-from hpcfl.cli.terminal import (
-    footer_option,
-    footer_wanted,
-    json_option,
-    show,
-    show_footer,
-    warn,
-)
+from hpcfl.cli.terminal import footer_wanted, json_option, show, show_footer, warn
 from hpcfl.options.definition import Section
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
@@ -35,9 +28,8 @@ if TYPE_CHECKING:
 )
 @options(TrainOptions)
 @json_option("Print the rounds as JSON.")
-@footer_option
 @listing(algorithms=REGISTRY)
-def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any) -> None:
+def command(preset: str | None, as_json: bool, **typed: Any) -> None:
     """Train a model by ALGORITHM, its updates summed by an aggregation protocol.
 
     Every round's update goes through the protocol, the checks and the ledger that `hpcfl bench`
@@ -52,12 +44,8 @@ def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any
       hpcfl train fedavg          scikit-learn's digits, 100 devices, one process
       mpirun -n 3 hpcfl train fedavg --aggregate sparse --devices 100 \\
           --dataset mnist --data-dir data --target-accuracy 0.97
-      mpirun -n 17 hpcfl train fedavg --aggregate secagg --dataset adult \\
-          --partition dirichlet:0.5
-      hpcfl train top-k --alpha 0.01 --error-feedback
       mpirun -n 3 hpcfl train fedavg --preset sparse-secagg-mnist \\
           --aggregate sparse --devices 25
-      hpcfl train cdp --preset zcdp-adult-lr --epsilon 10 --convex
       hpcfl train dp-fedavg --aggregate secagg --noise distributed \\
           --noise-multiplier 1 --rounds 20
       mpirun -n 3 hpcfl train --resume results/run.checkpoint.npz
@@ -68,7 +56,7 @@ def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any
     from hpcfl.system.interruption import noting_signals
     from hpcfl.training import session
 
-    footed = footer_wanted(footer, as_json)
+    footed = footer_wanted(as_json)
     world = connect()
     options = session.asked(world, given(typed), preset)
     if world.rank == 0 and options.insecure_seed is not None:
@@ -97,10 +85,6 @@ def _show(as_json: bool, trained: Trained, options: TrainOptions) -> None:
     rounds = [result.figures for result in trained.results]
     show(
         as_json,
-        lambda: {
-            "path": str(trained.path),
-            "rounds": rounds,
-            "stop_reason": trained.stop_reason,
-        },
+        lambda: {"path": str(trained.path), "rounds": rounds, "stop_reason": trained.stop_reason},
         lambda: report.render_end(trained, options),
     )

@@ -15,7 +15,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-NOTES = 6  # numbers that a note has
+# Of a note: available, begin, end, waits for, seconds of posting, seconds of computing.
+NOTES = 6
+_CLOCK_TIMES = slice(0, 3)
+_POSTING = 4
 
 
 class WaitsFor(IntEnum):
@@ -31,7 +34,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.number = 0  # of the next call
-        self._notes: list[tuple[int, float, float, float, WaitsFor, float, float]] = []
+        self._notes: dict[int, list[float]] = {}
         self._computed_seconds = 0.0  # within the call that is being noted
 
     def restart(self) -> None:
@@ -69,27 +72,22 @@ class Calls:
         """Note a call whose part was available at a time, and which blocked from `begin` to `end`.
 
         Times are those of `time.perf_counter`; `posting_seconds` were spent in other calls of MPI
-        for the same messages, `computed_seconds` of the call not in MPI.
+        for the same messages, `computed_seconds` of the call not in MPI. A call that has a note
+        already was only in MPI for longer.
         """
-        self._notes.append(
-            (number, available, begin, end, waits_for, posting_seconds, computed_seconds)
-        )
-
-    def more(self, number: int, seconds: float) -> None:
-        """Note further seconds in MPI for the messages of a call, if it has a note."""
-        for place in range(len(self._notes) - 1, -1, -1):
-            if self._notes[place][0] == number:
-                *before, posting, computed = self._notes[place]
-                self._notes[place] = (*before, posting + seconds, computed)  # type: ignore[assignment]
-                return
+        if number in self._notes:
+            self._notes[number][_POSTING] += end - begin + posting_seconds
+        else:
+            times = [available, begin, end]
+            self._notes[number] = [*times, waits_for, posting_seconds, computed_seconds]
 
     def table(self, count: int, offset_seconds: float) -> NDArray[np.float64]:
         """Return the first calls on the server's clock, shape (count, NOTES); zeros for no part."""
         found = np.zeros((count, NOTES))
-        for number, *times, waits_for, posting, computed in self._notes:
+        for number, note in self._notes.items():
             if number < count:
-                on_one_clock = (each + offset_seconds for each in times)
-                found[number] = (*on_one_clock, waits_for, posting, computed)
+                found[number] = note
+                found[number, _CLOCK_TIMES] += offset_seconds
         return found
 
 
@@ -101,12 +99,13 @@ def split(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.f
     available, begin, end, waits_for, posting, computed = np.moveaxis(table, -1, 0)
     there = end > 0
     known = np.where(there, available, -np.inf)
+    latest = {
+        WaitsFor.SERVER: known[:1],
+        WaitsFor.EVERYBODY: known.max(axis=0, initial=-np.inf, keepdims=True),
+    }
     ready = np.full(known.shape, -np.inf)
-    for who, latest in (
-        (WaitsFor.SERVER, known[:1]),
-        (WaitsFor.EVERYBODY, known.max(axis=0, initial=-np.inf, keepdims=True)),
-    ):
-        ready = np.where(there & (waits_for == who), latest, ready)
+    for who, time_of_last in latest.items():
+        ready = np.where(there & (waits_for == who), time_of_last, ready)
     blocked = np.maximum(end - begin - computed, 0)
     waited = np.clip(ready - begin, 0, blocked)
     return blocked + posting - waited, waited

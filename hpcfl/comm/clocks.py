@@ -16,6 +16,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcfl.comm.patient import Comm
+from hpcfl.comm.placement import SERVER_RANK
 from hpcfl.system.machine import read
 
 EXCHANGES = 20
@@ -23,7 +24,6 @@ _NAME_BYTES = 128
 # Which tells machines of one name apart.
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _TAG = 11
-_SERVER = 0
 
 
 class Offset(NamedTuple):
@@ -52,14 +52,14 @@ def compare(comm: Comm, first_of: NDArray[np.int64]) -> Offset:
     `first_of` is what `first_of_hosts` has found.
     """
     offsets = np.zeros((comm.size, 2))
-    others = sorted({*first_of.tolist()} - {_SERVER})
+    others = sorted({*first_of.tolist()} - {SERVER_RANK})
     for rank in others:
-        if comm.rank == _SERVER:
+        if comm.rank == SERVER_RANK:
             offsets[rank] = _ask(comm, rank)
         elif comm.rank == rank:
             _answer(comm)
     if others:
-        comm.Bcast(offsets, root=_SERVER)
+        comm.Bcast(offsets, root=SERVER_RANK)
     return Offset(*offsets[first_of[comm.rank]].tolist())
 
 
@@ -79,6 +79,6 @@ def _ask(comm: Comm, rank: int) -> Offset:
 def _answer(comm: Comm) -> None:
     message = np.empty(1)
     for _ in range(EXCHANGES):
-        comm.Recv(message, _SERVER, _TAG)
+        comm.Recv(message, SERVER_RANK, _TAG)
         message[0] = time.perf_counter()
-        comm.Send(message, _SERVER, _TAG)
+        comm.Send(message, SERVER_RANK, _TAG)

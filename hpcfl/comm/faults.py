@@ -23,11 +23,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpcfl.comm import mpi, stream
+from hpcfl.comm import gather, mpi
 from hpcfl.comm.calls import WaitsFor
+from hpcfl.comm.patient import SELDOM, wait
 from hpcfl.comm.phases import Payload
-from hpcfl.comm.placement import Placement, within
-from hpcfl.comm.star import SERVER_RANK
+from hpcfl.comm.placement import SERVER_RANK, Placement, within
 from hpcfl.comm.transport import Cuts, Failure, Produce
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.system import launch
@@ -42,7 +42,7 @@ DEATHS = tuple(
     if hasattr(MPI, name)
 )
 # What else comes of a death, of a connection that broke before it was known why, or of a mistake.
-DOUBTFUL = (MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN)
+DOUBTFUL = (MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS)
 # An operation that fails so often without anybody dead fails for another reason.
 MOST_TRIES = 3
 
@@ -161,56 +161,43 @@ class TolerantTransport(mpi.MpiTransport):
         self._survivors = Survivors(comm, self._note)
 
     def _together(self, operation: Callable[[], T], waits_for: WaitsFor) -> T:
-        # Nobody leaves before all have agreed that it succeeded.
-        return super()._together(operation, WaitsFor.EVERYBODY)
-
-    def _attempted(self, operation: Callable[[], T]) -> T:
         def attempt(comm: MPI.Intracomm) -> T:
             if comm is not self._comm:
-                self._move_to(comm)
+                self._comm = comm
+                self._ranks = self._survivors.ranks
+                places = np.full(self.placement.ranks, mpi.NOWHERE, np.int64)
+                places[list(self._ranks)] = np.arange(comm.size)
+                self._rank_of = places[self.placement.homes]
             return operation()
 
-        return self._survivors.together(attempt)
-
-    def _move_to(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm
-        places = np.full(self.placement.ranks, mpi.NOWHERE, np.int64)
-        places[list(self._survivors.ranks)] = np.arange(comm.size)
-        self._rank_of = places[self.placement.homes]
-
-    @property
-    def _ranks(self) -> Sequence[int]:
-        return self._survivors.ranks
+        # Nobody leaves before all have agreed that it succeeded.
+        with self.calls.call(WaitsFor.EVERYBODY):
+            return self._survivors.together(attempt)
 
     def _note(self, ranks: frozenset[int], detect_seconds: float, recover_seconds: float) -> None:
         devices = frozenset(id for rank in ranks for id in self.placement.local(rank))
         self._failed |= devices
         self._failures.append(Failure(devices, detect_seconds, recover_seconds))
 
-    def gather(
-        self, senders: Sequence[int], produce: Produce, largest: int
-    ) -> Iterator[tuple[int, Payload]]:
-        windows = stream.windows(self.placement, largest, mpi.WINDOW_BYTES)
-        # Everybody takes part in every operation. So that all devices compute at the same time,
-        # each rank makes messages for several before the first.
-        at_once = -(-self.placement.ranks // len(windows[0]))
-        for first in range(0, len(windows), at_once):
-            made = []
-            for window in windows[first : first + at_once]:
-                chosen = within(senders, window)
-                sent, sizes = stream.end_to_end(chosen, produce, largest, self._scratches[0])
-                mine = np.zeros(len(window), np.int64)
-                mine[np.array(chosen, np.int64) - window.start] = sizes
-                made.append((window, sent, mine))
-            del sent
-            for window, sent, mine in made:
-                yield from self._gather_window(window, sent, mine)
-
-    def gather_parts(
-        self, senders: Sequence[int], produce: Produce, largest: int, cuts: Cuts | None = None
+    def _gathered(
+        self,
+        senders: Sequence[int],
+        produce: Produce,
+        largest: int,
+        in_parts: bool,
+        cuts: Cuts | None = None,
     ) -> Iterator[tuple[int, Payload]]:
         """Gather whole messages: of one whose sender dies nothing may be in use."""
-        return self.gather(senders, produce, largest)
+        # So that all devices compute at the same time, a window has one of each rank at least.
+        limit = max(mpi.WINDOW_BYTES, self.placement.ranks * largest)
+        for window in gather.windows(self.placement, largest, limit):
+            chosen = within(senders, window)
+            messages = [gather.made(id, produce, largest) for id in chosen]
+            mine = np.zeros(len(window), np.int64)
+            mine[np.array(chosen, np.int64) - window.start] = [one.size for one in messages]
+            sent = self._end_to_end(messages)
+            del messages
+            yield from self._gather_window(window, sent, mine)
 
     def _gather_window(
         self, window: range, sent: Payload, mine: NDArray[np.int64]
@@ -264,12 +251,13 @@ def _places(some: MPI.Group, everybody: MPI.Group) -> tuple[int, ...]:
     return tuple(MPI.Group.Translate_ranks(some, None, everybody))
 
 
-def wait_for_all(comm: MPI.Intracomm) -> None:
+def wait_for_all(comm: MPI.Intracomm, limit_seconds: float = float("inf")) -> bool:
     """Wait for all ranks without taking time from those at work; fails if one is dead.
 
-    An agreement: a barrier that does not wait would say on standard error that it failed.
+    An agreement: a barrier that does not wait would say on standard error that it failed. Returns
+    whether they came within the limit.
     """
-    mpi.wait(comm.Iagree(np.ones(1, np.int32)))
+    return wait([comm.Iagree(np.ones(1, np.int32))], None, SELDOM, limit_seconds)
 
 
 def speaker(comm: MPI.Intracomm) -> int:
@@ -281,24 +269,15 @@ def speaker(comm: MPI.Intracomm) -> int:
 def meet(comm: MPI.Intracomm, limit_seconds: float) -> bool:
     """Return whether all ranks that are left called this within the limit."""
     try:
-        return mpi.wait(comm.Iagree(np.ones(1, np.int32)), limit_seconds)
+        return wait_for_all(comm, limit_seconds)
     except MPI.Exception as error:
         if not is_death(error):
             raise
         return True  # it ended, and somebody was missing
 
 
-_status = 0
-
-
-def will_end_with(status: int) -> None:
-    """Take note of the status that this process is about to end with."""
-    global _status
-    _status = status
-
-
-def finalize() -> None:
-    """End this process, if it ends early or after a death.
+def finalize(status: int = 0) -> None:
+    """End this process with a status if it is not 0, or after a death.
 
     Where deaths are survived, MPI_Finalize is never called: it may wait for the dead for ever, one
     in five times where two ranks had died (open-mpi/ompi issue 11404), and 3 in 60 where one died
@@ -306,6 +285,6 @@ def finalize() -> None:
     """
     for output in (sys.stdout, sys.stderr):
         output.flush()
-    if _status or MPI.COMM_WORLD.Get_failed().size:
+    if status or MPI.COMM_WORLD.Get_failed().size:
         launch.wait_for_turn()
-        os._exit(_status)
+        os._exit(status)

@@ -6,7 +6,7 @@ takes imports and programs. On rank 0's host, which is often the only one, nobod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hpcfl.comm.transport import Transport
     from hpcfl.comm.world import World
 
-_NAME_BYTES = 64
 # Of a rank that looks at no host.
 NONE = -1
 
@@ -41,44 +40,63 @@ class Hosts:
     """
 
     def __init__(self, world: World) -> None:
-        told = np.zeros(2 + machine.MASK_BYTES, np.int64)
-        rows = world.exchange(_row(), _orders, told)
-        self._places = [] if rows is None else [_place(row) for row in rows]
-        # How many hosts there are, and which of them this rank looks at, if any.
-        self._count, self._mine = int(told[0]), int(told[1])
-        self._threads = machine.from_mask(told[2:].astype(np.uint8))
-        self._found: list[dict[str, Any] | None] = [None] * self._count
+        threads = np.array(machine.affinity(), np.int64)
+        names = world.collect(platform.node().encode()) or ()
+        masks = world.collect(threads.tobytes()) or ()
+        # Of every rank, at rank 0: its host and its hardware threads.
+        self._places = [
+            (name.decode(errors="replace"), tuple(np.frombuffer(mask, np.int64).tolist()))
+            for name, mask in zip(names, masks, strict=True)
+        ]
+        order = np.frombuffer(world.give(self._orders()), np.int64).tolist()
+        # How many hosts there are, which of them this rank looks at, and its ranks' threads.
+        self._count, self._mine, *self._threads = order
+        self._others: dict[int, dict[str, Any]] = {}
         if self._count > 1:
-            looks = world.rank != 0 and self._mine != NONE
-            self._keep(world.collect(_look(self._mine, self._threads) if looks else b""))
+            import json
 
-    def _keep(self, messages: list[bytes] | None) -> None:
+            looks = world.rank != 0 and self._mine != NONE
+            found = world.collect(self._look() if looks else b"") or ()
+            self._others = {one["host"]: one for one in map(json.loads, filter(None, found))}
+
+    def _orders(self) -> list[bytes]:
+        """Return for each rank what it is to look at."""
+        names = [host for host, _ in self._places]
+        if launch.netlab_facts():
+            names = ["" for _ in names]
+        hosts = list(dict.fromkeys(names))
+        orders = []
+        for rank, name in enumerate(names):
+            first = names.index(name) == rank
+            on_host = zip(names, self._places, strict=True) if first else ()
+            threads = {thread for other, (_, all) in on_host if other == name for thread in all}
+            order = [len(hosts), hosts.index(name) if first else NONE, *sorted(threads)]
+            orders.append(np.array(order, np.int64).tobytes())
+        return orders
+
+    def _look(self) -> bytes:
         import json
 
-        for message in filter(None, messages or []):
-            found = json.loads(message)
-            self._found[found.pop("host")] = found
+        from hpcfl.system import disturbances, environment
+
+        facts = environment.capture_local(self._threads)
+        found = {"host": self._mine, "facts": facts, "counters": disturbances.counters()}
+        return json.dumps(found).encode()
 
     def environment(self, mpi_facts: dict[str, Any], placement: Placement) -> dict[str, Any]:
         """Return what a results file says of the environment, at rank 0."""
         from hpcfl.results import schema
         from hpcfl.system import disturbances, environment
 
-        facts = environment.capture_local(self._threads)
-        others = self._found[1:]
-        by_host = [facts, *(None if other is None else other["facts"] for other in others)]
+        others = [self._others.get(host, {}) for host in range(1, self._count)]
+        by_host = [environment.capture_local(self._threads), *(one.get("facts") for one in others)]
         captured = environment.capture(mpi_facts, self._places, by_host)
         captured[schema.PLACEMENT] = [
-            {
-                "host": host,
-                "cores": machine.listed(threads),
-                "devices": placement.local(rank) if rank < placement.ranks else [],
-                **_helpers_on(placement, rank),
-            }
+            {"host": host, "cores": machine.listed(threads), **_parties_on(placement, rank)}
             for rank, (host, threads) in enumerate(self._places)
         ]
-        before = [other and other["counters"] for other in others]
-        return captured | disturbances.before([disturbances.counters(), *before])
+        before = [disturbances.counters(), *(one.get("counters") for one in others)]
+        return captured | disturbances.before(before)
 
     def memory(self, placement: Placement) -> list[HostMemory]:
         """Return every host's memory, at rank 0."""
@@ -86,15 +104,15 @@ class Hosts:
         for rank, (host, _) in enumerate(self._places[: placement.ranks]):
             devices[host] += len(placement.local(rank))
         free = machine.memory_available()
-        if len(self._found) < len(devices):  # a netlab: its hosts are this one
+        if self._count < len(devices):  # a netlab: its hosts are this one
             return [HostMemory(next(iter(devices)), sum(devices.values()), free)]
-        others = [
-            None if other is None else other["facts"]["memory_available_bytes"]
-            for other in self._found[1:]
+        known = [free] + [
+            self._others[host]["facts"]["memory_available_bytes"] if host in self._others else None
+            for host in range(1, self._count)
         ]
         return [
-            HostMemory(host, count, known)
-            for (host, count), known in zip(devices.items(), [free, *others], strict=True)
+            HostMemory(host, count, available)
+            for (host, count), available in zip(devices.items(), known, strict=True)
         ]
 
     def unknown(self) -> dict[str, NDArray[np.float64]]:
@@ -127,51 +145,10 @@ class Hosts:
         )
 
 
-def _orders(rows: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return for each rank the number of hosts, and the one it looks at with its ranks' threads."""
-    one = bool(launch.netlab_facts())
-    homes: dict[bytes, list[int]] = {}
-    for rank, row in enumerate(rows):
-        homes.setdefault(b"" if one else row[:_NAME_BYTES].tobytes(), []).append(rank)
-    orders = np.zeros((len(rows), 2 + machine.MASK_BYTES), np.int64)
-    orders[:, 0], orders[:, 1] = len(homes), NONE
-    for number, ranks in enumerate(homes.values()):
-        orders[ranks[0], 1] = number
-        orders[ranks[0], 2:] = np.bitwise_or.reduce(rows[ranks, _NAME_BYTES:])
-    return orders
-
-
-def _look(host: int, threads: Sequence[int]) -> bytes:
-    import json
-
-    from hpcfl.system import disturbances, environment
-
-    facts = environment.capture_local(threads)
-    found = {"host": host, "facts": facts, "counters": disturbances.counters()}
-    return json.dumps(found).encode()
-
-
-def _row() -> NDArray[np.uint8]:
-    """Return where this rank runs, as `_place` reads it."""
-    import platform
-
-    name = platform.node().encode()[:_NAME_BYTES]
-    return np.concatenate(
-        [
-            np.frombuffer(name.ljust(_NAME_BYTES, b"\0"), np.uint8),
-            machine.to_mask(machine.affinity()),
-        ]
-    )
-
-
-def _place(row: NDArray[np.uint8]) -> tuple[str, tuple[int, ...]]:
-    name = row[:_NAME_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
-    return name, machine.from_mask(row[_NAME_BYTES:])
-
-
-def _helpers_on(placement: Placement, rank: int) -> dict[str, list[int]]:
-    """Return the numbers of the helpers on a rank, for protocols that have any."""
-    if not placement.helpers:
-        return {}
-    first = placement.devices
-    return {"helpers": [id - first for id in placement.parties_on(rank) if id >= first]}
+def _parties_on(placement: Placement, rank: int) -> dict[str, list[int]]:
+    """Return the devices on a rank, and the helpers of protocols that have any."""
+    found = {"devices": placement.local(rank) if rank < placement.ranks else []}
+    if placement.helpers:
+        first = placement.devices
+        found["helpers"] = [id - first for id in placement.parties_on(rank) if id >= first]
+    return found

@@ -80,9 +80,6 @@ class Loopback(Transport):
     def collect(self, values: NDArray[Any]) -> NDArray[Any]:
         return values[None]
 
-    def max_to_server(self, value: float) -> float:
-        return value
-
     def barrier(self) -> None:
         pass
 

@@ -10,35 +10,28 @@ reads what this rank sends, so that it can be called again. Here it is called on
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpcfl.comm import clocks, stream
+from hpcfl.comm import clocks
 from hpcfl.comm import rows as rows_of
 from hpcfl.comm.calls import WaitsFor
-from hpcfl.comm.patient import Comm
+from hpcfl.comm.gather import CALL_BYTES, Gather, pieces
+from hpcfl.comm.patient import SELDOM, Comm, wait
 from hpcfl.comm.phases import Ids, Payload, Rows
-from hpcfl.comm.placement import Placement, within
+from hpcfl.comm.placement import SERVER_RANK, Placement, within
 from hpcfl.comm.rows import Received
 from hpcfl.comm.scratch import Scratch, pages
-from hpcfl.comm.star import SERVER_RANK
-from hpcfl.comm.stream import CALL_BYTES
 from hpcfl.comm.transport import AddInto, Cuts, Part, Produce, Transport
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
 # One Scatterv moves at most this much from the server, or one message.
 WINDOW_BYTES = 1 << 28
-# A rank that waits outside timed regions sleeps between two looks for this share of the time that
-# it has waited, within limits: many ranks that look often take cores from those at work, and a
-# barrier takes a look for each of its steps.
-POLL_SHARE = 0.02
-POLL_SECONDS = (0.005, 0.05)
 # One Reduce that only checks or records adds up at most this many elements.
 REDUCE_ELEMENTS = 1 << 15
 # Stands for the rank of a device that has none any more.
@@ -59,15 +52,14 @@ class MpiTransport(Transport):
         self._scratches = Scratch(), Scratch()
         # Each device's rank in the communicator, NOWHERE for those that have none.
         self._rank_of = self.placement.homes
+        # The ranks of the placement that the communicator's ranks are.
+        self._ranks: Sequence[int] = range(comm.size)
         self._first_of_hosts: NDArray[np.int64] | None = None
 
     def _together(self, operation: Callable[[], T], waits_for: WaitsFor) -> T:
         """Return what an operation of all ranks returns, and note it."""
         with self.calls.call(waits_for):
-            return self._attempted(operation)
-
-    def _attempted(self, operation: Callable[[], T]) -> T:
-        return operation()
+            return operation()
 
     def _from_server(self, operation: Callable[[], T]) -> T:
         """Return what an operation returns in which the server sends something to all."""
@@ -92,8 +84,7 @@ class MpiTransport(Transport):
         def operation() -> Payload:
             size = announce(self._comm, 0 if message is None else message.size, error)
             received = np.empty(size, np.uint8) if message is None else message
-            for start in range(0, size, CALL_BYTES):
-                part = received[start : start + CALL_BYTES]
+            for part in parts_of(received):
                 self._comm.Bcast([part, MPI.BYTE], root=SERVER_RANK)
             return received
 
@@ -146,42 +137,37 @@ class MpiTransport(Transport):
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:
-        traffic = stream.Stream(self._comm, self.placement, largest, self._scratches, self.calls)
-        if self.has_server:
-            yield from traffic.receive()
-        else:
-            traffic.send(senders, produce)
-        self.calls.number += len(traffic.windows)
+        gathered = self._gathered(senders, produce, largest, in_parts=False)
+        return cast("Iterator[tuple[int, Payload]]", gathered)
 
     def gather_parts(
         self, senders: Sequence[int], produce: Produce, largest: int, cuts: Cuts | None = None
     ) -> Iterator[tuple[int, Payload | Part]]:
-        if cuts is None and not stream.in_parts(largest):
-            yield from self.gather(senders, produce, largest)
-            return
-        traffic = stream.PartStream(
-            self._comm, self.placement, largest, self._scratches, self.calls, cuts
+        return self._gathered(senders, produce, largest, in_parts=True, cuts=cuts)
+
+    def _gathered(
+        self,
+        senders: Sequence[int],
+        produce: Produce,
+        largest: int,
+        in_parts: bool,
+        cuts: Cuts | None = None,
+    ) -> Iterator[tuple[int, Payload | Part]]:
+        gather = Gather(
+            *(self._comm, self.placement, largest, self._scratches, self.calls), in_parts, cuts
         )
-        if self.has_server or self.helps_server:
-            yield from traffic.receive_parts()
+        if self.has_server or (self.helps_server and cuts is not None):
+            yield from gather.receive()
         else:
-            traffic.send(senders, produce)
-        self.calls.number += len(traffic.windows)
+            gather.send(senders, produce)
+        self.calls.number += len(gather.windows)
 
     def to_server_ranks(self, message: Payload | None) -> Payload | None:
-        others = range(1, self.placement.servers)
-
         def operation() -> Payload | None:
-            size = np.array([0 if message is None else message.size])
-            if self.has_server:
-                for rank in others:
-                    self._comm.Send(size, rank)
-                    self._send(message, rank)
-            elif self.helps_server:
-                self._comm.Recv(size, SERVER_RANK)
-                received = np.empty(int(size[0]), np.uint8)
-                self._receive(received, SERVER_RANK)
-                return received
+            if self.helps_server:
+                return receive(self._comm, SERVER_RANK)
+            for rank in range(1, self.placement.servers if self.has_server else 0):
+                send(self._comm, np.empty(0) if message is None else message, rank)
             return message
 
         return self._from_server(operation)
@@ -191,23 +177,12 @@ class MpiTransport(Transport):
             if mine is None:
                 return None
             if self.helps_server:
-                self._send(mine, SERVER_RANK)
+                send(self._comm, mine, SERVER_RANK)
                 return None
-            whole = np.empty(ranges[-1].stop, mine.dtype)
-            whole[: mine.size] = mine
-            for rank, values in enumerate(ranges[1:], 1):
-                self._receive(whole[values.start : values.stop], rank)
-            return whole
+            others = [receive(self._comm, rank) for rank in range(1, len(ranges))]
+            return np.concatenate([mine, *(each.view(mine.dtype) for each in others)])
 
         return self._to_server(operation)
-
-    def _send(self, array: NDArray[Any] | None, rank: int) -> None:
-        for part in _call_parts(array):
-            self._comm.Send([part, MPI.BYTE], rank)
-
-    def _receive(self, array: NDArray[Any], rank: int) -> None:
-        for part in _call_parts(array):
-            self._comm.Recv([part, MPI.BYTE], rank)
 
     def _end_to_end(self, messages: list[Payload]) -> Payload:
         if len(messages) == 1:
@@ -330,11 +305,6 @@ class MpiTransport(Transport):
             self._comm.Reduce(mine[part], target, MPI.SUM, root=SERVER_RANK)
         return total
 
-    @property
-    def _ranks(self) -> Sequence[int]:
-        """The ranks of the placement that the communicator's ranks are."""
-        return range(self._comm.size)
-
     def collect(self, values: NDArray[Any]) -> NDArray[Any] | None:
         def operation() -> NDArray[Any] | None:
             shape = (self._comm.size, *values.shape)
@@ -348,15 +318,6 @@ class MpiTransport(Transport):
         whole = np.zeros((self.placement.ranks, *values.shape), values.dtype)
         whole[list(self._ranks)] = found
         return whole
-
-    def max_to_server(self, value: float) -> float | None:
-        def operation() -> float | None:
-            # A buffer: for objects mpi4py uses a communicator of its own, which nobody revokes.
-            largest = np.empty(1) if self.has_server else None
-            self._comm.Reduce(np.array([value], float), largest, MPI.MAX, root=SERVER_RANK)
-            return None if largest is None else float(largest[0])
-
-        return self._to_server(operation)
 
     def compare_clocks(self) -> None:
         def operation() -> tuple[NDArray[np.int64], clocks.Offset]:
@@ -375,14 +336,30 @@ class MpiTransport(Transport):
         self._all_to_all(lambda: self._comm.Barrier())
 
     def wait_for_all(self) -> None:
-        self._all_to_all(lambda: wait(self._comm.Ibarrier()))
+        self._all_to_all(lambda: wait([self._comm.Ibarrier()], pace=SELDOM))
 
 
-def _call_parts(array: NDArray[Any] | None) -> Iterator[Payload]:
+def parts_of(array: NDArray[Any]) -> Iterator[Payload]:
     """Yield the bytes of an array, as many as move in a call at a time."""
-    flat = np.empty(0, np.uint8) if array is None else array.reshape(-1).view(np.uint8)
-    for start in range(0, flat.size, CALL_BYTES):
-        yield flat[start : start + CALL_BYTES]
+    flat = array.reshape(-1).view(np.uint8)
+    return (flat[piece] for piece in pieces(0, flat.size) if flat.size)
+
+
+def send(comm: Comm, message: NDArray[Any], rank: int) -> None:
+    """Send an array of any length, its bytes, to a rank that calls `receive`."""
+    comm.Send(np.array([message.nbytes]), rank)
+    for part in parts_of(message):
+        comm.Send([part, MPI.BYTE], rank)
+
+
+def receive(comm: Comm, rank: int) -> Payload:
+    """Return the bytes that a rank sends."""
+    size = np.empty(1, np.int64)
+    comm.Recv(size, rank)
+    message = np.empty(int(size[0]), np.uint8)
+    for part in parts_of(message):
+        comm.Recv([part, MPI.BYTE], rank)
+    return message
 
 
 def _sum(add: Callable[[Any, Any, MPI.Datatype], None]) -> MPI.Op:
@@ -399,18 +376,6 @@ def _sum(add: Callable[[Any, Any, MPI.Datatype], None]) -> MPI.Op:
 
 _op: MPI.Op | None = None
 _add: Callable[[Any, Any, MPI.Datatype], None]
-
-
-def wait(request: MPI.Request, limit_seconds: float = float("inf")) -> bool:
-    """Return whether the request completed within the limit, looking only now and then."""
-    begin = time.monotonic()
-    shortest, longest = POLL_SECONDS
-    while not request.Test():
-        waited = time.monotonic() - begin
-        if waited > limit_seconds:
-            return False
-        time.sleep(min(max(shortest, POLL_SHARE * waited), longest))
-    return True
 
 
 def announce(comm: Comm, size: int, error: HpcflError | None) -> int:

@@ -9,25 +9,33 @@ sleeps, and looks again at least every millisecond.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-# A rank that waits looks after this long, then after twice as long, and so on to the longest. That
-# is a compromise (docs/clusters.md): messages of several steps move a step a look, and every
-# look takes a core from a rank at work.
-SHORTEST_SLEEP_SECONDS = 2e-5
-LONGEST_SLEEP_SECONDS = 1e-3
+
+class Pace(NamedTuple):
+    """For which share of the time that it has waited a rank sleeps between two looks."""
+
+    share: float
+    shortest_seconds: float
+    longest_seconds: float
+
+
+# A compromise (docs/clusters.md): messages of several steps move a step a look, and every look
+# takes a core from a rank at work.
+OFTEN = Pace(1.0, 2e-5, 1e-3)
+# Outside timed regions: many ranks that look often take cores from those at work, and a barrier
+# takes a look for each of its steps.
+SELDOM = Pace(0.02, 0.005, 0.05)
 # As `MPI.get_vendor` calls the libraries whose ranks yield while they wait.
 YIELDING = ("Open MPI", "Intel MPI")
 
 
 class Patient:
-    """The part of a communicator that hpcfl uses, whose calls sleep until they are complete.
+    """A communicator whose calls sleep until they are complete; `root` is rank 0.
 
-    Methods are called like, and do what, those of `mpi4py.MPI.Intracomm` do; `root` is rank 0.
     Calls of this and of the communicator itself do not match.
     """
 
@@ -36,68 +44,48 @@ class Patient:
         self.rank: int = comm.rank
         self.size: int = comm.size
 
-    def Bcast(self, buffer: Any, root: int = 0) -> None:
-        wait([self._comm.Ibcast(buffer, root)])
+    def __getattr__(self, name: str) -> Any:
+        """Return a call such as ``Bcast``, which begins ``Ibcast`` and sleeps, or one that begins.
 
-    def Scatterv(self, layout: Any, received: Any, root: int = 0) -> None:
-        wait([self._comm.Iscatterv(layout, received, root)])
+        ``Split`` is that of the communicator, and makes one of MPI's own.
+        """
+        if name.startswith("I") or name == "Split":
+            return getattr(self._comm, name)
+        begin = getattr(self._comm, f"I{name.lower()}")
 
-    def Gather(self, mine: Any, received: Any, root: int = 0) -> None:
-        wait([self._comm.Igather(mine, received, root)])
+        def call(*arguments: Any, **options: Any) -> None:
+            wait([begin(*arguments, **options)])
 
-    def Reduce(self, mine: Any, target: Any, op: MPI.Op, root: int = 0) -> None:
-        wait([self._comm.Ireduce(mine, target, op, root)])
-
-    def Allreduce(self, mine: Any, values: Any, op: MPI.Op) -> None:
-        wait([self._comm.Iallreduce(mine, values, op)])
-
-    def Alltoall(self, sent: Any, received: Any) -> None:
-        wait([self._comm.Ialltoall(sent, received)])
-
-    def Alltoallv(self, sent: Any, received: Any) -> None:
-        wait([self._comm.Ialltoallv(sent, received)])
-
-    def Barrier(self) -> None:
-        wait([self._comm.Ibarrier()])
-
-    def Send(self, buffer: Any, rank: int, tag: int = 0) -> None:
-        wait([self._comm.Isend(buffer, rank, tag)])
-
-    def Recv(self, buffer: Any, rank: int, tag: int = 0) -> None:
-        wait([self._comm.Irecv(buffer, rank, tag)])
-
-    def Isend(self, buffer: Any, rank: int, tag: int = 0) -> MPI.Request:
-        return self._comm.Isend(buffer, rank, tag)
-
-    def Irecv(self, buffer: Any, rank: int, tag: int = 0) -> MPI.Request:
-        return self._comm.Irecv(buffer, rank, tag)
-
-    def Ibarrier(self) -> MPI.Request:
-        return self._comm.Ibarrier()
-
-    def Split(self, color: int, key: int) -> MPI.Comm:
-        """Split the ranks, those with the same color into a communicator of MPI's own."""
-        return self._comm.Split(color, key)
+        return call
 
 
 Comm = MPI.Intracomm | Patient
 
 
-def complete(comm: Comm, requests: Iterable[MPI.Request]) -> None:
+def complete(
+    comm: Comm, requests: list[MPI.Request], statuses: list[MPI.Status] | None = None
+) -> None:
     """Wait until all requests are complete, as the ranks of this communicator wait."""
     if isinstance(comm, Patient):
-        wait(requests)
+        wait(requests, statuses)
     else:
-        MPI.Request.Waitall(list(requests))
+        MPI.Request.Waitall(requests, statuses or None)
 
 
-def wait(requests: Iterable[MPI.Request]) -> None:
-    """Wait until all requests are complete, asleep most of the time."""
-    pending = list(requests)
-    sleep = SHORTEST_SLEEP_SECONDS
-    while not MPI.Request.Testall(pending):
-        time.sleep(sleep)
-        sleep = min(2 * sleep, LONGEST_SLEEP_SECONDS)
+def wait(
+    requests: list[MPI.Request],
+    statuses: list[MPI.Status] | None = None,
+    pace: Pace = OFTEN,
+    limit_seconds: float = float("inf"),
+) -> bool:
+    """Wait until all requests are complete, asleep most of the time; return whether they are."""
+    begin = time.monotonic()
+    while not MPI.Request.Testall(requests, statuses or None):
+        waited = time.monotonic() - begin
+        if waited > limit_seconds:
+            return False
+        time.sleep(min(max(pace.shortest_seconds, pace.share * waited), pace.longest_seconds))
+    return True
 
 
 def needed(comm: MPI.Intracomm) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+SERVER_RANK = 0
+
 
 @dataclass(frozen=True, eq=False)
 class Placement:

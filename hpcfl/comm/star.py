@@ -5,8 +5,8 @@ other's. Between devices with links of their own, the first moves a message thro
 that it does not concern, and the second leaves all links but one idle. Here the server exchanges
 messages with all devices directly and at once.
 
-Such ranks usually share a machine, far more of them than it has cores, and rounds were slower with
-MPI's own calls: here a rank that waits sleeps, as in :mod:`hpcfl.comm.patient`.
+Such ranks usually share a machine, far more of them than it has cores: a rank that waits sleeps, as
+in :mod:`hpcfl.comm.patient`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcfl.comm.patient import Patient, wait
+from hpcfl.comm.placement import SERVER_RANK
 
-SERVER_RANK = 0
 TAG = 7
 # The server's buffers of one reduction together.
 BUFFER_BYTES = 1 << 28
@@ -32,47 +32,42 @@ class Star(Patient):
     one else sends messages with `TAG` from rank to rank on the communicator.
     """
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        super().__init__(comm)
-        self._others = range(1, comm.size)
+    def _move(self, outgoing: dict[int, Any], incoming: dict[int, Any]) -> None:
+        """Send and receive buffers, by rank, all at once."""
+        requests = [self._comm.Irecv(buffer, rank, TAG) for rank, buffer in incoming.items()]
+        requests += [self._comm.Isend(buffer, rank, TAG) for rank, buffer in outgoing.items()]
+        wait(requests)
 
     def Bcast(self, buffer: Any, root: int = SERVER_RANK) -> None:
-        """Send the server's buffer to every rank."""
         if self.rank == root:
-            wait(self._comm.Isend(buffer, rank, TAG) for rank in self._others)
+            self._move(dict.fromkeys(range(1, self.size), buffer), {})
         else:
-            wait([self._comm.Irecv(buffer, root, TAG)])
+            self._move({}, {root: buffer})
 
     def Scatterv(self, layout: Any, received: Any, root: int = SERVER_RANK) -> None:
-        """Send each rank its part of the server's bytes."""
         mine, kind = received
         if self.rank != root:
-            if mine.size:
-                wait([self._comm.Irecv(received, root, TAG)])
+            self._move({}, {root: received} if mine.size else {})
             return
-        sent, counts, _ = layout
-        parts = _parts(sent, counts)
-        wait(
-            self._comm.Isend([parts[rank], kind], rank, TAG)
-            for rank in self._others
-            if parts[rank].size
-        )
-        mine[:] = parts[root]
+        parts = _parts(*layout[:2])
+        self._move({rank: [part, kind] for rank, part in parts.items() if rank != root}, {})
+        mine[:] = parts.get(root, mine[:0])
 
     def Reduce(
         self, mine: NDArray[Any], target: NDArray[Any] | None, op: MPI.Op, root: int = SERVER_RANK
     ) -> None:
         """Combine the ranks' elements at the server, which alone computes."""
-        at_once = max(1, BUFFER_BYTES // max(1, len(self._others) * mine.itemsize))
+        others = range(1, self.size)
+        at_once = max(1, BUFFER_BYTES // max(1, len(others) * mine.itemsize))
         if target is not None and self.rank == root:
             target[:] = mine
         for start in range(0, mine.size, at_once):
             part = slice(start, start + at_once)
             if self.rank != root or target is None:
-                wait([self._comm.Isend(mine[part], root, TAG)])
+                self._move({root: mine[part]}, {})
                 continue
-            rows = np.empty((len(self._others), target[part].size), mine.dtype)
-            wait(self._comm.Irecv(rows[rank - 1], rank, TAG) for rank in self._others)
+            rows = np.empty((len(others), target[part].size), mine.dtype)
+            self._move({}, dict(zip(others, rows, strict=True)))
             for row in rows:
                 op.Reduce_local(row, target[part])
 
@@ -85,38 +80,34 @@ class Star(Patient):
 
     def Alltoall(self, sent: NDArray[Any], received: NDArray[Any]) -> None:
         """Send one element from every rank to every rank."""
-        ones = np.ones(self.size, np.int64)
-        kind = MPI.BYTE.Create_contiguous(sent.itemsize).Commit()
-        try:
-            self.Alltoallv([sent, ones, kind], [received, ones, kind])
-        finally:
-            kind.Free()
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        received[self.rank] = sent[self.rank]
+        self._move(
+            {rank: sent[rank : rank + 1] for rank in others},
+            {rank: received[rank : rank + 1] for rank in others},
+        )
 
     def Alltoallv(self, sent: Any, received: Any) -> None:
         """Send some rows from every rank to every rank."""
-        outgoing = _parts(sent[0], sent[1])
-        incoming = _parts(received[0], received[1])
-        incoming[self.rank][:] = outgoing[self.rank]
+        outgoing, incoming = _parts(*sent[:2]), _parts(*received[:2])
+        if self.rank in outgoing:
+            incoming.pop(self.rank)[:] = outgoing.pop(self.rank)
         # The next rank first, so that not all begin with the same one.
-        peers = [(self.rank + step) % self.size for step in range(1, self.size)]
-        requests = [
-            self._comm.Irecv([incoming[peer], len(incoming[peer]), received[2]], peer, TAG)
-            for peer in peers
-            if len(incoming[peer])
-        ]
-        requests += [
-            self._comm.Isend([outgoing[peer], len(outgoing[peer]), sent[2]], peer, TAG)
-            for peer in peers
-            if len(outgoing[peer])
-        ]
-        wait(requests)
+        ranks = [(self.rank + step) % self.size for step in range(1, self.size)]
+        self._move(
+            {r: [outgoing[r], len(outgoing[r]), sent[2]] for r in ranks if r in outgoing},
+            {r: [incoming[r], len(incoming[r]), received[2]] for r in ranks if r in incoming},
+        )
 
     def Barrier(self) -> None:
-        """Wait for all ranks."""
         self.Allreduce(MPI.IN_PLACE, np.zeros(1, np.uint8), MPI.MAX)
 
 
-def _parts(whole: NDArray[Any], counts: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """Return each rank's part of an array that holds them in order."""
+def _parts(whole: NDArray[Any], counts: NDArray[np.int64]) -> dict[int, NDArray[Any]]:
+    """Return, by rank, the part of an array that holds them in order, for ranks that have one."""
     ends = np.cumsum(counts).tolist()
-    return [whole[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
+    return {
+        rank: whole[end - count : end]
+        for rank, (end, count) in enumerate(zip(ends, counts.tolist(), strict=True))
+        if count
+    }

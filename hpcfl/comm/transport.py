@@ -89,10 +89,7 @@ class Transport(ABC):
 
     @abstractmethod
     def select(self, ids: Sequence[int]) -> Transport:
-        """Return the transport of a round of some devices: `ids`, in increasing order.
-
-        In the round they are numbered from 0.
-        """
+        """Return the transport of a round of some devices, in increasing order; numbered from 0."""
 
     def raise_everywhere(self, error: HpcflError | None) -> None:
         """Raise the server's error, if it has one, on every rank; other ranks pass None."""
@@ -100,17 +97,11 @@ class Transport(ABC):
 
     @abstractmethod
     def tell(self, value: int, error: HpcflError | None = None) -> int:
-        """Return the server's value on every rank, or raise the server's error there.
-
-        Other ranks' values do not matter, and they pass no error.
-        """
+        """Return the server's value on every rank, or raise the server's error there."""
 
     @abstractmethod
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
-        """Return the server's message on every rank, or raise the server's error there.
-
-        Only the server passes a message or an error.
-        """
+        """Return the server's message on every rank, or raise the server's error there."""
 
     @abstractmethod
     def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
@@ -137,9 +128,8 @@ class Transport(ABC):
         """Do the same, with long messages in parts where the transport can do that.
 
         The parts of a message come in order, those of several in turns. Behind the envelope, each
-        but the last is a multiple of `envelope.PART_UNIT` bytes.
-
-        With `cuts` all messages come in parts, to the ranks of the server that they are for.
+        but the last is a multiple of `envelope.PART_UNIT` bytes. With `cuts` all messages come in
+        parts, to the ranks of the server that they are for.
         """
         return self.gather(senders, produce, largest)
 
@@ -161,8 +151,8 @@ class Transport(ABC):
         """Return who sent, and the sum of their vectors, at the server; None elsewhere.
 
         Here `produce` makes a device's vector, as many words of the same dtype as `zeros` has,
-        which are changed in place; an empty one if it sends nothing.
-        Every sum, on whichever rank, is formed by `add_into`, which adds a vector to another.
+        which are changed in place; an empty one if it sends nothing. Every sum, on whichever rank,
+        is formed by `add_into`, which adds a vector to another.
         """
 
     @abstractmethod
@@ -172,10 +162,9 @@ class Transport(ABC):
         """Return what each device of this rank received, by id, and who took part, shape (N,).
 
         `senders` are the devices of this rank that send, `rows` yields the sealed rows of each, of
-        `width` bytes, shape (k, width). All have been moved when this returns, and are freed
-        as the iterator goes on. Whoever sent a row that could be delivered took part:
-        one of that size to another device. All ranks are told, as a relay tells those that it
-        passes rows on to.
+        `width` bytes, shape (k, width). All have been moved when this returns, and are freed as the
+        iterator goes on. Whoever sent a row that could be delivered, one of that size to another
+        device, took part. All ranks are told, as a relay tells those that it passes rows on to.
         """
 
     @abstractmethod
@@ -189,9 +178,10 @@ class Transport(ABC):
         Zeros for a rank that is dead.
         """
 
-    @abstractmethod
     def max_to_server(self, value: float) -> float | None:
-        """Return the maximum over the ranks at the server; None elsewhere."""
+        """Return the maximum over the ranks of a value of at least 0, at the server; else None."""
+        found = self.collect(np.array([value], float))
+        return None if found is None else float(found.max())
 
     def compare_clocks(self) -> None:  # noqa: B027 - one process has one clock
         """Find out anew by how much this rank's clock is off; all ranks call this, untimed."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import os
 import re
-import sys
-import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
@@ -27,15 +25,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 T = TypeVar("T")
-
-MESSAGE_BYTES = 1 << 30
-# Ranks that fail for the same reason fail together; one that waits longer failed alone.
-TOGETHER_SECONDS = 10.0
-LAST_WORDS_SECONDS = 0.3
-# How long to look whether another rank fails, and the tag of the message that says so.
-AT_ONCE_SECONDS = 2.0
-FAILED_TAG = 1
-_told: list[Any] = []  # kept while they are on their way
 
 
 class World:
@@ -55,21 +44,14 @@ class World:
         self._frees: list[Callable[[], None]] = []
         self._patient = False
         if self._control is not None and self.size > 1:
-            from hpcfl.comm import patient
+            from hpcfl.comm import faults, patient
 
             self._patient = patient.needed(self._control)
-            self._tolerate(self._control)
-
-    def _tolerate(self, control: MPI.Intracomm) -> None:
-        """Prepare for the death of ranks, if MPI was started so that it can be survived."""
-        from hpcfl.comm import faults
-
-        # A lab's ranks talk over point-to-point messages of their own.
-        if not launch.survives_deaths() or launch.netlab_facts():
-            return
-        self.tolerant = True
-        self._survivors = faults.Survivors(control)
-        atexit.register(faults.finalize)
+            # A lab's ranks talk over point-to-point messages of their own.
+            if launch.survives_deaths() and not launch.netlab_facts():
+                self.tolerant = True
+                self._survivors = faults.Survivors(self._control)
+                atexit.register(faults.finalize)
 
     def _together(self, operation: Callable[[Comm], T]) -> T:
         """Return what an operation of all ranks returns; among those left, if ranks died."""
@@ -102,6 +84,7 @@ class World:
             return Loopback(devices, helpers)
         from mpi4py import MPI
 
+        from hpcfl.comm import faults
         from hpcfl.comm.mpi import MpiTransport
         from hpcfl.comm.star import Star
 
@@ -116,44 +99,32 @@ class World:
         ranks = MPI.Intracomm(comm)
         if ranks.size < placement.ranks:
             placement = Placement.even(devices, ranks.size, servers, helpers)
-        if self.tolerant:
-            from hpcfl.comm import faults
-
-            if tolerant:
-                transport = faults.TolerantTransport(ranks, placement)
-                self._frees.append(transport.free)
-                return transport
-            self._frees.append(faults.Survivors(ranks).free)
-        else:
-            self._frees.append(ranks.Free)
-        return MpiTransport(
-            Star(ranks) if launch.netlab_facts() else self._waiting(ranks), placement
-        )
+        if self.tolerant and tolerant:
+            transport = faults.TolerantTransport(ranks, placement)
+            self._frees.append(transport.free)
+            return transport
+        self._frees.append(faults.Survivors(ranks).free if self.tolerant else ranks.Free)
+        waiting = Star(ranks) if launch.netlab_facts() else self._waiting(ranks)
+        return MpiTransport(waiting, placement)
 
     def placement(self, devices: int, servers: int = 1, helpers: int = 0) -> Placement:
         """Return who is where in such a `transport`, before any rank has died."""
-        if servers > 1:
-            self._check_ranks("--server-ranks", servers, servers)
-            if self.tolerant or launch.netlab_facts():
-                where = "deaths of ranks are survived" if self.tolerant else "hosts are of a lab"
-                raise AgreedUsageError(
-                    f"--server-ranks is {servers}: one rank is the server where {where}",
-                    UsageError.exit_status,
-                )
-        if helpers and self.size > 1:
-            self._check_ranks("--helpers", helpers, servers + helpers)
-        ranks = min(self.size, devices + servers + helpers)
-        return Placement.even(devices, ranks, servers, helpers)
-
-    def _check_ranks(self, option: str, given: int, taken: int) -> None:
-        """Refuse so many ranks that are the server or helpers, if none is left for devices."""
-        if self.size <= taken:
-            ranks = f"{self.size} rank{'s' * (self.size > 1)}"
+        if servers > 1 and (self.tolerant or launch.netlab_facts()):
+            where = "deaths of ranks are survived" if self.tolerant else "hosts are of a lab"
             raise AgreedUsageError(
-                f"{option} is {given}: {ranks} cannot do that and hold devices: start {taken + 1} "
-                "at least",
+                f"--server-ranks is {servers}: one rank is the server where {where}",
                 UsageError.exit_status,
             )
+        taken = servers + (helpers if self.size > 1 else 0)
+        if taken > 1 and self.size <= taken:
+            option = f"--helpers is {helpers}" if helpers else f"--server-ranks is {servers}"
+            ranks = f"{self.size} rank{'s' * (self.size > 1)}"
+            raise AgreedUsageError(
+                f"{option}: {ranks} cannot do that and hold devices: start {taken + 1} at least",
+                UsageError.exit_status,
+            )
+        ranks_used = min(self.size, devices + servers + helpers)
+        return Placement.even(devices, ranks_used, servers, helpers)
 
     def rank_on_host(self) -> int:
         """Return the number of this rank among those of its host; every rank calls this."""
@@ -166,15 +137,19 @@ class World:
         neighbours.Free()
         return rank
 
-    def raise_everywhere(self, error: HpcflError | None) -> None:
-        """Raise rank 0's error, if it has one, on every rank."""
+    def tell(self, value: int, error: HpcflError | None = None) -> int:
+        """Return rank 0's value on every rank, or raise its error there."""
         if self._control is None:
             if error is not None:
                 raise error
-            return
+            return value
         from hpcfl.comm.mpi import announce
 
-        self._together(lambda control: announce(control, 0, error))
+        return self._together(lambda control: announce(control, value, error))
+
+    def raise_everywhere(self, error: HpcflError | None) -> None:
+        """Raise rank 0's error, if it has one, on every rank."""
+        self.tell(0, error)
 
     def first_alone(self, work: Callable[[], T]) -> T | None:
         """Return what `work` returns on rank 0, None elsewhere; raise its error on every rank."""
@@ -189,26 +164,11 @@ class World:
 
     def agreed(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return on every rank what `work` returns on rank 0, of what JSON has; raise its error."""
-        found = self.first_alone(work)
-        if self._control is None:
-            assert found is not None
-            return found
         import json
 
-        import numpy as np
-
-        text = np.frombuffer(json.dumps(found).encode(), np.uint8)
-        parts = [{"text": text}] * self.size if self.rank == 0 else None
-        told: dict[str, Any] = json.loads(self.distribute(parts)["text"].tobytes())
+        text = json.dumps(self.first_alone(work)).encode()
+        told: dict[str, Any] = json.loads(self.give([text] * self.size))
         return told
-
-    def tell(self, value: int) -> int:
-        """Return rank 0's value on every rank."""
-        if self._control is None:
-            return value
-        from hpcfl.comm.mpi import announce
-
-        return self._together(lambda control: announce(control, value, None))
 
     def settle(self, error: HpcflError | None) -> None:
         """Wait, without taking time from the ranks at work, until all are here; then agree.
@@ -217,53 +177,64 @@ class World:
         would leave that of every cell.
         """
         if self._control is not None:
-            from hpcfl.comm.mpi import wait
+            from hpcfl.comm import faults, patient
 
             if self._survivors is None:
-                wait(self._control.Ibarrier())
+                patient.wait([self._control.Ibarrier()], pace=patient.SELDOM)
             else:
-                from hpcfl.comm.faults import wait_for_all
-
-                self._survivors.together(wait_for_all)
+                self._survivors.together(faults.wait_for_all)
             while self._frees:
                 self._frees.pop(0)()
         self.raise_everywhere(error)
 
+    def give(self, messages: Sequence[bytes]) -> bytes:
+        """Return the message that rank 0 has for this rank, numbered as it was started."""
+        if self._control is None:
+            return messages[0]
+        from hpcfl.comm.mpi import receive, send
+
+        def operation(control: Comm) -> bytes:
+            if control.rank:
+                return receive(control, 0).tobytes()
+            ranks = range(self.size) if self._survivors is None else self._survivors.ranks
+            for rank, started_as in enumerate(ranks[1:], 1):
+                send(control, np.frombuffer(messages[started_as], np.uint8), rank)
+            return messages[0]
+
+        return self._together(operation)
+
     def distribute(self, parts: Sequence[Mapping[str, Array]] | None) -> dict[str, Array]:
         """Return this rank's part of what rank 0 has for all: arrays by name, None elsewhere."""
+        import io
+
+        messages = []
+        for part in parts or ():
+            file = io.BytesIO()
+            np.savez(file, **part)  # type: ignore[arg-type]
+            messages.append(file.getvalue())
+        with np.load(io.BytesIO(self.give(messages)), allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def collect(self, message: bytes) -> list[bytes] | None:
+        """Return every rank's message, of any length, at rank 0; None elsewhere."""
         if self._control is None:
-            assert parts is not None
-            return dict(parts[0])
-        return self._together(lambda control: self._distribute(control, parts))
+            return [message]
+        from hpcfl.comm.mpi import receive, send
 
-    def _distribute(
-        self, comm: Comm, parts: Sequence[Mapping[str, Array]] | None
-    ) -> dict[str, Array]:
-        import json
+        def operation(control: Comm) -> list[bytes] | None:
+            if control.rank:
+                send(control, np.frombuffer(message, np.uint8), 0)
+                return None
+            return [message, *(bytes(receive(control, rank)) for rank in range(1, control.size))]
 
-        import numpy as np
+        return self._together(operation)
 
-        if parts is None:
-            raw = np.empty(int(_receive(comm, np.empty(1, np.int64))[0]), np.uint8)
-            layout = json.loads(_receive(comm, raw).tobytes())
-            return {
-                name: _receive(comm, np.empty(shape, dtype))
-                for name, (shape, dtype) in layout.items()
-            }
-        started_as = self._survivors.ranks if self._survivors is not None else range(self.size)
-        for rank in range(1, comm.size):
-            part = parts[started_as[rank]]
-            arrays = {name: np.ascontiguousarray(array) for name, array in part.items()}
-            layout = {name: (array.shape, array.dtype.str) for name, array in arrays.items()}
-            raw = np.frombuffer(json.dumps(layout).encode(), np.uint8).copy()
-            comm.Send(np.array([raw.size], np.int64), rank)
-            comm.Send(raw, rank)
-            for array in arrays.values():
-                # As bytes in pieces: one message carries less than 2 GiB.
-                flat = array.reshape(-1).view(np.uint8)
-                for start in range(0, flat.size, MESSAGE_BYTES):
-                    comm.Send(flat[start : start + MESSAGE_BYTES], rank)
-        return dict(parts[0])
+    def hosts(self) -> list[str]:
+        """Return every rank's host name, at rank 0; an empty list elsewhere."""
+        import platform
+
+        found = self.collect(platform.node().encode())
+        return [] if found is None else [name.decode(errors="replace") for name in found]
 
     def facts(self) -> dict[str, Any]:
         """Return what is known about MPI, for the record."""
@@ -271,12 +242,7 @@ class World:
             return {"transport": "loopback", "ranks": 1}
         from mpi4py import MPI
 
-        levels = {
-            MPI.THREAD_SINGLE: "single",
-            MPI.THREAD_FUNNELED: "funneled",
-            MPI.THREAD_SERIALIZED: "serialized",
-            MPI.THREAD_MULTIPLE: "multiple",
-        }
+        levels = ("single", "funneled", "serialized", "multiple")
         described = MPI.Get_library_version().strip("\0\n ")
         # Open MPI's has the user who built it, in front of the host.
         library = re.sub(r"\S+@", "", described.partition("\n")[0])
@@ -292,72 +258,11 @@ class World:
             "mpi_library_text": library,
             "mpi_device": device[1] if device else None,
             "mpi_standard": ".".join(str(part) for part in MPI.Get_version()),
-            "thread_level": levels[MPI.Query_thread()],
+            "thread_level": {getattr(MPI, f"THREAD_{one.upper()}"): one for one in levels}[
+                MPI.Query_thread()
+            ],
             "waits_asleep": self._patient,
         }
-
-    def exchange(self, mine: Array, answer: Callable[[Array], Array], told: Array) -> Array | None:
-        """Return every rank's array at rank 0, None elsewhere; fill `told` with this rank's answer.
-
-        Rank 0 answers: `answer` takes the arrays of all ranks, of one shape and type, and returns
-        a row for each of them, like `told`.
-        """
-        import numpy as np
-
-        if self._control is None:
-            told[...] = answer(mine[None])[0]
-            return mine[None]
-
-        def operation(control: Comm) -> Array | None:
-            shape = (control.size, *mine.shape)
-            rows = np.empty(shape, mine.dtype) if self.rank == 0 else None
-            control.Gather(mine, rows)
-            sizes = [told.size] * control.size
-            control.Scatterv(None if rows is None else (answer(rows), sizes), told)
-            return rows
-
-        return self._together(operation)
-
-    def collect(self, message: bytes) -> list[bytes] | None:
-        """Return every rank's message, of any length, at rank 0; None elsewhere."""
-        import numpy as np
-
-        if self._control is None:
-            return [message]
-        mine = np.frombuffer(message, np.uint8)
-
-        def operation(control: Comm) -> list[bytes] | None:
-            sizes = np.empty(control.size, np.int64) if self.rank == 0 else None
-            control.Gather(np.array([mine.size], np.int64), sizes)
-            if sizes is None:
-                if mine.size:
-                    control.Send(mine, 0)
-                return None
-            found = [message, *(bytes(size) for size in sizes[1:].tolist())]
-            for rank in (np.flatnonzero(sizes[1:]) + 1).tolist():
-                buffer = np.empty(sizes[rank], np.uint8)
-                control.Recv(buffer, rank)
-                found[rank] = buffer.tobytes()
-            return found
-
-        return self._together(operation)
-
-    def hosts(self) -> list[str]:
-        """Return every rank's host name, at rank 0; an empty list elsewhere."""
-        import platform
-
-        found = self.collect(platform.node().encode())
-        return [] if found is None else [name.decode(errors="replace") for name in found]
-
-
-def _receive(comm: Comm, array: Array) -> Array:
-    """Fill an array with what rank 0 sends."""
-    import numpy as np
-
-    flat = array.reshape(-1).view(np.uint8)
-    for start in range(0, flat.size, MESSAGE_BYTES):
-        comm.Recv(flat[start : start + MESSAGE_BYTES], 0)
-    return array
 
 
 _world: World | None = None
@@ -372,24 +277,23 @@ def connect() -> World:
     global _world
     if _world is None:
         allocator.keep_freed()
-        _world = _connect()
+        _world = World(_started() if launch.launched_by_mpi() else None)
     return _world
 
 
-def _connect() -> World:
-    if not launch.launched_by_mpi():
-        return World(None)
-    comm = _world_communicator()
+def _started() -> MPI.Intracomm:
+    comm = communicator()
     started = launch.guess_size()
     if comm.size == 1 and started is not None and started > 1:
         raise UsageError(
             f"the launcher started {started} processes, but MPI sees each of them alone: the "
             "launcher belongs to another MPI than mpi4py loads; 'hpcfl doctor' says which"
         )
-    return World(comm)
+    return comm
 
 
-def _world_communicator() -> MPI.Intracomm:
+def communicator() -> MPI.Intracomm:
+    """Return the communicator of all started ranks; UsageError if MPI cannot be loaded."""
     try:
         import mpi4py
 
@@ -401,125 +305,3 @@ def _world_communicator() -> MPI.Intracomm:
     except (ImportError, RuntimeError) as error:
         raise UsageError(f"MPI cannot be loaded: {error}; 'hpcfl doctor' says more") from None
     return MPI.COMM_WORLD
-
-
-def fail(message: str, status: int) -> NoReturn:
-    """End this process with an error that is a sentence.
-
-    All ranks that fail together say it once and leave in order; a rank that fails alone says so and
-    takes the others down.
-    """
-    if launch.works_alone():
-        print(f"Error: {message}", file=sys.stderr)
-        sys.exit(status)
-    try:
-        comm = _world_communicator()
-    except UsageError:
-        if launch.guess_rank() == 0:
-            print(f"Error: {message}", file=sys.stderr, flush=True)
-        sys.exit(status)
-    from hpcfl.comm import faults
-    from hpcfl.comm.mpi import wait
-
-    tolerant = launch.survives_deaths() and bool(faults.DEATHS)
-    speaker = faults.speaker(comm) if tolerant else 0
-    if comm.rank == speaker:
-        print(f"Error: {message}", file=sys.stderr, flush=True)
-    if tolerant:
-        atexit.register(faults.finalize)
-        faults.will_end_with(status)
-        together = faults.meet(comm, TOGETHER_SECONDS)
-    else:
-        together = wait(comm.Ibarrier(), TOGETHER_SECONDS)
-    if not together:
-        if comm.rank != speaker:
-            if not tolerant and _is_said_by_another(comm):
-                time.sleep(TOGETHER_SECONDS)  # within which that one ends this one too
-            print(f"{_here(comm)} Error: {message}", file=sys.stderr, flush=True)
-        _abort(comm, status)
-    sys.exit(status)
-
-
-def _is_said_by_another(comm: MPI.Intracomm) -> bool:
-    """Return whether another rank, which is not the first, says why it fails at the same time.
-
-    Of several that fail for one reason, as in code that all of them run, the lowest says it.
-    """
-    from mpi4py import MPI
-
-    # Without a byte, and so without anybody who need receive it.
-    def tell(ranks: range) -> None:
-        _told.extend(comm.Isend([b"", 0, MPI.BYTE], rank, FAILED_TAG) for rank in ranks)
-
-    tell(range(comm.rank + 1, comm.size))
-    begin = time.monotonic()
-    while time.monotonic() - begin < AT_ONCE_SECONDS:
-        if comm.Iprobe(MPI.ANY_SOURCE, FAILED_TAG):
-            return True
-        time.sleep(0.01)
-    tell(range(1, comm.rank))
-    return False
-
-
-def leave() -> NoReturn:
-    """End this process, a device rank that has done its part and has nothing open.
-
-    The interpreter is not taken down piece by piece, which takes as long as a tenth of its start.
-    """
-    if launch.survives_deaths() or "mpi4py.MPI" not in sys.modules:
-        sys.exit(0)
-    from mpi4py import MPI
-
-    if MPI.get_vendor()[0] != "Open MPI":
-        # MPICH 5 tells the launcher at the very end that this rank is done, which kills the job
-        # if it never hears of it.
-        sys.exit(0)
-    MPI.Finalize()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(0)
-
-
-def crash() -> None:
-    """Print the current exception's traceback and end the whole job, if there are other ranks.
-
-    That another rank died, where a command cannot go on without it, is said in a sentence.
-    """
-    if "mpi4py.MPI" not in sys.modules:
-        return
-    comm = _world_communicator()
-    if comm.size == 1:
-        return
-    from hpcfl.comm import faults
-
-    if launch.survives_deaths() and faults.is_death(sys.exc_info()[1]):
-        if comm.rank != faults.speaker(comm):
-            time.sleep(TOGETHER_SECONDS)
-        print(
-            "Error: a rank died, and this command cannot continue without it, as 'hpcfl bench' can",
-            file=sys.stderr,
-            flush=True,
-        )
-        _abort(comm, 1)
-    lines = traceback.format_exc().rstrip().split("\n")
-    print("\n".join(f"{_here(comm)} {line}" for line in lines), file=sys.stderr, flush=True)
-    _abort(comm, 1)
-
-
-def _abort(comm: MPI.Intracomm, status: int) -> NoReturn:
-    """End all ranks, and this one also where MPI_Abort returns, as MPICH's can.
-
-    Whatever followed would say the same again, or wait in MPI_Finalize for ranks that are gone.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    # MPICH 4's launcher drops what it has not passed on of this rank's last words.
-    time.sleep(LAST_WORDS_SECONDS)
-    comm.Abort(status)
-    os._exit(status)
-
-
-def _here(comm: MPI.Intracomm) -> str:
-    import platform
-
-    return f"[rank {comm.rank} on {platform.node()}]"

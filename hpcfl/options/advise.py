@@ -1,7 +1,5 @@
 """Options of `hpcfl advise`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,15 +7,10 @@ from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import Section, again, option
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import CommonOptions, LinkOptions, ProtocolOptions
+from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LinkOptions, ProtocolOptions
 
 # What can be least, and the figure of a prediction that it is.
-CRITERIA = {
-    "time": "modelled_seconds",
-    "upload": "bytes_up",
-    "device-cpu": "mean_cpu_seconds",
-}
-# What a map can have on its upright axis; the other one is d.
+CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mean_cpu_seconds"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +18,7 @@ class AdviseOptions(LinkOptions):
     """What `hpcfl advise` was asked for; see ``hpcfl advise --help``."""
 
     criterion: str = option(
-        "time",
-        "What is to be least.",
-        typed="for",  # a keyword of Python
-        choices=tuple(CRITERIA),
-        section=Section.WHAT,
+        "time", "What is to be least.", choices=tuple(CRITERIA), section=Section.WHAT
     )
     alpha: float | None = again(
         ProtocolOptions,
@@ -48,11 +37,10 @@ class AdviseOptions(LinkOptions):
         # A device rounds its vector times its weight: a coordinate of a million devices' would need
         # a million times as many levels to be as exact as that of one.
         default_text="that of 2^20 levels, N / 2^20; with --epsilon, what its noise has room for",
-        unit="error",
         section=Section.WHAT,
     )
-    devices: int = again(CommonOptions, "devices", 100, help="Number N of devices.")
-    dim: int = again(CommonOptions, "dim", DEFAULT_DIM, help="Length d of the vectors.")
+    devices: int = option(100, "Number N of devices.", **DEVICES)
+    dim: int = option(DEFAULT_DIM, "Length d of the vectors.", **DIM)
     dropout: float = again(ProtocolOptions, "dropout", 0.1, default_text="0.1")
     helpers: int = again(
         ProtocolOptions,
@@ -80,7 +68,6 @@ class AdviseOptions(LinkOptions):
         "may learn by themselves.",
         at_least=0,
         at_most=1,
-        unit="fraction",
         section=Section.PRIVACY,
     )
     epsilon: float | None = again(
@@ -91,11 +78,7 @@ class AdviseOptions(LinkOptions):
         "add themselves.",
         default_text="no noise",
     )
-    delta: float = again(
-        PrivacyOptions, "delta", 1e-5, help="Delta beside --epsilon.", needs="epsilon"
-    )
-    rounds: int = again(
-        CommonOptions, "rounds", 100, help="Rounds that --epsilon is for.", needs="epsilon"
-    )
-    helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0, needs="helpers")
+    delta: float = 1e-5  # beside epsilon
+    rounds: int = option(100, "Rounds that --epsilon is for.", **ROUNDS)
+    helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0)
     calibration: Path | None = again(PredictOptions, "calibration", None)

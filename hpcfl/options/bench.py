@@ -1,7 +1,5 @@
 """Options of `hpcfl bench`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,14 +7,13 @@ from typing import Any
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import Section, again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import ROUNDS, CommonOptions, LengthOptions, RunOptions
-from hpcfl.system import outputs
+from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LengthOptions, RunOptions
 
 DEFAULT_DIM = 165_000
 # How many rounds there may be, in terms of the least number, if nobody sets a limit.
 DEFAULT_FACTOR = 10
 DP_FEDAVG = "dp-fedavg"
-_NOISE = ("noise_multiplier", "clip_norm", "delta")
+_NOISE = ("noise_multiplier", "clip_norm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,81 +21,54 @@ class BenchOptions(RunOptions):
     """What `hpcfl bench` was asked for; see ``hpcfl bench --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: tuple[int, ...] = again(
-        CommonOptions,
-        "devices",
+    devices: tuple[int, ...] = option(
         (),
-        help="Number of devices; several are run one after the other.",
+        "Number of devices; several are run one after the other.",
         default_text="one on every rank but the server's, 100 in one process",
+        **DEVICES,
     )
-    dim: int | None = again(
-        CommonOptions,
-        "dim",
-        None,
-        help="Length d of the vectors.",
-        default_text=f"{DEFAULT_DIM}",
-    )
+    dim: int | None = option(None, "Length d of the vectors.", default_text=f"{DEFAULT_DIM}", **DIM)
     model: str | None = again(LengthOptions, "model", None)
-    rounds: int = again(
-        CommonOptions,
-        "rounds",
-        10,
-        help="Measured rounds.",
-        repeats="yes",
-    )
-    max_rounds: int | None = again(
-        CommonOptions,
-        "max_rounds",
-        None,
-        help="Largest number of measured rounds; --rounds is then the smallest.",
-        default_text="--rounds; ten times as many with --rel-ci or --max-seconds",
-        repeats="yes",
-    )
+    rounds: int = option(10, "Measured rounds.", marks=("repeat",), **ROUNDS)
     rel_ci: float | None = option(
         None,
         "Stop once the 95 % interval of the median round is within this share of it, such as 0.05.",
         above=0,
         below=1,
-        repeats="yes",
-        unit="fraction",
         section=Section.SIZE,
+        marks=("repeat",),
     )
-    max_seconds: float | None = again(
-        CommonOptions,
-        "max_seconds",
+    max_rounds: int | None = option(
         None,
-        help="Stop after the round in which this much time has passed, even if --rounds are more.",
+        "Largest number of measured rounds; --rounds is then the smallest.",
+        default_text="--rounds; ten times as many with --rel-ci or --max-seconds",
+        marks=("repeat",),
+        **ROUNDS,
+    )
+    max_seconds: float | None = option(
+        None,
+        "Stop after the round in which this much time has passed, even if --rounds are more.",
         above=0,
-        repeats="yes",
+        section=Section.SIZE,
+        marks=("repeat",),
     )
     # Without any, the first measured round pays for what later ones find in place.
     warmup: int = option(
-        2,
-        "Unmeasured warm-up rounds.",
-        **ROUNDS | {"at_least": 0},
-        repeats="if any",
-        unit="rounds",
-        section=Section.SIZE,
+        2, "Unmeasured warm-up rounds.", marks=("repeat if any",), **ROUNDS | {"at_least": 0}
     )
     server_ranks: int = option(
         1,
         "Ranks of the server: each adds up and unmasks a range of the coordinates (secagg, "
         "secagg-graph, common).",
         at_least=1,
-        recorded="if given",
-        label=True,
-        unit="ranks",
-        section=Section.ADVANCED,
+        marks=("label", "recorded if given"),
     )
-    resume: Path | None = again(
-        CommonOptions,
-        "resume",
+    resume: Path | None = option(
         None,
-        help="Continue the results file of a run that was interrupted, with the options of that "
+        "Continue the results file of a run that was interrupted, with the options of that "
         "run: no others need be given.",
-        recorded="no",
-        sweepable=False,
-        of_launch=True,
+        section=Section.OUTPUT,
+        marks=("launch", "unrecorded"),
     )
     updates: Path | None = option(
         None,
@@ -108,28 +78,22 @@ class BenchOptions(RunOptions):
     save_aggregate: Path | None = option(
         None,
         "Write the last round's decoded sum, as .npy, .npz or HDF5.",
-        sweepable=False,
-        resumable=True,
-        repeats="yes",
-        writes=outputs.AGGREGATE,
         section=Section.OUTPUT,
+        marks=("output", "resumable", "repeat"),
     )
     keep_transcript: Path | None = option(
         None,
         "Write the last round's messages, the keys of a fraction --gamma of the devices and the "
         "values of all honest devices to an .npz file, for 'hpcfl attack'. Needs --insecure-seed.",
-        sweepable=False,
-        resumable=True,
-        repeats="if given",
-        writes=outputs.TRANSCRIPT,
         section=Section.OUTPUT,
+        marks=("output", "resumable", "repeat if given"),
     )
-    aggregate: str | None = again(
-        CommonOptions,
-        "aggregate",
+    aggregate: str | None = option(
         None,
-        help=f"Protocol that sums the vectors of {DP_FEDAVG}.",
+        f"Protocol that sums the vectors of {DP_FEDAVG}.",
         default_text="secagg",
+        section=Section.WHAT,
+        marks=("unrecorded",),
     )
     noise_multiplier: float | None = again(
         PrivacyOptions,
@@ -137,7 +101,7 @@ class BenchOptions(RunOptions):
         None,
         help="Noise on a coordinate in units of --clip-norm (dp-fedavg).",
         default_text="1",
-        recorded="no",
+        marks=("unrecorded",),
     )
     clip_norm: float | None = again(
         PrivacyOptions,
@@ -145,24 +109,14 @@ class BenchOptions(RunOptions):
         None,
         help="Norm to which an update is clipped (dp-fedavg).",
         default_text="1",
-        recorded="no",
-    )
-    delta: float | None = again(
-        PrivacyOptions,
-        "delta",
-        None,
-        help="Target delta of an update's privacy (dp-fedavg).",
-        default_text="1e-5",
-        recorded="no",
+        marks=("unrecorded",),
     )
     kill: tuple[str, ...] = option(
         (),
         "Let ranks die on purpose: rank=7,phase=masked_input,round=3, or rank=7+9; with "
         "moment=during after they made their messages, moment=after at the end of the phase. "
         "Rounds count from 0, warm-up included. May be repeated. Needs mpirun --with-ft ulfm.",
-        resumable=True,
-        of_launch=True,
-        section=Section.ADVANCED,
+        marks=("resumable", "launch"),
     )
 
     def __post_init__(self) -> None:
@@ -170,7 +124,7 @@ class BenchOptions(RunOptions):
         noise = any(getattr(self, name) is not None for name in ("aggregate", *_NOISE))
         if noise and self.protocol != DP_FEDAVG:
             raise UsageError(
-                "--aggregate, --noise-multiplier, --clip-norm and --delta are for dp-fedavg: "
+                "--aggregate, --noise-multiplier and --clip-norm are for dp-fedavg: "
                 f"{self.protocol} adds no noise"
             )
         if self.max_rounds is not None and self.max_rounds < self.rounds:

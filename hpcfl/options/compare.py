@@ -1,9 +1,8 @@
 """Options of `hpcfl compare`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
+from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, Section, option
 
 # What can be compared, each with its unit.
@@ -32,7 +31,6 @@ class CompareOptions(OptionGroup):
         "the link model, or peak of the memory of the server's rank or of the largest other rank. "
         "Members are not among the devices.",
         choices=tuple(METRICS),
-        unit="metric",
         section=Section.WHAT,
     )
     by: str = option(
@@ -40,13 +38,10 @@ class CompareOptions(OptionGroup):
         "What one sample is: a round, or the median of a launch; auto: launches where those of a "
         "side differ more than their rounds do, and else rounds.",
         choices=("auto", "rounds", "launches"),
-        section=Section.ADVANCED,
     )
-    significance: float = option(
-        0.05,
-        "Level of the rank test; intervals have the confidence 1 minus it.",
-        above=0,
-        below=1,
-        unit="probability",
-        section=Section.ADVANCED,
-    )
+    significance: float = 0.05  # level of the rank test; intervals have the confidence 1 minus it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.significance < 1:
+            raise UsageError(f"the significance is {self.significance}; it must be from 0 to 1")

@@ -1,28 +1,39 @@
-"""What an option is: a field of a dataclass that says all there is to know about it.
+"""What an option is: a field of a dataclass that also says what ``--help`` needs.
 
-From the field are made: the option of the command line, the keyword of the Python API, the check of
-its range, the key of a sweep's plan, what a run may change when it is resumed, what makes two runs
-repeats of one configuration, and what figures tell runs apart by.
+From the field are made the option of the command line, the keyword of the Python API, the check of
+the value, and the key of a sweep's plan. A field without `option` is a keyword of the API alone.
+Nothing here imports click: with a hundred ranks on a machine, every package is loaded as often.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, TypeVar
 
 from hpcfl.errors import UsageError, no_such
-from hpcfl.system.outputs import Kind, without_home
 
 _KEY = "option"
 LARGEST = 2**63 - 1  # of whole numbers, as files keep them
+
+Mark = Literal[
+    "label",  # figures and tables tell runs apart by it
+    "repeat",  # runs that differ in it are repeats of one configuration
+    "repeat if given",  # the same, but only among runs that have a value, or only among others
+    "repeat if any",  # the same, but a run with 0 is no repeat of one with more
+    "resumable",  # a run may go on with another value
+    "launch",  # it is about one launch of a run: who goes on with the run gives it anew
+    "output",  # the command writes there
+    "unrecorded",  # results files do not hold it
+    "recorded if given",  # they hold it only where it is not the default
+]
 
 
 class Section(StrEnum):
@@ -39,60 +50,50 @@ class Section(StrEnum):
 
 @dataclass(frozen=True)
 class Option:
-    """All there is to know about an option."""
+    """What a field says of its option; `name` and what follows are those of the field itself."""
 
     help: str  # a sentence
-    # Range of a number, or of each of several; whole numbers have 63 bits if it does not say more.
+    section: Section | None = None  # by default that of the class, see `OptionGroup`
+    choices: tuple[str, ...] = ()  # what a text may be; empty for any text
+    # The range of a number, or of each of several.
     above: float | None = None
     at_least: float | None = None
     below: float | None = None
     at_most: float | None = None
-    why: str = ""  # the range is what it is, as the end of a sentence
-    choices: tuple[str, ...] = ()  # what a text may be; empty for any text
-    # What a number counts or measures, and what a text is; the help shows it as the value. Every
-    # number has one.
-    unit: str = ""
-    section: Section = Section.ADVANCED  # under which heading the help has it
-    typed: str = ""  # the name as it is typed, without dashes, where the field cannot have it
-    negative: str = ""  # the flag that says no, without dashes, where neither is the default
-    default_text: str = ""  # default in words, where it depends on something
-    # Whether results files hold it; "if given" leaves those as they are whose runs do not use it.
-    recorded: Literal["always", "if given", "no"] = "always"
-    sweepable: bool = True  # whether the plan of a sweep may set it
-    resumable: bool = False  # whether a run may go on with another value
-    # Whether it is about one launch of a run: who goes on with the run gives it anew.
-    of_launch: bool = False
-    # Whether runs that differ in it are repeats of one configuration; "if given": only whether
-    # there is a value matters; "if any": only whether the number is 0.
-    repeats: Literal["no", "yes", "if given", "if any"] = "no"
-    label: bool = False  # whether figures tell runs apart by it
-    # Of a path, what kind of file or folder the command writes there; None if it is only read.
-    writes: Kind | None = None
-    # What this option says something about, which has to be there: another option that is given,
-    # by its name, or one that has a value, as in "mechanism=gaussian".
-    needs: str = ""
-    name: str = ""  # of the field
+    default_text: str = ""  # the default in words, where it depends on something
+    marks: tuple[Mark, ...] = ()
+    name: str = ""
     type: Any = str  # of a value that is not None
     optional: bool = False  # whether None is a value
     default: Any = None
-    origin: str = ""  # the field that defines it, which may be of another group; see `again`
 
     @property
     def dashed(self) -> str:
         """The name as it is typed, without the dashes in front."""
-        return self.typed or self.name.replace("_", "-")
+        return self.name.replace("_", "-")
+
+    @property
+    def value(self) -> str:
+        """What the help calls the value: the choices, or the last word of the name."""
+        several = "[,...]" if self.type == tuple[int, ...] else ""
+        return "|".join(self.choices) or self.name.rpartition("_")[2].upper() + several
+
+    @property
+    def sweepable(self) -> bool:
+        """Whether the plan of a sweep may set it."""
+        return not {"launch", "output"} & {*self.marks}
 
     def read(self, value: Any) -> Any:
         """Return a value of the option's type, from text or from what a caller gave.
 
         A UsageError says of which type it must be.
         """
-        what, reader = READERS[self.type]
-        if self.choices and self.type is str and isinstance(value, int):
+        if self.choices and type(value) is int:
             value = str(value)
         try:
-            return reader(value)
-        except (TypeError, ValueError):
+            return _converted(self.type, value)
+        except (TypeError, ValueError, ZeroDivisionError):
+            what = TYPES[self.type]
             raise UsageError(f"--{self.dashed} is {value!r}; it must be {what}") from None
 
     def check(self, value: Any) -> None:
@@ -106,15 +107,13 @@ class Option:
                 raise UsageError(f"--{self.dashed} is {one}; it must be a finite number")
             if self.at_most is None and isinstance(one, int) and abs(one) > LARGEST:
                 raise UsageError(f"--{self.dashed} has more than 63 bits; give a smaller number")
-            bounds = (
-                (self.above, operator.gt),
-                (self.at_least, operator.ge),
-                (self.below, operator.lt),
-                (self.at_most, operator.le),
-            )
-            if not all(bound is None or holds(one, bound) for bound, holds in bounds):
-                why = f", {self.why}" if self.why else ""
-                raise UsageError(f"--{self.dashed} is {one}; it must be {self.range}{why}")
+            if (
+                (self.above is not None and one <= self.above)
+                or (self.at_least is not None and one < self.at_least)
+                or (self.below is not None and one >= self.below)
+                or (self.at_most is not None and one > self.at_most)
+            ):
+                raise UsageError(f"--{self.dashed} is {one}; it must be {self.range}")
 
     @property
     def range(self) -> str:
@@ -130,7 +129,7 @@ class Option:
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
-    """Return a field of an `OptionGroup` with a default and a sentence for ``--help``.
+    """Return a field with a default and a sentence for ``--help``.
 
     `about` are fields of `Option`.
     """
@@ -142,8 +141,8 @@ def described(help: str, **about: Any) -> dict[str, Option]:
     return {_KEY: Option(help, **about)}
 
 
-def again(group: type[OptionGroup], name: str, default: Any, **changed: Any) -> Any:
-    """Return the option of another group with another default, or other attributes.
+def again(group: "type[OptionGroup]", name: str, default: Any, **changed: Any) -> Any:
+    """Return the option of another group with another default, or other fields of `Option`.
 
     A default in words is taken over only with the default that it is said of.
     """
@@ -160,6 +159,8 @@ class OptionGroup:
     A UsageError says that a value is out of range.
     """
 
+    heading: ClassVar[Section] = Section.ADVANCED  # of the options that do not have one
+
     def __post_init__(self) -> None:
         for name, about in options_of(type(self)).items():
             about.check(getattr(self, name))
@@ -167,50 +168,42 @@ class OptionGroup:
 
 Group = TypeVar("Group", bound=OptionGroup)
 
+_known: dict[type, Mapping[str, Option]] = {}
 
-_known: dict[type[OptionGroup], Mapping[str, Option]] = {}
 
-
-def options_of(group: type[OptionGroup]) -> Mapping[str, Option]:
-    """Return the options of a group by their names, its own before those that it inherits."""
+def options_of(group: type) -> Mapping[str, Option]:
+    """Return the options of a dataclass by their names, its own before those that it inherits."""
     if group not in _known:
-        _known[group] = _find(group)
+        fields = {one.name: one for one in dataclasses.fields(group) if _KEY in one.metadata}
+        # A file with postponed annotations has text in the place of types.
+        as_text = any(isinstance(one.type, str) for one in fields.values())
+        types = typing.get_type_hints(group) if as_text else {}
+        _known[group] = {
+            name: _of_field(kind, fields[name], types.get(name, fields[name].type))
+            for kind in group.__mro__
+            for name in vars(kind).get("__annotations__", ())
+            if name in fields
+        }
     return _known[group]
 
 
-def _find(group: type[OptionGroup]) -> Mapping[str, Option]:
-    fields = {one.name: one for one in dataclasses.fields(group) if _KEY in one.metadata}
-    hints: dict[str, str] = {}
-    homes: dict[str, type] = {}
-    for kind in group.__mro__:
-        own = {
-            name: hint
-            for name, hint in vars(kind).get("__annotations__", {}).items()
-            if name not in hints
-        }
-        hints |= own
-        homes |= dict.fromkeys(own, kind)
-    return {
-        name: dataclasses.replace(
-            fields[name].metadata[_KEY],
-            name=name,
-            type=_TYPES[hints[name].removesuffix(" | None")],
-            optional=hints[name].endswith(" | None"),
-            default=fields[name].default,
-            origin=fields[name].metadata[_KEY].origin or f"{homes[name].__qualname__}.{name}",
-        )
-        for name in hints
-        if name in fields
-    }
+def _of_field(home: type, one: dataclasses.Field[Any], hint: Any) -> Option:
+    """Return the option of a field of a class, which has annotated it."""
+    about: Option = one.metadata[_KEY]
+    optional = isinstance(hint, UnionType)
+    return dataclasses.replace(
+        about,
+        name=one.name,
+        type=next(kind for kind in hint.__args__ if kind is not NoneType) if optional else hint,
+        optional=optional,
+        default=one.default,
+        section=about.section or getattr(home, "heading", Section.ADVANCED),
+    )
 
 
-def names(group: type[OptionGroup], **attributes: Any) -> list[str]:
-    """Return the names of a group's options with such attributes, as in ``label=True``."""
-    return [
-        name
-        for name, about in options_of(group).items()
-        if all(getattr(about, key) == value for key, value in attributes.items())
-    ]
+def names(group: type, *marks: Mark) -> list[str]:
+    """Return the names of a group's options that have all of some marks."""
+    return [name for name, about in options_of(group).items() if {*marks} <= {*about.marks}]
 
 
 def make(group: type[Group], given: Mapping[str, Any]) -> Group:
@@ -228,32 +221,10 @@ def make(group: type[Group], given: Mapping[str, Any]) -> Group:
         name: known[name].read(value) if name in known and value is not None else value
         for name, value in stated(group, given).items()
     }
-    options = group(**values)
-    check_needed(group, options, given)
-    return options
+    return group(**values)
 
 
-def check_needed(group: type[OptionGroup], options: object, given: Mapping[str, Any]) -> None:
-    """Refuse, by UsageError, a given option whose subject is not there: it would do nothing.
-
-    `options` have the values of all of them, or of those that are of some use.
-    """
-    for name, about in options_of(group).items():
-        other, _, value = about.needs.partition("=")
-        if not other or given.get(name) in (None, False) or not hasattr(options, other):
-            continue
-        # None of a number is nothing to say something about.
-        there = getattr(options, other) == value if value else getattr(options, other)
-        if not there:
-            wanted = f"--{other.replace('_', '-')} {value}".strip()
-            wanted = wanted if other in options_of(group) else value
-            raise UsageError(
-                f"--{about.dashed} is given, and has no meaning without {wanted}: leave it out, or "
-                f"give {wanted}"
-            )
-
-
-def stated(group: type[OptionGroup], given: Mapping[str, Any]) -> dict[str, Any]:
+def stated(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is given without None where it says nothing: that is no value of the option."""
     known = options_of(group)
     return {
@@ -265,16 +236,7 @@ def stated(group: type[OptionGroup], given: Mapping[str, Any]) -> dict[str, Any]
 
 def values_of(options: OptionGroup, group: type[OptionGroup]) -> dict[str, Any]:
     """Return by name the values that options have for a group that they inherit."""
-    return {name: getattr(options, name) for name in options_of(group)}
-
-
-def written(options: OptionGroup) -> list[tuple[Path, Kind]]:
-    """Return the paths that options name for a command to write, and what it writes there."""
-    return [
-        (getattr(options, name), about.writes)
-        for name, about in options_of(type(options)).items()
-        if about.writes is not None and getattr(options, name) is not None
-    ]
+    return {one.name: getattr(options, one.name) for one in dataclasses.fields(group)}
 
 
 def part(options: OptionGroup, group: type[Group]) -> Group:
@@ -285,87 +247,67 @@ def part(options: OptionGroup, group: type[Group]) -> Group:
 def recorded(options: OptionGroup) -> dict[str, Any]:
     """Return by name the values that results files hold."""
     known = options_of(type(options))
-    values = {name: getattr(options, name) for name in known if known[name].recorded != "no"}
-    return {
-        name: value
-        for name, value in values.items()
-        if known[name].recorded == "always" or value != known[name].default
-    }
+    # In the order of the options, and then what is no option.
+    names = {**known, **{one.name: None for one in dataclasses.fields(options)}}
+    defaults = {one.name: one.default for one in dataclasses.fields(options)}
+    found = {}
+    for name, about in names.items():
+        value, marks = getattr(options, name), about.marks if about else ()
+        if defaults[name] is MISSING or "unrecorded" in marks:
+            continue
+        if "recorded if given" not in marks or value != defaults[name]:
+            found[name] = value
+    return found
 
 
 def asked_for(options: OptionGroup) -> dict[str, Any]:
     """Return by name what options say that is not the default, for JSON; `make` reads it again.
 
-    The first field of some groups, which is no option, is among it. Options of one launch are not.
+    Options of one launch are not among it.
     """
-    known = options_of(type(options))
+    from hpcfl.system.outputs import without_home
+
+    launch = {*names(type(options), "launch")}
     found = {}
     for one in dataclasses.fields(options):
         value = getattr(options, one.name)
-        if one.name in known and (known[one.name].of_launch or value == known[one.name].default):
-            continue
-        found[one.name] = without_home(str(value)) if isinstance(value, Path | Fraction) else value
+        if one.name not in launch and value != one.default:
+            is_text = isinstance(value, Path | Fraction)
+            found[one.name] = without_home(str(value)) if is_text else value
     return found
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool):
+def _converted(kind: Any, value: Any) -> Any:
+    """Return a value as one of the types in `TYPES`; TypeError or ValueError if it is none."""
+    if kind == tuple[int, ...]:
+        several = value.split(",") if isinstance(value, str) else value
+        several = several if hasattr(several, "__iter__") else [several]
+        return tuple(_converted(int, one) for one in several)
+    if kind == tuple[str, ...]:
+        return tuple(_converted(str, one) for one in ([value] if isinstance(value, str) else value))
+    if kind is bool:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        kind = bool if isinstance(value, bool) else None
+    elif isinstance(value, bool) or (kind is str and not isinstance(value, str)):
         raise TypeError
-    return int(value) if isinstance(value, str) else operator.index(value)
+    elif kind is int and not isinstance(value, str):
+        return operator.index(value)
+    elif kind is Path:
+        return Path(os.path.expanduser(value))
+    elif kind is float and isinstance(value, str) and "/" in value:
+        return float(Fraction(value))  # a third is said exactly so, as gamma often is
+    return kind(value)
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool):
-        raise TypeError
-    # A third is said exactly so, as gamma often is.
-    return float(_fraction(value) if isinstance(value, str) and "/" in value else value)
-
-
-def _fraction(value: Any) -> Fraction:
-    try:
-        return Fraction(value)
-    except ZeroDivisionError:
-        raise ValueError from None
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _path(value: str | os.PathLike[str]) -> Path:
-    return Path(os.path.expanduser(value))
-
-
-def _wholes(value: Any) -> tuple[int, ...]:
-    if isinstance(value, str):
-        value = value.split(",")
-    return tuple(map(_whole, value if hasattr(value, "__iter__") else [value]))
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(map(_text, [value] if isinstance(value, str) else value))
-
-
-# What a value must be, and what reads it, by the type of the field.
-READERS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
-    int: ("a whole number", _whole),
-    float: ("a number", _number),
-    Fraction: ("a fraction like 1/3 or 0.25", _fraction),
-    str: ("text", _text),
-    bool: ("True or False", _flag),
-    Path: ("a path", _path),
-    tuple[int, ...]: ("whole numbers like 25,50,100", _wholes),
-    tuple[str, ...]: ("texts", _texts),
+# What a value must be, by the type of the field.
+TYPES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    Fraction: "a fraction like 1/3 or 0.25",
+    str: "text",
+    bool: "True or False",
+    Path: "a path",
+    tuple[int, ...]: "whole numbers like 25,50,100",
+    tuple[str, ...]: "texts",
 }
-# The same types as fields name them. To let `typing` find out costs every rank some milliseconds.
-_TYPES = {kind.__name__ if isinstance(kind, type) else str(kind): kind for kind in READERS}

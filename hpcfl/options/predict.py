@@ -1,13 +1,11 @@
 """Options of `hpcfl predict`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import Section, again, option
-from hpcfl.options.shared import CommonOptions, LengthOptions, LinkOptions, RoundOptions
+from hpcfl.options.definition import Section, option
+from hpcfl.options.shared import DEVICES, DIM, LinkOptions, RoundOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,43 +13,34 @@ class PredictOptions(RoundOptions, LinkOptions):
     """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: tuple[int, ...] = again(
-        CommonOptions,
-        "devices",
-        (100,),
-        help="Numbers N of devices.",
-    )
-    dim: tuple[int, ...] = again(
-        CommonOptions,
-        "dim",
-        (DEFAULT_DIM,),
-        help="Lengths d of the vectors.",
-    )
-    model: str | None = again(LengthOptions, "model", None)
-    ranks: int = again(
-        CommonOptions,
-        "ranks",
-        2,
-        help="Ranks of the modelled cluster.",
-        at_least=2,
-        needs="network_gbps",
-    )
+    devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
+    dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
+    model: str | None = None  # that says how long vectors are, in place of dim
+    ranks: int = option(2, "Ranks of the modelled cluster.", at_least=2, section=Section.SIZE)
     network_gbps: float | None = option(
         None,
         "Model the ranks on a cluster that is not here: cores like the calibrated ones, one for "
         "each rank, and a network with this bandwidth of each rank in either direction.",
         above=0,
-        unit="Gbit/s",
         default_text="no cluster: one process on this machine",
-        section=Section.ADVANCED,
     )
-    network_us: float = option(
-        2.0,
-        "Latency of a message in the modelled cluster's network.",
-        at_least=0,
-        unit="us",
-        section=Section.ADVANCED,
-    )
+    network_us: float = 2.0  # latency of a message in that network
     calibration: Path | None = option(
-        None, "File of 'hpcfl calibrate'.", default_text="this host's", section=Section.ADVANCED
+        None, "File of 'hpcfl calibrate'.", default_text="this host's"
     )
+    # What is predicted are rounds of one kind: devices drop out before their upload, exactly as
+    # many as --dropout says, and vectors are gathered. What changes little is no option.
+    dropout_model: str = "exact"
+    dropout_phase: str | None = None
+    upload: str = "gather"
+    scaling: str = "survivors"
+    clip: float = 1.0
+    min_cohort: int = 1
+    model_update: str = "whole"
+    helper_dropout: int = 0
+    bits: str | None = None
+    levels: int | None = None
+    sampler: str = "gaps"
+    security_bits: int = 40
+    rotate: bool = False
+    threads: int = 1

@@ -1,7 +1,5 @@
 """Options of what is differentially private."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
@@ -12,117 +10,83 @@ from hpcfl.options.definition import OptionGroup, Section, option
 class PrivacyOptions(OptionGroup):
     """What a private algorithm was asked for."""
 
+    heading = Section.PRIVACY
+
     sigma: float | None = option(
         None,
         "Noise on a coordinate (Gaussian: standard deviation, Laplace: scale): on a mean gradient "
         "(cdp, dp-dsgd, fedsgd-dpc), on the sum of updates (dp-fedavg), on an update (locks).",
         above=0,
-        unit="sigma",
-        section=Section.PRIVACY,
     )
     noise_multiplier: float | None = option(
-        None,
-        "Noise on a coordinate in units of --clip-norm.",
-        above=0,
-        label=True,
-        unit="factor",
-        section=Section.PRIVACY,
+        None, "Noise on a coordinate in units of --clip-norm.", above=0, marks=("label",)
     )
     clip_norm: float = option(
-        1.0,
-        "Norm to which a sample's gradient (dp-fedavg: an update) is clipped.",
-        above=0,
-        unit="norm",
-        section=Section.PRIVACY,
+        1.0, "Norm to which a sample's gradient (dp-fedavg: an update) is clipped.", above=0
     )
     epsilon: float | None = option(
         None,
         "Privacy budget: no round begins that would exceed it. Unless the noise is given, it is "
         "chosen so that all rounds cost this.",
         above=0,
-        label=True,
-        unit="epsilon",
-        section=Section.PRIVACY,
+        marks=("label",),
     )
     epsilon_by: str = option(
         "proven",
         "Which account --epsilon refers to: the paper's, or the proven one.",
         choices=("paper", "proven"),
-        section=Section.PRIVACY,
     )
-    delta: float = option(
-        1e-5, "Target delta.", above=0, below=1, unit="probability", section=Section.PRIVACY
-    )
+    delta: float = option(1e-5, "Target delta.", above=0, below=1)
     mechanism: str = option(
         "gaussian",
         "Distribution of the noise, which also decides which norm is clipped: l2 or l1 "
         "(fedsgd-dpc).",
         choices=("gaussian", "laplace"),
-        section=Section.PRIVACY,
     )
     noise: str = option(
         "central",
         "Who adds the noise: a trusted server, or all devices, to their integers (dp-fedavg).",
         choices=("central", "distributed"),
-        label=True,
-        section=Section.PRIVACY,
+        marks=("label",),
     )
     shuffle: str = option(
         "continuing",
         "How a device goes through its data.",
         choices=("continuing", "fresh", "poisson"),
         default_text="continuing; poisson for fedsgd-dpc",
-        section=Section.PRIVACY,
     )
     convex: bool = option(
         False,
         "Declare that the learning rate is so small that no local step expands distances, which "
         "tightens the proven account of cdp; for linear models of two classes.",
-        section=Section.PRIVACY,
     )
     quantile: float | None = option(
         None,
         "Adapt the clipping norm to this quantile of the updates' norms (dp-fedavg).",
         above=0,
         below=1,
-        unit="fraction",
-        section=Section.PRIVACY,
     )
     first_stage: int | None = option(
         None,
         "Expected number of users invited in a round (locks).",
         at_least=1,
         default_text="3/2 of --per-round",
-        unit="users",
-        section=Section.PRIVACY,
     )
     variant: str = option(
         "trusted",
         "Who adds the noise: a trusted server, or every user (locks).",
         choices=("trusted", "local"),
-        section=Section.PRIVACY,
     )
     sigma_norms: float | None = option(
-        None,
-        "Noise on norms (locks).",
-        above=0,
-        default_text="that on updates",
-        unit="sigma",
-        section=Section.PRIVACY,
+        None, "Noise on norms (locks).", above=0, default_text="that on updates"
     )
-    fast_noise: bool = option(
-        False,
-        "Draw the noise from a generator that is fast but not cryptographic, and repeats itself "
-        "for the recorded seed: epsilon is infinite.",
-        section=Section.ADVANCED,
-    )
+    # Draw the noise from a generator that is fast but not cryptographic, and repeats itself for the
+    # recorded seed: epsilon is infinite.
+    fast_noise: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sigma is not None and self.noise_multiplier is not None:
             raise UsageError("give either --sigma or --noise-multiplier, and not both")
         if self.fast_noise and self.epsilon is not None:
-            raise UsageError(
-                "--epsilon cannot be kept with --fast-noise, whose noise anybody can draw again: "
-                "leave one of them out"
-            )
+            raise UsageError("no epsilon can be kept with fast_noise: its noise can be drawn again")

@@ -1,7 +1,5 @@
 """Options of `hpcfl report`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hpcfl.options.definition import OptionGroup, Section, again, option
@@ -30,7 +28,6 @@ class ReportOptions(LinkAsked):
         None,
         "Only runs with these values, such as protocol=sparse|cohort,devices=100: the keys are "
         "protocol, devices and any option that files record.",
-        unit="KEY=VALUE,...",
         section=Section.WHAT,
     )
     no_pool: bool = option(
@@ -42,14 +39,12 @@ class ReportOptions(LinkAsked):
         None,
         "Columns of the table of runs, in this order, such as protocol,devices,accuracy: those of "
         "docs/guide.md, which a wrong name lists, and any option.",
-        unit="name,...",
         default_text="those that have something to tell",
         section=Section.OUTPUT,
     )
     baseline: str | None = option(
         None,
         "Run to compare with, in every group of runs of one size: a file's name, or a protocol's.",
-        unit="name",
         default_text="the first secagg run, else the first run",
         section=Section.WHAT,
     )

@@ -1,16 +1,14 @@
 """Options of `hpcfl train`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, again, option
+from hpcfl.options.definition import OptionGroup, Section, option
 from hpcfl.options.names import DATASETS
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import CommonOptions, RunOptions
+from hpcfl.options.shared import DEVICES, ROUNDS, RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,39 +19,27 @@ class LocalOptions(OptionGroup):
     they take, and the velocity starts each round at zero.
     """
 
+    heading = Section.TRAINING
+
     epochs: int | None = option(
         5,
         "Local epochs per round.",
         at_least=1,
         default_text="5, without --steps",
-        label=True,
-        unit="epochs",
-        section=Section.TRAINING,
+        marks=("label",),
     )
     steps: int | None = option(
-        None,
-        "Local steps per round, instead of epochs.",
-        at_least=1,
-        label=True,
-        unit="steps",
-        section=Section.TRAINING,
+        None, "Local steps per round, instead of epochs.", at_least=1, marks=("label",)
     )
     batch_size: int = option(
         28,
         "Samples in a step; 0: all data of the device.",
         at_least=0,
         at_most=2**31 - 1,
-        label=True,
-        unit="samples",
-        section=Section.TRAINING,
+        marks=("label",),
     )
     learning_rate: float = option(
-        0.01,
-        "Learning rate of the first round.",
-        above=0,
-        label=True,
-        unit="rate",
-        section=Section.TRAINING,
+        0.01, "Learning rate of the first round.", above=0, marks=("label",)
     )
     momentum: float = option(
         0.5,
@@ -61,34 +47,14 @@ class LocalOptions(OptionGroup):
         at_least=0,
         below=1,
         default_text="0.5; 0 with noisy steps",
-        label=True,
-        unit="factor",
-        section=Section.TRAINING,
+        marks=("label",),
     )
     decay: float = option(
-        1.0,
-        "Per-round learning-rate decay, a factor.",
-        above=0,
-        at_most=1,
-        label=True,
-        unit="factor",
-        section=Section.TRAINING,
+        1.0, "Per-round learning-rate decay, a factor.", above=0, at_most=1, marks=("label",)
     )
-    weight_decay: float = option(
-        0.0,
-        "Weight decay of local training.",
-        at_least=0,
-        label=True,
-        unit="factor",
-        section=Section.TRAINING,
-    )
-    schedule: str = option(
-        "decay",
-        "Learning-rate schedule: --decay alone, or also divided by the square root of the round's "
-        "number, from 1 (sqrt).",
-        choices=("decay", "sqrt"),
-        section=Section.TRAINING,
-    )
+    weight_decay: float = 0.0
+    # "sqrt" divides the learning rate also by the square root of the round's number, from 1.
+    schedule: str = "decay"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,18 +79,17 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     """What `hpcfl train` was asked for; see ``hpcfl train --help``."""
 
     algorithm: str = field(kw_only=False)
-    aggregate: str = again(
-        CommonOptions,
-        "aggregate",
+    aggregate: str = option(
         "fedavg",
-        help="Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
+        "Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
+        section=Section.WHAT,
+        marks=("unrecorded",),
     )
-    devices: int | None = again(
-        CommonOptions,
-        "devices",
+    devices: int | None = option(
         None,
-        help="Number of devices.",
+        "Number of devices.",
         default_text="one on every rank but the server's, 100 in one process",
+        **DEVICES,
     )
     dataset: str = option(
         "digits",
@@ -136,7 +101,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         None,
         "Folder of the data sets.",
         default_text="$HPCFL_DATA",
-        resumable=True,
+        marks=("resumable",),
         section=Section.WHAT,
     )
     partition: str = option(
@@ -144,52 +109,35 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         "How data are divided among devices: iid, shards, two-digit, dirichlet:A or writer.",
         section=Section.WHAT,
     )
-    data_fraction: float = option(
-        1.0,
-        "Fraction of its data that every device uses.",
-        above=0,
-        at_most=1,
-        unit="fraction",
-        section=Section.SIZE,
-    )
-    model: str | None = again(
-        CommonOptions,
-        "model",
+    data_fraction: float = 1.0  # of its data that every device uses
+    model: str | None = option(
         None,
-        help="Model, or MODULE:FUNCTION.",
+        "Model, or MODULE:FUNCTION.",
         default_text="one for the data set",
+        section=Section.WHAT,
     )
-    rounds: int = again(
-        CommonOptions,
-        "rounds",
-        100,
-        help="Largest number of rounds.",
-        resumable=True,
-    )
+    rounds: int = option(100, "Largest number of rounds.", marks=("resumable",), **ROUNDS)
     target_accuracy: float | None = option(
         None,
         "Stop at this accuracy on held-out data.",
         above=0,
         at_most=1,
-        resumable=True,
-        unit="fraction",
+        marks=("resumable",),
         section=Section.SIZE,
     )
-    max_seconds: float | None = again(
-        CommonOptions,
-        "max_seconds",
+    max_seconds: float | None = option(
         None,
-        help="Stop after the round that passes this time.",
+        "Stop after the round that passes this time.",
         at_least=0,
-        resumable=True,
+        section=Section.SIZE,
+        marks=("resumable",),
     )
     per_round: int | None = option(
         None,
         "Devices that take part in a round.",
         at_least=1,
         default_text="all",
-        label=True,
-        unit="devices",
+        marks=("label",),
         section=Section.SIZE,
     )
     sampling: str = option(
@@ -198,60 +146,49 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         "independently, --per-round in expectation; or that many in turn.",
         choices=("exact", "poisson", "balanced"),
         default_text="exact; balanced with noisy steps; poisson for locks",
-        label=True,
+        marks=("label",),
         section=Section.SIZE,
     )
     server_learning_rate: float = option(
-        1.0,
-        "Learning rate of the server.",
-        above=0,
-        label=True,
-        unit="rate",
-        section=Section.TRAINING,
+        1.0, "Learning rate of the server.", above=0, marks=("label",), section=Section.TRAINING
     )
     server_momentum: float = option(
         0.0,
         "Momentum of the server.",
         at_least=0,
         below=1,
-        label=True,
-        unit="factor",
+        marks=("label",),
         section=Section.TRAINING,
     )
-    torch_device: str = option(
-        "auto",
-        "Where devices train; ranks share a GPU.",
-        choices=("auto", "cpu", "cuda"),
-        resumable=True,
-        section=Section.ADVANCED,
-    )
+    torch_device: str = "auto"  # where devices train, as torch names it; ranks share a GPU
     error_feedback: bool = option(
         False,
         "Add what a device has not sent to its next update (rand-k, top-k; fedavg with "
         "common, or assisted with --shared).",
-        label=True,
+        marks=("label",),
         section=Section.TRAINING,
     )
-    device_loss: bool = option(
-        False, "Record the loss on every device's own data.", section=Section.OUTPUT
-    )
+    device_loss: bool = False  # whether the loss on every device's own data is recorded
+    # What a training has little reason to set, and a benchmark offers.
+    scaling: str = "survivors"
+    sampler: str = "gaps"
+    upload: str = "gather"
+    dropout_model: str = "exact"
+    dropout_phase: str | None = None
+    security_bits: int = 40
     checkpoint_every: int | None = option(
         None,
         "Write a checkpoint beside the results file every so many rounds.",
-        unit="rounds",
         at_least=1,
-        resumable=True,
+        marks=("resumable",),
         section=Section.OUTPUT,
     )
-    resume: Path | None = again(
-        CommonOptions,
-        "resume",
+    resume: Path | None = option(
         None,
-        help="Continue from a checkpoint, with the options of the run that wrote it: no others "
+        "Continue from a checkpoint, with the options of the run that wrote it: no others "
         "need be given.",
-        resumable=True,
-        sweepable=False,
-        of_launch=True,
+        section=Section.OUTPUT,
+        marks=("resumable", "launch"),
     )
 
     def __post_init__(self) -> None:

@@ -58,23 +58,16 @@ class PlotOptions(OptionGroup):
         "Round that a timeline shows, from 0.",
         at_least=0,
         default_text="the one of median seconds",
-        unit="round",
         section=Section.WHAT,
     )
-    no_pool: bool = again(ReportOptions, "no_pool", False)
+    no_pool: bool = False  # whether launches of one configuration are kept apart
     size: str = option(
         "page",
         "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
         "needs; or width x height in inches, such as 6x4.",
-        unit="SIZE",
         section=Section.OUTPUT,
     )
-    title: str | None = option(
-        None,
-        'Title in place of the figure\'s own; "" for none.',
-        default_text="the figure's own",
-        section=Section.OUTPUT,
-    )
+    title: str | None = None  # in place of the figure's own; "" for none
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcfl.results.reader import load, load_many
+    from hpcfl.results.reader import load
 
-__all__ = ["load", "load_many"]
+__all__ = ["load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -113,6 +113,6 @@ def config() -> dict[str, str]:
         name: option.help
         for group in (TrainOptions, BenchOptions)
         for name, option in options_of(group).items()
-        if option.recorded != "no"
+        if "unrecorded" not in option.marks
     }
     return options | _BESIDE_OPTIONS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.bench import BenchOptions
@@ -36,13 +36,17 @@ class Choice:
     about: str  # what it is and how it is computed
     value: Callable[[Row], Any]
     shown: bool = True  # where no columns are asked for, and it has a value
-    # Said once, above the table, where all rows have the same value, or all that have any.
-    common: Literal["", "all", "known"] = ""
+    # Said once, above the table, where all rows have the same value ("all"), or all that have any
+    # ("known").
+    common: str = ""
     elapsed: bool = False  # whether whatever else a machine does makes it longer
     alone: bool = True  # whether a run has it without others beside it
 
 
-def _over(name: str) -> Callable[[Row], float | None]:
+Value = Callable[[Row], Any]
+
+
+def _over(name: str) -> Value:
     """Return what reads the ratio of the baseline to the run."""
 
     def value(row: Row) -> float | None:
@@ -53,24 +57,14 @@ def _over(name: str) -> Callable[[Row], float | None]:
     return value
 
 
-def _reached(name: str, of: str = "median") -> Callable[[Row], Any]:
-    return lambda row: getattr(getattr(row.summary.reached, name), of)
-
-
-def _cost(name: str, of: str = "") -> Callable[[Row], Any]:
-    """Return what reads a figure of whole rounds."""
+def _of(path: str) -> Value:
+    """Return what reads an attribute of the summary, or an attribute of that: ``total.name``."""
 
     def value(row: Row) -> Any:
-        found = getattr(row.summary.total, name)
-        return getattr(found, of) if of and found is not None else found
-
-    return value
-
-
-def _summary(name: str, of: str = "") -> Callable[[Row], Any]:
-    def value(row: Row) -> Any:
-        found = getattr(row.summary, name)
-        return getattr(found, of) if of else found
+        found: Any = row.summary
+        for name in path.split("."):
+            found = None if found is None else getattr(found, name)
+        return found
 
     return value
 
@@ -81,260 +75,232 @@ def _bits(group: Any) -> int | None:
     return GROUPS[group].bits if group in GROUPS else None
 
 
-_ALL = (
-    Choice(
-        label("row", "#"),
-        "number that notes call the row by",
-        lambda row: row.number,
-        alone=False,
-    ),
-    Choice(
+def _count(name: str, title: str) -> Column:
+    return Column(name, title, format=formats.count)
+
+
+def _number(name: str, title: str) -> Column:
+    return Column(name, title, format=formats.number)
+
+
+def _ratio(name: str, title: str) -> Column:
+    return Column(name, title, format=formats.ratio)
+
+
+def _all() -> Iterator[Choice]:
+    """Yield the columns in the order of tables."""
+    yield Choice(
+        label("row", "#"), "number that notes call the row by", lambda row: row.number, alone=False
+    )
+    yield Choice(
         label("protocol"),
         "aggregation protocol, with its security where that is not the plain one",
-        _summary("variant"),
-    ),
-    Choice(label("algorithm"), "federated algorithm, of training", _summary("algorithm")),
-    Choice(
-        Column("devices", "N", format=formats.count),
-        "number of devices",
-        _summary("devices"),
-        common="all",
-    ),
-    Choice(
-        Column("dim", "d", format=formats.count),
-        "length of the vectors",
-        _summary("dim"),
-        common="all",
-    ),
-    Choice(
-        Column("alpha", "alpha", format=formats.number),
-        "density of what a device sends, of protocols that send a part",
-        _summary("alpha"),
-        common="all",
-    ),
-    Choice(
-        Column("theta", "theta", format=formats.number),
-        "fraction of the devices that drop out of a round",
-        _summary("theta"),
-        common="all",
-    ),
-    Choice(
-        Column("bits", "bits", format=formats.count),
+        _of("variant"),
+    )
+    for column, about in (
+        (label("algorithm"), "federated algorithm, of training"),
+        (_count("devices", "N"), "number of devices"),
+        (_count("dim", "d"), "length of the vectors"),
+        (
+            _number("alpha", "alpha"),
+            "density of what a device sends, of protocols that send a part",
+        ),
+        (_number("theta", "theta"), "fraction of the devices that drop out of a round"),
+    ):
+        common = "" if column.name == "algorithm" else "all"
+        yield Choice(column, about, _of(column.name), common=common)
+    yield Choice(
+        _count("bits", "bits"),
         "bits of a value that is sent, of protocols that sum integers",
         lambda row: _bits(row.summary.config.get("group")),
         shown=False,
-    ),
-    Choice(
+    )
+    yield Choice(
         label("link"),
         "link of the modelled seconds",
         lambda row: str(row.summary.link),
         common="all",
-    ),
-    Choice(
-        size("bytes_up_mean", "up", "/device"),
-        "mean of what a device in the sum sends in a round",
-        _cost("bytes_up_mean"),
-    ),
-    Choice(
-        size("bytes_down_mean", "down", "/device"),
-        "mean of what a device in the sum receives in a round",
-        _cost("bytes_down_mean"),
-    ),
-    Choice(
-        seconds("device_cpu_seconds_median", "device CPU"),
-        "CPU time of the slowest device of a round, median over rounds",
-        _cost("device_cpu_seconds", "median"),
-    ),
-    Choice(
-        seconds("device_cpu_seconds_p95", "device CPU p95"),
-        "the same, 95th percentile",
-        _cost("device_cpu_seconds", "p95"),
-        shown=False,
-    ),
-    Choice(
-        seconds("server_cpu_seconds_median", "server CPU"),
-        "CPU time of the server in a round, median over rounds",
-        _cost("server_cpu_seconds", "median"),
-    ),
-    Choice(
-        seconds("all_cpu_seconds_median", "all CPU"),
-        "CPU time of all devices and the server together in a round, median over rounds",
-        _summary("all_cpu_seconds", "median"),
-        shown=False,
-    ),
-    Choice(
-        seconds("round_seconds_median", "round measured"),
-        "elapsed time of a round, median over rounds",
-        _summary("round_seconds", "median"),
-        elapsed=True,
-    ),
-    Choice(
-        seconds("round_seconds_low", "round from"),
-        "lower end of the 95 % interval of that median, by order statistics, from 6 rounds on",
-        _summary("round_seconds_interval", "low"),
-        shown=False,
-        elapsed=True,
-    ),
-    Choice(
-        seconds("round_seconds_high", "round to"),
-        "its upper end",
-        _summary("round_seconds_interval", "high"),
-        shown=False,
-        elapsed=True,
-    ),
-    Choice(
-        seconds("round_seconds_p95", "round p95"),
-        "elapsed time of a round, 95th percentile",
-        _summary("round_seconds", "p95"),
-        shown=False,
-        elapsed=True,
-    ),
-    Choice(
-        seconds("modelled_round_seconds_median", "round modelled"),
-        "time of a round over the modelled link, median over rounds",
-        _summary("modelled_round_seconds", "median"),
-    ),
-    Choice(
-        Column("accuracy", "accuracy", format=formats.number, part="training"),
-        "on held-out data after the last round, median over launches",
-        _reached("accuracy"),
-    ),
-    Choice(
-        Column("accuracy_best", "best accuracy", format=formats.number, part="training"),
-        "highest accuracy after any round, median over launches",
-        _reached("accuracy_best"),
-        shown=False,
-    ),
-    Choice(
-        Column("accuracy_least", "accuracy from", format=formats.number, part="training"),
-        "lowest accuracy of a launch",
-        _reached("accuracy", "least"),
-        shown=False,
-    ),
-    Choice(
-        Column("accuracy_most", "accuracy to", format=formats.number, part="training"),
-        "highest accuracy of a launch",
-        _reached("accuracy", "most"),
-        shown=False,
-    ),
-    Choice(
-        Column("epsilon_proven", "epsilon", format=formats.number, part="training"),
-        "privacy spent by the last round, as is proven, median over launches",
-        _reached("epsilon_proven"),
-    ),
-    Choice(
-        Column("epsilon_paper", "epsilon, paper", format=formats.number, part="training"),
-        "the same as the algorithm's paper counts",
-        _reached("epsilon_paper"),
-        shown=False,
-    ),
-    Choice(
-        Column("epsilon_delta", "delta", format=formats.number, part="training"),
-        "delta of these epsilons",
-        lambda row: row.summary.reached.epsilon_delta,
-        common="known",
-    ),
-    Choice(
-        Column("target", "target", format=formats.number, part="target"),
-        "accuracy of the next columns: --target-accuracy, or the run's own",
-        lambda row: row.summary.reached.target,
-        common="known",
-    ),
-    Choice(
-        Column("rounds_to_target", "rounds to target", format=formats.number, part="target"),
-        "rounds of training until the target was reached, median over launches",
-        _reached("rounds_to_target"),
-    ),
-    Choice(
-        size("bytes_to_target", "up to target", part="target"),
+    )
+    for way, verb in (("up", "sends"), ("down", "receives")):
+        yield Choice(
+            size(f"bytes_{way}_mean", way, "/device"),
+            f"mean of what a device in the sum {verb} in a round",
+            _of(f"total.bytes_{way}_mean"),
+        )
+    for name, title, about, path in (
+        (
+            "device_cpu_seconds_median",
+            "device CPU",
+            "CPU time of the slowest device of a round, median over rounds",
+            "total.device_cpu_seconds.median",
+        ),
+        (
+            "device_cpu_seconds_p95",
+            "device CPU p95",
+            "the same, 95th percentile",
+            "total.device_cpu_seconds.p95",
+        ),
+        (
+            "server_cpu_seconds_median",
+            "server CPU",
+            "CPU time of the server in a round, median over rounds",
+            "total.server_cpu_seconds.median",
+        ),
+        (
+            "all_cpu_seconds_median",
+            "all CPU",
+            "CPU time of all devices and the server together in a round, median over rounds",
+            "all_cpu_seconds.median",
+        ),
+        (
+            "round_seconds_median",
+            "round measured",
+            "elapsed time of a round, median over rounds",
+            "round_seconds.median",
+        ),
+        (
+            "round_seconds_low",
+            "round from",
+            "lower end of the 95 % interval of that median, by order statistics, from 6 rounds on",
+            "round_seconds_interval.low",
+        ),
+        ("round_seconds_high", "round to", "its upper end", "round_seconds_interval.high"),
+        (
+            "round_seconds_p95",
+            "round p95",
+            "elapsed time of a round, 95th percentile",
+            "round_seconds.p95",
+        ),
+        (
+            "modelled_round_seconds_median",
+            "round modelled",
+            "time of a round over the modelled link, median over rounds",
+            "modelled_round_seconds.median",
+        ),
+    ):
+        shown = name.endswith("_median") and name != "all_cpu_seconds_median"
+        elapsed = name.startswith("round_seconds")
+        yield Choice(seconds(name, title), about, _of(path), shown=shown, elapsed=elapsed)
+    for name, title, about, path in (
+        (
+            "accuracy",
+            "accuracy",
+            "on held-out data after the last round, median over launches",
+            "accuracy.median",
+        ),
+        (
+            "accuracy_best",
+            "best accuracy",
+            "highest accuracy after any round, median over launches",
+            "accuracy_best.median",
+        ),
+        ("accuracy_least", "accuracy from", "lowest accuracy of a launch", "accuracy.least"),
+        ("accuracy_most", "accuracy to", "highest accuracy of a launch", "accuracy.most"),
+        (
+            "epsilon_proven",
+            "epsilon",
+            "privacy spent by the last round, as is proven, median over launches",
+            "epsilon_proven.median",
+        ),
+        (
+            "epsilon_paper",
+            "epsilon, paper",
+            "the same as the algorithm's paper counts",
+            "epsilon_paper.median",
+        ),
+        ("epsilon_delta", "delta", "delta of these epsilons", "epsilon_delta"),
+        (
+            "target",
+            "target",
+            "accuracy of the next columns: --target-accuracy, or the run's own",
+            "target",
+        ),
+        (
+            "rounds_to_target",
+            "rounds to target",
+            "rounds of training until the target was reached, median over launches",
+            "rounds_to_target.median",
+        ),
+    ):
+        shown = name in (
+            *("accuracy", "epsilon_proven", "epsilon_delta", "target", "rounds_to_target"),
+        )
+        common = "known" if name in ("epsilon_delta", "target") else ""
+        yield Choice(
+            _number(name, title), about, _of(f"reached.{path}"), shown=shown, common=common
+        )
+    yield Choice(
+        size("bytes_to_target", "up to target"),
         "what all devices together had sent by then",
-        _reached("bytes_to_target"),
-    ),
-    Choice(
-        seconds("seconds_to_target", "modelled to target", "target"),
+        _of("reached.bytes_to_target.median"),
+    )
+    yield Choice(
+        seconds("seconds_to_target", "modelled to target"),
         "modelled time by then, training included",
-        _reached("seconds_to_target"),
-    ),
-    Choice(
-        size("server_peak_bytes", "server peak"),
-        "largest resident memory of a rank of the server in a round; of the process, where there "
-        "is one",
-        _summary("server_peak_bytes"),
-        shown=False,
-    ),
-    Choice(
-        size("device_peak_bytes", "device peak"),
-        "the same of a rank that holds devices",
-        _summary("device_peak_bytes"),
-        shown=False,
-    ),
-    Choice(
-        size("helper_peak_bytes", "helper peak"),
-        "the same of a helper's rank",
-        _summary("helper_peak_bytes"),
-        shown=False,
-    ),
-    Choice(
-        Column("bytes_up_ratio", "up ratio", format=formats.ratio, part="ratios"),
-        "bytes_up_mean of the baseline divided by the run's",
-        _over("bytes_up"),
-        alone=False,
-    ),
-    Choice(
-        Column("device_cpu_ratio", "device CPU ratio", format=formats.ratio, part="ratios"),
-        "the same of device_cpu_seconds_median",
-        _over("device_cpu"),
-        alone=False,
-    ),
-    Choice(
-        Column("modelled_round_ratio", "round modelled ratio", format=formats.ratio, part="ratios"),
-        "the same of modelled_round_seconds_median",
-        _over("modelled_round"),
-        alone=False,
-    ),
-    Choice(
-        Column("launches", "launches", format=formats.count),
-        "launches that are pooled in the row",
-        _summary("repeats"),
-        shown=False,
-    ),
-    Choice(
-        Column("rounds_measured", "rounds", format=formats.count),
-        "measured rounds of all launches",
-        _summary("rounds_measured"),
-        shown=False,
-    ),
-    Choice(
-        Column("survivors_mean", "survivors", format=formats.number),
-        "devices in the sum of a round, mean over rounds",
-        _summary("survivors_mean"),
-        shown=False,
-    ),
-    Choice(
-        label("validated"),
-        "whether the aggregate of every round was found right",
-        lambda row: row.summary.rounds_validated == row.summary.rounds_total,
-        shown=False,
-    ),
-    Choice(label("status"), "how the run ended", _summary("status"), shown=False),
-    Choice(label("transport"), "what moved the messages", _summary("transport"), shown=False),
-    Choice(
-        label("file"),
-        "results file, of the first launch",
-        _summary("name"),
-        shown=False,
-    ),
-    Choice(label("path"), "the same with its folder", _summary("path"), shown=False),
-)
+        _of("reached.seconds_to_target.median"),
+    )
+    for party, about in (
+        (
+            "server",
+            "largest resident memory of a rank of the server in a round; of the process, where "
+            "there is one",
+        ),
+        ("device", "the same of a rank that holds devices"),
+        ("helper", "the same of a helper's rank"),
+    ):
+        name = f"{party}_peak_bytes"
+        yield Choice(size(name, f"{party} peak"), about, _of(name), shown=False)
+    for name, title, about, path in (
+        (
+            "bytes_up_ratio",
+            "up ratio",
+            "bytes_up_mean of the baseline divided by the run's",
+            "bytes_up",
+        ),
+        (
+            "device_cpu_ratio",
+            "device CPU ratio",
+            "the same of device_cpu_seconds_median",
+            "device_cpu",
+        ),
+        (
+            "modelled_round_ratio",
+            "round modelled ratio",
+            "the same of modelled_round_seconds_median",
+            "modelled_round",
+        ),
+    ):
+        yield Choice(_ratio(name, title), about, _over(path), alone=False)
+    for column, about, path in (
+        (_count("launches", "launches"), "launches that are pooled in the row", "repeats"),
+        (_count("rounds_measured", "rounds"), "measured rounds of all launches", "rounds_measured"),
+        (
+            _number("survivors_mean", "survivors"),
+            "devices in the sum of a round, mean over rounds",
+            "survivors_mean",
+        ),
+        (
+            label("validated"),
+            "whether the aggregate of every round was found right",
+            "all_validated",
+        ),
+        (label("status"), "how the run ended", "status"),
+        (label("transport"), "what moved the messages", "transport"),
+        (label("file"), "results file, of the first launch", "name"),
+        (label("path"), "the same with its folder", "path"),
+    ):
+        yield Choice(column, about, _of(path), shown=False)
+
+
 # By the names that --columns takes, which are those of CSV and JSON.
-COLUMNS = {choice.column.name: choice for choice in _ALL}
+COLUMNS = {choice.column.name: choice for choice in _all()}
 _OPTIONS = {**options_of(BenchOptions), **options_of(TrainOptions)}
 # Options by which runs are told apart, beyond protocol, number of devices and task.
 TOLD_APART = tuple(
     dict.fromkeys(
         name
         for group in (ProtocolOptions, PrivacyOptions, LocalOptions, TrainOptions)
-        for name in names(group, label=True)
+        for name in names(group, "label")
     )
 )
 # Columns that have an option under another name.

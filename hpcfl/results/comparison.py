@@ -232,24 +232,24 @@ def _exact(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
 
 def _tested(x: NDArray[np.float64], y: NDArray[np.float64], significance: float) -> dict[str, Any]:
     """Compare two groups of samples by ranks."""
-    test = mann_whitney(x, y)
-    if test.p_value <= significance:
-        verdict = "more" if test.statistic > x.size * y.size / 2 else "less"
+    statistic, p_value = mann_whitney(x, y)
+    if p_value <= significance:
+        verdict = "more" if statistic > x.size * y.size / 2 else "less"
     elif least_p_value(x.size, y.size) > significance:
         verdict = "too few samples"
     else:
         verdict = "not distinguishable"
-    shifted = shift(x, y, 1 - significance)
+    difference, interval = shift(x, y, 1 - significance)
     ratio, ratio_interval = None, UNKNOWN
     if x.min() > 0 and y.min() > 0:
         # A shift of the logarithms, so that its interval goes with the same test.
-        scaled = shift(np.log(x), np.log(y), 1 - significance)
-        ratio = math.exp(scaled.estimate)
-        ratio_interval = Interval(math.exp(scaled.interval.low), math.exp(scaled.interval.high))
+        scaled, ends = shift(np.log(x), np.log(y), 1 - significance)
+        ratio = math.exp(scaled)
+        ratio_interval = Interval(math.exp(ends.low), math.exp(ends.high))
     return {
-        "p_value": test.p_value,
-        "difference": shifted.estimate,
-        "difference_interval": shifted.interval,
+        "p_value": p_value,
+        "difference": difference,
+        "difference_interval": interval,
         "ratio": ratio,
         "ratio_interval": ratio_interval,
         "verdict": verdict,

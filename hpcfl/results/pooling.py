@@ -26,9 +26,9 @@ from hpcfl.system import revision
 from hpcfl.system.environment import MCA, steering
 
 # Options that leave the work of a round as it is, and what follows from options or from going on.
-_FREE = {*names(BenchOptions, repeats="yes"), "promises", "scaled_by", "rounds_repeated"}
-_GIVEN = {*names(BenchOptions, repeats="if given")}
-_ANY = {*names(BenchOptions, repeats="if any")}
+_FREE = {*names(BenchOptions, "repeat"), "promises", "scaled_by", "rounds_repeated"}
+_GIVEN = {*names(BenchOptions, "repeat if given")}
+_ANY = {*names(BenchOptions, "repeat if any")}
 # What of the environment makes two runs measurements of the same thing, with the variables and
 # parameters that steer MPI. Host names do not: which nodes a launch gets is part of what repeats
 # are for. What a file does not hold, as those of earlier versions, is not what another one holds.
@@ -92,7 +92,7 @@ class Pool:
 def launches_p_value(launches: Sequence[NDArray[np.float64]]) -> float | None:
     """Return the same of any samples, those of each launch by themselves."""
     samples = [values for values in launches if values.size]
-    return kruskal_wallis(samples).p_value if len(samples) > 1 else None
+    return kruskal_wallis(samples) if len(samples) > 1 else None
 
 
 def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:

@@ -10,14 +10,14 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import HpcflError, MissingPackageError, UsageError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import make, names, options_of, stated
+from hpcfl.options.definition import make, options_of, stated
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted, words
@@ -25,9 +25,6 @@ from hpcfl.results import schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.schema import SCHEMA, Metric
 from hpcfl.system import files, hdf5, outputs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -286,7 +283,12 @@ def _opened(path: Path) -> Any:
 
 
 # Options that are words, such as a note that looks like a list.
-_TEXTS = {*names(BenchOptions, type=str), *names(TrainOptions, type=str)}
+_TEXTS = {
+    name
+    for group in (BenchOptions, TrainOptions)
+    for name, about in options_of(group).items()
+    if about.type is str
+}
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -422,56 +424,3 @@ def _matching(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         found = [] if path.exists() else sorted(glob.glob(str(path)))
         yield from map(Path, found) if found else (path,)
-
-
-def load_many(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-) -> pd.DataFrame:
-    """Read runs into one tidy table, one row per run, round, phase and device.
-
-    The server has rows too, with device -1, and so have helpers, with -2, -3 and so on. Bytes and
-    messages are counted at the devices and helpers, so they are NaN in the server's rows (and the
-    columns float64, exact up to 2**53). The column role is ``device``, ``member`` for a device in
-    the committee of the round, ``server`` or ``helper``. Paths are as for :func:`find`; the columns
-    are run_id, protocol, devices, dim, round, warmup, validated, phase, device, role, bytes_up,
-    bytes_down, messages_up, messages_down, wall_seconds and cpu_seconds. Without pandas, and for a
-    file that cannot be read, it raises HpcflError.
-    """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise MissingPackageError("a table of all rounds", "pandas", "table") from error
-    tables = [_columns(load(path)) for path in find(paths)]
-    return pd.DataFrame(
-        {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    )
-
-
-def _columns(run: Run) -> dict[str, NDArray[Any]]:
-    shape = (run.rounds, len(run.phases), run.devices + 1 + run.helpers)
-    roles = np.full((run.rounds, 1, shape[2]), "device", object)
-    if run.in_committee is not None:
-        roles[:, 0, : run.devices][run.in_committee] = "member"
-    roles[:, :, run.devices] = "server"
-    roles[:, :, run.devices + 1 :] = "helper"
-    by_round = (-1, 1, 1)
-    columns: dict[str, Any] = {
-        "run_id": np.array(run.run_id, object),
-        "protocol": np.array(run.protocol, object),
-        "devices": np.int64(run.devices),
-        "dim": np.int64(run.dim),
-        "round": np.arange(run.rounds).reshape(by_round),
-        "warmup": run.warmup.reshape(by_round),
-        "validated": run.validated.reshape(by_round),
-        "phase": np.array(run.phases, object).reshape(1, -1, 1),
-        "device": np.array([*range(run.devices), *range(-1, -2 - run.helpers, -1)]),
-        "role": roles,
-    }
-    for name in schema.SPENT:
-        values = getattr(run, name).astype(np.float64)
-        nobody = run.devices + 1 - values.shape[2]  # the server, where it is not counted
-        values = np.pad(values, ((0, 0), (0, 0), (0, nobody)), constant_values=np.nan)
-        if run.helpers:
-            values = np.concatenate([values, getattr(run, f"helper_{name}")], axis=2)
-        columns[name] = values
-    return {name: np.broadcast_to(column, shape).ravel() for name, column in columns.items()}

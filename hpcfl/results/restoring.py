@@ -68,7 +68,7 @@ def together(
         if value is None:
             continue
         now = value if about is None else _checked(about, value)
-        if about is not None and (name in free or about.of_launch):
+        if about is not None and (name in free or "launch" in about.marks):
             changed[name] = now
             continue
         was = getattr(before, name)
@@ -89,7 +89,7 @@ def together(
                 f"hpcfl, and no file decides which code is loaded: give {shown} beside --resume"
             )
     for name, about in known.items():
-        read = about.type is Path and about.writes is None and not about.of_launch
+        read = about.type is Path and not {"launch", "output"} & {*about.marks}
         place = changed.get(name, getattr(before, name)) if read else None
         if place is not None and not place.exists():
             raise UsageError(

@@ -19,7 +19,7 @@ from hpcfl.results.restoring import chosen
 from hpcfl.results.schema import CHECKPOINT_SUFFIX, Metric
 
 # Options that a launch may change when it goes on, and what follows from them or from going on.
-_FREE = {*names(TrainOptions, resumable=True), "promises", "rounds_repeated"}
+_FREE = {*names(TrainOptions, "resumable"), "promises", "rounds_repeated"}
 
 
 def joined(runs: Sequence[Run]) -> list[Run]:

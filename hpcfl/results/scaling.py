@@ -48,7 +48,7 @@ _GROWS = {
 }
 _SAME = [name for name in pooling.MACHINE if name not in _GROWS]
 # Options that leave the work of a round as it is.
-_FREE = {*names(BenchOptions, repeats="yes"), *names(BenchOptions, repeats="if any")}
+_FREE = {*names(BenchOptions, "repeat"), *names(BenchOptions, "repeat if any")}
 
 
 def lacking(run: Run, against: str) -> str | None:
@@ -90,11 +90,6 @@ class Point:
         """Coordinates of all devices."""
         return self.devices * self.dim
 
-    @property
-    def modelled(self) -> bool:
-        """Whether nobody has measured it."""
-        return self.rounds == 0
-
 
 @dataclass(frozen=True, repr=False)
 class Line:
@@ -109,7 +104,7 @@ class Line:
 
     def __repr__(self) -> str:
         points = counted(len(self.points), "point")
-        return brief.line("Line", self.name, self.mode, points, f"{len(self.modelled)} modelled")
+        return brief.line("Line", self.name, self.mode, points)
 
     @property
     def base(self) -> Point | None:

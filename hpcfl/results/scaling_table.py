@@ -35,15 +35,15 @@ def table(study: Study) -> Table:
         seconds("all_cpu_seconds", "all CPU"),
     ]
     rows: list[Any] = []
-    doubts: dict[tuple[int, str], str] = {}
+    doubts: set[tuple[int, str]] = set()
     number = 0
     for line in study.lines:
         if rows:
             rows.append(RULE)
-        for point in (*line.points, *line.modelled):
+        for point in line.points:
             rows.append(_row(line, point))
             if point.oversubscribed is not False:
-                doubts |= {(number, name): _state(point) for name in _ELAPSED}
+                doubts |= {(number, name) for name in _ELAPSED}
             number += 1
     return Table(
         columns,
@@ -58,7 +58,6 @@ def table(study: Study) -> Table:
             *study.notes,
             *(["*: ranks share cores, or may"] if doubts else []),
         ],
-        keys=3,
         doubts=doubts,
     )
 
@@ -74,8 +73,6 @@ def _row(line: Line, point: Point) -> list[Any]:
 
 
 def _state(point: Point) -> str:
-    if point.modelled:
-        return "modelled"
     if point.oversubscribed is None:
         return "measured, cores unknown"
     return "measured, oversubscribed" if point.oversubscribed else "measured"

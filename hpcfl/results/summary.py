@@ -124,6 +124,11 @@ class Summary:
         return bool(self.algorithm), task, link, self.dim, self.devices, theta
 
     @property
+    def all_validated(self) -> bool:
+        """Whether the aggregate of every round was found right."""
+        return self.rounds_validated == self.rounds_total
+
+    @property
     def name(self) -> str:
         """Name of the file, without its folder."""
         return Path(self.path).name

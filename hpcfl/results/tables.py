@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Mapping, Sequence
-from itertools import groupby, zip_longest
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +40,15 @@ STOPPED = {
 _WALL = tuple(f"wall_seconds_{of}" for of in ("median", "p95", "max"))
 _PHASES = (
     label("phase"),
-    size("bytes_up_mean", "up", "/device", part="bytes"),
-    size("bytes_down_mean", "down", "/device", part="bytes"),
+    size("bytes_up_mean", "up", "/device"),
+    size("bytes_down_mean", "down", "/device"),
     *(
-        table.seconds(f"device_cpu_seconds_{of}", f"device CPU {of}", "device")
+        table.seconds(f"device_cpu_seconds_{of}", f"device CPU {of}")
         for of in ("median", "p95", "max")
     ),
-    *(table.seconds(name, f"rank wall {name.rpartition('_')[2]}", "wall") for name in _WALL),
-    table.seconds("server_cpu_seconds_median", "server CPU median", "medians"),
-    table.seconds("modelled_seconds", "modelled median", "medians"),
+    *(table.seconds(name, f"rank wall {name.rpartition('_')[2]}") for name in _WALL),
+    table.seconds("server_cpu_seconds_median", "server CPU median"),
+    table.seconds("modelled_seconds", "modelled median"),
 )
 # Parties that only some protocols have.
 _OTHERS = ("member", "helper")
@@ -57,17 +56,17 @@ _OTHERS = ("member", "helper")
 
 def _columns_of(party: str) -> Sequence[Column]:
     return (
-        size(f"{party}_bytes_up_mean", f"{party} up", part=party),
-        size(f"{party}_bytes_down_mean", f"{party} down", part=party),
-        table.seconds(f"{party}_cpu_seconds_median", f"{party} CPU median", party),
+        size(f"{party}_bytes_up_mean", f"{party} up"),
+        size(f"{party}_bytes_down_mean", f"{party} down"),
+        table.seconds(f"{party}_cpu_seconds_median", f"{party} CPU median"),
     )
 
 
 def phases(summary: Summary) -> Table:
     """Return the cost of one run, a phase to a row, and of whole rounds in the last row."""
     others = [party for party in _OTHERS if getattr(summary.total, f"{party}_cpu_seconds")]
-    doubts = "; ".join(warnings_of(summary))
-    places = range(len(summary.phases) + 1) if doubts else ()
+    warned = warnings_of(summary)
+    places = range(len(summary.phases) + 1) if warned else ()
     return Table(
         (*_PHASES, *(column for party in others for column in _columns_of(party))),
         [
@@ -84,10 +83,10 @@ def phases(summary: Summary) -> Table:
                 f"{party}: mean bytes of one, and the slowest one's CPU time; not in the devices'"
                 for party in others
             ),
-            *(f"warning: {sentence}" for sentence in warnings_of(summary)),
-            *([_STAR] if doubts else []),
+            *(f"warning: {sentence}" for sentence in warned),
+            *([_STAR] if warned else []),
         ],
-        doubts={(row, name): doubts for row in places for name in _WALL},
+        doubts={(row, name) for row in places for name in _WALL},
     )
 
 
@@ -214,13 +213,13 @@ def comparison(
         if number and row.summary.like != rows[number - 1].summary.like:
             values.append(RULE)
         values.append([choice.value(row) for choice in chosen])
-    warned = {number: warnings_of(row.summary) for number, row in enumerate(rows)}
-    doubts = {
-        (number, choice.column.name): "; ".join(sentences)
-        for number, sentences in warned.items()
-        for choice in chosen
-        if sentences and choice.elapsed
-    }
+    warned: dict[str, list[int]] = {}
+    for row in rows:
+        for sentence in warnings_of(row.summary):
+            warned.setdefault(sentence, []).append(row.number)
+    doubtful = {number for numbers in warned.values() for number in numbers}
+    elapsed = [choice.column.name for choice in chosen if choice.elapsed]
+    doubts = {(number - 1, name) for number in doubtful for name in elapsed}
     return Table(
         [choice.column for choice in chosen],
         values,
@@ -231,10 +230,9 @@ def comparison(
             *_about_members(summaries),
             *(f"row {row.number}: {_remarks(row.summary)}" for row in rows),
             *notes,
-            *(f"warning: {_rows(found)}: {sentence}" for sentence, found in _merged(warned)),
+            *(f"warning: {_rows(found)}: {sentence}" for sentence, found in warned.items()),
             *([_STAR] if doubts else []),
         ],
-        keys=_keys(chosen),
         doubts=doubts,
     )
 
@@ -259,15 +257,6 @@ def _chosen(rows: Sequence[Row]) -> tuple[list[Choice], list[str]]:
             chosen.append(choice)
     first = max(i for i, choice in enumerate(chosen) if choice.column.name in _TOLD) + 1
     return [*chosen[:first], *telling_apart(rows), *chosen[first:]], same
-
-
-def _keys(chosen: Sequence[Choice]) -> int:
-    """Return how many columns, the first ones, say which run a row is about."""
-    names = ("row", "protocol", "algorithm", "devices")
-    found = 0
-    while found < len(chosen) - 1 and chosen[found].column.name in names:
-        found += 1
-    return max(1, found)
 
 
 def _about_baselines(rows: Sequence[Row]) -> list[str]:
@@ -300,38 +289,6 @@ def _about_figures(rows: Sequence[Row], names: set[str]) -> list[str]:
     return said
 
 
-# What a figure and words in it must look like to be numbers, which may differ between rows.
-_NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w.]*\w)")
-
-
-def _merged(warned: Mapping[int, Sequence[str]]) -> list[tuple[str, list[int]]]:
-    """Return warnings with the rows, from 1, that have them.
-
-    Those that differ in numbers alone are one, with the smallest and the largest of each number.
-    """
-    found: dict[tuple[str, ...], tuple[list[int], list[list[str]]]] = {}
-    for row, sentences in warned.items():
-        for sentence in sentences:
-            rows, numbers = found.setdefault(tuple(_NUMBER.split(sentence)), ([], []))
-            rows.append(row + 1)
-            numbers.append(_NUMBER.findall(sentence))
-    return [
-        (_filled(words, [*map(_range, zip(*numbers, strict=True))]), [*dict.fromkeys(rows)])
-        for words, (rows, numbers) in found.items()
-    ]
-
-
-def _filled(words: Sequence[str], numbers: Sequence[str]) -> str:
-    return "".join(
-        f"{before}{number}" for before, number in zip_longest(words, numbers, fillvalue="")
-    )
-
-
-def _range(numbers: Sequence[str]) -> str:
-    low, high = min(numbers, key=float), max(numbers, key=float)
-    return low if low == high else f"{low} to {high}"
-
-
 def _about_members(summaries: Sequence[Summary]) -> list[str]:
     """Return a note if figures of devices leave out members of a committee, and what these cost."""
     rows = [
@@ -343,19 +300,6 @@ def _about_members(summaries: Sequence[Summary]) -> list[str]:
     if not rows:
         return []
     return [f"members of a committee are not among the devices: {'; '.join(rows)} of a member"]
-
-
-def every_figure(summaries: Sequence[Summary]) -> Table:
-    """Return a tidy table: one row per run and phase, and one per run with the phase ``total``.
-
-    The columns are the fields of `Summary` and `PhaseSummary`, with their units in their names.
-    What concerns whole rounds has a value in the rows of ``total`` only.
-    """
-    rows = [row for summary in summaries for row in _figures(summary)]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return Table(
-        [Column(name, name) for name in names], [[row.get(name) for name in names] for row in rows]
-    )
 
 
 def to_json(summaries: Sequence[Summary], baseline: str | None = None) -> str:
@@ -479,35 +423,6 @@ def _other_row(phase: PhaseSummary, party: str) -> list[Any]:
     names = ("bytes_up_mean", "bytes_down_mean", "cpu_seconds")
     up, down, cpu = (getattr(phase, f"{party}_{name}") for name in names)
     return [up, down, cpu.median]
-
-
-def _figures(summary: Summary) -> list[dict[str, Any]]:
-    """Return the rows of a run; the total is last."""
-    run: dict[str, Any] = {}
-    whole_rounds: dict[str, Any] = {}
-    for field in dataclasses.fields(summary):
-        if field.name in ("phases", "total", "config"):
-            continue
-        value = getattr(summary, field.name)
-        measured = dataclasses.is_dataclass(value) and field.name != "link"
-        _flatten(whole_rounds if measured else run, field.name, value)
-    rows = []
-    for phase in (*summary.phases, summary.total):
-        cells = run | {"phase": phase.name}
-        for field in dataclasses.fields(phase)[1:]:  # after the name
-            _flatten(cells, field.name, getattr(phase, field.name))
-        rows.append(cells)
-    rows[-1] |= whole_rounds
-    return rows
-
-
-def _flatten(cells: dict[str, Any], name: str, value: Any) -> None:
-    """Put a value into cells, the fields of a dataclass one by one."""
-    if dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            _flatten(cells, f"{name}_{field.name}", getattr(value, field.name))
-    else:
-        cells[name] = "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def _remarks(summary: Summary) -> str:

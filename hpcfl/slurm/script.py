@@ -14,8 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, again, option
-from hpcfl.options.shared import CommonOptions
+from hpcfl.options.definition import OptionGroup, Section, option
 from hpcfl.sweeping.manifest import load
 
 # What a kind runs when nothing is said, and where its results go.
@@ -58,12 +57,11 @@ class Job(OptionGroup):
     # Options of sbatch, and arguments of hpcfl bench, sweep or train; empty for the kind's own.
     sbatch: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    ranks: int | None = again(
-        CommonOptions,
-        "ranks",
+    ranks: int | None = option(
         None,
-        help="MPI ranks, if not one per task; more than that share cores.",
+        "MPI ranks, if not one per task; more than that share cores.",
         at_least=1,
+        section=Section.SIZE,
     )
     server_node: bool = option(
         False,
@@ -74,13 +72,12 @@ class Job(OptionGroup):
         (),
         "Line of shell that makes hpcfl available, such as 'module load openmpi' or 'source "
         ".venv/bin/activate'; can be repeated.",
-        unit="COMMAND",
         section=Section.WHAT,
     )
     launcher: str = option(
         "mpirun", "What starts the ranks.", choices=("mpirun", "srun"), section=Section.WHAT
     )
-    results: str | None = option(None, "Folder of the results.", unit="DIR", section=Section.OUTPUT)
+    results: str | None = option(None, "Folder of the results.", section=Section.OUTPUT)
 
     def __post_init__(self) -> None:
         super().__post_init__()

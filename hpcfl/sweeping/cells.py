@@ -1,20 +1,19 @@
-"""The cells of a sweep: one run each, known by a hash of its complete configuration."""
+"""The cells of a sweep: one run each, known by a hash of what is typed for it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from hpcfl.sweeping.commands import COMMANDS, Command
+from hpcfl.sweeping.commands import COMMANDS, Bench
 from hpcfl.sweeping.plan import Setting
 
 _ID_DIGITS = 16
-# Follow from the options, or are words that another version of hpcfl may choose differently.
-_NOT_IDENTITY = ("promises", "threshold", "scaled_by")
+# Where the data lie and how often the state is kept make no other training.
+_NOT_IDENTITY = ("--data-dir=", "--checkpoint-every=")
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Cell:
     """One run of a sweep."""
 
     index: int  # in the order of running, from 0
-    id: str  # hash of its complete configuration and `repeat`, 16 hex digits
+    id: str  # hash of its options and `repeat`, 16 hex digits
     file: str  # name of its results within the sweep's folder
     arguments: tuple[str, ...]  # what is typed after the command for this configuration
     protocol: str  # as its results call it
@@ -34,7 +33,7 @@ class Cell:
     task: str | None = None  # of training: what is trained, and on what data
 
     @property
-    def command(self) -> Command:
+    def command(self) -> Bench:
         """What runs it."""
         return COMMANDS["bench" if self.algorithm is None else "train"]
 
@@ -62,8 +61,10 @@ def resolve(settings: Iterable[Setting]) -> list[Cell]:
         size = about.devices if about.dim is None else f"{about.devices}x{about.dim}"
         # A protocol of one's own is called MODULE:CLASS, which may be a path.
         name = re.sub(r"[^\w.-]", "_", about.name)
+        typed = [text for text in setting.arguments if not text.startswith(_NOT_IDENTITY)]
         for repeat in range(setting.repeats):
-            id = identify(about.config, repeat)
+            identity = json.dumps([setting.command, *typed, repeat])
+            id = hashlib.sha256(identity.encode()).hexdigest()[:_ID_DIGITS]
             cell = Cell(
                 index=len(cells),
                 id=id,
@@ -79,18 +80,3 @@ def resolve(settings: Iterable[Setting]) -> list[Cell]:
             )
             cells.setdefault(id, cell)
     return list(cells.values())
-
-
-def identify(config: Mapping[str, Any], repeat: int) -> str:
-    """Return the hash of a configuration and the number of a repeat.
-
-    Options without a value do not count: a version of hpcfl with one more option leaves the
-    hashes as they are.
-    """
-    kept = {
-        name: value
-        for name, value in config.items()
-        if value is not None and name not in _NOT_IDENTITY
-    }
-    text = json.dumps({"config": kept, "repeat": repeat}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]

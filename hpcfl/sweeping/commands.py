@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,17 +26,27 @@ class Described:
     devices: int
     dim: int | None  # None for training: the data decide it
     rounds: int  # planned, warm-up included; the most there can be
-    config: Mapping[str, Any]  # all that makes it another cell
     algorithm: str | None = None  # of training
     task: str | None = None  # what is trained, and on what data
 
 
-class Command(ABC):
-    """A command whose options a plan can combine."""
+@dataclass(frozen=True)
+class Run:
+    """How a command runs its options; on every rank, but for what rank 0 alone knows of files."""
 
-    name: ClassVar[str]
-    subject: ClassVar[str]  # key of a plan for what is typed after the command
-    group: ClassVar[type[OptionGroup]]
+    world: World
+    place: Path  # of the results file
+    resume: Path | None  # what to go on from: the results file itself, or a checkpoint
+    observer: RoundObserver
+    command: Sequence[str]  # what is typed for it
+
+
+class Bench:
+    """`hpcfl bench`, whose options a plan can combine."""
+
+    name: ClassVar[str] = "bench"
+    subject: ClassVar[str] = "protocol"  # key of a plan for what is typed after the command
+    group: ClassVar[type[OptionGroup]] = BenchOptions
 
     def __init__(self) -> None:
         # Nothing that writes files can be set: every cell would write to the same place.
@@ -46,16 +55,11 @@ class Command(ABC):
         }
 
     def parse(self, arguments: Sequence[str]) -> Any:
-        """Return the options that arguments stand for: the subject, then ``--name=value``.
-
-        One that no plan may set, or that does not go with the others, is a UsageError.
-        """
+        """Return the options that the subject, then ``--name=value``, stand for."""
         subject, *typed = arguments
         given: dict[str, Any] = {self.subject: subject}
         for text in typed:
             key, equals, value = text.removeprefix("--").partition("=")
-            if key not in self.keys or (not equals and self.keys[key].type is not bool):
-                raise UsageError(f"a plan has no option {text!r}")
             given[self.keys[key].name] = value if equals else True
         return self.resolved(given)
 
@@ -68,107 +72,58 @@ class Command(ABC):
             return dict(options)  # what is wrong is said when the plan's cells are made
         return {key: value for key, value in options.items() if self.keys[key].name not in unused}
 
-    @abstractmethod
-    def resolved(self, given: Mapping[str, Any]) -> Any:
-        """Return the options that keywords stand for, whether all that is given is used or not."""
-
-    @abstractmethod
-    def unused(self, options: Any) -> Set[str]:
-        """Return the names of options that nothing in the run has a use for."""
-
-    @abstractmethod
-    def check_subject(self, name: str) -> None:
-        """Refuse, with a UsageError, what there is not."""
-
-    @abstractmethod
-    def describe(self, options: Any) -> Described:
-        """Return what the options stand for."""
-
-    @abstractmethod
-    def check(self, options: Any) -> None:
-        """Refuse, with an HpcflError, what cannot work, as far as it is known before it runs."""
-
-    @abstractmethod
-    def run(
-        self,
-        world: World,
-        options: Any,
-        place: Path,
-        resume: Path | None,
-        observer: RoundObserver,
-        command: Sequence[str],
-    ) -> None:
-        """Run the options into a results file; every rank calls this.
-
-        `resume`, on rank 0 alone, is what an earlier launch left to go on from: the results file
-        itself, or a checkpoint. Errors are those of the command.
-        """
-
-
-class Bench(Command):
-    """`hpcfl bench`."""
-
-    name, subject, group = "bench", "protocol", BenchOptions
-
-    def resolved(self, given: Mapping[str, Any]) -> BenchOptions:
-        from hpcfl.benchmark.experiment import resolved
-
-        return resolved(given)
-
-    def unused(self, options: BenchOptions) -> Set[str]:
-        return usage.OF_PROTOCOLS - usage.of_benchmark(options)
-
-    def check_subject(self, name: str) -> None:
+    def find(self, name: str) -> None:
+        """Refuse, with a UsageError, a subject that there is not."""
         if name != DP_FEDAVG:
             from hpcfl.algorithms.aggregation import find
 
             find(name)
 
-    def describe(self, options: BenchOptions) -> Described:
+    def resolved(self, given: Mapping[str, Any]) -> Any:
+        """Return the options that keywords stand for, whether all that is given is used or not."""
+        from hpcfl.benchmark.experiment import resolved
+
+        return resolved(given)
+
+    def unused(self, options: Any) -> Set[str]:
+        """Return the names of options that nothing in the run has a use for."""
+        return usage.OF_PROTOCOLS - usage.of_benchmark(options)
+
+    def describe(self, options: Any) -> Described:
+        """Return what the options stand for."""
         from hpcfl.benchmark.experiment import Experiment
 
         (devices,) = options.devices
         try:
             experiment = Experiment.prepare(options, devices)
+            # The name tells dp-fedavg from the protocol within which it adds its noise.
+            name, dim = experiment.name, experiment.updates.dim
         except HpcflError:
             name, dim = options.summed_by, options.dim or DEFAULT_DIM
-            config = options.identity() | {"devices": devices, "refused": True}
-            return Described(name, name, devices, dim, options.rounds, config)
-        # The name tells dp-fedavg from the protocol within which it adds its noise.
-        name, dim = experiment.name, experiment.updates.dim
-        config = experiment.config() | {"name": name}
-        return Described(name, name, devices, dim, options.planned_rounds, config)
+        return Described(name, name, devices, dim, options.planned_rounds)
 
-    def check(self, options: BenchOptions) -> None:
+    def check(self, options: Any) -> None:
+        """Refuse, with an HpcflError, what cannot work, as far as it is known before it runs."""
         from hpcfl.benchmark.experiment import Experiment
 
         (devices,) = options.devices
         Experiment.prepare(options, devices)
 
-    def run(
-        self,
-        world: World,
-        options: BenchOptions,
-        place: Path,
-        resume: Path | None,
-        observer: RoundObserver,
-        command: Sequence[str],
-    ) -> None:
+    def run(self, options: Any, how: Run) -> None:
+        """Run the options into a results file; errors are those of the command."""
         from hpcfl.benchmark import session
 
         session.run(
-            *(world, options, options.devices, place, lambda path: None, observer),
-            command=command,
-            resume=resume,
+            *(how.world, options, options.devices, how.place, lambda path: None, how.observer),
+            command=how.command,
+            resume=how.resume,
         )
 
 
-class Train(Command):
+class Train(Bench):
     """`hpcfl train`."""
 
     name, subject, group = "train", "algorithm", TrainOptions
-    # Where the data lie and how often the state is kept make no other training.
-    _NOT_IDENTITY = ("data_dir", "checkpoint_every", "resume", "dim")
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,6 +131,11 @@ class Train(Command):
 
         about = Option("Settings of a paper.", choices=(*PRESETS,), name="preset", optional=True)
         self.keys["preset"] = about
+
+    def find(self, name: str) -> None:
+        from hpcfl.algorithms.federated import find
+
+        find(name)
 
     def resolved(self, given: Mapping[str, Any]) -> TrainOptions:
         from hpcfl.training.defaults import resolved
@@ -188,31 +148,13 @@ class Train(Command):
 
         return unused(options) | (set() if options.dataset in FILES else {"data_dir"})
 
-    def check_subject(self, name: str) -> None:
-        from hpcfl.algorithms.federated import find
-
-        find(name)
-
     def describe(self, options: TrainOptions) -> Described:
-        from hpcfl.training.build import make_config
-
         assert options.devices is not None  # which every plan says
         model = options.model or DATASETS[options.dataset].model
-        try:
-            config = make_config(options, options.devices, model, dim=0)
-        except HpcflError:
-            config = {**vars(options), "refused": True}
-        config = {name: value for name, value in config.items() if name not in self._NOT_IDENTITY}
         subject = options.aggregate if options.algorithm == "fedavg" else options.algorithm
         return Described(
-            name=f"train-{subject}",
-            protocol=options.aggregate,
-            devices=options.devices,
-            dim=None,
-            rounds=options.rounds,
-            config=config | {"command": self.name},
-            algorithm=options.algorithm,
-            task=f"{model} on {options.dataset}",
+            *(f"train-{subject}", options.aggregate, options.devices, None, options.rounds),
+            *(options.algorithm, f"{model} on {options.dataset}"),
         )
 
     def check(self, options: TrainOptions) -> None:
@@ -224,22 +166,16 @@ class Train(Command):
         models.require_torch()
         datasets.check(options.dataset, options.data_dir)
 
-    def run(
-        self,
-        world: World,
-        options: TrainOptions,
-        place: Path,
-        resume: Path | None,
-        observer: RoundObserver,
-        command: Sequence[str],
-    ) -> None:
+    def run(self, options: TrainOptions, how: Run) -> None:
         from hpcfl.training import session
 
         if not options.error_feedback:
             # So that a cell that is killed goes on behind its last round.
             every = options.checkpoint_every or 1
-            options = replace(options, resume=resume, checkpoint_every=every)
-        session.run(world, options, options.devices, place, observer, command=command)
+            options = replace(options, resume=how.resume, checkpoint_every=every)
+        session.run(
+            *(how.world, options, options.devices, how.place, how.observer), command=how.command
+        )
 
 
-COMMANDS: dict[str, Command] = {command.name: command for command in (Bench(), Train())}
+COMMANDS: dict[str, Bench] = {command.name: command for command in (Bench(), Train())}

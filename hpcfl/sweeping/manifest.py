@@ -38,10 +38,8 @@ class Manifest:
     def cell(self, index: int) -> Cell:
         """Return a cell by its number; UsageError if there is none."""
         if not 0 <= index < len(self.cells):
-            raise UsageError(
-                f"the sweep has no cell {index}: it has {counted(len(self.cells), 'cell')}, "
-                "numbered from 0"
-            )
+            cells = counted(len(self.cells), "cell")
+            raise UsageError(f"the sweep has no cell {index}: it has {cells}, numbered from 0")
         return self.cells[index]
 
 
@@ -65,29 +63,24 @@ def freeze(folder: Path, manifest: Manifest) -> Manifest:
     It is a UsageError if the folder holds the sweep of other cells, or cannot be written to.
     """
     stored = load(folder)
-    if stored is not None:
-        check_same(folder, stored, manifest)
-        return stored
-    document = {"schema": SCHEMA} | asdict(manifest)
-    try:
-        with outputs.writing(folder / NAME, outputs.MANIFEST) as file:
-            file.write(f"{without_home(json.dumps(document, indent=1))}\n".encode())
-            os.fchmod(file.fileno(), 0o444)  # writable for nobody: it is frozen
-    except HpcflError:
-        if load(folder) is None:
-            raise
-    # Another launch may have been faster; then its manifest counts.
-    stored = load(folder)
+    if stored is None:
+        document = json.dumps({"schema": SCHEMA} | asdict(manifest), indent=1)
+        try:
+            with outputs.writing(folder / NAME, outputs.MANIFEST) as file:
+                file.write(f"{without_home(document)}\n".encode())
+                os.fchmod(file.fileno(), 0o444)  # writable for nobody: it is frozen
+        except HpcflError:
+            # Another launch may have been faster; then its manifest counts.
+            if load(folder) is None:
+                raise
+        stored = load(folder)
     assert stored is not None
     check_same(folder, stored, manifest)
     return stored
 
 
 def load(folder: Path) -> Manifest | None:
-    """Return the manifest of a sweep's folder; None if there is none.
-
-    It is an HpcflError if it cannot be read or another version of hpcfl wrote it.
-    """
+    """Return the manifest of a sweep's folder, None if there is none; HpcflError if damaged."""
     path = folder / NAME
     try:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -104,6 +97,7 @@ def load(folder: Path) -> Manifest | None:
 
 
 def check_same(folder: Path, stored: Manifest, asked: Manifest) -> None:
+    """Refuse, with a UsageError, to continue a sweep with other cells."""
     before = {cell.id for cell in stored.cells}
     now = {cell.id for cell in asked.cells}
     if before != now:

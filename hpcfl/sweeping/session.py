@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping.cells import Cell
+from hpcfl.sweeping.commands import Run
 from hpcfl.sweeping.manifest import Manifest
 from hpcfl.system.interruption import LEFT_STATUS, Left, current
 
@@ -51,37 +49,24 @@ def plan_cells(
     cell wanted by its number `index`, which is in a manifest that is there already. A plan or a
     folder that cannot be used is an HpcflError on every rank.
     """
-    cells: Sequence[Cell] = ()
-    error = None
-    if world.rank == 0:
+
+    def found() -> dict[str, Any]:
         from hpcfl.system import outputs
 
-        try:
-            if index is not None:
-                cells = [frozen(output).cell(index)]
-            else:
-                wanted = prepare()
-                outputs.check(output, outputs.FOLDER)
-                cells = manifests.freeze(output, wanted).cells
-        except HpcflError as problem:
-            error = problem
-    # The others wait here, without taking time, while rank 0 reads files.
-    world.settle(error)
-    text = json.dumps([asdict(cell) for cell in cells]).encode()
-    parts = [{"cells": np.frombuffer(text, np.uint8)}] * world.size
-    told = world.distribute(parts if world.rank == 0 else None)["cells"].tobytes()
-    return [Cell(**entry | {"arguments": tuple(entry["arguments"])}) for entry in json.loads(told)]
+        if index is None:
+            wanted = prepare()
+            outputs.check(output, outputs.FOLDER)
+            return {"cells": [asdict(cell) for cell in manifests.freeze(output, wanted).cells]}
+        frozen = manifests.load(output)
+        if frozen is None:
+            raise HpcflError(
+                f"there is no {manifests.NAME} in {output}: write it with hpcfl sweep PLAN "
+                f"--freeze --output {output}"
+            )
+        return {"cells": [asdict(frozen.cell(index))]}
 
-
-def frozen(output: Path) -> Manifest:
-    """Return the manifest of a sweep's folder; HpcflError if it holds none that can be read."""
-    manifest = manifests.load(output)
-    if manifest is None:
-        raise HpcflError(
-            f"there is no {manifests.NAME} in {output}: write it with hpcfl sweep PLAN --freeze "
-            f"--output {output}"
-        )
-    return manifest
+    told = world.agreed(found)["cells"]
+    return [Cell(**entry | {"arguments": tuple(entry["arguments"])}) for entry in told]
 
 
 def run(
@@ -105,36 +90,32 @@ def run(
         interruption = current()
         interruption.advice = _ADVICE
         stack.callback(setattr, interruption, "advice", "")
-        claims = None
-        if world.rank == 0:
-            from hpcfl.sweeping.states import Claims
-
-            claims = stack.enter_context(closing(Claims(output)))
         for cell in cells:
             if world.tell(int(interruption.asked)):
                 world.raise_everywhere(Left(_LEFT))
-            options = cell.command.parse(cell.arguments)
-            outcome, found = None, None
-            if claims is not None and claims.take(cell):
-                outcome, found = _spared(output, cell, options)
-            elif claims is not None:
-                outcome = CellOutcome(cell, BUSY)
-            if world.tell(int(outcome is None)):
+            with ExitStack() as claim:
+                options = cell.command.parse(cell.arguments)
+                outcome, found = None, None
                 if world.rank == 0:
-                    begun(cell)
-                outcome = _run_one(world, cell, options, output, found, observer)
-            if world.rank == 0 and outcome is not None and claims is not None:
-                if outcome.state != BUSY:
-                    claims.drop(cell)
+                    outcome, found = _look(output, cell, options, claim)
+                if world.tell(int(outcome is None)):
+                    if world.rank == 0:
+                        begun(cell)
+                    outcome = _run_one(world, cell, options, output, found, observer)
+            if world.rank == 0 and outcome is not None:
                 ended(outcome)
                 outcomes.append(outcome)
     return outcomes
 
 
-def _spared(output: Path, cell: Cell, options: Any) -> tuple[CellOutcome | None, Progress | None]:
+def _look(
+    output: Path, cell: Cell, options: Any, claim: ExitStack
+) -> tuple[CellOutcome | None, Progress | None]:
     """Return, on rank 0, why a cell need not or cannot run; else how far it is, with room made."""
     from hpcfl.sweeping import states
 
+    if not claim.enter_context(states.claimed(output, cell)):
+        return CellOutcome(cell, BUSY), None
     found = states.look(output, cell)
     if found.state == states.FINISHED:
         return CellOutcome(cell, SKIPPED), None
@@ -161,9 +142,9 @@ def _run_one(
     place, resume, before = output / cell.file, None, 0
     if found is not None:
         place, resume, before = found.place or place, found.resume, found.rounds
+    command = ["hpcfl", cell.command.name, *cell.arguments]
     try:
-        command = ["hpcfl", cell.command.name, *cell.arguments]
-        cell.command.run(world, options, place, resume, observer, command)
+        cell.command.run(options, Run(world, place, resume, observer, command))
     except HpcflError as error:
         # Of several ranks all must have the error: to go on alone would be to wait for ever.
         if world.size > 1 and not isinstance(error, AgreedError):

@@ -28,6 +28,6 @@ def locate(plan: str) -> Path:
         return FOLDER / f"{plan}.toml"
     path = Path(plan)
     if not path.exists():
-        also = "hpcfl sweep --list shows those that have a name, and there is no such file"
+        also = "hpcfl sweep shows those that have a name, and there is no such file"
         raise no_such("plan", plan, names, also=also, listed=False)
     return path

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +16,6 @@ from hpcfl.results.schema import CHECKPOINT_SUFFIX, Metric
 from hpcfl.results.writer import complete
 from hpcfl.sweeping.cells import Cell
 
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None  # type: ignore[assignment]
-
 FINISHED = "finished"
 PENDING = "pending"
 PARTIAL = "partial"
@@ -27,7 +23,6 @@ INCOMPLETE = "incomplete"
 FAILED = "failed"
 
 _LOCK_NAME = ".sweep.lock"
-_ASIDE = "incomplete"
 
 
 @dataclass(frozen=True)
@@ -55,31 +50,26 @@ def look(folder: Path, cell: Cell) -> Progress:
     """Return how far a cell is."""
     files = parts(folder, cell)
     if not files:
-        return Progress(PENDING, place=_part(folder, cell, 0))
-    # What is behind a damaged file belongs to nothing.
-    runs = _readable(files)
-    last = runs[-1] if len(runs) == len(files) else None
-    if last is not None and last.status == "complete":
+        return Progress(PENDING, place=folder / cell.file)
+    runs: list[Run] = []
+    with suppress(HpcflError):  # what is behind a damaged file belongs to nothing
+        for file in files:
+            runs.append(load(file))
+    status = runs[-1].status if len(runs) == len(files) else ""
+    if status == "complete":
         return Progress(FINISHED, joined(runs)[0])
-    failed = last is not None and last.status == "failed"
-    state = FAILED if failed else PARTIAL
     # Nothing goes on from a wrong aggregate: it is kept as evidence.
     if all(run.validated.all() for run in runs):
-        if cell.algorithm is None:
-            if runs and runs[0].rounds:
-                return Progress(state, runs[0], files[0], resume=files[0])
-        else:
-            kept = [n for n, _ in enumerate(runs) if _checkpoint(files[n]).exists()]
-            if kept:
-                last_kept = kept[-1]
-                return Progress(
-                    state,
-                    joined(runs[: last_kept + 1])[0],
-                    _part(folder, cell, last_kept + 1),
-                    resume=_checkpoint(files[last_kept]),
-                    useless=tuple(files[last_kept + 1 :]),
-                )
-    state = FAILED if failed else INCOMPLETE
+        state = FAILED if status == "failed" else PARTIAL
+        if cell.algorithm is None and runs and runs[0].rounds:
+            return Progress(state, runs[0], files[0], resume=files[0])
+        kept = [number for number, _ in enumerate(runs) if _checkpoint(files[number]).exists()]
+        if cell.algorithm is not None and kept:
+            stop = kept[-1] + 1
+            run, place = joined(runs[:stop])[0], _part(folder, cell, stop)
+            resume, useless = _checkpoint(files[stop - 1]), tuple(files[stop:])
+            return Progress(state, run, place, resume, useless)
+    state = FAILED if status == "failed" else INCOMPLETE
     return Progress(state, place=files[0], useless=tuple(files))
 
 
@@ -99,32 +89,24 @@ def parts(folder: Path, cell: Cell) -> list[Path]:
 def end(folder: Path, cell: Cell, found: Progress) -> bool:
     """Let a training that was killed behind its last round be complete; return whether it was.
 
-    Nothing is left to be played, but its file does not say so. An HpcflError says that it cannot be
-    written to.
+    It has all its rounds, or has reached its target, but its file does not say so.
     """
-    if cell.algorithm is None or found.resume is None or not _over(found, cell):
+    if cell.algorithm is None or found.resume is None or found.run is None:
+        return False
+    target = found.run.config.get("target_accuracy")
+    accuracy = found.run.training[Metric.ACCURACY]
+    reached = isinstance(target, float) and accuracy.size > 0 and bool(accuracy[-1] >= target)
+    if found.rounds < cell.rounds and not reached:
         return False
     files = parts(folder, cell)
     complete(files[len(files) - len(found.useless) - 1])
     return True
 
 
-def _over(found: Progress, cell: Cell) -> bool:
-    """Return whether a training has all its rounds, or has reached its target."""
-    if found.rounds >= cell.rounds or found.run is None:
-        return found.rounds >= cell.rounds
-    target = found.run.config.get("target_accuracy")
-    accuracy = found.run.training[Metric.ACCURACY]
-    return isinstance(target, float) and found.rounds > 0 and bool(accuracy[-1] >= target)
-
-
 def make_room(folder: Path, found: Progress) -> None:
-    """Move what a cell cannot go on from into the folder ``incomplete``; nothing is deleted.
-
-    An HpcflError says that it cannot be moved.
-    """
+    """Move what a cell cannot go on from into the folder ``incomplete``; nothing is deleted."""
     for file in found.useless:
-        aside = folder / _ASIDE
+        aside = folder / "incomplete"
         attempt = 1
         while (target := aside / f"{file.stem}-{attempt}.h5").exists():
             attempt += 1
@@ -146,47 +128,17 @@ def _checkpoint(file: Path) -> Path:
     return file.with_suffix(CHECKPOINT_SUFFIX)
 
 
-def _readable(files: Sequence[Path]) -> list[Run]:
-    """Return the runs of results files, up to the first that cannot be read."""
-    runs: list[Run] = []
-    with suppress(HpcflError):
-        for file in files:
-            runs.append(load(file))
-    return runs
-
-
-class Claims:
-    """Keeps processes that work in one folder from running the same cell.
+@contextmanager
+def claimed(folder: Path, cell: Cell) -> Iterator[bool]:
+    """Keep other processes from running a cell meanwhile; False if one does already.
 
     A claim is a lock on one byte of a hidden file. The system drops it when the process ends,
     however that happens. On a file system without locks nothing is claimed.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._descriptor: int | None = None
-        if fcntl is not None:
-            with suppress(OSError):
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-                self._descriptor = os.open(folder / _LOCK_NAME, flags, 0o666)
-
-    def take(self, cell: Cell) -> bool:
-        """Return False if another process has claimed the cell, else claim it."""
-        if self._descriptor is None:
-            return True
+    with (folder / _LOCK_NAME).open("ab") as file:
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, cell.index)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, cell.index)
+            free = True
         except OSError as error:
-            return not isinstance(error, BlockingIOError | PermissionError)
-        return True
-
-    def drop(self, cell: Cell) -> None:
-        """Give a claim up."""
-        if self._descriptor is not None:
-            with suppress(OSError):
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, cell.index)
-
-    def close(self) -> None:
-        """Give all of them up."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+            free = not isinstance(error, BlockingIOError | PermissionError)
+        yield free

@@ -124,8 +124,7 @@ def netlab_facts() -> dict[str, float | int | str | None]:
         return {}
     import json
 
-    facts: dict[str, float | int | str | None] = json.loads(text)
-    return facts
+    return dict(json.loads(text))
 
 
 def netlab_link() -> dict[str, float]:

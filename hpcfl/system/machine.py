@@ -17,13 +17,10 @@ from hpcfl.errors import UsageError
 from hpcfl.system import launch
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    pass
 
 CPUS = Path("/sys/devices/system/cpu")
 CGROUPS = Path("/sys/fs/cgroup")
-# Threads that are told of a rank; those of higher numbers are left out.
-MASK_BYTES = 256
 # Limit, use, and what of the use is given back first, in both versions of control groups.
 _MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -107,22 +104,6 @@ def count_listed(listed: str) -> int:
     except ValueError:
         return 0
     return sum(part[-1] - part[0] + 1 for part in ends)
-
-
-def to_mask(threads: Iterable[int]) -> NDArray[np.uint8]:
-    """Return hardware threads as a row of bits of fixed length."""
-    import numpy as np
-
-    bits = np.zeros(8 * MASK_BYTES, np.uint8)
-    bits[[thread for thread in threads if thread < bits.size]] = 1
-    return np.packbits(bits)
-
-
-def from_mask(mask: NDArray[np.uint8]) -> tuple[int, ...]:
-    """Return the hardware threads of a row of bits: the opposite of `to_mask`."""
-    import numpy as np
-
-    return tuple(np.flatnonzero(np.unpackbits(mask)).tolist())
 
 
 def cgroups(controller: str) -> Iterator[Path]:

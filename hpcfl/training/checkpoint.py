@@ -35,7 +35,7 @@ from hpcfl.system.outputs import without_home
 VERSION = 5
 # What may differ between the run that was interrupted and the one that goes on: some options, and
 # sentences that follow from them.
-FREE = {*names(TrainOptions, resumable=True), "promises"}
+FREE = {*names(TrainOptions, "resumable"), "promises"}
 
 
 @dataclass(frozen=True)

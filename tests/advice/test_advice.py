@@ -8,7 +8,7 @@ import pytest
 from calibrations import flat
 from commandline import hpcfl, refusal
 
-from hpcfl.advice import advisor, winners
+from hpcfl.advice import advisor
 from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone
 from hpcfl.advice.tables import MUCH_MORE_NOISE, command, table
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
@@ -513,40 +513,6 @@ def test_with_the_noise_that_is_named_the_epsilon_holds(epsilon):
         # The parameter of the integers' noise is rounded up, so that there is a little more of it.
         assert found.proven().epsilon <= 1.01 * epsilon
         assert found.proven().epsilon >= 0.8 * epsilon
-
-
-def test_a_map_has_the_first_one_of_every_setting(monkeypatch):
-    monkeypatch.setattr(winners, "SIZES", (1_000, 100_000))
-    asked = AdviseOptions(over="uplink-mbps", helpers=2)
-    done = []
-    found = winners.grid(asked, KNOWN, done.append)
-
-    assert sum(done) == 2
-    rates = winners.VALUES["uplink-mbps"]
-    assert np.shape(found) == (len(rates), 2)
-    for row, rate in zip(found, rates, strict=True):
-        for name, dim in zip(row, winners.SIZES, strict=True):
-            assert name == names(helpers=2, dim=dim, uplink_mbps=rate)[0]
-
-
-def test_a_map_is_drawn(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(winners, "VALUES", {"devices": (10, 100)})
-    monkeypatch.setattr(winners, "SIZES", (1000, 100_000))
-    KNOWN.save(tmp_path / "known.json")
-    done = hpcfl(
-        *("advise", "--calibration", tmp_path / "known.json", "--plot", tmp_path / "map.svg"),
-        *("--max-exposed", 1, "--gamma", 0.2, "--epsilon", 8, "--rounds", 7),
-    )
-
-    assert done.returncode == 0, done.stderr
-    drawn = (tmp_path / "map.svg").read_text()
-    assert "devices N" in drawn
-    assert f">{names(max_exposed=1.0, gamma=0.2, epsilon=8.0, rounds=7)[0]}<" in drawn
-    title = " ".join(drawn.split()).replace("\xa0", " ").replace("&#160;", " ")
-    for assumed in ("at most 100 % exposed alone", "20 % collude", "passive server"):
-        assert assumed in title
-    assert "epsilon = 8 over 7 rounds" in title
 
 
 def test_nothing_that_qualifies_is_said(tmp_path):

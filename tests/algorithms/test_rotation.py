@@ -8,23 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
-import hpcfl
 from hpcfl.algorithms import rotation
-from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.rotation import Rotation, butterflies
-from hpcfl.errors import UsageError
-
-PROTOCOLS = [
-    "secagg",
-    "secagg-graph",
-    "cohort",
-    "sparse",
-    "common",
-    "lightsecagg",
-    "committee",
-    "assisted",
-    "prf",
-]
 
 
 def rotate(dim, seed=1):
@@ -78,11 +63,6 @@ def test_a_rotation_keeps_lengths_and_can_be_undone(dim, seed, dtype):
     np.testing.assert_allclose(rotate(dim, seed).undo(turned), vector, atol=close)
 
 
-def test_signs_differ_from_seed_to_seed():
-    ones = np.ones(1000)
-    assert not np.allclose(rotate(1000, 1).turn(ones), rotate(1000, 2).turn(ones), atol=0.1)
-
-
 def test_what_is_in_one_coordinate_is_spread_over_all():
     """A coordinate of a rotated unit vector is Gaussian of variance 1 / d, nearly."""
     vector = np.zeros(3000)
@@ -103,67 +83,3 @@ def test_additions_are_counted(dim, monkeypatch):
     monkeypatch.setattr(rotation, "_sum_up", counted)
     rotate(dim).turn(np.ones(dim, np.float32))
     assert butterflies(dim) == sum(added)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("security", ["passive", "active"])
-def test_the_mean_is_that_of_the_vectors_whether_or_not_they_are_rotated(
-    protocol, security, tmp_path
-):
-    if security == "active" and protocol not in ("secagg", "sparse"):
-        pytest.skip("there is no such variant")
-    # Two devices of sparse select every coordinate.
-    devices = 2 if protocol == "sparse" else 9
-    vectors = np.random.default_rng(1).uniform(-0.1, 0.1, (devices, 101))
-    np.save(tmp_path / "vectors.npy", vectors)
-    run = hpcfl.bench(
-        protocol,
-        devices=devices,
-        updates=tmp_path / "vectors.npy",
-        rounds=1,
-        warmup=0,
-        dropout=0.0,
-        rotate=True,
-        security=security,
-        save_aggregate=tmp_path / "mean.npy",
-        output=tmp_path / "run.h5",
-        **({"alpha": 1.0} if find(protocol).sparse_upload else {}),
-    )
-
-    assert run.validated.all()
-    assert run.config["rotate"] is True
-    # Each device rounds by less than a level of 2^-20, of its weighted vector.
-    found, off = np.load(tmp_path / "mean.npy"), devices**2 * math.sqrt(101) / 2**20
-    np.testing.assert_allclose(found, vectors.sum(axis=0), atol=off)
-
-
-def test_few_levels_lose_less_of_a_vector_with_large_coordinates(tmp_path):
-    """What is beyond the clip is lost without a rotation; the levels are as many as 8 bits hold."""
-    vectors = np.zeros((8, 4096))
-    vectors[:, :16] = 0.5
-    np.save(tmp_path / "vectors.npy", vectors)
-    errors = []
-    for rotated in (False, True):
-        hpcfl.bench(
-            "secagg",
-            devices=8,
-            updates=tmp_path / "vectors.npy",
-            rounds=1,
-            warmup=0,
-            dropout=0.0,
-            bits=12,
-            clip=0.15,
-            rotate=rotated,
-            save_aggregate=tmp_path / f"{rotated}.npy",
-            output=tmp_path / f"{rotated}.h5",
-        )
-        errors.append(np.linalg.norm(np.load(tmp_path / f"{rotated}.npy") / 8 - vectors[0]))
-    plain, turned = errors
-
-    assert plain > 0.6 * np.linalg.norm(vectors[0])
-    assert turned < 0.1 * np.linalg.norm(vectors[0])
-
-
-def test_a_protocol_that_does_not_rotate_refuses_to():
-    with pytest.raises(UsageError, match="fedavg does not rotate vectors: leave out --rotate"):
-        hpcfl.bench("fedavg", devices=3, dim=5, rotate=True)

@@ -1,13 +1,10 @@
 """What results look like at Python's prompt: a few lines of at most 100 letters."""
 
-import dataclasses
-
-import numpy as np
 import pytest
 from run_files import simple_record, write_run
 
 import hpcfl
-from hpcfl.results import ranktimes, reader
+from hpcfl.results import reader
 from hpcfl.results.pooling import Pool
 
 LINES, WIDTH = 12, 100
@@ -40,38 +37,7 @@ def test_runs_are_a_line_each_and_the_middle_is_left_out(runs):
     assert repr(hpcfl.Runs()) == "<Runs: 0>"
 
 
-def test_a_run_says_what_is_wrong_with_it(tmp_path):
-    write_run(tmp_path / "a.h5", [simple_record(), simple_record(validated=False)], status="failed")
-    write_run(tmp_path / "b.h5", [], rounds=3, status="interrupted")
-    wrong, none = hpcfl.load_many(tmp_path)
-
-    assert repr(wrong) == (
-        "<Run: sparse, N=4, d=10, 2 rounds, median 0.100 s, 1 wrong, failed, a.h5>"
-    )
-    assert repr(none) == "<Run: sparse, N=4, d=10, 0 rounds, interrupted, b.h5>"
-
-
 def test_what_is_made_of_runs_is_brief(runs):
     assert_brief(repr(runs[1].summary()), lines=1)
     assert_brief(repr(hpcfl.compare(runs[0], runs[2])), lines=1)
     assert_brief(repr(Pool(tuple(runs))))
-
-
-def test_a_long_table_shows_its_ends_and_prints_all(runs, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(WIDTH))
-    table = runs[0].rounds_table()
-    shown = repr(table).splitlines()
-
-    assert max(map(len, shown)) <= WIDTH
-    assert len(shown) <= 25
-    assert "left out in the middle: 8 rows; print(table) shows all" in repr(table)
-    assert str(table) == table.text()
-    assert len(str(table).splitlines()) > 20
-    few = dataclasses.replace(table, rows=table.rows[:3])
-    assert repr(few) == few.text()
-
-
-def test_ranks_and_sums_are_brief():
-    times = ranktimes.RankTimes(*[np.zeros((9, 5, 100))] * 5, *[np.zeros(9)] * 2)
-
-    assert repr(times) == "<RankTimes: 9 rounds, 5 phases, 100 ranks>"

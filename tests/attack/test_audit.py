@@ -272,7 +272,6 @@ def test_json_has_everything():
         ({"algorithm": "fedavg"}, "no private algorithm 'fedavg'"),
         ({"sigma": -1.0}, "--sigma is -1.0"),
         ({"sigma": 1e200}, "--sigma is 1e\\+200"),
-        ({"algorithm": "locks", "sigma_norms": 1e-200, "sampling": "poisson"}, "--sigma-norms"),
         ({"batch_size": 2}, "--batch-size is 2; --samples are only 1"),
         ({"rounds": 0}, "--rounds is 0"),
         ({"aggregate": "sparse"}, "--aggregate is 'sparse'"),
@@ -298,7 +297,7 @@ def test_what_cannot_be_audited_is_refused(options, message):
     ("runs", "options", "message"),
     [
         (19, {}, "--runs is 19"),
-        (20, {"confidence": 1.0}, "--confidence is 1.0"),
+        (20, {"confidence": 1.0}, "the confidence is 1.0"),
         (20, {"seed": -1}, "--seed is -1"),
         (20, {"seed": 2**63}, "--seed is 92233"),
     ],

@@ -16,7 +16,7 @@ def by_click(arguments, monkeypatch):
     """Return what the command line reads, None if it refuses or only prints."""
     found: list[dict[str, Any]] = []
 
-    def noted(as_json, footer, **typed):
+    def noted(as_json, **typed):
         found.append(given(typed))
 
     monkeypatch.setattr(bench.command, "callback", noted)
@@ -30,7 +30,6 @@ def by_click(arguments, monkeypatch):
         "sparse",
         "secagg --dim 10 --rounds=3 --devices 3,4 --group ring32",
         "--alpha 0.3 sparse --json",
-        "--no-footer sparse --footer",
         "secagg --output a=b.h5 --dim 5 --dim 6",
         "secagg --kill rank=1,phase=unmask,round=0 --kill rank=2,phase=unmask,round=1",
         "dp-fedavg --aggregate secagg --noise-multiplier=1",

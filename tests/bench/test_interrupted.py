@@ -240,7 +240,9 @@ def test_an_option_that_only_the_first_launch_was_given_is_not_dropped(tmp_path,
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
         bench(path, after=2)
-    frob = replace(options_of(BenchOptions)["seed"], name="frob", default=1, recorded="if given")
+    frob = replace(
+        options_of(BenchOptions)["seed"], name="frob", default=1, marks=("recorded if given",)
+    )
     monkeypatch.setitem(definition._known, BenchOptions, options_of(BenchOptions) | {"frob": frob})
     monkeypatch.setattr(BenchOptions, "frob", 1, raising=False)
     with h5py.File(path, "r+") as file:

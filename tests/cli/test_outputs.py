@@ -1,7 +1,5 @@
 """No command overwrites a file that it did not make for that purpose."""
 
-import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +7,8 @@ import pytest
 from commandline import hpcfl, refusal
 
 import hpcfl as api
-from hpcfl.algorithms.aggregation.costs import OPERATIONS
-from hpcfl.costmodel.calibration import Calibration
 from hpcfl.errors import HpcflError
 from hpcfl.results import load
-from hpcfl.system import outputs
 
 SMALL = ("--devices", 3, "--dim", 4, "--rounds", 1, "--warmup", 0)
 # What is never overwritten, and what takes the place of an older one: the name and the command.
@@ -73,33 +68,6 @@ def test_an_older_one_of_its_kind_is_replaced_and_folders_are_made(what, folder)
     assert [one.name for one in path.parent.iterdir()] == [name]
 
 
-def test_a_folder_without_permission_is_found_before_the_work(folder):
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    Path("locked").mkdir(mode=0o500)
-
-    assert "Permission denied" in refusal("bench", "fedavg", *SMALL, "--output", "locked/x.h5")
-
-
-def test_a_file_that_a_link_leads_to_is_replaced_and_not_the_link(folder):
-    Path("x.json").symlink_to("real.json")
-    for _ in range(2):
-        assert hpcfl("report", "good.h5", "--trace", "x.json").returncode == 0
-
-    assert Path("x.json").is_symlink()
-    assert Path("real.json").is_file()
-
-
-def test_a_calibration_replaces_a_calibration(folder):
-    for cost in (1e-8, 2e-8):
-        Calibration({name: [cost] for name in OPERATIONS}).save(Path("c.json"))
-
-    assert json.loads(Path("c.json").read_text())["cpu_seconds"]["mask_word"] == [2e-8]
-    Path("c.json").write_text('{"format": "another/1"}')
-    with pytest.raises(HpcflError, match="not one of hpcfl's calibrations"):
-        Calibration({}).save(Path("c.json"))
-
-
 def test_a_file_that_comes_meanwhile_stays_too(folder):
     def come(index, played):
         Path("sum.npy").write_text("mine")
@@ -114,18 +82,6 @@ def test_a_file_that_comes_meanwhile_stays_too(folder):
     assert len(load("run.h5").round_seconds) == 12
 
 
-@pytest.mark.parametrize("kind", [outputs.TRANSCRIPT, outputs.FIGURE])
-def test_nothing_is_left_of_a_file_that_cannot_be_written(kind, folder):
-    def fail():
-        with outputs.writing(Path("new", "x.png"), kind) as file:
-            file.write(b"half")
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(HpcflError, match=r"cannot write new/x.png \(No space left on device\)"):
-        fail()
-    assert list(Path("new").iterdir()) == []
-
-
 def test_a_checkpoint_of_another_kind_is_found_before_a_training(folder):
     pytest.importorskip("torch")
     np.savez("run.checkpoint.npz", mine=np.zeros(3))
@@ -134,9 +90,3 @@ def test_a_checkpoint_of_another_kind_is_found_before_a_training(folder):
 
     assert "run.checkpoint.npz" in refusal(*command)
     assert contents(folder) == before
-
-
-def test_an_aggregate_can_go_into_the_folder_of_the_results(folder):
-    api.bench("fedavg", devices=3, dim=4, rounds=1, output="out", save_aggregate="out/sum.npy")
-
-    assert len([*Path("out").iterdir()]) == 2

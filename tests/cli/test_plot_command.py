@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
-from commandline import hpcfl, invoke, refusal
+from commandline import hpcfl, invoke
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.plots import KINDS, style
@@ -80,38 +78,3 @@ def test_files_that_cannot_be_drawn_are_left_out_with_a_warning(results, drawn, 
     assert str(both.exception) == "none of the 2 files can be drawn"
     one = plot(results.folder / "damaged.h5", "--kind", "accuracy")
     assert isinstance(one.exception, HpcflError)
-
-
-@pytest.mark.parametrize(
-    ("file", "options", "sentence"),
-    [
-        ("bench.h5", "accuracy", "has no training: hpcfl train writes it"),
-        ("trained.h5", "phases --output a.gif", "a.gif does not end in .png, .svg or .pdf"),
-        ("trained.h5", "phases --round 1", "--round has no meaning for --kind phases"),
-        ("trained.h5", "accuracy --where devices=6", "no run has devices=6: there are 5"),
-        ("trained.h5", "nonsense", "'--kind': 'nonsense' is not one of"),
-    ],
-)
-def test_wrong_use_of_plot_is_one_sentence(results, monkeypatch, file, options, sentence):
-    monkeypatch.chdir(results.folder)
-
-    assert sentence in refusal("plot", file, "--kind", *options.split())
-
-
-def test_without_matplotlib_the_user_is_told_what_to_install(results):
-    code = "import sys; sys.modules['matplotlib'] = None; from hpcfl.cli import main; main()"
-    job = subprocess.run(
-        [sys.executable, "-c", code, "plot", results.trained, "--kind", "phases"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-    assert job.returncode == 2
-    assert job.stderr == "Error: a figure needs matplotlib: pip install 'hpcfl[plot]'\n"
-
-
-def test_help_names_every_kind():
-    text = " ".join(plot("--help").stdout.split())
-    for name, what in KINDS.items():
-        assert f"{name}: {what}" in text

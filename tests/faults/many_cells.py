@@ -1,12 +1,9 @@
-"""Cells of many sizes in one launch, with the ranks of a world; test_many_cells starts it.
+"""Cells of many sizes in one launch, with the ranks of a world; test_ulfm starts it.
 
 Its first argument is a list, as JSON, of ``[rank, cell, point]``: who dies in which cell, where:
-``inside`` its only operation, or as it is ``freed``, when all have agreed that nobody is dead.
-
-If it has a second one, the folder of a sweep, that is the last cell.
-
-Rank 0 prints, as JSON, how many of the communicators that it made were there after each cell, and
-how many devices each cell's operation reached.
+``inside`` its only operation, or as it is ``freed``, when all have agreed that nobody is dead. If
+it has a second one, the folder of a sweep, that is the last cell. Rank 0 prints, as JSON, how many
+of the communicators that it made were there after each cell, and how many devices each reached.
 """
 
 import json
@@ -21,11 +18,8 @@ import hpcfl
 from hpcfl.comm import world as worlds
 
 SIZES = [5, 2, 3, 1, 9, 4, 5, 2] * 3
-deaths = {
-    (cell, point)
-    for victim, cell, point in json.loads(sys.argv[1])
-    if victim == MPI.COMM_WORLD.rank
-}
+RANK = MPI.COMM_WORLD.rank
+deaths = {(cell, point) for victim, cell, point in json.loads(sys.argv[1]) if victim == RANK}
 there, now = 0, -1
 
 
@@ -55,10 +49,8 @@ class Counted(MPI.Intracomm):
 
 def _made(comm):
     global there
-    if comm == MPI.COMM_NULL:
-        return comm
-    there += 1
-    return Counted(comm)
+    there += comm != MPI.COMM_NULL
+    return comm if comm == MPI.COMM_NULL else Counted(comm)
 
 
 MPI.Intracomm = Counted
@@ -68,16 +60,13 @@ for now, devices in enumerate(SIZES):
     transport = world.transport(devices, tolerant=now % 4 != 3)
     if transport is not None:
         die_if_told("inside")
-        mine = np.array([len(transport.local_devices)])
-        total = transport.sum_to_server(mine)
+        total = transport.sum_to_server(np.array([len(transport.local_devices)]))
         reached += [] if total is None else total.tolist()
     world.settle(None)
     after.append(there)
 for folder in sys.argv[2:]:
-    hpcfl.sweep(
-        {"protocol": "fedavg", "devices": [1, 3, 2], "dim": 9, "rounds": 1, "dropout": 0.0},
-        output=folder,
-    )
+    grid = {"protocol": "fedavg", "devices": [1, 3, 2], "dim": 9, "rounds": 1, "dropout": 0.0}
+    hpcfl.sweep(grid, output=folder)
     after.append(there)
 if world.rank == 0:
     print(json.dumps({"after": after, "reached": reached}), flush=True)

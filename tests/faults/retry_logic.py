@@ -1,4 +1,4 @@
-"""The retries of one rank among ranks that only a script makes up; test_dying_ranks runs it.
+"""The retries of one rank among ranks that only a script makes up; test_ulfm runs it.
 
 In a process of its own: MPI, once it is started in a process, changes what its children inherit.
 """
@@ -9,7 +9,6 @@ from mpi4py import MPI
 from hpcfl.comm import faults, mpi
 from hpcfl.comm.placement import Placement
 from hpcfl.errors import AgreedError, BelowThresholdError, HpcflError
-from hpcfl.system import launch
 
 
 class Comm:
@@ -50,19 +49,9 @@ def survivors(comm):
     return faults.Survivors(comm, lambda died, detect, recover: noted.append(died)), noted
 
 
-def test_what_all_agree_on_is_done_once():
-    comm = Comm([0, 1, 2], [True])
-    group, noted = survivors(comm)
-    calls = []
-
-    assert group.together(lambda now: calls.append(now) or 7) == 7
-    assert calls == [comm]
-    assert (comm.heard, comm.revoked, noted) == ([1], False, [])
-
-
 @pytest.mark.parametrize("error", faults.DEATHS)
 def test_a_failed_operation_is_revoked_and_done_again_by_those_left(error):
-    left = Comm([0, 2], [True])
+    left = Comm([0, 2], [True, True])
     comm = Comm([0, 1, 2], [True], left)
     group, noted = survivors(comm)
 
@@ -74,33 +63,17 @@ def test_a_failed_operation_is_revoked_and_done_again_by_those_left(error):
     assert group.together(operation) == 5
     assert (comm.revoked, comm.heard, left.revoked) == (True, [0], False)
     assert (group.comm, group.ranks, noted) == (left, (0, 2), [frozenset({1})])
+    # What all agree on is done once.
+    assert (group.together(lambda now: 7), left.heard, noted) == (7, [1, 1], [frozenset({1})])
 
 
 @pytest.mark.parametrize("answer", [False, *faults.DEATHS])
 def test_what_succeeded_here_is_done_again_if_it_failed_elsewhere(answer):
-    left = Comm([0, 2], [True])
-    comm = Comm([0, 1, 2], [answer], left)
-    group, noted = survivors(comm)
-    calls = []
-
-    assert group.together(lambda now: calls.append(now) or len(calls)) == 2
-    assert calls == [comm, left]
-    assert (comm.heard, comm.revoked, noted) == ([1], False, [frozenset({1})])
-
-
-def test_deaths_while_recovering_are_one_loss():
+    """Deaths while it recovers are the same loss; what all were told is raised in the end."""
     last = Comm([0, 3], [True])
-    middle = Comm([0, 2, 3], [False], last)
-    group, noted = survivors(Comm([0, 1, 2, 3], [False], middle))
-
-    assert group.together(lambda now: now) is last
-    assert noted == [frozenset({1, 2})]
-
-
-def test_an_error_that_all_were_told_is_raised_after_all_agreed():
-    left = Comm([0, 2], [True])
-    comm = Comm([0, 1, 2], [False], left)
-    group, _ = survivors(comm)
+    left = Comm([0, 2, 3], [answer], last)
+    comm = Comm([0, 1, 2, 3], [answer], left)
+    group, noted = survivors(comm)
     told = []
 
     def operation(now):
@@ -109,43 +82,29 @@ def test_an_error_that_all_were_told_is_raised_after_all_agreed():
 
     with pytest.raises(AgreedError, match="too few"):
         group.together(operation)
-    assert told == [comm, left]
+    assert told == [comm, left, last]
+    assert (comm.heard, comm.revoked, noted) == ([1], False, [frozenset({1, 2})])
 
 
 def test_the_loss_of_the_server_ends_it():
-    comm = Comm([0, 1, 2], [False], Comm([1, 2], []))
-    group, _ = survivors(comm)
-
+    group, _ = survivors(Comm([0, 1, 2], [False], Comm([1, 2], [])))
     with pytest.raises(faults.ServerLostError, match="server's rank died"):
         group.together(lambda now: None)
 
 
-def test_other_errors_are_no_deaths():
+@pytest.mark.parametrize(
+    "error", [MPI.Exception(MPI.ERR_TRUNCATE), BelowThresholdError("told to nobody")]
+)
+def test_other_errors_are_no_deaths(error):
     comm = Comm([0, 1], [True])
     group, _ = survivors(comm)
 
     def wrong(now):
-        raise MPI.Exception(MPI.ERR_TRUNCATE)
+        raise error
 
-    def alone(now):
-        raise BelowThresholdError("told to nobody")
-
-    with pytest.raises(MPI.Exception):
+    with pytest.raises(type(error)):
         group.together(wrong)
-    with pytest.raises(BelowThresholdError):
-        group.together(alone)
     assert (comm.heard, comm.revoked) == ([], False)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [(None, False), ("0", False), ("1", True), ("true", True)]
-)
-def test_the_launcher_says_whether_deaths_are_survived(monkeypatch, value, expected):
-    monkeypatch.delenv(launch.ULFM_VARIABLE, raising=False)
-    if value is not None:
-        monkeypatch.setenv(launch.ULFM_VARIABLE, value)
-
-    assert launch.survives_deaths() == expected
 
 
 def test_what_fails_again_and_again_without_a_death_is_given_up():

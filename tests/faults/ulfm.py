@@ -6,24 +6,14 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hpcfl.results import load
-from hpcfl.rounds.inputs import SyntheticUpdates
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "mpirun")]
 
-from launcher import (  # noqa: E402, F401
-    BIN,
-    environment,
-    finish,
-    mpirun,
-    needs_mpirun,
-    pid_of_rank,
-    start,
-)
+from launcher import BIN, environment, finish, start  # noqa: E402
 
 LIMIT_SECONDS = 120
 ULFM = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--with-ft", "ulfm")
@@ -50,20 +40,14 @@ def job(ranks, *command):
     return finish(start(*ULFM, "-n", ranks, *command), LIMIT_SECONDS)
 
 
-def kill(rank, phase, round_index, moment=None):
+def kill(rank, phase, round_index, moment="before"):
     """Return the option that lets ranks die."""
-    when = "" if moment is None else f",moment={moment}"
-    return "--kill", f"rank={rank},phase={phase},round={round_index}{when}"
+    return "--kill", f"rank={rank},phase={phase},round={round_index},moment={moment}"
 
 
 def bench(folder, ranks, *options):
     """Run `hpcfl bench` and return the job and its results, of which there is one file."""
     done = job(ranks, "hpcfl", "bench", *options, "--output", folder)
     (path,) = folder.glob("*.h5")
+    assert "Traceback" not in done.stderr
     return done, load(path)
-
-
-def sum_of_updates(dim, round_index, ids):
-    """Return what synthetic updates of some devices add up to."""
-    updates = SyntheticUpdates(dim, seed=0)
-    return np.sum([updates.vector(round_index, id) for id in ids], axis=0, dtype=float)

@@ -104,6 +104,7 @@ def test_mnist_is_read_as_torchvision_and_others_name_it(tmp_path):
         gzip.compress(idx_bytes(np.zeros((19, 28, 28), np.uint8))),
         gzip.compress(idx_bytes(np.zeros((0, 28, 28), np.uint8))),
     ],
+    ids=range(10),  # gzip writes the time of day, and workers must agree on names
 )
 def test_damaged_files_of_mnist_are_refused(content, tmp_path):
     write_mnist(tmp_path)

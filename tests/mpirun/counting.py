@@ -70,40 +70,6 @@ class Counted:
         return self._comm.Irecv(buffer, rank, tag)  # counted where it is sent
 
 
-class Leaking(Counted):
-    """Moves a byte more than it was given with the messages of one kind of call."""
-
-    def __init__(self, comm, leak):
-        super().__init__(comm)
-        self._leak = leak
-
-    def _extra(self, call, layout):
-        """Return the layout of one byte, if it leaks here."""
-        if call != self._leak or not isinstance(layout, list):
-            return None
-        return [np.zeros(1, np.uint8), layout[-1]]
-
-    def Bcast(self, buffer, root):
-        super().Bcast(buffer, root)
-        extra = self._extra("Bcast", buffer)
-        if extra:
-            super().Bcast(extra, root)
-
-    def Scatterv(self, layout, received, root):
-        super().Scatterv(layout, received, root)
-        extra = self._extra("Scatterv", received)
-        if extra:
-            ones = np.ones(self.size, np.int64)
-            all_of_them = [np.zeros(self.size, np.uint8), ones, extra[1]]
-            super().Scatterv(all_of_them if layout else None, extra, root)
-
-    def Isend(self, buffer, rank, tag):
-        extra = self._extra("Isend", buffer)
-        if extra:
-            super().Isend(extra, rank, tag + 100).Free()  # nobody waits for it
-        return super().Isend(buffer, rank, tag)
-
-
 def announced(buffer, *dtypes):
     """Assert that a buffer is of a kind that announces messages, and too small to be one."""
     assert buffer.dtype in dtypes, buffer.dtype

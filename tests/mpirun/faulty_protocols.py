@@ -61,7 +61,8 @@ class Refusing(FedAvg):
 
 
 class WrongServer(FedAvgServer):
-    def finish_result(self):
+    def finish_upload(self):
+        super().finish_upload()
         self.total[7] += 1e-3
 
 

@@ -1,9 +1,11 @@
-"""Jobs of other commands than `train`, and of what several ranks can get wrong in `bench`."""
+"""Jobs of other commands, of hosts that are only called so, and of protocols of one's own."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from launcher import HERE, assert_refused, bench, hpcfl, mpirun, needs_mpirun
@@ -11,25 +13,26 @@ from launcher import HERE, assert_refused, bench, hpcfl, mpirun, needs_mpirun
 from hpcfl.results import load
 from hpcfl.results.reader import find
 
+sys.path.append(str(HERE.parent / "faults"))
+
+from ulfm import job as tolerant_job
+from ulfm import needs_ulfm
+
 pytestmark = needs_mpirun
+ROOT = Path(__file__).parents[2]
+SMALL = ("--dim", 60, "--rounds", 2, "--warmup", 0)
 
 
-@pytest.mark.parametrize(
-    "ranks", [5, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 3, 8))]
-)
-def test_the_transport_tests_pass_under_mpirun(ranks):
-    job = mpirun(
-        ranks,
-        *(sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider"),
-        *("--only-mpi", "--noconftest", HERE / "test_transports.py"),
-    )
-
-    assert job.returncode == 0, job.stdout[-5000:]
-    assert " passed" in job.stdout
-    assert "skipped" not in job.stdout
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-# The Python API
+def done(job):
+    assert job.returncode == 0, job.stdout + job.stderr
+    return job.stdout
+
 
 SCRIPT = """
 import sys
@@ -55,104 +58,41 @@ if run is not None:
 
 
 def test_ranks_of_a_script_play_together(tmp_path):
-    done = mpirun(4, sys.executable, "-c", SCRIPT, tmp_path / "run.h5", tmp_path / "sweep")
+    job = mpirun(4, sys.executable, "-c", SCRIPT, tmp_path / "run.h5", tmp_path / "sweep")
 
-    assert done.returncode == 0, done.stderr
     expected = [(True, True), (False, True), (False, True), (False, True)]
-    assert done.stdout.strip() == f"3 4 {expected}"
+    assert done(job).strip() == f"3 4 {expected}"
     assert load(tmp_path / "run.h5").validated.all()
 
 
-# Calibrations, figures of papers
-
-
-@pytest.mark.full
-def test_ranks_are_calibrated_and_predicted(tmp_path):
-    path = tmp_path / "calibration.json"
-    job = hpcfl(3, "calibrate", "--output", path)
-    assert job.returncode == 0, job.stderr
-
-    content = json.loads(path.read_text())
-    options = ("--ranks", 3, "--calibration", path, "--json")
-    predicted = hpcfl(1, "predict", "secagg", *options)
-
-    assert content["ranks"] == 3
-    assert set(content["links"]) == {"broadcast", "gather", "route"}
-    assert all(alpha > 0 and min(betas) >= 0 for alpha, *betas in content["links"].values())
-    (one,) = json.loads(predicted.stdout)["predictions"]
-    assert one["total"]["measured_seconds"] > 0
-
-
-# Stop rules: all ranks stop together, and the file says why
-
-
 def test_all_ranks_stop_once_the_time_has_passed(tmp_path):
-    options = ("--dim", 500, "--rounds", 2, "--warmup", 1)
-    limits = ("--max-seconds", 0.001, "--max-rounds", 5000)
-    (summary,) = bench(3, tmp_path, "secagg", *options, *limits)
+    limits = ("--max-seconds", 0.001, "--max-rounds", 5000, "--warmup", 1)
+    (summary,) = bench(3, tmp_path, "secagg", *SMALL[:4], *limits)
     run = load(Path(summary["path"]))
 
     assert summary["stop_reason"] == run.environment["stop_reason"] == "max_seconds"
     # The time is over within the first round, which then is no warm-up.
     assert (summary["rounds_measured"], run.rounds) == (1, 1)
-    assert (run.config["max_rounds"], run.config["max_seconds"]) == (5000, 0.001)
     assert run.environment["after_clock_seconds"] > run.environment["before_clock_seconds"]
-    assert len(run.environment["after_clock_seconds"]) == 1
     # The space of the rounds that were not needed is cut off.
     assert run.path.stat().st_size < 10**6
 
 
-def test_each_number_of_devices_stops_by_itself_and_says_why(tmp_path):
-    rounds = ("--rounds", 6, "--warmup", 1, "--rel-ci", 0.999, "--max-rounds", 12)
-    fedavg = ("bench", "fedavg", "--devices", "1,2", "--dim", 100)
-    job = hpcfl(3, *fedavg, *rounds, "--output", tmp_path)
-
-    assert job.returncode == 0, job.stderr
-    runs = [load(path) for path in sorted(tmp_path.glob("*.h5"))]
-    assert [run.devices for run in runs] == [1, 2]
-    for run in runs:
-        measured = int(run.measured.sum())
-        reason = run.environment["stop_reason"]
-        assert reason == ("rel_ci" if measured < 12 else reason)
-        assert 6 <= measured <= 12
-        assert f"({reason})" in job.stdout
-
-
-# Transcripts
-
-ROUND = ("--devices", 9, "--dim", 700, "--rounds", 1, "--warmup", 1)
-KEEP = ("--gamma", 0.34, "--insecure-seed", 5, "--keep-transcript")
-
-
-@pytest.mark.parametrize("protocol", ["secagg", "sparse", "cohort"])
+@pytest.mark.parametrize("protocol", ["secagg", "sparse"])
 def test_a_round_over_mpi_is_kept_as_one_in_a_process(tmp_path, protocol):
     files = [tmp_path / f"{ranks}.npz" for ranks in (1, 4)]
     for ranks, file in zip((1, 4), files, strict=True):
         sent = () if protocol == "secagg" else ("--alpha", 0.4)
-        bench(ranks, tmp_path, protocol, *ROUND, *sent, *KEEP, file)
+        keep = ("--gamma", 0.34, "--insecure-seed", 5, "--keep-transcript", file)
+        bench(ranks, tmp_path, protocol, "--devices", 9, *SMALL[:4], *sent, *keep)
     one, many = map(np.load, files)
 
     assert one.files == many.files
     for name in set(one.files) - {"header"}:
         np.testing.assert_array_equal(one[name], many[name], err_msg=name)
-    headers = [json.loads(file["header"].tobytes()) for file in (one, many)]
-    for header in headers:
-        assert header["config"].pop("keep_transcript").endswith(".npz")
-    assert headers[0] == headers[1]
-
-    job = hpcfl(1, "attack", "components", files[1], "--json")
-    found = json.loads(job.stdout)
-    assert (found["colluding"], found["dropped"], found["round_index"]) == (3, 2, 1)
+    found = json.loads(done(hpcfl(1, "attack", "components", files[1], "--json")))
     assert found["agrees"]
     assert (found["beyond"] > 0) == (protocol == "sparse")
-
-
-def test_a_transcript_without_its_seed_is_refused_once(tmp_path):
-    path = tmp_path / "round.npz"
-    job = hpcfl(3, "bench", "sparse", *ROUND, "--keep-transcript", path)
-
-    assert_refused(job, "together with --insecure-seed")
-    assert not path.exists()
 
 
 # Sweeps
@@ -169,6 +109,9 @@ devices = [2, 3, 7]
 protocol = ["cohort"]
 devices = [3]
 min-cohort = [90]
+[[grid]]
+protocol = "fedavg"
+devices-per-rank = 4
 """
 
 # Runs the command of its arguments, then says what this rank has loaded.
@@ -185,28 +128,162 @@ finally:
 
 
 def test_one_launch_does_all_numbers_of_devices(tmp_path):
+    """What a rank without the server loads would add seconds to every launch of a hundred."""
     plan, folder = tmp_path / "plan.toml", tmp_path / "out"
     plan.write_text(PLAN)
-    done = [hpcfl(4, "sweep", plan, "--output", folder) for _ in range(2)]
+    first = mpirun(4, sys.executable, "-c", SPY, "sweep", plan, "--output", folder)
+    again = hpcfl(4, "sweep", plan, "--output", folder)
     runs = [load(path) for path in find(folder)]
 
     # The refused cell is not a success, but all others are done; the second launch finds them so.
-    assert [job.returncode for job in done] == [1, 1], done[0].stderr + done[1].stderr
-    assert sorted(run.devices for run in runs) == [2, 3, 7]
+    assert again.returncode == 1, first.stderr + again.stderr
+    assert sorted(run.devices for run in runs) == [2, 3, 7, 12]
     assert {run.status for run in runs} == {"complete"}
     assert {run.environment["transport"] for run in runs} == {"mpi"}
-    assert done[0].stdout.count("done in") == 3
-    assert "Cells: 3 done, 1 failed" in done[0].stdout
-    assert "Cells: 1 failed, 3 finished before" in done[1].stdout
-    assert "Traceback" not in done[0].stderr
+    assert "Cells: 4 done, 1 failed" in first.stdout
+    assert "Cells: 1 failed, 4 finished before" in again.stdout
+    assert "Traceback" not in first.stderr
+    said = sorted(line for line in first.stdout.splitlines() if line.startswith("rank "))
+    assert [line.split()[2:] for line in said] == [["h5py", "tabulate"], [], [], []]
 
 
-def test_only_the_rank_that_writes_loads_what_files_need(tmp_path):
-    # On a machine with a hundred ranks it would add seconds to every launch.
-    plan, folder = tmp_path / "plan.toml", tmp_path / "out"
-    plan.write_text('[fixed]\ndim = 500\nrounds = 1\ndevices = 2\n[grid]\nprotocol = ["sparse"]\n')
-    done = mpirun(3, sys.executable, "-c", SPY, "sweep", plan, "--output", folder)
-    said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+# Protocols, lengths and files of one's own
 
-    assert done.returncode == 0, done.stderr
-    assert said == ["rank 0 h5py tabulate", "rank 1", "rank 2"]
+
+def cut(path, rounds):
+    """Leave of a complete file what a kill after some rounds leaves."""
+    with h5py.File(path, "r+") as file:
+        file.attrs.modify("status", np.array("running", file.attrs["status"].dtype))
+        file["rounds/finished"][rounds:] = False
+
+
+def test_the_protocol_of_the_examples_is_measured_and_trained_by_under_mpirun(folder):
+    shutil.copy(ROOT / "examples/own_protocol.py", folder)
+    done(mpirun(4, "hpcfl", "bench", "own_protocol:SignSum", *SMALL, "--output", "run.h5"))
+    assert (load("run.h5").devices, bool(load("run.h5").validated.all())) == (3, True)
+
+    # As many devices as there were, on however many ranks.
+    cut("run.h5", 1)
+    own = ("bench", "own_protocol:SignSum", "--resume", "run.h5")
+    done(mpirun(3, "hpcfl", *own))
+    assert (load("run.h5").rounds, load("run.h5").status) == (2, "complete")
+    assert_refused(mpirun(3, "hpcfl", *own, "--seed", 1), "seed 0, not 1")
+    pytest.importorskip("torch")
+    train = ("fedavg", "--aggregate", "own_protocol:SignSum", "--devices", 4, "--rounds", 1)
+    done(mpirun(3, "hpcfl", "train", *train, "--output", "train.h5"))
+    assert load("train.h5").validated.all()
+
+
+def test_one_rank_alone_loads_what_says_the_length(folder):
+    (folder / "length.py").write_text(
+        "import os\n\ndef of():\n    open(f'loaded-{os.getpid()}', 'x')\n    return 30\n"
+    )
+    more = ("--rounds", 1, "--warmup", 0, "--output", "run.h5")
+    done(mpirun(4, "hpcfl", "bench", "secagg", "--model", "length:of", *more))
+
+    assert load("run.h5").dim == 30
+    assert len(list(folder.glob("loaded-*"))) == 1
+
+
+# Training
+
+TRAIN = ("--epochs", 1, "--learning-rate", 0.1, "--devices", 3, "--rounds", 2, "--dropout", 0)
+PRIVATE = ("--devices", 3, "--rounds", 2, "--dropout", 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("fedavg", "--aggregate", "sparse", "--per-round", 2, *TRAIN),
+        ("fedavg", "--aggregate", "prf", *TRAIN),
+        ("top-k", "--device-loss", *TRAIN[:-2]),
+        # With noise that is not secret.
+        ("cdp", "--aggregate", "secagg", "--steps", 2, "--sigma", 0.01, *PRIVATE),
+        ("dp-fedavg", "--sampling", "poisson", "--per-round", 2, "--noise-multiplier", 1, *PRIVATE),
+        ("locks", "--variant", "local", "--per-round", 2, "--noise-multiplier", 0.1, *PRIVATE),
+    ],
+    ids=lambda options: "-".join(map(str, options[:3])),
+)
+def test_the_model_does_not_depend_on_the_number_of_ranks(tmp_path, options):
+    pytest.importorskip("torch")
+    models, told = [], []
+    for ranks in (1, 2, 4):
+        file = tmp_path / f"{ranks}.h5"
+        again = ("--checkpoint-every", 2, "--insecure-seed", 1, "--output", file)
+        done(hpcfl(ranks, "train", *options, *again))
+        assert load(file).environment["host_ranks"] == [ranks]
+        models.append(np.load(file.with_suffix(".checkpoint.npz"))["weights"].tolist())
+        training = load(file).training
+        told.append(
+            [training[name].tolist() for name in ("overlap", "device_loss") if "top-k" in options]
+        )
+
+    assert models[1:] == [models[0], models[0]]
+    np.testing.assert_equal(told[1:], [told[0], told[0]])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--dataset", "mnist", "--data-dir", "/nowhere"], "hpcfl data fetch mnist"),
+        (["--resume", "/nowhere.npz"], "cannot be read as a checkpoint"),
+        (["--model", "nonsense"], "nonsense"),
+    ],
+)
+def test_wrong_use_of_train_is_refused_once_with_a_sentence(options, sentence, tmp_path):
+    pytest.importorskip("torch")
+    assert_refused(hpcfl(3, "train", "fedavg", "--output", tmp_path, *options), sentence)
+
+
+# Hosts
+
+
+def on_hosts(folder, hosts, *arguments, launch=mpirun):
+    """Run a command line, a rank on each of the hosts; return what its file says of them."""
+    program = (sys.executable, HERE / "several_hosts.py", folder, ",".join(hosts))
+    job = launch(len(hosts), *program, *arguments, "--output", folder / "run.h5")
+    assert "Traceback" not in job.stderr
+    return load(folder / "run.h5").environment
+
+
+def looked(folder):
+    return sorted(int(path.stem) for path in folder.glob("*.looked"))
+
+
+ONE_ROUND = ("bench", "fedavg", "--dim", 50, "--rounds", 1, "--warmup", 0, "--dropout", 0)
+
+
+def test_on_one_host_nobody_but_rank_0_looks(tmp_path):
+    facts = on_hosts(tmp_path, "aaa", *ONE_ROUND)
+
+    assert looked(tmp_path) == [0]
+    assert facts["host_facts"] is None
+    assert len(facts["before_clock_seconds"]) == 1
+    assert facts["after_clock_seconds"][0] > facts["before_clock_seconds"][0]
+
+
+def test_the_first_rank_of_every_host_looks_and_rank_0_writes(tmp_path):
+    facts = on_hosts(tmp_path, "abab", *ONE_ROUND, "--devices", 5)
+    before, after = (np.array(facts[f"{when}_clock_seconds"]) for when in ("before", "after"))
+
+    assert looked(tmp_path) == [0, 1]
+    assert (facts["hosts"], facts["host_ranks"]) == (["a", "b"], [2, 2])
+    assert facts["mapping"] == "in turns"
+    assert facts["host_facts"]["host_name"] == ["a", "b"]
+    assert (after > before).all()
+    assert [place["host"] for place in facts["placement"]] == list("abab")
+    assert [place["devices"] for place in facts["placement"]] == [[], [0, 3], [1, 4], [2]]
+    cores = facts["placement"][0]["cores"]
+    assert cores
+    assert {place["cores"] for place in facts["placement"]} == {cores}
+
+
+@needs_ulfm
+def test_nothing_is_known_at_the_end_of_a_host_whose_first_rank_died(tmp_path):
+    kill = ("--kill", "rank=1,phase=upload,round=0")
+    facts = on_hosts(tmp_path, ["a", "b", "a", "c", "b"], *ONE_ROUND, *kill, launch=tolerant_job)
+
+    assert facts["hosts"] == ["a", "b", "c"]
+    assert facts["fault_tolerance"] == "ulfm"
+    assert np.isfinite(facts["before_clock_seconds"]).all()
+    assert np.isfinite(facts["after_clock_seconds"]).tolist() == [True, False, True]

@@ -1,6 +1,7 @@
 """Jobs that are told to leave, or lose a rank, under mpirun: all ranks end, nothing is lost."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -18,7 +19,6 @@ from launcher import (
     BIN,
     HERE,
     MPIRUN,
-    assert_refused,
     finish,
     hpcfl,
     needs_mpirun,
@@ -29,7 +29,7 @@ from launcher import (
 from hpcfl.results import load
 from hpcfl.sweeping.manifest import load as load_manifest
 from hpcfl.sweeping.states import look
-from hpcfl.system.interruption import LEFT_STATUS, SIGNALS
+from hpcfl.system.interruption import LEFT_STATUS
 
 pytestmark = needs_mpirun
 
@@ -72,27 +72,6 @@ def wait_until_gone(processes):
                 os.kill(process, signal.SIGKILL)
             pytest.fail("ranks were left over")
         time.sleep(0.1)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_mpirun_is_told_to_leave(tmp_path, number):
-    path = tmp_path / "run.h5"
-    job, processes = job_under_way(path, "--output", path)
-    finished = load(path).rounds
-    job.send_signal(number)
-    ended = finish(job, GONE_SECONDS)
-    wait_until_gone(processes)
-    run = load(path)
-
-    assert ended.returncode != 0
-    assert "Traceback" not in ended.stderr
-    assert (run.status, bool(run.validated.all())) == ("interrupted", True)
-    assert run.rounds >= finished
-    report = subprocess.run(
-        [BIN / "hpcfl", "report", path], capture_output=True, text=True, timeout=60
-    )
-    assert f"was interrupted after {run.rounds} rounds" in report.stderr
 
 
 def test_ctrl_c_at_a_terminal_says_how_to_go_on(tmp_path):
@@ -164,22 +143,6 @@ def test_a_rank_that_hangs_does_not_keep_the_others(tmp_path):
 
 
 @pytest.mark.full
-def test_the_death_of_a_device_rank_ends_the_job_and_costs_no_round(tmp_path):
-    path = tmp_path / "run.h5"
-    job, processes = job_under_way(path, "--output", path)
-    finished = load(path).rounds
-    os.kill(processes[2], signal.SIGKILL)
-    ended = finish(job, GONE_SECONDS)
-    wait_until_gone(processes)
-    run = load(path)
-
-    assert ended.returncode != 0
-    assert run.status != "complete"
-    assert run.rounds >= finished
-    assert run.validated.all()
-
-
-@pytest.mark.full
 def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path):
     path = tmp_path / "run.h5"
     job, processes = job_under_way(path, "--output", path)
@@ -201,21 +164,8 @@ def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path):
     assert (run.status, bool(run.validated.all())) == ("interrupted", True)
 
 
-def test_refusals_to_resume_are_told_once(tmp_path):
-    path = tmp_path / "run.h5"
-    options = ("fedavg", "--dim", 20, "--rounds", 2)
-    assert hpcfl(3, "bench", *options, "--output", path).returncode == 0
-    for more, sentence in (
-        (("--resume", path), "is complete, with 4 rounds"),
-        (("--resume", path, "--seed", 1), "seed 0, not 1"),
-        (("--resume", path, "--devices", "1,2"), "one number of devices"),
-    ):
-        assert_refused(hpcfl(3, "bench", *options, *more), sentence)
-
-
 LATE = (sys.executable, HERE / "late_signals.py")
 BENCH = ("bench", "fedavg", "--dim", 20, "--devices", 2, "--rounds", 2, "--output", "run.h5")
-TRAIN = ("train", "fedavg", "--devices", 2, "--rounds", 1, "--epochs", 1, "--output", "run.h5")
 SWEEP = ("sweep", "plan.toml", "--output", ".")
 PLAN = """
 [fixed]
@@ -225,42 +175,18 @@ rounds = 2
 [grid]
 protocol = ["fedavg"]
 """
-ALSO = [(BENCH, number) for number in SIGNALS if number != signal.SIGTERM]
-ALSO += [(SWEEP, signal.SIGTERM), (TRAIN, signal.SIGTERM)]
 
 
-@pytest.mark.parametrize(
-    ("command", "number"),
-    [(BENCH, signal.SIGTERM), *(pytest.param(*one, marks=pytest.mark.full) for one in ALSO)],
-)
-def test_a_signal_after_the_last_round_changes_nothing(tmp_path, command, number):
-    if command is TRAIN:
-        pytest.importorskip("torch")
+@pytest.mark.parametrize("command", [BENCH, pytest.param(SWEEP, marks=pytest.mark.full)])
+def test_a_signal_after_the_last_round_changes_nothing(tmp_path, command):
     (tmp_path / "plan.toml").write_text(PLAN)
-    job = start(*MPIRUN, 3, *LATE, number.value, *command, cwd=tmp_path)
+    job = start(*MPIRUN, 3, *LATE, signal.SIGTERM.value, *command, cwd=tmp_path)
     ended = finish(job, LIMIT_SECONDS)
     (file,) = tmp_path.glob("*.h5")
 
     assert ended.returncode == 0, ended.stderr
     assert "this rank lives" in ended.stderr
     assert load(file).status == "complete"
-
-
-@pytest.mark.full
-def test_the_same_signal_until_the_end_changes_nothing(tmp_path):
-    path = tmp_path / "run.h5"
-    job, processes = job_under_way(path, "--output", path)
-    end = time.monotonic() + GONE_SECONDS
-    while job.poll() is None and time.monotonic() < end:
-        with suppress(ProcessLookupError):
-            os.kill(processes[2], signal.SIGUSR1)
-        time.sleep(0.001)
-    ended = finish(job, GONE_SECONDS)
-    wait_until_gone(processes)
-
-    assert ended.returncode == LEFT_STATUS, ended.stderr
-    assert ended.stderr.count("Error: stopped by a signal after") == 1
-    assert load(path).status == "interrupted"
 
 
 # Sweeps
@@ -288,6 +214,7 @@ rounds = 2
 """
 
 
+@pytest.mark.full
 def test_cells_whose_server_is_killed_go_on_behind_their_rounds(tmp_path):
     """A benchmark and a training, with a rank that holds no device, and one that cannot work."""
     pytest.importorskip("torch")
@@ -324,3 +251,22 @@ def test_cells_whose_server_is_killed_go_on_behind_their_rounds(tmp_path):
         assert one.run.validated.all()
     # What was played again of the training is one round at most.
     assert [*found[1].run.launches][1] in (before["train-*.h5"] - 1, before["train-*.h5"])
+
+
+@pytest.mark.full
+def test_the_command_that_an_interrupted_training_prints_goes_on_with_it(tmp_path):
+    pytest.importorskip("torch")
+    path = tmp_path / "a.h5"
+    words = ("train", "fedavg", "--aggregate", "secagg", "--devices", 4, "--epochs", 1)
+    job = start(*MPIRUN, 3, "hpcfl", *words, "--rounds", 100_000, "--output", path)
+    wait_for_rounds(job, path, 2)
+    job.send_signal(signal.SIGUSR1)
+    ended = finish(job, LIMIT_SECONDS)
+    assert ended.returncode == LEFT_STATUS, ended.stderr
+    advice = ended.stderr.partition("continue with ")[2].splitlines()[0].split()
+    assert advice[:5] == ["mpirun", "-n", "3", "hpcfl", "train"]
+
+    before = load(path).rounds
+    done = hpcfl(3, *advice[4:], "--rounds", before + 1, "--json")
+    assert done.returncode == 0, done.stderr
+    assert load(json.loads(done.stdout)["path"]).rounds == 1

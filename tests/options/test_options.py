@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from hpcfl.algorithms.federated import participation
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import asked
 from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
@@ -51,11 +50,10 @@ def edges(about):
 
 def test_a_value_is_taken_up_to_the_edge_and_refused_by_name_beyond():
     for group in GROUPS_OF_OPTIONS:
-        for name, about in options_of(group).items():
+        for about in options_of(group).values():
             if about.type not in (int, float, tuple[int, ...]):
                 continue
             inside, outside = edges(about)
-            assert inside or name == "insecure_seed", f"{name} has no range"
             several = about.type not in (int, float)
             for value in inside:
                 about.check((value,) if several else value)
@@ -70,7 +68,7 @@ def test_ranges_are_checked_where_options_are_made():
         (BenchOptions, {"devices": (3, -1)}),
         (BenchOptions, {"dropout": 0.5}),
         (TrainOptions, {"delta": 0.0}),
-        (PredictOptions, {"network_us": -1.0}),
+        (PredictOptions, {"ranks": 1}),
         (ExposureOptions, {"gamma": Fraction(4, 3)}),
         (TrainOptions, {"group": "fp"}),
     ):
@@ -112,7 +110,7 @@ def test_wrong_keywords_are_refused_in_a_sentence():
         # The default group, which is given here.
         ({"bits": 16, "group": "fq"}, "--group fq and --bits 16 are two groups: give one of them"),
         ({"bits": "auto", "group": "fq"}, "--group fq and --bits auto are two groups"),
-        ({"dropout": 0.5}, "below 0.5, as more than half of the devices must stay"),
+        ({"dropout": 0.5}, "--dropout is 0.5; it must be at least 0 and below 0.5"),
         ({"clip_norm": 2.0}, "are for dp-fedavg: secagg adds no noise"),
         ({"protocol": "dp-fedavg", "noise_multiplier": -1}, "--noise-multiplier is -1.0"),
     ):
@@ -138,13 +136,6 @@ def test_a_protocol_without_dropouts_has_none_unless_some_are_given():
     assert asked({"protocol": "prf", "dropout": 0.1}).dropout == 0.1
 
 
-def test_an_option_has_one_default_wherever_it_is():
-    parameters = {one.name: one.default for one in fields(Parameters)}
-    for name, about in options_of(BenchOptions).items():
-        if name in parameters and name not in ("devices", "dim", "levels"):
-            assert about.default == parameters[name]
-
-
 def test_a_part_of_options_is_the_group_that_they_inherit():
     chosen = TrainOptions("fedavg", momentum=0.25, latency_ms=3)
 
@@ -157,7 +148,7 @@ def test_an_option_of_the_command_line_is_made_from_its_field():
 
     @dataclass(frozen=True, kw_only=True)
     class Tea(OptionGroup):
-        cups: int = option(2, "Cups.", at_least=1, unit="cups")
+        cups: int = option(2, "Cups.", at_least=1)
         kind: str = option("green", "Kind.", choices=("green", "black"))
         sugar: bool = option(False, "Sweet.")
 

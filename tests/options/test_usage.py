@@ -4,7 +4,6 @@ from dataclasses import fields
 from itertools import product
 
 import pytest
-from commandline import hpcfl
 
 import hpcfl as package
 from hpcfl.algorithms import federated
@@ -26,11 +25,9 @@ VALUES = {
     "dropout_phase": "result",
     "scaling": "paper",
     "degree": 4,
-    "locations": "bitmap",
     "gamma": 0.2,
     "min_cohort": 2,
     "security_bits": 41,
-    "correctness_bits": 21,
     "security": "active",
     "group": "ring32",
     "bits": "16",
@@ -63,7 +60,6 @@ VALUES = {
     "first_stage": 5,
     "variant": "local",
     "sigma_norms": 2.0,
-    "fast_noise": True,
 }
 
 
@@ -94,8 +90,6 @@ def is_used_or_refused(protocol, name):
         found = experiment.Experiment.prepare(options, 10).config()
     except UsageError:
         return  # the value is refused, with its own reason
-    if (protocol, name) == ("fedavg", "locations"):
-        return  # of what is sent of vectors with zeros: test_fedavg.py
     plain = {key: value for key, value in given.items() if key != name} | cohorts
     other = experiment.Experiment.prepare(experiment.resolved(plain), 10).config()
     assert found != other
@@ -122,51 +116,6 @@ def test_an_option_of_algorithms_is_used_or_refused():
                 defaults.asked(given)
         else:
             defaults.asked(given)
-
-
-# --- On the command line, in the API, in plans ---
-
-
-def test_commands_refuse_what_they_would_ignore(tmp_path, monkeypatch):
-    for arguments, sentence in (
-        (
-            ("train", "fedavg", "--epsilon", 1, "--sigma", 3),
-            "--epsilon is given, and fedavg with fedavg has no use for it with these options (it "
-            "is for dp-fedavg, cdp, dp-dsgd, fedsgd-dpc, locks): leave it out",
-        ),
-        # The default value as well: who gives it expects that it does something.
-        (("train", "cdp", "--steps", 2, "--mechanism", "gaussian"), "(it is for fedsgd-dpc)"),
-        (("train", "fedavg", "--data-dir", "."), "the data set digits needs no files"),
-        (
-            ("bench", "fedavg", "--bits", 16),
-            "(it is for secagg, secagg-graph, sparse, cohort, common, lightsecagg, committee, "
-            "assisted, prf): leave it out",
-        ),
-        (("bench", "lightsecagg", "--group", "ring16"), "fieldB of B bits, not in ring16"),
-        (("bench", "secagg", "--group", "field16"), "ringB of B bits, not in field16"),
-        (
-            ("bench", "committee", "--bits", 16, "--group", "ring16"),
-            "fieldB of B bits, not in ring16",
-        ),
-        (("bench", "secagg", "--bits", 16, "--group", "fq"), "--group fq and --bits 16 are two"),
-        (("predict", "secagg", "--bits", 16, "--group", "fq"), "--group fq and --bits 16 are two"),
-        (
-            ("train", "fedavg", "--aggregate", "secagg", "--bits", 16, "--group", "fq"),
-            "--group fq and --bits 16 are two groups",
-        ),
-        (("bench", "assisted", "--shared", "--model-update", "changed"), "built for common, and"),
-        (("bench", "secagg", "--alpha", 0.1), "it is for sparse, cohort, common)"),
-        (("predict", "fedavg", "--levels", 100), "fedavg has no use for it"),
-        (("bench", "secagg", "--degree", 98, "--devices", 10), "has 9 others: give at most 10"),
-        (("train", "fedavg", "--aggregate", "secagg", "--degree", 98, "--devices", 10), "9 others"),
-        (("privacy", "exposure", "secagg", "--degree", 98, "--devices", 10), "9 others"),
-    ):
-        monkeypatch.chdir(tmp_path)
-        found = hpcfl(*arguments)
-
-        assert (found.returncode, found.stdout) == (2, "")
-        assert sentence in found.stderr
-        assert [] == list(tmp_path.iterdir())
 
 
 def test_the_api_refuses_what_it_would_ignore(tmp_path):

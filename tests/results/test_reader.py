@@ -4,11 +4,10 @@ import sys
 import h5py
 import numpy as np
 import pytest
-from run_files import CONFIG, PHASES, assert_holds, random_record, simple_record
+from run_files import CONFIG, PHASES, assert_holds, random_record
 
-import hpcfl.results
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.results.reader import find, load, load_many
+from hpcfl.results.reader import find, load
 
 
 def test_a_run_says_what_it_was(make_run):
@@ -100,49 +99,6 @@ def test_nothing_found_is_a_usage_error(tmp_path):
         find([tmp_path, tmp_path / "absent"])
 
 
-def test_a_table_has_a_row_for_each_run_round_phase_and_device(make_run):
-    records = [random_record(0), random_record(1)]
-    paths = [
-        make_run("a.h5", [simple_record()], protocol="secagg"),
-        make_run("b.h5", records, protocol="sparse", dim=99),
-    ]
-    make_run("c.h5", rounds=3, status="failed")  # no rounds, no rows
-    table = load_many(paths[0].parent)
-
-    assert list(table.columns) == [
-        *("run_id", "protocol", "devices", "dim", "round", "warmup", "validated", "phase"),
-        *("device", "role", "bytes_up", "bytes_down", "messages_up", "messages_down"),
-        *("wall_seconds", "cpu_seconds"),
-    ]
-    assert len(table) == 3 * 3 * 5
-    first = table[table.run_id == load(paths[0]).run_id].set_index(["round", "phase", "device"])
-    cell = first.loc[(0, "masked_input", 2)]
-    assert (cell.bytes_up, cell.messages_up, cell.cpu_seconds) == (300, 1, 0.001)
-    assert (cell.protocol, cell.devices, cell.dim) == ("secagg", 4, 10)
-    server = first.loc[(0, "unmask", -1)]
-    assert np.isnan(server.bytes_up)
-    assert np.isnan(server.messages_down)
-    assert (server.wall_seconds, server.cpu_seconds) == (0.004, 0.03)
-    assert {"device", "server"} == {*first.role}
-    assert "server" == server.role
-    second = table[table.protocol == "sparse"]
-    assert second.dim.unique().tolist() == [99]
-    assert second.cpu_seconds.tolist() == [x for r in records for x in r.cpu_seconds.ravel()]
-    assert second[second.device >= 0].bytes_down.tolist() == [
-        float(x) for r in records for x in r.bytes_down.ravel()
-    ]
-    assert second.groupby("round").warmup.all().tolist() == [True, False]
-    assert second.groupby("round").validated.all().tolist() == [r.validated for r in records]
-
-
-def test_a_table_without_pandas_says_what_to_install(make_run, monkeypatch):
-    path = make_run("a.h5", [simple_record()])
-    monkeypatch.setitem(sys.modules, "pandas", None)
-
-    with pytest.raises(HpcflError, match=r"pip install 'hpcfl\[table\]'"):
-        load_many([path])
-
-
 def test_importing_the_package_imports_nothing_heavy():
     program = (
         "import sys, hpcfl.results, hpcfl.cli.report;"
@@ -151,9 +107,3 @@ def test_importing_the_package_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_the_package_offers_the_reader():
-    assert (hpcfl.results.load, hpcfl.results.load_many) == (load, load_many)
-    with pytest.raises(AttributeError, match="no attribute 'store'"):
-        _ = hpcfl.results.store

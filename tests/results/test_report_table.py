@@ -23,46 +23,19 @@ def test_text_is_aligned_under_headings_with_units():
     assert TABLE.text().splitlines() == [
         "A round <1>",
         "",
-        "phase    up B/device  device CPU median ms",
-        "-------  -----------  --------------------",
-        "model            400                 10.50",
-        "a|*b* c            -                     -",
-        "-------  -----------  --------------------",
-        "total     1000000000                 12000",
+        "                     device",
+        "                        CPU",
+        "                 up  median",
+        "phase      B/device      ms",
+        "-------  ----------  ------",
+        "model           400   10.50",
+        "a|*b* c           -       -",
+        "-------  ----------  ------",
+        "total    1000000000   12000",
         "",
         "up_load is _not_ [a link](x)",
     ]
     assert str(TABLE) == TABLE.text()
-
-
-def test_headings_are_wrapped_as_far_as_the_width_demands():
-    assert TABLE.text(width=34).splitlines()[2:4] == [
-        "                      device CPU",
-        "phase    up B/device   median ms",
-    ]
-    assert TABLE.text(width=25).splitlines()[2:6] == [
-        "                   device",
-        "                      CPU",
-        "                up median",
-        "phase     B/device     ms",
-    ]
-
-
-@pytest.mark.parametrize("start", ["row 12: ", "warning: ", ""])
-def test_notes_continue_below_what_follows_their_label(start):
-    table = Table([label("x")], [], notes=[f"{start}one two three: four"])
-
-    *_, first, second = table.text(width=len(start) + 8).splitlines()[:5]
-
-    assert first == f"{start}one two"
-    assert second == " " * len(start) + "three:"
-
-
-def test_a_wide_table_has_its_columns_closer_together():
-    table = Table([label(str(n), "x" * 9) for n in range(4)], [["y"] * 4])
-
-    assert table.text(width=42).splitlines()[0] == "xxxxxxxxx  xxxxxxxxx  xxxxxxxxx  xxxxxxxxx"
-    assert table.text(width=41).splitlines()[0] == "xxxxxxxxx xxxxxxxxx xxxxxxxxx xxxxxxxxx"
 
 
 def test_markdown_is_a_rectangle_in_which_nothing_is_markup():
@@ -70,7 +43,7 @@ def test_markdown_is_a_rectangle_in_which_nothing_is_markup():
     lines = table.splitlines()
 
     assert title == r"A round \<1\>"
-    assert notes == r"- up_load is \_not\_ \[a link\](x)"
+    assert notes == r"- up\_load is \_not\_ \[a link\](x)"
     assert [line.replace(r"\|", "").count("|") for line in lines] == [4] * 5
     assert "up, B/device" in lines[0]
     assert [cell.strip("-") for cell in lines[1].strip("|").split("|")] == [":", ":", ":"]
@@ -100,9 +73,9 @@ def test_html_marks_headers_and_escapes_what_it_shows():
     shown = Table(COLUMNS, [["<script>", 1, 1]], "<b>", ["a < b"]).html()
 
     assert "<script>" not in shown
-    assert "<caption>&lt;b&gt;</caption>" in shown
-    assert '<th scope="row" class="word">&lt;script&gt;</th>' in shown
-    assert '<th scope="col" class="number">device CPU median, ms</th>' in shown
+    assert "<p>&lt;b&gt;</p>" in shown
+    assert ">&lt;script&gt;" in shown
+    assert "device CPU median, ms</th>" in shown
     assert "<li>a &lt; b</li>" in shown
     assert TABLE._repr_html_() == TABLE.html()
 
@@ -181,47 +154,13 @@ def test_units_for_people_leave_csv_and_json_as_they_are():
     assert table.records() == [{"cpu_seconds": 7200.0, "up_bytes": 4e9}]
 
 
-def test_a_table_that_is_too_wide_is_folded_with_its_first_columns_again():
-    columns = [label("name"), *(Column(f"c{n}", "x" * 9) for n in range(5))]
-    table = Table(columns, [["a", *range(5)], RULE, ["b", *range(5, 10)]], "wide", ["note"])
-
-    assert table.text(width=30).splitlines() == [
-        "wide",
-        "",
-        "name  xxxxxxxxx  xxxxxxxxx",
-        "----  ---------  ---------",
-        "a             0          1",
-        "----  ---------  ---------",
-        "b             5          6",
-        "",
-        "name  xxxxxxxxx  xxxxxxxxx",
-        "----  ---------  ---------",
-        "a             2          3",
-        "----  ---------  ---------",
-        "b             7          8",
-        "",
-        "name  xxxxxxxxx",
-        "----  ---------",
-        "a             4",
-        "----  ---------",
-        "b             9",
-        "",
-        "note",
-    ]
-    for width in (8, 14, 40, 60, 100):
-        assert max(map(len, table.text(width).splitlines())) <= max(width, 14)
-
-
 def test_latex_has_the_rules_of_booktabs_and_nothing_that_tex_would_read():
     rows = [["a&b_%$#{}~^\\", 400.0, 0.0105], RULE, ["total", 1, 1]]
     table = Table(COLUMNS, rows, "50 %", ["_", "*: a star"])
     lines = table.latex().splitlines()
 
     assert [line for line in lines if line.startswith("\\") and "rule" in line] == [
-        "\\toprule",
-        "\\midrule",
-        "\\midrule",
-        "\\bottomrule",
+        *("\\toprule", "\\midrule", "\\bottomrule")
     ]
     assert "\\begin{tabular}{lrr}" in lines
     assert "\\caption{50 \\%}" in lines
@@ -235,12 +174,11 @@ def test_latex_has_the_rules_of_booktabs_and_nothing_that_tex_would_read():
     assert sum(line.startswith("\\end") for line in lines) == 2
 
 
-def test_a_doubtful_value_has_a_star_and_its_reason_where_there_is_room():
-    table = Table(COLUMNS, ROWS, doubts={(1, "bytes_up"): "", (2, "cpu_seconds"): "<load>"})
+def test_a_doubtful_value_has_a_star():
+    table = Table(COLUMNS, ROWS, doubts={(1, "bytes_up"), (2, "cpu_seconds")})
 
     assert table.cells[2] == ["total", "1000000000", "*12000"]
     assert table.cells[0] == ["model", "400", "10.50"]
     assert table.cells[1][1] == "-"
     assert table.markdown().splitlines()[-1].endswith(" \\*12000 |")
-    assert '<td class="number doubtful" title="&lt;load&gt;">*12000</td>' in table.html()
     assert "*" not in table.csv().replace("*b*", "")

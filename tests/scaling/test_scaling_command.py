@@ -42,7 +42,7 @@ def calibration(tmp_path):
 
 def test_a_sweep_over_threads_is_a_table_in_every_format(threads):
     shown = hpcfl("report", threads, "--speed-up", "threads")
-    found = json.loads(hpcfl("report", threads, "--speed-up", "threads", "--json").stdout)
+    found = json.loads(hpcfl("report", threads, "--speed-up", "threads", "--format", "json").stdout)
     rows = [*csv.DictReader(io.StringIO(hpcfl("report", threads, "--speed-up", "threads",
                                               "--format", "csv").stdout))]  # fmt: skip
 
@@ -85,9 +85,6 @@ def test_runs_of_one_process_have_no_ranks_to_compare(threads):
     ("options", "sentence"),
     [
         (("--speed-up", "sideways"), "'sideways' is not one of 'ranks', 'nodes'"),
-        (("--speed-up", "threads", "--columns", "protocol"), "--columns has no meaning"),
-        (("--speed-up", "threads", "--uplink-mbps", "3"), "--uplink-mbps has no meaning"),
-        (("--speed-up", "threads", "--trace", "x.json"), "have no meaning for --speed-up"),
     ],
 )
 def test_options_that_mean_nothing_here_are_refused(threads, options, sentence):
@@ -96,15 +93,14 @@ def test_options_that_mean_nothing_here_are_refused(threads, options, sentence):
 
 def test_a_prediction_for_a_cluster_says_that_it_is_none_of_this_machine(calibration):
     asked = ("predict", "fedavg", "--devices", "64", "--ranks", "33", "--calibration", calibration)
-    there = hpcfl(*asked, "--network-gbps", "25", "--network-us", "5")
+    there = hpcfl(*asked, "--network-gbps", "25")
     found = json.loads(hpcfl(*asked, "--network-gbps", "25", "--json").stdout)["predictions"][0]
 
     assert there.returncode == 0, there.stderr
     told = " ".join(there.stdout.split())
     assert "not this machine but a modelled cluster, 33 ranks" in told
-    assert "25 Gbit/s a rank and 5 us latency" in told
+    assert "25 Gbit/s a rank and 2 us latency" in told
     assert found["measured_seconds"] > 0
-    assert "has no meaning without --network-gbps" in refusal(*asked)
 
 
 def test_devices_of_each_rank_are_as_many_as_one_process_holds(tmp_path):

@@ -10,8 +10,6 @@ import gc
 import itertools
 import json
 import os
-import subprocess
-import sys
 import traceback
 import zipfile
 from dataclasses import is_dataclass
@@ -22,9 +20,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from commandline import hpcfl
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from planted import CHUNK, KEY_HOLDERS, Planted, Search, contents, left_behind, modules
+from planted import CHUNK, Planted, Search, left_behind, modules
 from player import Changing
 
 from hpcfl.algorithms.aggregation import find
@@ -38,9 +34,8 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Role
 from hpcfl.comm.world import World
 from hpcfl.crypto import ckks, keys, shamir
-from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, HpcflError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import make
 from hpcfl.results import load
 from hpcfl.rounds import enrolment
 from hpcfl.rounds import timed as rounds
@@ -209,29 +204,6 @@ def test_the_search_finds_a_secret_in_every_form():
         assert search(around + raw + around)
 
 
-@pytest.mark.parametrize(
-    "hide",
-    [
-        lambda secret: {"a": [(secret,)]},
-        lambda secret: lambda: secret,
-        lambda secret: np.frombuffer(secret, np.uint8)[3:4],
-        lambda secret: keys.KeyPair.from_private(secret),
-    ],
-)
-def test_the_search_follows_references(hide):
-    secret = os.urandom(32)
-    search = Search({secret: "drawn"})
-
-    assert left_behind(search, ("root", [hide(secret)]))
-    assert set() == left_behind(search, ("root", [hide(os.urandom(32))]))
-
-
-def test_the_search_sees_objects_that_hold_a_key():
-    found = [thing for _, thing in contents([("root", {"cipher": AESGCM(bytes(16))})])]
-
-    assert [AESGCM] == [type(thing) for thing in found if isinstance(thing, KEY_HOLDERS)]
-
-
 # Results, output and checkpoints
 
 
@@ -267,88 +239,6 @@ def test_checkpoints_of_a_training_hold_no_secret(planted, tmp_path):
     assert len([*tmp_path.glob("*.npz")]) == 1
 
     assert set() == planted.search()(shown, *everything_in(tmp_path))
-
-
-def test_nothing_holds_what_the_environment_says_of_the_user(monkeypatch, tmp_path):
-    """What changes a measurement is recorded of it, and no file names the home folder."""
-    pytest.importorskip("torch")
-    home = tmp_path / "alice"
-    own = home / ".openmpi/mca-params.conf"
-    own.parent.mkdir(parents=True)
-    parameters = {
-        **dict.fromkeys(("plm_rsh_agent", "plm_slurm_args"), "sshpass -p marker ssh"),
-        "mca_base_env_list": "TOKEN_X=marker",
-        "btl": "tcp,self",
-    }
-    own.write_text("".join(f"{name} = {value}\n" for name, value in parameters.items()))
-    for name, value in {
-        **{f"OMPI_MCA_{name}": value for name, value in parameters.items()},
-        "OMPI_MCA_rmaps_rank_file": f"{home}/ranks",
-        "OMPI_ARGV": "--password marker",
-        "PRTE_MCA_plm_ssh_agent": "sshpass -p marker ssh",
-        **{f"SLURM_JOB_{name}": "marker" for name in ("ACCOUNT", "COMMENT", "USER")},
-        "SLURM_JOB_ID": "17",
-        "SLURM_EXPORT_ENV": "TOKEN_X=marker,PATH",
-        "SLURM_LAUNCH_NODE_IPADDR": "marker",
-        "HOME": f"{home}",
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(home)
-    np.save("updates.npy", np.ones((DEVICES, DIM)))
-    few = ("--devices", DEVICES, "--rounds", 1, "--output", home / "runs/")
-    done = [
-        hpcfl("bench", "secagg", *few, f"--updates={home}/updates.npy"),
-        hpcfl("train", "fedavg", "--dataset", "synthetic", "--checkpoint-every", 1, *few),
-        hpcfl("report", "runs"),
-        *(hpcfl("report", "runs", "--format", kind) for kind in ("csv", "json")),
-    ]
-    (path,) = Path("runs").glob("secagg*.h5")
-    run = load(path)
-
-    assert [0] * 5 == [one.returncode for one in done], done
-    assert [] == [one for one in done if "marker" in one.stdout + one.stderr]
-    assert {".h5", ".npz"} == {one.suffix for one in Path("runs").iterdir()}
-    assert [] == [one for one in everything_in(Path("runs")) if b"marker" in one or b"alice" in one]
-    variables = run.environment["environment_variables"]
-    assert {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_rmaps_rank_file": "~/ranks"} == {
-        name: variables[name] for name in variables if name.startswith("OMPI_MCA")
-    }
-    assert {"btl": "tcp,self"} == run.environment["mpi_parameters"]["~/.openmpi/mca-params.conf"]
-    assert "17" == run.environment["slurm_job_id"]
-    assert "--updates=~/updates.npy" in run.command
-    # A run that goes on finds its file.
-    assert {"updates": home / "updates.npy"}.items() <= vars(make(BenchOptions, run.asked)).items()
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        None,
-        "send_masked_input",
-        pytest.param("send_share_keys", marks=pytest.mark.full),
-        pytest.param("send_unmask", marks=pytest.mark.full),
-    ],
-)
-def test_output_of_a_process_holds_no_secret_even_of_a_crash(method, tmp_path):
-    """Run in a process of its own, which writes its secrets down apart."""
-    secrets, here = tmp_path / "secrets", Path(__file__).parent
-    run = ("bench", "secagg", "--devices", DEVICES, "--dim", DIM, "--rounds", 1)
-    done = subprocess.run(
-        [*map(str, (sys.executable, "-X", "dev", here / "recorded_run.py", secrets, *run)),
-         "--output", tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "CRASH_IN": method or "", "PYTHONFAULTHANDLER": "1"},
-    )  # fmt: skip
-    known = json.loads(secrets.read_text())
-    secrets.unlink()
-    search = Search({bytes.fromhex(key): what for key, what in known.items()})
-
-    assert bool(done.returncode) == (method is not None), done.stderr
-    assert ("validated     3/3" in done.stdout) == (method is None)
-    assert method is None or f"RuntimeError: a mistake in {method}" in done.stderr
-    assert set() == search(done.stdout, done.stderr, *everything_in(tmp_path))
 
 
 # Messages
@@ -391,10 +281,6 @@ def heard(name):
         if any(form[k : k + CHUNK] in joined for k in range(0, len(form), CHUNK))
     }
     return transport, shown
-
-
-def test_what_is_heard_of_a_round_without_masks_is_the_vectors():
-    assert {*range(DEVICES)} == heard("fedavg")[1]
 
 
 @pytest.mark.parametrize("name", each(*PROTOCOLS))
@@ -493,30 +379,6 @@ def test_no_error_of_a_round_that_fails_holds_a_secret(name, planted):
     # Of a round that went on without the sender, its error may stay, and must lead to no party.
     del error, parties
     assert set() == left_behind(search, ("ended", ended))
-
-
-@pytest.mark.parametrize("name", each(*RINGS))
-def test_no_refusal_holds_a_secret(name, planted):
-    """A device that has shared keys is asked for what it must not give."""
-    texts = []
-
-    def ask(devices):
-        for device in devices.values():
-            for method, *arguments in (
-                ("send_share_keys",),
-                ("send_unmask",),
-                ("receive_unmask", np.zeros(2, np.uint8)),
-                ("receive_unmask", np.full(2, 255, np.uint8)),
-                ("receive_advertise_keys", np.zeros(64, np.uint8)),
-            ):
-                with pytest.raises((RefusedError, MessageError)) as caught:
-                    getattr(device, method)(*arguments)
-                texts.append(told(caught.value))
-
-    played(name, loopback(name), prepare=ask)
-
-    assert 5 * DEVICES == len(texts)
-    assert set() == planted.search()(*texts)
 
 
 @pytest.mark.parametrize("name", each(*PROTOCOLS, slow=SLOW))
@@ -621,20 +483,6 @@ def test_the_secret_of_noise_dies_with_its_run(tmp_path):
     session.run(World(None), asked, [4, 5], tmp_path, lambda path: None, Spoken(look))
 
     assert [[4, 5], [5]] == alive_then
-
-
-@pytest.mark.parametrize("name", each(*RINGS))
-def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(name, planted):
-    gc.collect()  # what other tests have left
-    before = alive()
-    error, parties = failed_round(name, loopback(name), dict.fromkeys(range(4), "unmask"))
-    assert isinstance(error, BelowThresholdError)
-    parties.clear()
-    del error
-    gc.collect()
-
-    assert before == alive()
-    assert set() == left_behind(planted.search())
 
 
 # Where secrets come from

@@ -159,7 +159,8 @@ def loads_pmix(cluster, folder):
 
 def placement(cluster, folder, *options):
     """Return the environment of a job of fedavg that must end well."""
-    submit = ("hpcfl", "slurm", "submit", "bench", *options, "--time", 5, "--results", "r", "--")
+    submit = ("hpcfl", "slurm", "render", "bench", "--submit", *options, "--time", 5)
+    submit += ("--results", "r", "--")
     arguments = ("fedavg", "--dim", 50, "--rounds", 2, "--warmup", 0)
     job = run(cluster, folder, *submit, *arguments).strip()
     assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
@@ -186,7 +187,7 @@ def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):
     run(cluster, folder, "hpcfl", "sweep", "plan.toml", "--freeze", "--output", "sweep")
     # More ranks than tasks, too.
     options = ("--ntasks", 2, "--ranks", 4, "--time", 5, "--results", "sweep")
-    submit = ("hpcfl", "slurm", "submit", "sweep-array", *options, "--", "plan.toml")
+    submit = ("hpcfl", "slurm", "render", "sweep-array", "--submit", *options, "--", "plan.toml")
     job = run(cluster, folder, *submit).strip()
 
     assert finish(cluster, folder, job) == ["COMPLETED"] * 2, logs(folder)
@@ -222,7 +223,8 @@ def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
     # What takes half a minute to measure is here already.
     options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 10, "--results", "r")
     studies = [f"{name}=./{name}.toml" for name in plans]
-    job = run(cluster, folder, "hpcfl", "slurm", "submit", "scaling", *options, "--", *studies)
+    words = ("slurm", "render", "scaling", "--submit", *options, "--", *studies)
+    job = run(cluster, folder, "hpcfl", *words)
 
     assert finish(cluster, folder, job.strip(), 2 * JOB_SECONDS) == ["COMPLETED"], logs(folder)
     made = {path.name for path in (folder / "r").iterdir() if path.is_file()}
@@ -241,7 +243,7 @@ def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(clust
     learn = ("fedavg", "--devices", 4, "--epochs", 3, "--checkpoint-every", 5, "--rounds")
     options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 5, "--results", "r")
     options += ("--signal", "B:USR1@10")
-    submit = ("hpcfl", "slurm", "submit", "train", *options, "--", *learn)
+    submit = ("hpcfl", "slurm", "render", "train", "--submit", *options, "--", *learn)
     job = run(cluster, folder, *submit, 3000).strip()
     checkpoint = folder / "r" / f"train-{job}-0.checkpoint.npz"
     started = time.monotonic()

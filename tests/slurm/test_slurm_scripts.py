@@ -271,7 +271,8 @@ def test_a_frozen_sweep_says_how_many_cells_there_are(tmp_path, monkeypatch):
         '[grid]\ndevices = [3]\nprotocol = ["fedavg", "secagg", "prf"]\n'
     )
     words = ("sweep-array", "--results", "s", "--", "plan.toml")
-    assert "hpcfl sweep plan.toml --freeze --output s" in refusal("slurm", "submit", *words)
+    said = refusal("slurm", "render", "--submit", *words)
+    assert "hpcfl sweep plan.toml --freeze --output s" in said
     assert hpcfl("sweep", "plan.toml", "--freeze", "--output", "s").returncode == 0
     assert "#SBATCH --array=0-2\n" in invoke("slurm", "render", *words).stdout
 

@@ -1,15 +1,19 @@
-import json
+"""`hpcfl sweep` and `hpcfl merge`: plans and their manifest, arrays of jobs, folders of results."""
+
 import os
-import subprocess
-import sys
-import time
+from pathlib import Path
 
 import pytest
-from calibrations import flat
 from commandline import hpcfl, refusal
 
+from hpcfl.errors import HpcflError
+from hpcfl.options.names import FILES
 from hpcfl.results import load
 from hpcfl.results.reader import find
+from hpcfl.sweeping import shipped, states
+from hpcfl.sweeping.cells import Cell
+from hpcfl.sweeping.manifest import NAME, arrange, freeze
+from hpcfl.sweeping.manifest import load as load_manifest
 
 PLAN = """
 [fixed]
@@ -23,11 +27,6 @@ repeats = 2
 """
 
 
-@pytest.fixture(autouse=True)
-def _no_calibration(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-
-
 @pytest.fixture
 def plan(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
@@ -39,76 +38,73 @@ def folder(tmp_path):
     return tmp_path / "out"
 
 
-def cells(folder):
-    """Return the cells of a frozen manifest."""
-    return json.loads((folder / "sweep.json").read_text())["cells"]
+def some_cells(number):
+    """Return cells that differ."""
+    return [
+        Cell(i, f"id{i}", f"id{i}.h5", ("secagg", f"--devices={i + 1}"), "secagg", i + 1, 9, 2, 0)
+        for i in range(number)
+    ]
 
 
-def runs_in(folder):
-    return {path.name: load(path) for path in find(folder)}
+def test_the_order_is_shuffled_by_the_seed_and_stays_when_it_is_frozen(folder):
+    cells = some_cells(30)
+    orders = [[cell.id for cell in arrange("p", cells, seed).cells] for seed in (1, 1, 2, None)]
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[3] == [cell.id for cell in cells] != orders[0]
+    assert sorted(orders[0]) == sorted(orders[3])
+
+    first = freeze(folder, arrange("p", cells, 1))
+    content = (folder / NAME).read_bytes()
+    again = freeze(folder, arrange("p", cells, 5))
+    assert again == first == load_manifest(folder)
+    assert [cell.index for cell in again.cells] == list(range(30))
+    assert (folder / NAME).read_bytes() == content
+    assert os.listdir(folder) == [NAME]
+    for text in ("{", "[]", '{"schema": "hpcfl-sweep/2"}', '{"schema": "hpcfl-sweep/1"}'):
+        (folder / NAME).chmod(0o600)
+        (folder / NAME).write_text(text)
+        with pytest.raises(HpcflError, match=NAME):
+            load_manifest(folder)
 
 
-def ids(runs):
-    return {name: run.run_id for name, run in runs.items()}
+def test_a_cell_is_claimed_by_one_process_until_it_ends(tmp_path):
+    first, second = some_cells(2)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with states.claimed(tmp_path, first):
+            os.write(writer, b"x")
+            os.read(os.pipe()[0], 1)  # until it is killed
+        os._exit(0)
+    os.read(reader, 1)
+    with states.claimed(tmp_path, first) as one, states.claimed(tmp_path, second) as other:
+        assert (one, other) == (False, True)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    with states.claimed(tmp_path, first) as one:
+        assert one
 
 
 def test_a_sweep_runs_every_cell_once_and_then_nothing(plan, folder):
-    first = hpcfl("sweep", plan, "--output", folder)
-    runs = runs_in(folder)
-    second = hpcfl("sweep", plan, "--output", folder)
+    dry = hpcfl("sweep", plan, "--output", folder, "--dry-run", "--seed", 3)
+    assert not folder.exists()
+    assert dry.stdout.count("unknown") == 9
+    jobs = [hpcfl("sweep", plan, "--output", folder, "--seed", 3) for _ in range(2)]
+    runs = {path.name: load(path) for path in find(folder)}
+    later = hpcfl("sweep", plan, "--output", folder, "--dry-run")
 
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert [job.returncode for job in jobs] == [0, 0], jobs[0].stderr + jobs[1].stderr
     assert sorted((run.protocol, run.devices, run.rounds) for run in runs.values()) == [
         *[("fedavg", 3, 3)] * 2, *[("fedavg", 5, 3)] * 2,
         *[("secagg", 3, 3)] * 2, *[("secagg", 5, 3)] * 2,
     ]  # fmt: skip
     assert {run.status for run in runs.values()} == {"complete"}
-    assert [cell["file"] for cell in cells(folder)] != sorted(runs)
-    assert {cell["file"] for cell in cells(folder)} == set(runs)
-    assert "Cells: 8 done" in first.stdout
-    assert "Cells: 8 finished before" in second.stdout
-    assert "(secagg), each for the rows between the same lines" in second.stdout
-    assert ids(runs_in(folder)) == ids(runs)
-
-
-def test_a_sweep_that_was_killed_goes_on_where_it_stopped(plan, folder):
-    text = PLAN.replace("rounds = 2", "rounds = 40").replace("dim = 300", "dim = 3_000")
-    plan.write_text(text)
-    sweep = subprocess.Popen(
-        [sys.executable, "-m", "hpcfl", "sweep", str(plan), "--output", str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    names = []
-    # Killed in the middle of a cell: one at least is finished, one has begun.
-    while sweep.poll() is None and len(names) < 3:
-        time.sleep(0.01)
-        names = sorted(path.name for path in folder.glob("*.h5"))
-    sweep.kill()
-    sweep.communicate()
-    before = runs_in(folder)
-    finished = {name for name, run in before.items() if run.status == "complete"}
-    (killed,) = before.keys() - finished
-    done = hpcfl("sweep", plan, "--output", folder)
-    after = runs_in(folder)
-
-    assert finished
-    assert done.returncode == 0, done.stderr
-    assert f"Cells: {8 - len(finished)} done, {len(finished)} finished before" in done.stdout
-    assert set(after) == {cell["file"] for cell in cells(folder)}
-    assert {run.status for run in after.values()} == {"complete"}
-    assert {run.rounds for run in after.values()} == {41}
-    if before[killed].rounds:
-        # It went on behind the rounds that it had finished.
-        assert ids(after).items() >= ids(before).items()
-        assert [*after[killed].launches] == [0, before[killed].rounds]
-        same = slice(before[killed].rounds)
-        assert (after[killed].round_seconds[same] == before[killed].round_seconds).all()
-        assert not (folder / "incomplete").exists()
-    else:
-        # What was there of the killed cell is kept, out of the way of reports.
-        (aside,) = (folder / "incomplete").iterdir()
-        assert load(aside).run_id == before[killed].run_id != after[killed].run_id
+    assert {cell.file for cell in load_manifest(folder).cells} == set(runs)
+    assert "Cells: 8 done" in jobs[0].stdout
+    assert "Cells: 8 finished before" in jobs[1].stdout
+    assert "(8 finished)" in later.stdout
+    assert "shuffled with seed 3" in later.stdout
+    assert "nothing is left to run" in later.stdout
 
 
 def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(plan, folder):
@@ -118,129 +114,82 @@ def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(plan, folder):
     )
     done = hpcfl("sweep", plan, "--output", folder, "--no-shuffle")
     dry = hpcfl("sweep", plan, "--output", folder, "--no-shuffle", "--dry-run")
-    refused = [cell["index"] for cell in cells(folder) if "--min-cohort=9" in cell["arguments"]]
 
-    assert done.returncode == 1
+    assert (done.returncode, dry.returncode) == (1, 1)
     assert "Traceback" not in done.stderr
-    assert done.stdout.count("failed: ") == 2  # as it happens, and at the end
-    assert refused == [0]
-    assert f"cell {refused[0]} (cohort, N = 20, d = 100) failed: " in done.stdout
+    assert "cell 0 (cohort, N = 20, d = 100) failed: " in done.stdout
     assert "Cells: 1 done, 1 failed" in done.stdout
     assert "(1 cannot run, 1 finished)" in dry.stdout
-    assert dry.returncode == 1
     assert "1 of 2 cells cannot run: cell 0 (cohort, N = 20, d = 100)" in dry.stderr
-    listed = hpcfl("sweep", plan, "--output", folder, "--no-shuffle", "--dry-run", "--json")
-    assert [(one["state"], bool(one["why"])) for one in json.loads(listed.stdout)["cells"]] == [
-        *(("cannot run", True), ("finished", False))
-    ]
-    assert (listed.returncode, listed.stderr) == (1, dry.stderr)
-    assert "nothing is left to run" in dry.stdout
 
 
 def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(plan, folder):
     early = hpcfl("sweep", plan, "--output", folder, "--cell", 0)
     frozen = hpcfl("sweep", plan, "--output", folder, "--freeze", "--seed", 4)
-    manifest = (folder / "sweep.json").read_bytes()
-    plan.write_text("not looked at any more")
-    jobs = [hpcfl("sweep", plan, "--output", folder, "--cell", index) for index in (2, 5)]
-    beyond = hpcfl("sweep", plan, "--output", folder, "--cell", 8)
+    cells = load_manifest(folder).cells
+    other = next(cell.index for cell in cells[1:] if cell.protocol == cells[0].protocol)
+    plan.write_text(PLAN.replace("[3, 5]", "[3, 5, 7]"))
+    jobs = [hpcfl("sweep", plan, "--output", folder, "--cell", index) for index in (0, 8)]
+    changed = refusal("sweep", plan, "--output", folder, "--dry-run")
+    plan.write_text(PLAN)
+    listed = hpcfl("sweep", plan, "--output", folder, "--dry-run").stdout
 
     assert early.returncode == 1
     assert "--freeze" in early.stderr
-    assert frozen.returncode == 0
     assert "8 cells, numbered 0 to 7" in frozen.stdout
-    assert [job.returncode for job in jobs] == [0, 0], jobs
-    assert {path.name for path in find(folder)} == {cells(folder)[i]["file"] for i in (2, 5)}
-    assert (folder / "sweep.json").read_bytes() == manifest
-    assert beyond.returncode == 2
-    assert "no cell 8" in beyond.stderr
+    assert [job.returncode for job in jobs] == [0, 2], jobs
+    assert "no cell 8" in jobs[1].stderr
+    assert [path.name for path in find(folder)] == [cells[0].file]
+    assert "4 cells not in its sweep.json, and lacks 0" in changed
+    assert "(1 finished, 7 pending)" in listed
+    assert "and 4 cells of unknown time" in listed
+    rows = [line for line in listed.splitlines() if line.lstrip().startswith(f"{other} ")]
+    assert "0 of 3" in rows[0]
+    assert "unknown" not in rows[0]
 
 
-def test_a_dry_run_lists_cells_with_their_time_and_leaves_nothing(plan, folder):
-    dry = hpcfl("sweep", plan, "--output", folder, "--dry-run", "--seed", 3)
-    assert not folder.exists()
-    hpcfl("sweep", plan, "--output", folder, "--freeze", "--seed", 3)
-    index = next(c["index"] for c in cells(folder) if c["protocol"] == "secagg")
-    hpcfl("sweep", plan, "--output", folder, "--cell", index)
-    later = hpcfl("sweep", plan, "--output", folder, "--dry-run")
-    rows = [line.split() for line in dry.stdout.splitlines()[2:10]]
-
-    assert [row[1:5] for row in rows] == [
-        [c["protocol"], str(c["devices"]), "300", str(c["repeat"])] for c in cells(folder)
-    ]
-    assert {row[-1] for row in rows} == {"unknown"}
-    assert "estimated: unknown" in dry.stdout
-    assert "(1 finished, 7 pending)" in later.stdout
-    assert "and 4 cells of unknown time" in later.stdout
-    assert "shuffled with seed 3" in later.stdout
-
-
-def test_a_changed_plan_needs_another_folder(plan, folder):
+def test_merged_jobs_are_one_folder(tmp_path, plan, folder):
+    merged = tmp_path / "merged"
     hpcfl("sweep", plan, "--output", folder, "--freeze")
-    plan.write_text(PLAN.replace("[3, 5]", "[3, 5, 7]"))
-    for option in ("--dry-run", "--freeze", "--no-shuffle"):
-        sentence = refusal("sweep", plan, "--output", folder, option)
-        assert "4 cells not in its sweep.json, and lacks 0" in sentence
-    assert not list(folder.glob("*.h5"))
-
-
-def test_wrong_use_is_a_sentence(plan):
-    assert "only one of" in refusal("sweep", plan, "--dry-run", "--freeze")
-    assert "--json is for --dry-run" in refusal("sweep", plan, "--json")
-    assert "/proc/nothing" in refusal("sweep", plan, "--output", "/proc/nothing")
-
-
-def test_merged_jobs_are_one_folder_with_an_index(tmp_path, plan):
-    array, merged = tmp_path / "array", tmp_path / "merged"
-    hpcfl("sweep", plan, "--output", array, "--freeze")
-    hpcfl("sweep", plan, "--output", array, "--cell", 1)
+    hpcfl("sweep", plan, "--output", folder, "--cell", 1)
     hpcfl("bench", "fedavg", "--devices", 4, "--dim", 20, "--output", tmp_path / "one.h5")
-    (array / "damaged.h5").write_text("no results")
-    sources = {path: path.read_bytes() for path in [*array.iterdir(), tmp_path / "one.h5"]}
-    done = hpcfl("merge", array, tmp_path / "one.h5", "--output", merged)
-    index = json.loads((merged / "index.json").read_text())["runs"]
-    report = hpcfl("report", merged, "--json")
-    again = hpcfl("merge", array, "--output", merged)
-    copy = tmp_path / "copy.h5"
-    copy.write_bytes((tmp_path / "one.h5").read_bytes())
-    twice = hpcfl("merge", tmp_path / "one.h5", copy, "--output", tmp_path / "twice")
+    (folder / "damaged.h5").write_text("no results")
+    sources = {path: path.read_bytes() for path in [*folder.iterdir(), tmp_path / "one.h5"]}
+    done = hpcfl("merge", folder, tmp_path / "one.h5", "--output", merged)
+    again = hpcfl("merge", folder, "--output", merged)
+    (tmp_path / "copy.h5").write_bytes((tmp_path / "one.h5").read_bytes())
+    twice = hpcfl("merge", tmp_path / "one.h5", tmp_path / "copy.h5", "--output", tmp_path / "2")
 
     assert done.returncode == 1  # cells are missing, a file is damaged
     assert done.stderr.count("has no results") == 7
-    assert "damaged.h5 cannot be read" in done.stderr
-    assert {entry["file"] for entry in index} == {path.name for path in merged.glob("*.h5")}
-    assert [(e["cell"], e["status"], e["devices"], e["dim"]) for e in index] == [
-        (1, "complete", cells(array)[1]["devices"], 300),
-        (None, "complete", 4, 20),
-    ]
-    assert len(json.loads(report.stdout)["runs"]) == 2
+    assert "damaged.h5" in done.stderr
+    assert {path.name for path in find(merged)} == {"one.h5", load_manifest(folder).cell(1).file}
     assert {path: path.read_bytes() for path in sources} == sources
     assert (again.returncode, twice.returncode) == (2, 2)
     assert "never overwritten" in again.stderr
     assert "hold the same run" in twice.stderr
-    assert not list(tmp_path.glob("twice")) + list(tmp_path.glob(".twice*"))
+    assert {path.name for path in tmp_path.iterdir()} >= {"merged"}
+    assert not [*tmp_path.glob("2"), *tmp_path.glob(".*")]
 
 
-def test_the_cost_model_estimates_where_nothing_was_run(tmp_path, monkeypatch, plan, folder):
-    from hpcfl.costmodel.calibration import default_path
+@pytest.mark.parametrize("name", shipped.titles())
+def test_every_plan_that_is_shipped_has_cells_that_can_be_run(name, tmp_path, monkeypatch):
+    # Nothing of the data is read: their folders are all that is looked for.
+    for dataset in FILES:
+        (tmp_path / "data" / dataset).mkdir(parents=True)
+    monkeypatch.setenv("HPCFL_DATA", str(tmp_path / "data"))
+    if name == "training":
+        pytest.importorskip("torch")
+    told = hpcfl("sweep", name, "--dry-run", "--output", tmp_path / "out")
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    known = flat(0.0)
-    for parties in known.costs.values():
-        parties["server"]["once"] = 0.5
-    known.save(default_path())
-    result = hpcfl("sweep", plan, "--output", folder, "--dry-run")
-
-    assert "8 cells by the cost model" in result.stdout
-    assert "estimated: 12.0 s" in result.stdout
+    assert told.returncode == 0, told.stderr
+    assert "cannot run" not in told.stdout
+    assert shipped.titles()[name] in hpcfl("sweep").stdout
 
 
-def test_of_training_no_calibration_is_asked_for(tmp_path, monkeypatch):
-    """There is no cost model of it: what tells its time is a cell that is finished."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = hpcfl("sweep", "training", "--output", tmp_path / "out", "--dry-run")
-
-    assert found.returncode == 0, found.stderr
-    estimated = found.stdout[found.stdout.index("estimated:") :]
-    assert "unknown, of training that is said once a cell" in " ".join(estimated.split())
-    assert "calibrat" not in estimated
+def test_a_name_is_that_of_the_shipped_plan_and_a_path_that_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("small").write_text("")
+    assert shipped.locate("small") == shipped.FOLDER / "small.toml"
+    assert shipped.locate("./small") == Path("small")
+    assert "did you mean 'table-1'?" in refusal("sweep", "tabel-1", "--output", tmp_path)

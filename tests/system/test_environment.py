@@ -123,16 +123,6 @@ def test_no_more_than_the_quota_is_usable(cores, quota, found):
     assert machine.usable() == machine.usable(range(16)) == found
 
 
-def test_threads_are_listed_as_the_kernel_does_and_go_through_a_mask():
-    for threads, text in (((), ""), ((3,), "3"), ((0, 1, 2, 3), "0-3"), ((0, 2, 3, 8), "0,2-3,8")):
-        assert machine.listed(threads) == text
-        assert machine.count_listed(text) == len(threads)
-    threads = (0, 1, 7, 8, 1000, 8 * machine.MASK_BYTES - 1)
-    assert machine.from_mask(machine.to_mask(threads)) == threads
-    # There is no room for more.
-    assert machine.from_mask(machine.to_mask([1, 8 * machine.MASK_BYTES])) == (1,)
-
-
 def test_memory_is_what_the_host_and_the_tightest_group_leave(files):
     host = psutil.virtual_memory().available
     assert machine.memory_available() == pytest.approx(host, rel=0.2)
@@ -345,3 +335,9 @@ def test_capturing_does_not_load_mpi():
     )
 
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_threads_are_listed_as_the_kernel_does():
+    for threads, text in (((), ""), ((3,), "3"), ((0, 1, 2, 3), "0-3"), ((0, 2, 3, 8), "0,2-3,8")):
+        assert machine.listed(threads) == text
+        assert machine.count_listed(text) == len(threads)

@@ -241,15 +241,15 @@ class OneHelperKeepsApart(LargeSum):
 
 
 class AssistedDevice(QuantisedDevice):
-    """A device's side of one round; `member` is what it keeps from round to round."""
+    """A device's side of one round; its member is what it keeps from round to round."""
 
     _protocol: Assisted
 
     def __init__(
-        self, protocol: Assisted, id: int, round_index: int, member: AssistedMember
+        self, protocol: Assisted, id: int, round_index: int, secrets: keys.SecretSource
     ) -> None:
-        super().__init__(protocol, id, round_index)
-        self._member = member
+        super().__init__(protocol, id, round_index, secrets)
+        self._member: AssistedMember = protocol.enrolled[protocol.members[id]]
         # Those whose masks it adds.
         self._helpers: Sequence[int] = range(protocol.helpers)
 
@@ -307,8 +307,14 @@ class AssistedServer(SumServer):
 
     _protocol: Assisted
 
-    def __init__(self, protocol: Assisted, round_index: int, model: NDArray[np.float32]) -> None:
-        super().__init__(protocol, round_index, model)
+    def __init__(
+        self,
+        protocol: Assisted,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource,
+    ) -> None:
+        super().__init__(protocol, round_index, model, secrets)
         # Those whose masks are in the sum: all, unless some may drop out.
         self._helpers: list[int] = [*range(protocol.helpers)]
         self._ready: list[int] = []
@@ -383,6 +389,8 @@ class Assisted(QuantisedProtocol):
     name = "assisted"
     min_devices = 2
     can_share = True
+    device_class = AssistedDevice
+    server_class = AssistedServer
     most_helpers = 64
     default_helpers = 2
     not_attacked = "no mask of a single device is ever told"
@@ -491,16 +499,5 @@ class Assisted(QuantisedProtocol):
             Helper.send_unmask: vector,
         }
 
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> AssistedDevice:
-        return AssistedDevice(self, id, round_index, self.enrolled[self.members[id]])
-
     def helper(self, number: int, round_index: int, secrets: keys.SecretSource) -> Helper:
         return Helper(self, round_index, self.enrolled[self.population + number])
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> AssistedServer:
-        return AssistedServer(self, round_index, model)

@@ -492,10 +492,15 @@ class RoundServer(ModelSender):
     """What the servers of hpcfl have in common: who has sent what, and when a round must end."""
 
     def __init__(
-        self, protocol: AggregationProtocol, round_index: int, model: NDArray[np.float32]
+        self,
+        protocol: AggregationProtocol,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: SecretSource = system_secrets,
     ) -> None:
         super().__init__(model)
         self._protocol = protocol
+        self._secrets = secrets
         self._devices = protocol.parameters.devices
         self.round_index = round_index
         self.survivors: list[int] = []

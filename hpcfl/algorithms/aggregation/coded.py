@@ -142,8 +142,7 @@ class CodedDevice(QuantisedDevice):
     def __init__(
         self, protocol: CodedProtocol, id: int, round_index: int, secrets: keys.SecretSource
     ) -> None:
-        super().__init__(protocol, id, round_index)
-        self._secrets = secrets
+        super().__init__(protocol, id, round_index, secrets)
         # What was wrong with rows that this device could do without.
         self.ignored: list[MessageError] = []
 
@@ -293,8 +292,7 @@ class CodedServer(RoundServer):
         model: NDArray[np.float32],
         secrets: keys.SecretSource,
     ) -> None:
-        super().__init__(protocol, round_index, model)
-        self._secrets = secrets
+        super().__init__(protocol, round_index, model, secrets)
         self.state = CodedServerState()
 
     def _enough(self, count: int, what: str) -> None:

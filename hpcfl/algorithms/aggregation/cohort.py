@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -41,7 +41,6 @@ from hpcfl.algorithms.aggregation.topology import Request, RingLinks, Topology, 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
-from hpcfl.crypto.keys import SecretSource
 from hpcfl.errors import UsageError
 from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
 from hpcfl.privacy.masking import InCohorts, check_alpha, largest_degree, ring_degree
@@ -269,11 +268,9 @@ class CohortServer(SecAggServer):
     _protocol: Cohort
     _links: RingLinks
 
-    def __init__(
-        self, protocol: SecAgg, round_index: int, model: NDArray[np.float32], secrets: SecretSource
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self._sum = self._group.zeros(protocol.parameters.dim)
+    @cached_property
+    def _sum(self) -> Sums:
+        return self._group.zeros(self._parameters.dim)
 
     def received_from(self, id: int) -> NDArray[np.int64]:
         """Return the coordinates that a survivor sent, in its run's order: ndarray of int64."""

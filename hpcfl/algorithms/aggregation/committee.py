@@ -288,6 +288,8 @@ class Committee(CodedProtocol):
 
     name = "committee"
     deals_to = "a committee"
+    device_class = CommitteeDevice
+    server_class = CommitteeServer
     piece = "share"
     not_attacked = "it has no masks"
     not_active = "members do not check what others deal, nor that all were asked for the same sum"
@@ -421,14 +423,3 @@ class Committee(CodedProtocol):
             Server.send_sum_shares: named,
             Device.send_sum_shares: self.piece_bytes,
         }
-
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CommitteeDevice:
-        return CommitteeDevice(self, id, round_index, secrets)
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> CommitteeServer:
-        return CommitteeServer(self, round_index, model, secrets)

@@ -230,6 +230,8 @@ class LightSecAgg(CodedProtocol):
 
     name = "lightsecagg"
     deals_to = "all devices"
+    device_class = LightSecAggDevice
+    server_class = LightSecAggServer
     not_attacked = "no mask of a single device is ever reconstructed"
     not_active = "devices do not check what others deal, nor that all were asked for the same sum"
     steps = (
@@ -312,14 +314,3 @@ class LightSecAgg(CodedProtocol):
             Server.send_unmask: named,
             Device.send_unmask: self.piece_bytes,
         }
-
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> LightSecAggDevice:
-        return LightSecAggDevice(self, id, round_index, secrets)
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> LightSecAggServer:
-        return LightSecAggServer(self, round_index, model, secrets)

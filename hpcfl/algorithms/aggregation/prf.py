@@ -146,11 +146,13 @@ class PairwiseSeeds(KeyEnrolment):
 
 
 class PrfDevice(QuantisedDevice):
-    """A device's side of one round; `member` is what it keeps from round to round."""
+    """A device's side of one round; its member is what it keeps from round to round."""
 
-    def __init__(self, protocol: Prf, id: int, round_index: int, member: Member) -> None:
-        super().__init__(protocol, id, round_index)
-        self._member = member
+    def __init__(
+        self, protocol: Prf, id: int, round_index: int, secrets: keys.SecretSource
+    ) -> None:
+        super().__init__(protocol, id, round_index, secrets)
+        self._member: Member = protocol.enrolled[protocol.members[id]]
         self._selected: list[int] = []
 
     def receive_model(self, payload: Payload) -> None:
@@ -191,6 +193,8 @@ class Prf(QuantisedProtocol):
     name = "prf"
     min_devices = MIN_SELECTED
     tolerates_dropouts = False
+    device_class = PrfDevice
+    server_class = PrfServer
     not_attacked = "its masks follow from seeds of the whole run, which no round reveals"
     not_active = "it has no survivors to agree on, and no shares"
     steps = (
@@ -261,17 +265,6 @@ class Prf(QuantisedProtocol):
             ModelSender.send_model: 4 * plan.dim + selected,
             PrfDevice.send_masked_input: self.summed_in.wire_bytes(plan.dim),
         }
-
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> PrfDevice:
-        return PrfDevice(self, id, round_index, self.enrolled[self.members[id]])
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> PrfServer:
-        return PrfServer(self, round_index, model)
 
 
 def name_devices(ids: list[int]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_level
 from hpcfl.algorithms.rotation import Rotation
 from hpcfl.comm.phases import Payload, Where, room
 from hpcfl.crypto.groups import Elements, Group
+from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.privacy.threat import Threat
 
@@ -39,6 +40,9 @@ class QuantisedProtocol(AggregationProtocol):
 
     family = "ring"
     rotates = True
+    # Of what the parties of a round are made, unless `device` and `server` say otherwise.
+    device_class: ClassVar[Callable[..., Any]]
+    server_class: ClassVar[Callable[..., Any]]
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
@@ -65,6 +69,14 @@ class QuantisedProtocol(AggregationProtocol):
                 f"{self.name} {why}, so --degree {self.parameters.degree} has no effect: leave it "
                 "out, or use secagg-graph"
             )
+
+    def device(self, id: int, round_index: int, secrets: SecretSource) -> Any:
+        return self.device_class(self, id, round_index, secrets)
+
+    def server(
+        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
+    ) -> Any:
+        return self.server_class(self, round_index, model, secrets)
 
     @property
     def summed_in(self) -> Group:
@@ -352,10 +364,17 @@ class QuantisedDevice(ModelReceiver):
 
     _protocol: QuantisedProtocol
 
-    def __init__(self, protocol: QuantisedProtocol, id: int, round_index: int) -> None:
+    def __init__(
+        self,
+        protocol: QuantisedProtocol,
+        id: int,
+        round_index: int,
+        secrets: SecretSource = system_secrets,
+    ) -> None:
         super().__init__(protocol.parameters.dim)
         self.id = id
         self._protocol = protocol
+        self._secrets = secrets
         self._parameters = protocol.parameters
         self._round = round_index
 
@@ -400,9 +419,13 @@ class SumServer(RoundServer):
     _protocol: QuantisedProtocol
 
     def __init__(
-        self, protocol: QuantisedProtocol, round_index: int, model: NDArray[np.float32]
+        self,
+        protocol: QuantisedProtocol,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: SecretSource = system_secrets,
     ) -> None:
-        super().__init__(protocol, round_index, model)
+        super().__init__(protocol, round_index, model, secrets)
         self._group = protocol.summed_in
         # Those of this round: the protocol may outlive it.
         self._members = protocol.members

@@ -49,7 +49,7 @@ deal and answer falsely:
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -147,8 +147,7 @@ class SecAggDevice(QuantisedDevice):
     def __init__(
         self, protocol: SecAgg, id: int, round_index: int, secrets: keys.SecretSource
     ) -> None:
-        super().__init__(protocol, id, round_index)
-        self._secrets = secrets
+        super().__init__(protocol, id, round_index, secrets)
         self.state = DeviceState()
         # What was wrong with rows that this device could do without.
         self.ignored: list[MessageError] = []
@@ -394,9 +393,9 @@ class ServerState:
     """What the server keeps between the steps of a round, besides the sum; sets are by device."""
 
     public: dict[int, bytes] = field(default_factory=dict)
-    nonce: bytes = b""
+    nonce: bytes = field(default=b"", repr=False)
     sharers: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))  # U2
-    dealings: Dealings | None = None
+    dealings: Dealings | None = field(default=None, repr=False)
     survived: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))  # U3
     gone: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))  # U2 without U3
     seed_shares: dict[int, Elements] = field(default_factory=dict, repr=False)
@@ -421,8 +420,7 @@ class SecAggServer(SumServer):
         model: NDArray[np.float32],
         secrets: keys.SecretSource,
     ) -> None:
-        super().__init__(protocol, round_index, model)
-        self._secrets = secrets
+        super().__init__(protocol, round_index, model, secrets)
         self._parameters = protocol.parameters
         self.state = ServerState()
         # The sum without masks; of all values, once the server's other ranks have told theirs.
@@ -698,8 +696,8 @@ class SecAgg(QuantisedProtocol):
     name = "secagg"
     min_devices = 2
     not_attacked = ""
-    device_class: ClassVar[type[SecAggDevice]] = SecAggDevice
-    server_class: ClassVar[type[SecAggServer]] = SecAggServer
+    device_class: ClassVar[Callable[..., Any]] = SecAggDevice
+    server_class: ClassVar[Callable[..., Any]] = SecAggServer
     steps: tuple[Step, ...] = (
         MODEL,
         Step(
@@ -787,17 +785,6 @@ class SecAgg(QuantisedProtocol):
         if self.parameters.degree is None:
             return Complete(self.parameters.devices, self.parameters.threshold)
         return ring_of(self.parameters)
-
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> SecAggDevice:
-        return self.device_class(self, id, round_index, secrets)
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> SecAggServer:
-        return self.server_class(self, round_index, model, secrets)
 
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()

@@ -13,9 +13,10 @@ only ones at which they are used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,6 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServ
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
-from hpcfl.crypto.keys import SecretSource
 from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import MessageError
 from hpcfl.privacy.masking import BySelection, check_alpha, ring_degree
@@ -74,12 +74,13 @@ class SparseServer(SecAggServer):
 
     _protocol: SparseSecAgg
 
-    def __init__(
-        self, protocol: SecAgg, round_index: int, model: NDArray[np.float32], secrets: SecretSource
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self._sum = self._group.zeros(protocol.parameters.dim)
-        self._coded: dict[int, Payload] = {}
+    @cached_property
+    def _sum(self) -> Sums:
+        return self._group.zeros(self._parameters.dim)
+
+    @cached_property
+    def _coded(self) -> dict[int, Payload]:
+        return {}
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
         """Add a device's values to the sum at its locations (eq. 20)."""
@@ -110,8 +111,8 @@ class SparseSecAgg(SecAgg):
     sparse_upload = True
     # At a coordinate the sum is over the few devices that selected it.
     noise_adds_up = False
-    device_class: ClassVar[type[SecAggDevice]] = SparseDevice
-    server_class: ClassVar[type[SecAggServer]] = SparseServer
+    device_class: ClassVar[Callable[..., Any]] = SparseDevice
+    server_class: ClassVar[Callable[..., Any]] = SparseServer
     # No range of an upload belongs to a range of the coordinates.
     steps = tuple(replace(step, receive_part=None, by_all_ranks=False) for step in SecAgg.steps)
 

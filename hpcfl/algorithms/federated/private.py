@@ -151,7 +151,7 @@ class PrivateAlgorithm(FederatedAlgorithm):
     def promises(self) -> list[str]:
         if self.privacy.fast_noise:
             return [
-                "--fast-noise takes the noise from the recorded seed, so that anybody can draw it "
+                "fast_noise takes the noise from the recorded seed, so that anybody can draw it "
                 "again and take it off: nothing is differentially private, and epsilon is infinite"
             ]
         if not self.exact_dropouts:

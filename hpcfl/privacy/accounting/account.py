@@ -6,10 +6,11 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field
 from typing import Any, ClassVar, Self
 
 from hpcfl.errors import UsageError, no_such
+from hpcfl.options.definition import Section, described
 from hpcfl.report.formats import counted, rounded_up
 from hpcfl.report.jsontext import finite
 
@@ -46,11 +47,20 @@ class Account(ABC):
     """
 
     algorithm: ClassVar[str]
+    heading: ClassVar[Section] = Section.PRIVACY
 
-    sigma: float  # noise on a coordinate; of what, the algorithm says
-    rounds: int
-    devices: int
-    per_round: int  # devices in a round: exactly, or expected
+    sigma: float = field(
+        metadata=described(
+            "Noise on a coordinate, in the units of --clip-norm: its standard deviation (or "
+            "Laplace scale) on a mini-batch's mean gradient (cdp, dp-dsgd, fedsgd-dpc), on the "
+            "sum of updates (dp-fedavg), on an update (locks)."
+        )
+    )
+    rounds: int = field(metadata=described("Number T of rounds.", section=Section.SIZE))
+    devices: int = field(metadata=described("Number n of devices.", section=Section.SIZE))
+    per_round: int = field(
+        metadata=described("Devices in a round, exactly or in expectation.", section=Section.SIZE)
+    )
 
     @abstractmethod
     def paper(self) -> Guarantee:

@@ -30,10 +30,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import Section, described, option
 from hpcfl.privacy.accounting import distributed, zcdp
 from hpcfl.privacy.accounting.account import (
     REPLACE_RECORD,
@@ -66,22 +67,34 @@ class CDPAccount(Account):
     algorithm: ClassVar[str] = "cdp"
     claim: ClassVar[str] = "Theorem 1"
 
-    # Mini-batch size gamma, which a step's sum of gradients is divided by; a device with fewer
-    # samples has all of them in every batch.
-    batch_size: int
-    samples: int  # number m of records on a device
-    steps: int = 1  # local steps tau in a round
-    clip_norm: float = 1.0  # norm G to which every sample's gradient is clipped
-    delta: float = 1e-5
-    secagg: bool = True  # whether the server learns only sums
-    # Whether no step on clipped gradients expands distances: a linear model with one output or two
-    # classes, and eta <= 2 / smoothness.
-    convex: bool = False
-    shuffle: str = "fresh"  # one of `SHUFFLES`
-    colluding: int = 0  # devices that tell the server their noise
-    # Whether the noise of the last step is a sum of discrete Gaussians, on integers; and a device's
-    # parameter, in integers, at the least. The exact conversion takes 4 off its square.
-    discrete: bool = False
+    # A step's sum of gradients is divided by it also on a device with fewer samples.
+    batch_size: int = field(
+        metadata=described("Samples gamma in a mini-batch.", section=Section.SIZE)
+    )
+    samples: int = field(
+        metadata=described(
+            "Records m on a device, on the smallest if they differ.", section=Section.SIZE
+        )
+    )
+    steps: int = option(1, "Local steps tau in a round.", section=Section.SIZE)
+    clip_norm: float = option(1.0, "Norm G to which a sample's gradient is clipped.")
+    delta: float = option(1e-5, "Delta of the guarantee.")
+    secagg: bool = option(True, "Whether the server learns only sums.")
+    convex: bool = option(
+        False,
+        "Whether local steps with clipped gradients never expand distances: proven for linear "
+        "models with one output or two classes and learning rates of at most 2 / smoothness, and "
+        "false for softmax with more classes and for networks.",
+    )
+    shuffle: str = option(
+        "fresh",
+        "Whether every round starts a new epoch, or epochs continue, no record twice in a round.",
+        choices=tuple(SHUFFLES),
+    )
+    colluding: int = option(0, "Devices that tell the server their noise.")
+    discrete: bool = False  # whether the last step\'s noise is discrete Gaussian, on integers
+    # A device's parameter of discrete noise, in integers, at the least. The exact conversion takes
+    # 4 off its square.
     integer_sigma: float = 8.0
     participations: int | None = None  # rounds C of the device that takes part most; else by turns
     failure: float = 0.0  # probability, in a round, that what is assumed of its sum does not hold
@@ -227,6 +240,8 @@ class DPDSGDAccount(CDPAccount):
 
     algorithm: ClassVar[str] = "dp-dsgd"
     claim: ClassVar[str] = "Section VI-C"
+
+    steps: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

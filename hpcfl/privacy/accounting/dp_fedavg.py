@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import Section, option
 from hpcfl.privacy.accounting import distributed, sampling, zcdp
 from hpcfl.privacy.accounting.account import (
     ADD_USER,
@@ -74,18 +75,27 @@ class DPFedAvgAccount(Account):
 
     algorithm: ClassVar[str] = "dp-fedavg"
 
-    clip_norm: float = 1.0  # norm C to which an update is clipped
-    delta: float = 1e-5
-    sampling: str = "poisson"
-    # Standard deviation of the noise on adaptive clipping's count of bits minus one half. With
-    # distributed noise, bits are one more coordinate, scaled so as to have the noise of all.
-    sigma_count: float | None = None
-    noise: str = "central"
-    # Users whose noise is in every coordinate of every sum, and known to nobody else: those that
-    # neither drop out nor collude, at the least.
-    honest: int | None = None
-    unit: float | None = None  # integers that 1 is scaled to, in the coordinate of an update
-    dim: int | None = None  # coordinates of an update, without the bit
+    clip_norm: float = option(1.0, "Norm C to which an update is clipped.")
+    delta: float = option(1e-5, "Delta of the guarantee.")
+    sampling: str = option(
+        "poisson",
+        "Who takes part: each user independently, or an exact number.",
+        choices=SAMPLINGS,
+        section=Section.SIZE,
+    )
+    # With distributed noise, bits are one more coordinate, scaled so as to have the noise of all.
+    sigma_count: float | None = option(
+        None, "Noise on the count of adaptive clipping, which sums a bit minus 1/2 of every user."
+    )
+    noise: str = option("central", "Who adds the noise.", choices=NOISES)
+    # Those that neither drop out nor collude, at the least.
+    honest: int | None = option(
+        None, "Users whose noise is in every sum and known to nobody else (distributed)."
+    )
+    unit: float | None = option(
+        None, "Factor by which values are scaled before they are rounded to integers (distributed)."
+    )
+    dim: int | None = option(None, "Coordinates of an update (distributed).", section=Section.SIZE)
     participations: int | None = None  # rounds of a user at the most, of a public schedule; or all
     # What `honest` was in each of the rounds, where they have taken place: devices add the noise
     # that `honest` asks for, and a round is charged by the noise that it has.
@@ -225,10 +235,7 @@ class DPFedAvgAccount(Account):
         return self._guarantee(epsilon, ZERO_USER, clauses)
 
     def _guarantee(
-        self,
-        found: Callable[[float], tuple[float, str]],
-        adjacency: str,
-        clauses: tuple[str, ...],
+        self, found: Callable[[float], tuple[float, str]], adjacency: str, clauses: tuple[str, ...]
     ) -> Guarantee:
         epsilon, method = after_failures(self.delta, self.rounds, self.failure, found)
         basis = (*clauses, *failure_clauses(self.rounds, self.failure))

@@ -18,10 +18,11 @@ and for epsilon < c1 q**2 T1; it is shown with c2 = 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import Section, described, option
 from hpcfl.privacy.accounting import sampling
 from hpcfl.privacy.accounting.account import ADD_RECORD, REPLACE_RECORD, Account, Guarantee
 
@@ -39,15 +40,30 @@ class FedSGDDPCAccount(Account):
 
     algorithm: ClassVar[str] = "fedsgd-dpc"
 
-    samples: int  # number d_i of records on the device
-    clip_norm: float = 1.0  # norm xi to which a sample's gradient is clipped, l1 (laplace) or l2
-    delta: float | None = None  # by default 1e-5 for Gaussian noise; 0, pure, for Laplace
-    mechanism: str = "laplace"
-    # Part q of the samples in an answer; all with Laplace noise. Above 1 an answer has all of them,
-    # and their sum is divided by more: a device has fewer samples than a batch.
-    fraction: float = 1.0
-    record_sampling: str = "poisson"  # every sample by chance, or "fixed"; with Gaussian noise
-    replies: int | None = None  # answers of the device that answers most; else ceil(T b / N)
+    samples: int = field(
+        metadata=described(
+            "Records d_i on a device, on the smallest if they differ.", section=Section.SIZE
+        )
+    )
+    clip_norm: float = option(
+        1.0, "Norm xi to which a sample's gradient is clipped: l1 (laplace) or l2."
+    )
+    delta: float | None = option(
+        None, "Delta of the guarantee.", default_text="1e-5 for Gaussian noise; 0 for Laplace noise"
+    )
+    mechanism: str = option("laplace", "Distribution of the noise.", choices=MECHANISMS)
+    # Above 1 an answer has all samples, and their sum is divided by more: a device has fewer
+    # samples than a batch.
+    fraction: float = option(1.0, "Part q of its samples that an answer uses (gaussian).")
+    record_sampling: str = option(
+        "poisson", "How the samples of an answer are drawn (gaussian).", choices=SAMPLINGS
+    )
+    replies: int | None = option(
+        None,
+        "Answers of the device that answers most often.",
+        default_text="ceil(T b / N)",
+        section=Section.SIZE,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,10 +23,11 @@ for a user. What is proven depends on who adds the noise:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import Section, described, option
 from hpcfl.privacy.accounting import sampling, zcdp
 from hpcfl.privacy.accounting.account import (
     ADD_USER,
@@ -51,15 +52,24 @@ class LocksAccount(Account):
 
     algorithm: ClassVar[str] = "locks"
 
-    first_stage: int  # users m that stage 1 keeps in expectation
-    clip_norm: float = 1.0  # norm C to which an update is clipped
-    delta: float = 1e-5
-    sigma_norms: float | None = None  # sigma_s, on a norm; else as sigma; infinite: norms not used
-    variant: str = "trusted"
-    # Rounds A in which a user is in stage 1, and B in stage 2, at the most: of a public schedule,
-    # and a cap. All rounds, and A, by default.
-    first_stages: int | None = None
-    replies: int | None = None
+    first_stage: int = field(
+        metadata=described("Users m that stage 1 keeps in expectation.", section=Section.SIZE)
+    )
+    clip_norm: float = option(1.0, "Norm C to which an update is clipped.")
+    delta: float = option(1e-5, "Delta of the guarantee.")
+    sigma_norms: float | None = option(
+        None, "Noise on the norms; inf if they are not used.", default_text="that on updates"
+    )
+    variant: str = option(
+        "trusted", "Who adds the noise: an aggregator, or every user.", choices=VARIANTS
+    )
+    first_stages: int | None = None  # rounds A of a user in stage 1 at the most; else all
+    replies: int | None = option(
+        None,
+        "Rounds B in which a user is in stage 2 at most (local).",
+        default_text="as many as in stage 1",
+        section=Section.SIZE,
+    )
     # Whether an exact number of a round's users drops out, any of them as likely as any other.
     exact_dropouts: bool = False
     failure: float = 0.0  # probability, in a round, that what is assumed of it does not hold

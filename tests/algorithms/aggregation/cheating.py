@@ -53,13 +53,13 @@ class TwoFaced(SecAggServer):
             self.upload = payload.view("<u4").copy()
 
     def lists_for(self, receiver):
-        survived, gone = self._survived.copy(), self._gone.copy()
+        survived, gone = self.state.survived.copy(), self.state.gone.copy()
         if receiver in self.deceived:
             survived[self.victim], gone[self.victim] = False, True
         return survived, gone
 
     def request_for(self, receiver):
-        return self._links.request(receiver, *self.lists_for(receiver))
+        return self._links.bits(receiver, *self.lists_for(receiver), counted=True)
 
     def send_unmask(self, receiver=None):
         return self.request_for(receiver)

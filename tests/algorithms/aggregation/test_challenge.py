@@ -24,7 +24,7 @@ from slow_ring import slots
 
 from hpcfl.algorithms.aggregation.sharing import Challenge
 from hpcfl.comm.phases import Pattern
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.errors import MessageError, RefusedError
 
 
 def rank(rows):
@@ -125,11 +125,6 @@ def test_with_a_server_that_may_cheat_there_is_no_challenge():
     assert "refuses to answer a challenge" in str(played.refused(RefusedError, device.send_checks))
 
 
-def test_nothing_is_checked_before_the_challenge(dealt):
-    error = dealt.refused(BelowThresholdError, dealt.server.finish_checks)
-    assert "no secrets were shared" in str(error)
-
-
 # secrets of pairs
 
 
@@ -179,15 +174,6 @@ def test_secrets_of_pairs_are_not_taken_from_a_device_that_has_not_unmasked(answ
     error = answered.refused(MessageError, answered.server.receive_pairs, 2, raw(bytes(16)))
     assert ("device 2", "unmask") == (error.sender, error.phase)
     assert "it has not answered the unmasking request" in error.reason
-
-
-@pytest.mark.parametrize("name", LINKED)
-def test_secrets_of_pairs_are_not_told_before_the_request_to_unmask(name):
-    played = play(make(name, 9, 12), dropouts=GONE, before="unmask")
-    device = played.devices[2]
-    error = played.refused(RefusedError, device.receive_pairs, wanted(played, [0]))
-    assert "it has not unmasked" in str(error)
-    played.refused(RefusedError, device.send_pairs)
 
 
 def test_a_server_that_may_cheat_learns_no_pair_before_the_survivors_are_endorsed():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from fractions import Fraction
 from math import comb, gcd
 
@@ -68,45 +67,6 @@ def test_segments_are_of_equal_length_to_one_coordinate_at_any_size(dim, ring, d
 
 
 @pytest.mark.parametrize(
-    ("devices", "alpha", "size"),
-    [
-        (10, 0.2, 2),
-        (10, 0.25, 3),  # rounded half up
-        (10, 0.35, 4),  # though 0.35 is a little less in binary
-        (10, 0.249, 2),
-        (7, 0.5, 4),
-        (100, 0.1, 10),
-        (3, 1.0, 3),
-    ],
-)
-def test_a_cohort_has_alpha_n_devices_rounded(devices, alpha, size):
-    protocol = make("cohort", devices, 50, alpha=alpha)
-
-    assert size == protocol.cohort_size
-    assert Segments(50, devices, size) == protocol.segments
-    assert slow_ring.cohort_size(devices, alpha) == size
-    # Not alpha, of which the cohorts are rounded.
-    assert size / devices == protocol.inclusion == protocol.divisor
-    planned = make("cohort", devices, 50, alpha=alpha, dropout=0.2, scaling="paper")
-    assert planned.divisor == pytest.approx(0.8 * size / devices)
-    assert size == protocol.settings()["cohort_size"]
-
-
-@pytest.mark.parametrize("absent", [0, 1, 3])
-def test_cohorts_are_as_large_whoever_is_absent(absent):
-    """Who advertised nothing has a place on the ring, and counts as dropped in its cohorts."""
-    dropouts = dict.fromkeys(range(absent), "advertise_keys")
-    played = play(make("cohort", 9, 90, alpha=0.4), dropouts=dropouts)
-    order, size = played.order(), slow_ring.cohort_size(9, 0.4)
-    expected = [
-        sum(order[segment - k] in played.server.survivors for k in range(size))
-        for segment in range(9)
-    ]
-    assert expected == played.server.survivors_of_cohorts().tolist()
-    assert size * (9 - absent) == sum(expected)
-
-
-@pytest.mark.parametrize(
     ("devices", "alpha", "least"), [(10, 0.1, "0.2"), (10, 0.149, "0.2"), (100, 0.014, "0.02")]
 )
 def test_a_cohort_of_one_is_refused_with_the_least_alpha_that_is_not(devices, alpha, least):
@@ -140,12 +100,6 @@ def colluding_at_most(size, bits):
     )
 
 
-def is_kept(size, floor, bits=20):
-    """Return whether devices seldom refuse a round of cohorts of this size, with this floor."""
-    least = floor + colluding_at_most(size, bits)
-    return N * tail(N - DROPPED, size, range(least)) <= Fraction(1, 2**20)
-
-
 def test_a_floor_reckons_with_the_worst_colluders_of_any_cohort():
     protocol = make("cohort", N, 5, min_cohort=10, **FLOOR)
     (floor,) = [one for one in protocol.promises() if isinstance(one, Floor)]
@@ -160,25 +114,6 @@ def test_a_floor_reckons_with_the_worst_colluders_of_any_cohort():
         cohorts = np.full(N, 60)
         cohorts[77] = fewest
         assert kept == (floor.broken(Outcome(N, 180, cohorts)) is None)
-
-
-def test_a_floor_that_is_refused_comes_with_the_smallest_alpha_that_keeps_it():
-    with pytest.raises(UsageError, match="raise alpha to") as caught:
-        make("cohort", N, 5, min_cohort=45, **FLOOR)
-    found = re.search(r"raise alpha to ([0-9.]+), for cohorts of (\d+), or", str(caught.value))
-    assert found is not None
-    alpha, size = float(found[1]), int(found[2])
-
-    assert [False, True] == [is_kept(size - 1, 45), is_kept(size, 45)]
-    assert size == make("cohort", N, 5, min_cohort=45, **{**FLOOR, "alpha": alpha}).cohort_size
-    with pytest.raises(UsageError, match="raise alpha to"):
-        make("cohort", N, 5, min_cohort=45, **{**FLOOR, "alpha": (size - 1) / N})
-    # With fewer bits, fewer colluders are reckoned with.
-    assert [False, True] == [is_kept(size - 1, 45, bits) for bits in (20, 3)]
-    make("cohort", N, 5, min_cohort=45, **{**FLOOR, "alpha": (size - 1) / N, "security_bits": 3})
-    # All 180 that survive, of whom 20 may collude, are not 190.
-    with pytest.raises(UsageError, match="so would they with cohorts of all devices: lower --min-"):
-        make("cohort", N, 5, min_cohort=190, **FLOOR)
 
 
 def all_linked(order, size, neighbours):
@@ -272,16 +207,6 @@ def test_coordinates_are_dealt_out_in_steps_that_reach_all_of_them(dim):
     places = np.array([0, 1, dim - 1])
     dealt = [int(Segments(dim, 1, 1).dealt(int(place), 1)[0]) for place in places]
     assert [0, step % dim, (dim - 1) * step % dim] == dealt
-
-
-@pytest.mark.parametrize("dim", [1000, 165_000])
-def test_what_a_device_sends_is_spread_evenly_over_the_vector(dim):
-    segments = Segments(dim, 25, 3)
-    for position in range(25):
-        where = np.sort(segments.coordinates(position))
-        gaps = np.diff(where, append=where[0] + dim)
-        # Evenly spread, all would be 25 / 3; drawn at random, the longest about 70.
-        assert gaps.max() <= 2.7 * 25 / 3
 
 
 @pytest.mark.parametrize("dim", [1, 2, 8191, 8192, 8193, 20_000])

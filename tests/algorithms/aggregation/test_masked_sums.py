@@ -11,10 +11,8 @@ import itertools
 
 import numpy as np
 import pytest
-from protocol_rounds import integers_of, make, on_ring, play
+from protocol_rounds import integers_of, on_ring, play
 from slow_reference import SlowRound
-
-from hpcfl.errors import PromiseError
 
 DEVICES, DIM = 8, 16
 GONE = {1: "masked_input", 6: "masked_input", 3: "share_keys"}
@@ -114,44 +112,3 @@ def test_the_only_sums_in_the_clear_are_those_over_whole_components(
         assert sorted(map(sorted, unions)) == sorted(map(sorted, found))
     if split is not None:
         assert split == bool(several)
-
-
-@pytest.mark.parametrize("vanishing", [(0, 1), (2, 5), (0, 9)])
-def test_whoever_vanishes_a_cohort_with_a_floor_is_one_component_of_any_two_that_are_left(
-    vanishing,
-):
-    """Cohorts of 4 among 10, of which two vanish by their places; each has 3 next to it, or 2."""
-    for floor, degree in ((2, 6), (1, 4)):
-        options = {"alpha": 0.4, "dropout": 0.1, "gamma": 0.0, "degree": degree}
-        protocol = make("cohort", 10, 30, min_cohort=floor, **options)
-        order = play(protocol, before="share_keys").order()
-        dropouts = dict.fromkeys([order[place] for place in vanishing], "masked_input")
-        played = play(protocol, dropouts=dropouts)
-        slow = SlowRound(played)
-        masked, vectors = stripped(played, slow)
-        cut = 0
-        for at in range(30):
-            cohort = {i for i in slow.survivors if at in slow.u(i)}
-            assert len(cohort) >= 2
-            apart = components(slow, at)
-            found = sums_in_the_clear(masked, vectors, slow.modulus, at)
-            if floor == 2:
-                assert [cohort] == apart == found
-            cut += len(apart) > 1
-            assert all(one in found for one in apart)
-        # With fewer neighbours than a floor asks for, two next to each other cut one cohort of
-        # four in two: the one in which they are in the middle.
-        adjacent = (vanishing[1] - vanishing[0]) % 10 in (1, 9)
-        assert cut == (3 if floor == 1 and adjacent else 0)
-
-
-def test_cohorts_that_lose_devices_do_so_in_the_open_however_they_vanish():
-    """Of 10 devices with cohorts of 3, a floor of 2 is kept where one is missing, whichever."""
-    options = {"alpha": 0.3, "dropout": 0.0, "gamma": 0.0, "min_cohort": 2}
-    protocol = make("cohort", 10, 30, **options)
-    assert 9 == len(play(protocol, dropouts={4: "masked_input"}).server.survivors)
-    whole = play(protocol)
-    order = whole.server._links.order.tolist()
-    for phase in ("advertise_keys", "share_keys", "masked_input"):
-        with pytest.raises(PromiseError, match=r"has [01] survivors.* 2 are needed"):
-            play(protocol, dropouts=dict.fromkeys(order[:4], phase))

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hpcfl
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError
 from hpcfl.rounds.timed import play
 
 POPULATION, DIM = 6, 40
@@ -122,69 +121,3 @@ def test_a_device_without_a_model_refuses_a_part_of_one():
         with pytest.raises(HpcflError, match=f"{wrong} bytes are neither the model nor what"):
             protocol.device(0, 0, bytes).receive_model(np.zeros(wrong, np.uint8))
     assert models.received is None
-
-
-def test_a_class_that_does_not_say_how_is_refused_in_a_sentence():
-    class Silent(find("secagg")):
-        same_coordinates = True
-
-    options = {"model_update": "changed", "levels": 1000}
-    protocol = Silent(Parameters(5, DIM, **options))
-    with pytest.raises(UsageError, match="needs a method follow, which the class of 'secagg'"):
-        protocol.follow(ModelUpdates(5, DIM, protocol.sent_in), 0, range(5))
-
-
-def test_a_run_sends_the_whole_model_once(tmp_path):
-    run = hpcfl.bench(
-        "common",
-        devices=5,
-        dim=1000,
-        rounds=3,
-        warmup=0,
-        alpha=0.1,
-        dropout=0.4,
-        model_update="changed",
-        output=tmp_path / "run.h5",
-    )
-    assert run.validated.all()
-    phase = run.phases.index("model")
-    assert run.bytes_down[:, phase, :5].tolist() == [[4016] * 5, [416] * 5, [416] * 5]
-    assert run.config["model_update"] == "changed"
-
-
-@pytest.mark.parametrize("options", [{}, {"per_round": 4}, {"per_round": 3, "dropout": 0.0}])
-def test_training_goes_the_same_way_with_fewer_bytes(options, tmp_path):
-    pytest.importorskip("torch")
-    runs = [
-        hpcfl.train(
-            "fedavg",
-            aggregate="common",
-            dataset="digits",
-            devices=8,
-            rounds=5,
-            alpha=0.1,
-            model_update=update,
-            output=tmp_path / f"{update}.h5",
-            **options,
-        )
-        for update in ("whole", "changed")
-    ]
-    whole, changed = runs
-    for name in ("accuracy", "loss"):
-        np.testing.assert_array_equal(whole.training[name], changed.training[name])
-    assert changed.bytes_down.sum() < whole.bytes_down.sum()
-    assert changed.validated.all()
-
-
-@pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse", "cohort"])
-def test_it_is_refused_where_devices_send_different_coordinates(protocol):
-    with pytest.raises(UsageError, match="--model-update changed is for protocols whose devices"):
-        hpcfl.bench(protocol, devices=5, dim=10, model_update="changed")
-
-
-def test_it_is_refused_where_the_model_changes_everywhere():
-    with pytest.raises(UsageError, match="with --rotate all of the model changes"):
-        hpcfl.bench("common", devices=5, dim=10, model_update="changed", rotate=True)
-    momentum = {"server_momentum": 0.5, "model_update": "changed", "aggregate": "common"}
-    with pytest.raises(UsageError, match="with --server-momentum all of the model changes"):
-        hpcfl.train("fedavg", dataset="digits", devices=5, **momentum)

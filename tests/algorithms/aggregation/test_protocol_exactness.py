@@ -5,16 +5,12 @@ A round ends with t = floor(N / 2) + 1 devices, and never with fewer.
 
 from __future__ import annotations
 
-import itertools
-import re
-
 import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from protocol_rounds import (
     DROP_PHASES,
-    LINKED,
     SECURE,
     UPLOADING,
     make,
@@ -22,7 +18,6 @@ from protocol_rounds import (
     play,
 )
 from slow_ring import holders
-from tiers import examples
 
 from hpcfl.algorithms.quantisation import largest_levels
 from hpcfl.crypto.groups import GROUPS
@@ -156,70 +151,6 @@ def test_a_ring_that_is_too_small_for_a_secret_ends_the_round_at_the_server():
     )
     with pytest.raises(BelowThresholdError, match=sentence):
         play(protocol, dropouts={0: "advertise_keys"})
-
-
-@pytest.mark.tiered
-@pytest.mark.parametrize("name", [*UPLOADING, "common"])
-def test_every_way_in_which_five_devices_can_drop_out_ends_exactly_or_below_the_threshold(name):
-    protocol = make(name, 5, 20, alpha=0.9)
-    ways = [
-        {id: phase for id, phase in enumerate(way) if phase is not None}
-        for way in itertools.product([None, *DROP_PHASES], repeat=5)
-    ]
-    enough = [way for way in ways if len(way) <= 2]
-    assert 1 + 5 * 4 + 10 * 16 == len(enough)
-    # The quick tier tries every fourth.
-    for way in enough[:: len(enough) // examples(len(enough))]:
-        play(protocol, dropouts=way).goes_on()
-    for way in ways[::97]:
-        if way not in enough:
-            with pytest.raises(BelowThresholdError):
-                play(protocol, dropouts=way)
-
-
-DID = {
-    "advertise_keys": "advertised keys",
-    "share_keys": "shared keys",
-    "masked_input": "sent their masked vectors",
-    "unmask": "answered the unmasking request",
-}
-
-
-@pytest.mark.parametrize("devices", [4, 9])
-@pytest.mark.parametrize("phase", DROP_PHASES)
-@pytest.mark.parametrize("name", LINKED)
-def test_t_devices_are_enough_in_every_phase_and_one_less_ends_the_round(name, phase, devices):
-    """With a sentence that says how many are missing."""
-    t = devices // 2 + 1
-    played = play(make(name, devices), dropouts=dict.fromkeys(range(t, devices), phase))
-    assert list(range(t)) == list(played.sent("unmask"))
-    played.goes_on()
-
-    sentence = (
-        f"round 8 cannot end: {t - 1} of {devices} devices {DID[phase]}, at least {t} are needed"
-    )
-    dropouts = dict.fromkeys(range(t - 1, devices), phase)
-    with pytest.raises(BelowThresholdError, match=f"^{re.escape(sentence)}$") as caught:
-        play(make(name, devices), dropouts=dropouts, index=8)
-    assert 1 == caught.value.exit_status
-
-
-def test_with_reduce_a_round_below_the_threshold_ends_as_with_gather():
-    dropouts = dict.fromkeys([1, 2], "masked_input")
-    with pytest.raises(BelowThresholdError, match="2 of 4 devices sent their masked vectors"):
-        play(make("secagg", 4, 10), dropouts=dropouts, upload="reduce")
-
-
-@pytest.mark.parametrize("name", LINKED)
-def test_a_round_below_the_threshold_reveals_no_total(name):
-    played = play(make(name, 5, 10), dropouts={0: "unmask", 1: "unmask"}, before="unmask")
-    server = played.server
-    for id in (3, 4):
-        played.devices[id].receive_unmask(server.send_unmask(id))
-        server.receive_unmask(id, played.devices[id].send_unmask())
-
-    played.refused(BelowThresholdError, server.finish_unmask)
-    assert 0 == server.total.size
 
 
 @pytest.mark.parametrize(("devices", "degree"), [(100, 6), (50, 6)])

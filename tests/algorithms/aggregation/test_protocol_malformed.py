@@ -180,21 +180,6 @@ def test_a_row_that_is_not_as_it_was_sent_is_a_missing_share(name, change):
     does_without(play_with_rows(name, change))
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), alternating({k: k for k in (None, 0, 15, 16, 16 + 79, 16 + 81, 16 + 160)})
-)
-def test_who_sends_rows_of_another_size_has_sent_none(name, size):
-    """Or no row at all. It takes no part, which everybody is told alike: nobody masks with it."""
-
-    def cut(rows):
-        return rows[:0] if size is None else np.pad(rows, ((0, 0), (0, 99)))[:, :size]
-
-    played = play_with_rows(name, cut)
-    only_at_fault(played, SENDER, "share_keys", "it shared no keys")
-    assert_uses_all_shares(played)
-    played.goes_on(OTHERS)
-
-
 def random_bytes(rows, chosen):
     noise = np.random.default_rng(5).integers(0, 256, rows.shape).astype(np.uint8)
     rows[chosen, 16:] = noise[chosen, 16:]
@@ -315,77 +300,6 @@ def test_a_dealer_of_contradicting_shares_is_out_and_everybody_else_stays(name, 
     is_expelled(play(make(name, DEVICES, 8)), OTHERS)
 
 
-@pytest.mark.parametrize("name", ["secagg", "secagg-graph"])
-def test_uploads_that_are_summed_on_the_way_go_on_without_a_dealer_of_contradicting_shares(
-    name, deals
-):
-    """With `--upload reduce` nothing could be taken back: it is out before anybody uploads."""
-    deals({SENDER}, contradicting)
-    played = play(make(name, DEVICES, 8), upload="reduce")
-    assert OTHERS == list(played.wire.summed)
-    is_expelled(played, OTHERS)
-    # And they hold that of a dealer of one wrong share.
-    deals({SENDER}, lambda shares: wrong_at(shares, 1))
-    played = play(make(name, DEVICES, 8), upload="reduce")
-    played.nobody_left()
-    played.goes_on()
-
-
-@pytest.mark.parametrize("upload", ["gather", "reduce"])
-def test_the_server_takes_no_upload_of_a_device_that_is_expelled(upload, deals):
-    deals({SENDER}, contradicting)
-    played = play(make("secagg", DEVICES, 8), upload=upload, before="masked_input")
-    vector = played.devices[0].send_masked_input(played.vectors[0])
-    server = played.server
-    for call, arguments in (
-        (server.receive_masked_input, (SENDER, vector)),
-        (server.receive_sum_masked_input, ([0, SENDER], vector.view("<u4"))),
-    ):
-        refused_in("masked_input", 3, "it shared no keys", call, *arguments, of=played)
-    assert [] == server.survivors
-    server.receive_masked_input(0, vector)
-    assert [0] == server.survivors
-
-
-WAYS = [
-    {SENDER: "masked_input"},
-    {4: "unmask"},
-    {4: "masked_input"},
-    {0: "unmask", SENDER: "masked_input"},
-    {1: "masked_input", SENDER: "unmask"},
-]
-
-
-@pytest.mark.parametrize(("name", "dropouts"), alternating({str(way): way for way in WAYS}))
-def test_whoever_vanishes_beside_a_dealer_of_contradicting_shares_the_round_ends(
-    name, dropouts, deals
-):
-    """An honest device before it unmasks, or before it uploads, or the dealer itself.
-
-    Nobody needs a secret of the dealer, nor what anybody has in common with it.
-    """
-    deals({SENDER}, contradicting)
-    played = play(make(name, DEVICES, 8), dropouts=dropouts)
-    is_expelled(played, [id for id in played.taking_part("masked_input") if id != SENDER])
-
-
-@on_both_topologies
-def test_of_two_dealers_of_contradicting_shares_both_are_expelled_while_t_are_left(name, deals):
-    """Of seven, with t = 4, three can be; with four the round ends, before anybody masks."""
-    dealers = {1, 2, 5}
-    deals(dealers, contradicting, devices=7)
-    played = play(make(name, 7, 8))
-    assert dealers == {*played.kept_out} == {*played.left}
-    for id in dealers:
-        assert_named(played.kept_out[id], "share_keys", f"device {id}", EXPELLED)
-    played.goes_on([0, 3, 4, 6])
-    deals({1, 2, 4, 5}, contradicting, devices=7)
-    with pytest.raises(BelowThresholdError) as caught:
-        play(make(name, 7, 8))
-    assert "round 0 cannot end: 3 of 7 devices" in str(caught.value)
-    assert "at least 4 are needed" in str(caught.value)
-
-
 LIMBS = [0, KEY_SHARE - 1, KEY_SHARE, KEY_SHARE + SEED_SHARE - 1]
 
 
@@ -404,20 +318,6 @@ def test_one_wrong_share_of_a_dealer_is_found_before_anything_is_unmasked(name, 
         if (value == ABSENT).all()
     }
     assert {(slow.holders(SENDER)[1], SENDER)} == wrong
-
-
-@pytest.mark.parametrize("value", [Q, 2**32 - 1])
-def test_shares_that_are_no_field_elements_are_missing_shares(value, deals):
-    def of_all(shares):
-        shares[:, -1] = value
-        return shares
-
-    deals({SENDER}, of_all)
-    played = play(make("cohort", DEVICES, 8))
-    is_expelled(played, OTHERS)
-    for id in OTHERS:
-        (error,) = played.devices[id].ignored
-        assert_named(error, "share_keys", "device 3", "a share is not a field element")
 
 
 WRONG_KEY = insecure_secrets(9, 9, 9)(32)
@@ -445,18 +345,6 @@ def test_a_wrong_mask_key_of_a_vanished_device_is_made_up_for_by_secrets_of_pair
     assert [0, 2, 3, 4] == list(played.sent("pairs"))
     for id, told in played.sent("pairs").items():
         assert pair_secret(played, id, 1) == told
-
-
-@on_both_topologies
-def test_a_wrong_mask_key_and_another_device_that_vanishes_later_end_a_round(name, deals):
-    """What one device can still do: the masks of those two nobody can tell."""
-    deals({1}, unchanged, private=WRONG_KEY)
-    with pytest.raises(BelowThresholdError) as caught:
-        play(make(name, DEVICES, 8), dropouts={1: "masked_input", 4: "unmask"})
-    assert (
-        "round 0 cannot end: the mask key of device 1 cannot be reconstructed, and device 4 did "
-        "not tell what they have in common"
-    ) == str(caught.value)
 
 
 @with_each_upload
@@ -526,16 +414,6 @@ def about(place):
     return lie
 
 
-@pytest.mark.parametrize(("name", "place"), alternating({k: k for k in range(DEVICES)}))
-def test_a_wrong_answer_makes_the_holders_share_useless_and_no_dealer_suspect(name, place):
-    """One wrong answer among five is found, about itself too; the holder's other shares count."""
-    played = play_with(name, "checks", about(place))
-    played.goes_on()
-    # The share does not fit the answer that it gave for it.
-    assert {} == played.left == played.sent("pairs")
-    only_at_fault(played, VICTIM, "unmask", NOT_AS_ANSWERED)
-
-
 @pytest.mark.parametrize(
     ("devices", "dropouts"),
     [
@@ -594,37 +472,6 @@ def test_with_one_answer_less_a_liar_ends_the_round_and_nobody_is_expelled(name,
     played.goes_on()
 
 
-@on_both_topologies
-def test_a_holder_whose_answers_are_lost_costs_nobody_anything(name):
-    """Its vector is in the sum. What it has of others is of no use, as it has not answered."""
-    protocol = make(name, DEVICES, 8)
-    number = [step.name for step in protocol.steps].index("checks")
-
-    def change(header, message):
-        return message[:0] if (header.step, header.sender) == (number, VICTIM) else message
-
-    played = play(protocol, change=change)
-    played.nobody_left()
-    played.goes_on()
-    assert (played.server.state.seed_shares[VICTIM] == ABSENT).all()
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        *((lambda answers, k=size: answers[:k], "expected 40") for size in (0, 4, -1, -8)),
-        (
-            lambda answers: np.concatenate([answers[:-4], raw(Q.to_bytes(4, "little"))]),
-            "a share is not a field element",
-        ),
-    ],
-)
-def test_malformed_answers_cost_their_holder_the_round(change, reason):
-    played = play_with("cohort", "checks", change)
-    only_at_fault(played, VICTIM, "share_keys", reason)
-    played.goes_on([0, 1, 3, 4])
-
-
 def test_the_server_takes_answers_of_those_that_shared_keys_and_once():
     protocol, before = make("secagg", DEVICES, 8), ("share_keys", Pattern.GATHER)
     played = play(protocol, dropouts={4: "share_keys"}, before=before)
@@ -636,53 +483,6 @@ def test_the_server_takes_answers_of_those_that_shared_keys_and_once():
 
 
 # envelopes
-
-
-def play_changed(name, phase, patterns, change, senders=None):
-    """Play a round in which whole messages of a phase are changed, envelopes included."""
-    protocol = make(name, DEVICES, 8)
-
-    def changed(header, message):
-        # A refusal is of no step of the protocol.
-        step = protocol.steps[header.step] if header.step < len(protocol.steps) else None
-        chosen = senders is None or header.sender in senders
-        at = step is not None and step.phase == phase and step.pattern in patterns
-        return change(message.copy()) if at and chosen else message
-
-    return play(protocol, change=changed)
-
-
-@pytest.mark.parametrize("field", OFFSETS)
-@pytest.mark.parametrize("phase", ["advertise_keys", "unmask"])
-def test_the_server_refuses_a_message_with_a_wrong_envelope(phase, field):
-    def change(message):
-        message[OFFSETS[field]] ^= 1
-        return message
-
-    played = play_changed("cohort", phase, [Pattern.GATHER], change, [3])
-    assert 3 == next(iter(played.kept_out))
-    assert_named(played.kept_out[3], phase, "device 3", f"its {field} is")
-    played.goes_on([id for id in range(DEVICES) if id != 3 or phase == "unmask"])
-
-
-@pytest.mark.parametrize(
-    ("name", "phase"), [("secagg", "model"), ("secagg", "unmask"), ("cohort", "advertise_keys")]
-)
-def test_a_device_refuses_a_message_of_the_server_of_another_round(name, phase):
-    def change(message):
-        message[4] ^= 1
-        return message
-
-    with pytest.raises(BelowThresholdError) as caught:
-        play_changed(name, phase, [Pattern.BROADCAST, Pattern.SCATTER], change)
-    assert_named(caught.value, phase, "the server", "its round is 1, expected 0 (and 4 more)")
-
-
-@pytest.mark.parametrize("phase", ["advertise_keys", "masked_input", "unmask"])
-def test_of_several_malformed_messages_the_first_is_reported(phase):
-    with pytest.raises(BelowThresholdError) as caught:
-        play_changed("secagg", phase, [Pattern.GATHER], lambda message: message[:15], [1, 2, 4])
-    assert_named(caught.value, phase, "device 1", "15 bytes hold no envelope (and 2 more)")
 
 
 # what the server is sent
@@ -728,13 +528,6 @@ def test_the_server_takes_public_keys_of_64_bytes_and_once():
     for id, keys in copies.items():
         take(id, raw(keys))
     assert {3: both, **copies} == server.state.public
-
-
-@on_both_topologies
-def test_the_server_refuses_shares_of_a_device_without_keys(name):
-    played = play(make(name, DEVICES, 12), dropouts={1: "advertise_keys"}, before="share_keys")
-    take, ids = played.server.receive_share_keys, np.array([0, 1, 2, 3])
-    refused_in("share_keys", 1, "it advertised no keys", take, ids, of=played)
 
 
 def test_the_server_takes_one_upload_of_the_right_size_of_who_shared_keys(collecting):

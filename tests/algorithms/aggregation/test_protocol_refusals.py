@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from protocol_rounds import (
     LINKED,
-    bits,
     expelled_list,
     key_list,
     make,
     play,
-    raw,
     request,
     shares_by_receiver,
 )
@@ -131,28 +129,6 @@ def test_one_request_is_answered_and_it_is_the_first(asked):
     assert 4 * (6 * 6 + 2 * 10) == device.send_unmask().size
 
 
-def test_on_a_ring_numbers_that_cannot_be_are_refused_and_slots_that_nobody_is_in():
-    """Fewer than are named, or more than there are devices. Device 4 advertised nothing."""
-    dropouts, left = {4: "advertise_keys"}, [id for id in range(DEVICES) if id != 4]
-    played = play(make("cohort", DEVICES), dropouts=dropouts, before="masked_input")
-    take = played.devices[2].receive_expelled
-    for total in (0, 1, 10, 2**32 - 1):
-        message = expelled_list(played, 2, [3, 5], total)
-        malformed(played, "share_keys", f"{total} expelled devices of 9 cannot be", take, message)
-    named = expelled_list(played, 2, [4])
-    malformed(played, "share_keys", "a slot that nobody is in", take, named)
-
-    played = play(make("cohort", DEVICES), dropouts=dropouts, before="unmask")
-    take = played.devices[2].receive_unmask
-    for total in (0, 7, 10, 2**32 - 1):
-        message = request(played, 2, left, [], total)
-        malformed(played, "unmask", f"{total} survivors of 9 cannot be", take, message)
-    for named in ([*left, 4], []), (left, [4]):
-        message = request(played, 2, *named)
-        malformed(played, "unmask", "a slot that nobody is in", take, message)
-    assert 4 * 8 * 6 == ask(played, 2, left, []).size
-
-
 # the list of public keys
 
 
@@ -162,28 +138,6 @@ def refuse_list(played, keys, reason, kind=MessageError, device=2, sender="the s
     assert reason in str(error)
     if kind is MessageError:
         assert ("advertise_keys", sender) == (error.phase, error.sender)
-
-
-def test_a_list_of_t_devices_is_taken_and_one_of_fewer_is_refused(listed):
-    keys = listed.sent("advertise_keys")
-    refuse_list(
-        listed, {id: keys[id] for id in (1, 2, 3, 4)}, "share keys with 4 devices", RefusedError
-    )
-    enough = {id: keys[id] for id in (1, 2, 3, 4, 5)}
-    listed.devices[2].receive_advertise_keys(key_list(listed, 2, enough))
-
-    receivers, _ = listed.devices[2].send_share_keys()
-    assert [1, 3, 4, 5] == sorted(receivers.tolist())
-
-
-def test_a_key_list_of_another_size_or_that_names_a_device_beyond_the_last_is_refused(listed):
-    message, take = listed.server.send_advertise_keys(2), listed.devices[2].receive_advertise_keys
-    for cut in (0, 1, 2, 65, -1):
-        malformed(listed, "advertise_keys", "", take, message[:cut])
-    if listed.parameters.degree is None:
-        beyond = message.copy()
-        beyond[1] |= 1
-        malformed(listed, "advertise_keys", "beyond the last, 8", take, beyond)
 
 
 def test_a_device_refuses_a_list_in_which_its_own_keys_are_not_as_it_sent_them():
@@ -321,31 +275,3 @@ TOLD = "device 2 is told that the shares of its secrets do not belong together"
 )
 def test_a_device_leaves_if_it_is_expelled_or_too_few_are_left(checked, ids, sentence):
     assert sentence == str(checked.refused(RefusedError, expel, checked, *ids))
-
-
-def test_a_list_of_expelled_devices_of_another_size_or_beyond_the_last_is_refused(checked):
-    """Nine devices, or slots: the last bits are nobody's."""
-    right, take = expelled_list(checked, 2, [3]).tobytes(), checked.devices[2].receive_expelled
-    for wrong in (b"", right[:1], right[:-1], right + b"\0"):
-        reason = f"received {len(wrong)} bytes, expected {len(right)}"
-        malformed(checked, "share_keys", reason, take, raw(wrong))
-    on_ring = checked.parameters.degree is not None
-    for place in (9, 15):
-        wrong = (bytes([1, 0, 0, 0]) if on_ring else b"") + bits([place], 16)
-        reason = "a slot that nobody is in" if on_ring else "beyond the last, 8"
-        malformed(checked, "share_keys", reason, take, raw(wrong))
-
-
-@pytest.mark.parametrize("ids", [[], [0, 3, 5, 8]], ids=str)
-def test_with_t_members_left_it_masks_with_those_alone(checked, ids):
-    """And is asked about those alone: whoever names an expelled device asks too much."""
-    device = checked.devices[2]
-    expel(checked, *ids)
-    left = [id for id in range(DEVICES) if id not in ids]
-    assert left == sorted(device._members())
-    device.send_masked_input(checked.vectors[2])
-
-    for id in ids:
-        assert_refused(checked, sorted([*left, id]), [], NOT_EXACTLY)
-        assert_refused(checked, left, [id], NOT_EXACTLY)
-    assert 4 * 6 * len(left) == ask(checked, 2, left, []).size

@@ -109,20 +109,6 @@ def test_every_secret_that_a_device_draws_matters(name, place):
     assert expected == differ
 
 
-def test_the_experiments_seed_changes_the_vectors_and_no_key(monkeypatch):
-    found = []
-    for seed in (0, 1):
-        source = Source(keys.insecure_secrets(5, 0, 0))
-        monkeypatch.setattr(keys, "system_secrets", source)
-        wire, prepared = run("secagg", seed=seed, dropout=0.0)
-        sums = payloads(wire, prepared, "masked_input", Pattern.GATHER)
-        found.append((source.drawn, public_keys(wire, prepared), sums))
-
-    (drawn, public, sums), (drawn_again, public_again, other_sums) = found
-    assert (drawn, public) == (drawn_again, public_again)
-    assert sums != other_sums
-
-
 def test_keys_are_fresh_in_every_round_and_run_unless_an_insecure_seed_fixes_those_of_a_run():
     def public(**options):
         return public_keys(*run("secagg", rounds=2, warmup=1, seed=4, **options))
@@ -172,50 +158,3 @@ def test_the_server_is_never_sent_shares_of_both_secrets_of_a_device(name):
 
 
 # With all randomness fixed, a round is the same to the bit, in whatever order it is played
-
-
-def by_parties(played):
-    found = {
-        (m.header.step, m.header.sender, m.header.receiver): m.sealed for m in played.wire.messages
-    }
-    assert len(found) == len(played.wire.messages)
-    return found
-
-
-@pytest.mark.parametrize("sampler", ["gaps", "dense"])
-@pytest.mark.parametrize("name", UPLOADING)
-def test_the_same_secrets_give_the_same_messages_in_whatever_order_devices_are_played(
-    name, sampler
-):
-    dropouts = {0: "share_keys", 4: "masked_input", 7: "masked_input", 2: "unmask"}
-    protocol = make(name, 9, 70, alpha=0.6, sampler=sampler)
-    one = play(protocol, dropouts=dropouts)
-    other = play(protocol, dropouts=dropouts, order=[3, 0, 8, 1, 6, 2, 7, 5, 4])
-
-    assert by_parties(one) == by_parties(other)
-    assert one.server.survivors == other.server.survivors
-    assert one.server.total.tolist() == other.server.total.tolist()
-
-
-@pytest.mark.parametrize("name", UPLOADING)
-def test_the_same_secrets_with_another_seed_give_another_rounding_only(name):
-    one, other = (play(make(name, 9, 70, alpha=0.6, seed=seed)) for seed in (0, 1))
-
-    for phase in ("advertise_keys", "unmask"):
-        assert one.sent(phase) == other.sent(phase)
-    difference = one.server.total - other.server.total
-    assert difference.any()
-    assert np.abs(difference).max() <= 9
-
-
-@pytest.mark.parametrize("name", UPLOADING)
-def test_other_secrets_change_every_message_but_model_challenge_and_requests(name):
-    """The server draws the same in both: only the keys decide on the places of a ring."""
-    protocol = make(name, 9, 70, alpha=0.6)
-    one = by_parties(play(protocol))
-    other = by_parties(play(protocol, sources=seeded_sources(9, seed=1)))
-    same = {parties[0] for parties in one if one[parties] == other[parties]}
-    steps = [(step.name, step.pattern) for step in protocol.steps]
-    pattern = protocol.topology.pattern
-    told = [("model", Pattern.BROADCAST), ("challenge", Pattern.BROADCAST), ("unmask", pattern)]
-    assert {steps.index(step) for step in told} == same

@@ -8,8 +8,6 @@ the mean is that of the survivors, and not only right on average over who drops 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from protocol_rounds import make, on_ring, play, sent_by
@@ -29,32 +27,6 @@ def assert_mean(expected, samples, false_alarm):
 
 
 WEIGHTS = np.arange(1.0, 13) / 78
-GONE = {2: "share_keys", 11: "masked_input", 7: "masked_input"}
-
-
-def of_survivors(vectors, survivors):
-    """Return the weighted sum and mean of the survivors' vectors; all weights add up to 1."""
-    weighted = [[WEIGHTS[id] * x for x in vectors[id].tolist()] for id in survivors]
-    total = np.array([math.fsum(column) for column in zip(*weighted, strict=True)])
-    return total, total / math.fsum(WEIGHTS[id] for id in survivors)
-
-
-@pytest.mark.parametrize("dropouts", [{}, GONE], ids=["nobody", "three"])
-@pytest.mark.parametrize("name", ["fedavg", "secagg", "secagg-graph"])
-def test_whole_vectors_give_sum_and_mean_of_the_survivors(name, dropouts):
-    protocol = make(name, 12, 30, weights=WEIGHTS, levels=2**20)
-    if name == "fedavg":
-        dropouts = dict.fromkeys(dropouts, "upload")
-    vectors = np.random.default_rng(1).uniform(-1, 1, (12, 30))
-    played = play(protocol, vectors, dropouts)
-    aggregate = protocol.aggregate(played.server)
-
-    survivors = [id for id in range(12) if id not in dropouts]
-    total, mean = of_survivors(vectors, survivors)
-    # Twelve roundings of 2^-20 each; of fedavg of 24 bits.
-    np.testing.assert_allclose(aggregate.sum, total, atol=12 * 2.0**-20, rtol=0)
-    np.testing.assert_allclose(aggregate.mean, mean, atol=20 * 2.0**-20, rtol=0)
-    assert math.fsum(WEIGHTS[survivors]) == pytest.approx(aggregate.survived)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 
-import numpy as np
 import pytest
 import slow_ring
 from protocol_rounds import (
     SCATTERING,
-    Header,
     bits,
     expelled_list,
     key_list,
@@ -18,12 +15,9 @@ from protocol_rounds import (
     play,
     raw,
     ring_list,
-    sent_by_device,
-    shares_by_receiver,
     spoiling,
 )
 
-from hpcfl.algorithms.aggregation.topology import RingLinks
 from hpcfl.comm.phases import Pattern
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 
@@ -111,23 +105,6 @@ def test_key_lists_that_are_malformed_or_of_nobody_else_are_refused():
     played.devices[DEVICE].receive_advertise_keys(raw(right))
 
 
-@pytest.mark.parametrize("phase", ["advertise_keys", "unmask"])
-def test_a_device_for_which_the_server_has_nothing_drops_out(phase, monkeypatch):
-    message = {"advertise_keys": "key_list", "unmask": "request"}[phase]
-    send = getattr(RingLinks, message)
-
-    def send_less(links, receiver, *rest):
-        return None if receiver in (3, 7) else send(links, receiver, *rest)
-
-    monkeypatch.setattr(RingLinks, message, send_less)
-    played = play(cohort())
-    assert [3, 7] == list(played.left) == list(played.kept_out)
-    for error in played.left.values():
-        assert f"malformed {phase} message from the server: none was received" == str(error)
-    gone = () if phase == "unmask" else (3, 7)
-    played.goes_on([id for id in range(DEVICES) if id not in gone])
-
-
 # places
 
 
@@ -164,62 +141,6 @@ def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_t
 
 
 # shares, and devices that are expelled
-
-
-def readdressed(rows, receiver):
-    """Return rows of shares whose receiver is another one."""
-    rows[:, 12:16] = raw(struct.pack("<I", receiver))
-    return rows
-
-
-def test_rows_between_devices_that_are_no_neighbours_are_nothing_to_their_receivers():
-    """The transport delivers them; a device hears only of those that it sends to.
-
-    In place of one to a neighbour, such a row is a missing share, and its sender takes part.
-    """
-    begun = play(cohort(), before="share_keys")
-    for id, device in begun.devices.items():
-        receivers, rows = device.send_share_keys()
-        assert [one for one in slots_of(begun.order(), id) if one != id] == receivers.tolist()
-        assert (DEGREE, 80) == rows.shape
-    around = slots_of(begun.order())
-    stranger = next(id for id in begun.order() if id not in around)
-
-    def also(rows):
-        return np.vstack([rows, readdressed(rows[:1].copy(), DEVICE)])
-
-    def elsewhere(rows):
-        chosen = Header.receivers_of(rows) == DEVICE
-        rows[chosen] = readdressed(rows[chosen], stranger)
-        return rows
-
-    for sender, change, ignored in [(stranger, also, []), (around[0], elsewhere, [around[0]])]:
-        protocol = cohort()
-        played = play(protocol, change=sent_by_device(protocol, "share_keys", sender, change))
-        played.nobody_left()
-        found = {id: [e.sender for e in one.ignored] for id, one in played.devices.items()}
-        assert [f"device {id}" for id in ignored] == found.pop(DEVICE)
-        assert not any(found.values())
-        assert sorted(around) == sorted(played.devices[DEVICE]._members())
-        played.goes_on()
-
-
-def test_a_device_with_too_few_neighbours_left_does_not_go_on():
-    played = play(cohort(threshold=4), before="share_keys")
-    senders, rows = shares_by_receiver(played.devices)[DEVICE]
-    device = played.devices[DEVICE]
-    error = played.refused(RefusedError, device.receive_share_keys, senders[:2], rows[:2])
-    assert "refuses to go on with 3 devices: the threshold is 4" in str(error)
-    device.receive_share_keys(senders[:3], rows[:3])
-
-    played = play(cohort(), before="masked_input")
-    device, others = played.devices[DEVICE], [id for id in slots_of(played.order()) if id != DEVICE]
-    message = expelled_list(played, DEVICE, others[:3])
-    error = played.refused(RefusedError, device.receive_expelled, message)
-    assert "refuses to go on with 2 devices: the threshold is 3" in str(error)
-    played = play(cohort(), before="masked_input")
-    played.devices[DEVICE].receive_expelled(expelled_list(played, DEVICE, others[:2]))
-    assert 3 == len(played.devices[DEVICE]._members())
 
 
 @pytest.mark.parametrize("place", [0, 5, DEVICES - 1])
@@ -303,26 +224,6 @@ def test_a_request_that_could_reveal_more_than_a_sum_is_refused(asked, survivors
     asked.refused(RefusedError, asked.devices[DEVICE].send_unmask)
 
 
-def test_a_request_names_slots_and_is_answered_for_each(asked):
-    right, take = slots_request(asked, [1, 2, 3, 4], []), asked.devices[DEVICE].receive_unmask
-    assert right[:6] == asked.server.send_unmask(DEVICE).tobytes()[:6]
-    for place, slot in itertools.product((4, 5), (5, 6, 7)):
-        beyond = bytearray(right)
-        beyond[place] |= 1 << (7 - slot)
-        error = asked.refused(MessageError, take, raw(bytes(beyond)))
-        assert ("unmask", "the server") == (error.phase, error.sender)
-        assert "a slot that nobody is in" in error.reason
-    for change in (-1, -2, 1, 2):
-        wrong = (right + bytes(2))[: len(right) + change]
-        error = asked.refused(MessageError, take, raw(wrong))
-        assert f"received {6 + change} bytes, expected 6" in str(error)
-    if asked.protocol.name == "cohort":
-        for size in (0, 1):
-            error = asked.refused(MessageError, take, raw(bytes(size)))
-            assert f"{size} bytes hold no list of cohorts" in str(error)
-    assert 4 * (3 * 6 + 10) == ask(asked, [1, 2, 4], [3]).size
-
-
 # what the server does with answers
 
 
@@ -347,31 +248,4 @@ def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed():
     assert 0 == played.server.total.size
 
 
-@pytest.mark.parametrize("silent", [[3, 4], [0, 5], [10, 0]])
-def test_a_secret_of_which_just_enough_shares_came_is(silent):
-    played, _ = answering(silent)
-    played.server.finish_unmask()
-    played.server.finish_masks()
-    played.server.finish_result()
-    played.goes_on()
-
-
 # uploads of cohorts
-
-
-def test_the_server_refuses_a_run_of_another_length():
-    """35 coordinates in 11 segments, of which a device has 4."""
-    played = play(on_ring("cohort", DEVICES, 35, DEGREE, 3, alpha=0.35), before="masked_input")
-    order = played.order()
-    uploads = {
-        id: device.send_masked_input(played.vectors[id]) for id, device in played.devices.items()
-    }
-    # Most have 13 coordinates and some 12: neither may send what the other does.
-    assert {48, 52} == {upload.size for upload in uploads.values()}
-    for id in order:
-        other = next(one for one in uploads.values() if one.size != uploads[id].size)
-        for wrong in (other, uploads[id][:-4], uploads[id][:-1], uploads[id][:0]):
-            error = played.refused(MessageError, played.server.receive_masked_input, id, wrong)
-            assert ("masked_input", f"device {id}") == (error.phase, error.sender)
-            assert f"received {wrong.size} bytes, expected {uploads[id].size}" in error.reason
-    assert [] == played.server.survivors

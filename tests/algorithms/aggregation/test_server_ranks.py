@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from player import parties
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.ranges import UNIT_BYTES, Dealt, mask_rows
+from hpcfl.algorithms.aggregation.ranges import UNIT_BYTES, Dealt, RangeSum, mask_rows
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
-from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import MessageError, UsageError
 
@@ -40,14 +38,6 @@ def test_ranges_are_dealt_out_end_to_end_and_begin_where_masks_and_bytes_do(bits
         assert 8 * (cut.start - envelope.BYTES) == each.start * bits
 
 
-def test_no_rank_is_left_without_values_unless_there_are_too_few():
-    words = "{} values: too few for ranks that take 6720 at a time; give at most {}"
-    for values, most in ((6720, 1), (6721, 2), (20_000, 3)):
-        assert len(Dealt.out(32, values, most).ranges) == most
-        with pytest.raises(UsageError, match=words.format(values, most)):
-            Dealt.out(32, values, most + 1)
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("group", ["fq", "ring8", "ring12", "ring20", "ring32"])
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -62,7 +52,7 @@ def test_what_ranks_unmask_is_what_one_rank_does(group, ranks, threads):
     masks = mask_rows([bytes([k] * 16) for k in range(4)], [1, -1, -1, 1])
 
     def unmasked(values):
-        total = protocol.sum_of(values)
+        total = RangeSum.of(protocol, values)
         start, stop = values.start * arithmetic.bits // 8, -(-values.stop * arithmetic.bits // 8)
         for sender, upload in enumerate(uploads):
             middle = start + 840 * 3
@@ -71,14 +61,14 @@ def test_what_ranks_unmask_is_what_one_rank_does(group, ranks, threads):
             assert total.add_part(sender, upload[middle:stop], middle, size)
         return total.unmask(masks.reshape(-1))
 
-    found = [unmasked(each) for each in protocol.dealt_out(ranks).ranges]
+    found = [unmasked(each) for each in Dealt.uploads_of(protocol, ranks).ranges]
 
     np.testing.assert_array_equal(np.concatenate(found), unmasked(range(dim)))
 
 
 def test_an_upload_of_a_wrong_size_is_no_part_of_a_range():
     protocol = find("secagg")(Parameters(3, 20_000))
-    total = protocol.sum_of(Dealt.uploads_of(protocol, 2).ranges[1])
+    total = RangeSum.of(protocol, Dealt.uploads_of(protocol, 2).ranges[1])
 
     with pytest.raises(MessageError, match="received 79999 bytes, expected 80000"):
         total.add_part(1, np.zeros(840, np.uint8), 80_000 - 840, 79_999)
@@ -97,14 +87,3 @@ def test_what_cannot_be_dealt_out_is_refused(name):
 
     with pytest.raises(UsageError, match=f"{name} cannot use --server-ranks"):
         Dealt.uploads_of(protocol, 2)
-    with pytest.raises(UsageError, match=f"{name} cannot use --server-ranks"):
-        protocol.sum_of(range(50_000))
-
-
-def test_the_first_rank_of_a_server_keeps_its_range():
-    protocol = find("common")(Parameters(5, 40_000, alpha=0.5))
-    _, server = parties(protocol, Loopback(5))
-    server.take_range(Dealt.uploads_of(protocol, 2).ranges[0])
-
-    assert Dealt.uploads_of(protocol, 2).ranges == [range(6_720), range(6_720, 20_000)]
-    assert server._uploads.unmask(mask_rows([], [])).size == 6_720

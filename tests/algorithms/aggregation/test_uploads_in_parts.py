@@ -16,7 +16,7 @@ from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.transport import Part
 from hpcfl.crypto.groups import FQ, GROUPS, Field
-from hpcfl.errors import BelowThresholdError, MessageError
+from hpcfl.errors import MessageError
 from hpcfl.rounds.enrolment import enrol
 
 DEVICES, DIM = 5, 3001
@@ -69,24 +69,6 @@ def sum_of(transport, name="secagg", group="fq", dim=DIM, dropouts=None):
     return server, played
 
 
-@pytest.mark.parametrize("name", ["assisted", "prf"])
-@pytest.mark.parametrize("group", ["fq", "ring12"])
-def test_sums_of_enrolled_devices_are_those_of_whole_uploads(name, group):
-    """And one that is received twice is refused before any of it is added."""
-    helpers, gone = find(name).default_helpers, {} if name == "prf" else {1: "masked_input"}
-    in_parts = InParts(DEVICES, helpers=helpers)
-    server, _ = sum_of(in_parts, name, group, dropouts=gone)
-    whole, _ = sum_of(Loopback(DEVICES, helpers), name, group, dropouts=gone)
-
-    size = GROUPS[group].wire_bytes(DIM)
-    assert in_parts.delivered == (DEVICES - len(gone)) * -(-size // PART_BYTES)
-    assert server.survivors == whole.survivors
-    np.testing.assert_array_equal(server.total, whole.total)
-    assert np.abs(server.total).max() > 0
-    with pytest.raises(MessageError, match="it was received twice"):
-        server.receive_part_masked_input(0, np.zeros(4, np.uint8), 0, size)
-
-
 @pytest.mark.parametrize("group", [name for name in GROUPS if not name.startswith("field")])
 @pytest.mark.parametrize("dim", [DIM, DIM + 1])
 def test_the_sum_is_that_of_whole_uploads(group, dim):
@@ -125,24 +107,6 @@ def test_the_envelope_of_the_first_part_is_checked():
 
     assert "its round is 1, expected 0" in str(played.refused[3])
     assert server.survivors == [0, 1, 2, 4]
-
-
-def test_a_refusal_comes_in_parts_as_well():
-    def change(sender, message):
-        if sender == 3:
-            return envelope.seal_refusal("it has other plans", 0, 3)
-        return message
-
-    server, played = sum_of(InParts(DEVICES, change))
-
-    assert "device 3 left the round in masked_input: it has other plans" in str(played.refused[3])
-    assert server.survivors == [0, 1, 2, 4]
-
-
-def test_too_few_right_uploads_end_the_round():
-    transport = InParts(DEVICES, lambda sender, message: message[:-1] if sender else message)
-    with pytest.raises(BelowThresholdError, match="1 of 5 devices sent their masked vectors"):
-        sum_of(transport)
 
 
 @pytest.mark.parametrize("bits", [12, 20, 28])

@@ -15,7 +15,7 @@ class Hpcfl(ExecutableApplication):
     executable(
         "bench",
         "hpcfl bench {protocol} --devices {devices} --dim {dim} --rounds {rounds} {options} "
-        "--output {experiment_run_dir}/run.h5 --footer",
+        "--output {experiment_run_dir}/run.h5",
         use_mpi=True,
     )
 

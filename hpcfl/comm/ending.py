@@ -1,0 +1,115 @@
+"""How a process ends: in order where all ranks fail together, else with the whole job."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING, NoReturn
+
+from hpcfl.comm.world import communicator
+from hpcfl.errors import UsageError
+from hpcfl.system import launch
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# Ranks that fail for the same reason fail together; one that waits longer failed alone.
+TOGETHER_SECONDS = 10.0
+# Of several that fail, but not together, the first ends the others before their turn to speak.
+TURN_SECONDS, MOST_TURNS = 1.5, 4
+LAST_WORDS_SECONDS = 0.3
+
+
+def fail(message: str, status: int) -> NoReturn:
+    """End this process with an error that is a sentence.
+
+    All ranks that fail together say it once and leave in order; a rank that fails alone says so and
+    takes the others down.
+    """
+    said = f"Error: {message}"
+    if launch.works_alone():
+        print(said, file=sys.stderr)
+        sys.exit(status)
+    try:
+        comm = communicator()
+    except UsageError:
+        if launch.guess_rank() == 0:
+            print(said, file=sys.stderr, flush=True)
+        sys.exit(status)
+    from hpcfl.comm import faults, patient
+
+    tolerant = launch.survives_deaths() and bool(faults.DEATHS)
+    speaker = faults.speaker(comm) if tolerant else 0
+    if comm.rank == speaker:
+        print(said, file=sys.stderr, flush=True)
+    if tolerant:
+        together = faults.meet(comm, TOGETHER_SECONDS)
+    else:
+        together = patient.wait([comm.Ibarrier()], None, patient.SELDOM, TOGETHER_SECONDS)
+    if not together:
+        _end_all(comm, status, "" if comm.rank == speaker else said)
+    if tolerant:
+        faults.finalize(status)
+    sys.exit(status)
+
+
+def crash() -> None:
+    """Print the current exception's traceback and end the whole job, if there are other ranks.
+
+    That another rank died, where a command cannot go on without it, is said in a sentence.
+    """
+    if "mpi4py.MPI" not in sys.modules:
+        return
+    comm = communicator()
+    if comm.size == 1:
+        return
+    from hpcfl.comm import faults
+
+    if launch.survives_deaths() and faults.is_death(sys.exc_info()[1]):
+        said = "Error: a rank died, and this command cannot continue without it"
+    else:
+        said = traceback.format_exc().rstrip()
+    _end_all(comm, 1, said)
+
+
+def leave() -> NoReturn:
+    """End this process, a device rank that has done its part and has nothing open.
+
+    The interpreter is not taken down piece by piece, which takes as long as a tenth of its start.
+    """
+    if launch.survives_deaths() or "mpi4py.MPI" not in sys.modules:
+        sys.exit(0)
+    from mpi4py import MPI
+
+    if MPI.get_vendor()[0] != "Open MPI":
+        # MPICH 5 tells the launcher at the very end that this rank is done, which kills the job
+        # if it never hears of it.
+        sys.exit(0)
+    MPI.Finalize()
+    _flush()
+    os._exit(0)
+
+
+def _end_all(comm: MPI.Intracomm, status: int, said: str) -> NoReturn:
+    """Say why, and end all ranks: this one also where MPI_Abort returns, as MPICH's can.
+
+    Whatever followed would say the same again, or wait in MPI_Finalize for ranks that are gone.
+    """
+    time.sleep(TURN_SECONDS * min(comm.rank, MOST_TURNS))
+    if said:
+        here = f"[rank {comm.rank} on {platform.node()}]"
+        lines = [f"{here} {line}" for line in said.split("\n")]
+        print("\n".join(lines), file=sys.stderr)
+    _flush()
+    # MPICH 4's launcher drops what it has not passed on of this rank's last words.
+    time.sleep(LAST_WORDS_SECONDS)
+    comm.Abort(status)
+    os._exit(status)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()

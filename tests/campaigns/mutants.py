@@ -1,0 +1,345 @@
+"""How many small mistakes in the code the tests find: seeded mutants, one at a time.
+
+    python tests/campaigns/mutants.py --count 200 --seed 1 --report mutants.json
+
+A mutant is one change of an expression or statement of `SOURCES`. It is written into a copy of the
+repository, in which the tests that concern its module run first, the quickest of them first, and
+then, with ``--whole``, all that ``pytest`` runs. Mutants and their order follow from the seed and
+the sources; mutants that the report holds already are not run again.
+"""
+
+import argparse
+import ast
+import copy
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).parent.parent.parent
+LIMIT_SECONDS = 900  # for one run of pytest
+
+# What is mutated, and the tests that concern it: each list is a run of pytest, the quickest first.
+# Files and folders that are not there are left out.
+AGGREGATION = "tests/algorithms/aggregation"
+SOURCES = {
+    "hpcfl/crypto/*.py": [["tests/crypto"], ["tests/recorded", AGGREGATION, "tests/privacy"]],
+    "hpcfl/algorithms/aggregation/*.py": [
+        ["tests/recorded"],
+        [AGGREGATION],
+        ["tests/prediction", "tests/fuzz", "tests/security", "tests/campaigns"],
+        ["tests/privacy", "tests/attack"],
+    ],
+    "hpcfl/privacy/accounting/*.py": [
+        ["tests/privacy"],
+        ["tests/algorithms/federated", "tests/learning", "tests/train"],
+    ],
+    **{
+        f"hpcfl/rounds/{name}.py": [
+            ["tests/recorded"],
+            [AGGREGATION],
+            ["tests/bench", "tests/faults", "tests/train"],
+        ]
+        for name in ("driver", "timed", "ledger", "validation", "failures")
+    },
+}
+
+COMPARISONS = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+}
+OPERATORS = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitAnd,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one file: its n-th one, of an expression or statement on a line."""
+
+    file: str
+    number: int
+    line: int
+    kind: str
+    text: str  # of the line
+    before: str
+    after: str
+
+    def applied(self):
+        """Return the changed source, without its comments."""
+        tree = ast.parse((ROOT / self.file).read_bytes())
+        node, _, other = next(itertools.islice(changes(tree), self.number, None))
+        return ast.unparse(_Replacing(node, other).visit(tree))
+
+    def diff(self):
+        """Return the line, and what is changed on it."""
+        return f" {self.text}\n-{self.before}\n+{self.after}"
+
+    def id(self, seed=None):
+        """Return a name, or with a seed a number to sort by, that other lines do not change."""
+        return hashlib.sha256(f"{seed}\n{self.file}\n{self.diff()}".encode()).hexdigest()[:12]
+
+
+class _Replacing(ast.NodeTransformer):
+    def __init__(self, node, other):
+        self._node, self._other = node, other
+
+    def visit(self, node):
+        return self._other if node is self._node else self.generic_visit(node)
+
+
+def mutants(file):
+    """Return all mutants of a file."""
+    source = (ROOT / file).read_text()
+    lines, found = source.splitlines(), []
+    for number, (node, kind, other) in enumerate(changes(ast.parse(source))):
+        texts = [ast.unparse(one) for one in (node, other)]
+        if texts[0] != texts[1]:
+            line = lines[node.lineno - 1].strip()
+            first = [text.partition("\n")[0] for text in texts]
+            found.append(Mutant(file, number, node.lineno, kind, line, *first))
+    return found
+
+
+def changes(tree):
+    """Yield what can be changed in executable code: a node, how, and what replaces it."""
+    for node in _executable(tree):
+        if isinstance(node, ast.stmt):
+            yield from ((node, kind, other) for kind, other in _other_statements(node))
+        elif isinstance(node, ast.expr):
+            yield from ((node, kind, other) for kind, other in _other_expressions(node))
+
+
+def _executable(node):
+    """Yield nodes; none of docstrings, annotations, decorators, messages, `__repr__`, imports."""
+    if isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"):
+        return
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return
+    if isinstance(node, (ast.JoinedStr, ast.Import, ast.ImportFrom)):
+        return
+    # zip(..., strict=True) asserts what the function itself has made sure of.
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return
+    yield node
+    if isinstance(node, ast.Raise):
+        return
+    for name, field in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "bases"):
+            continue
+        for child in field if isinstance(field, list) else [field]:
+            if isinstance(child, ast.AST):
+                yield from _executable(child)
+
+
+def _other_statements(node):
+    nothing = ast.Pass()
+    only_raises = isinstance(node, ast.If) and all(isinstance(n, ast.Raise) for n in node.body)
+    checks = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    if isinstance(node, (ast.Raise, ast.Assert)) or (only_raises and not node.orelse) or checks:
+        yield "removed statement", nothing
+    if isinstance(node, (ast.If, ast.While)):
+        yield "negated condition", _with(node, test=ast.UnaryOp(ast.Not(), node.test))
+    if isinstance(node, ast.AugAssign):
+        yield "operator", _with(node, op=OPERATORS.get(type(node.op), ast.Add)())
+    if isinstance(node, ast.Return) and node.value and ast.unparse(node.value) != "None":
+        yield "return value", _with(node, value=ast.Constant(None))
+
+
+def _other_expressions(node):
+    match node:
+        case ast.Compare(ops=[op]):
+            for other in COMPARISONS[type(op)]:
+                yield "comparison", _with(node, ops=[other()])
+        case ast.BinOp(left=ast.Constant(value=str()) | ast.JoinedStr()):
+            return
+        case ast.BinOp(op=op) if type(op) in OPERATORS:
+            yield "operator", _with(node, op=OPERATORS[type(op)]())
+        case ast.UnaryOp(operand=operand):
+            yield "dropped sign or not", operand
+        case ast.BoolOp(op=op):
+            yield "and/or", _with(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
+        case ast.IfExp(test=test):
+            yield "negated condition", _with(node, test=ast.UnaryOp(ast.Not(), test))
+        case ast.Constant(value=bool(value)):
+            yield "constant", ast.Constant(not value)
+        case ast.Constant(value=int() | float() as value):
+            yield "constant", ast.Constant(value + 1)
+            yield "constant", ast.Constant(value - 1)
+        case ast.Slice(lower=lower, upper=upper):
+            if lower:
+                yield "slice bound", _with(node, lower=None)
+            if upper:
+                yield "slice bound", _with(node, upper=None)
+                one_less = ast.BinOp(upper, ast.Sub(), ast.Constant(1))
+                yield "slice bound", _with(node, upper=one_less)
+        case ast.Call(args=[first, second, *rest]) if not isinstance(second, ast.Starred):
+            yield "swapped arguments", _with(node, args=[second, first, *rest])
+
+
+def _with(node, **fields):
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def drawn(count, seed):
+    """Return so many mutants.
+
+    More of them start with the same ones, and so do those of sources that differ in a few lines.
+    """
+    files = sorted(
+        str(path.relative_to(ROOT)) for pattern in SOURCES for path in ROOT.glob(pattern)
+    )
+    # Where the same line stands twice, one of them is enough.
+    found = {mutant.id(seed): mutant for file in files for mutant in mutants(file)}
+    return [found[key] for key in sorted(found)][:count]
+
+
+def stages(file, whole):
+    """Return the runs of pytest that a mutant of a file must survive, quickest first."""
+    (runs,) = (runs for pattern, runs in SOURCES.items() if Path(file).match(pattern))
+    own = [str(p.relative_to(ROOT)) for p in ROOT.glob(f"tests/**/test_*{Path(file).stem}*.py")]
+    there = [[place for place in run if (ROOT / place).exists()] for run in [own, *runs]]
+    return [*filter(None, there), *([["tests"]] if whole else [])]
+
+
+def copied(folder):
+    """Copy what git tracks of the working tree."""
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def survives(tests, folder):
+    """Run pytest in a copy; return whether all passed, and what failed first."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    run = subprocess.Popen(
+        [*command, "--tb=no", "-m", "not full", "-o", "timeout=60", *tests],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = run.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+        return False, f"no end after {LIMIT_SECONDS} s"
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return run.returncode == 0, (failed or output.splitlines()[-1:] or ["no output"])[0][:200]
+
+
+# Runs of pytest that pass where nothing is changed.
+SOUND = []
+
+
+def judged(mutant, folder, whole):
+    """Put a mutant into a copy of the repository, run the tests, and take it out again."""
+    began, target = time.monotonic(), folder / mutant.file
+    target.write_text(mutant.applied())
+    try:
+        for tests in stages(mutant.file, whole):
+            survived, by = survives(tests, folder)
+            if not survived:
+                break
+    finally:
+        shutil.copy(ROOT / mutant.file, target)
+        shutil.rmtree(folder / ".hypothesis", ignore_errors=True)
+    if not survived and tests not in SOUND:
+        passed, why = survives(tests, folder)
+        if not passed:
+            raise SystemExit(f"without any mutant {' '.join(tests)} does not pass: {why}")
+        SOUND.append(tests)
+    return {
+        "file": mutant.file,
+        "line": mutant.line,
+        "kind": mutant.kind,
+        "diff": mutant.diff(),
+        "result": "survived" if survived else "killed",
+        "by": "" if survived else by,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
+    parser.add_argument("--whole", action="store_true", help="survivors meet all of make test")
+    parser.add_argument("--only", default="", help="files whose path holds this")
+    parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
+    parser.add_argument("--report", type=Path, default=Path("mutants.json"))
+    options = parser.parse_args()
+    chosen = [one for one in drawn(options.count, options.seed) if options.only in one.file]
+    if options.list:
+        print("\n".join(f"{one.id()} {one.file}:{one.line} {one.kind}" for one in chosen))
+        return
+    report = json.loads(options.report.read_text()) if options.report.exists() else {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = SimpleQueue()
+        for job in range(options.jobs):
+            folders.put(copied(Path(temporary) / str(job)))
+
+        def judge(mutant):
+            folder = folders.get()
+            try:
+                found = report[mutant.id()] = judged(mutant, folder, options.whole)
+            finally:
+                folders.put(folder)
+            part = options.report.with_suffix(".part")
+            part.write_text(json.dumps(report, indent=1))
+            part.replace(options.report)
+            print(
+                f"{found['result']} {mutant.file}:{mutant.line} {mutant.kind}, "
+                f"{found['seconds']} s {found['by']}\n{found['diff']}",
+                flush=True,
+            )
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(judge, [one for one in chosen if one.id() not in report]))
+    killed = [report[one.id()]["result"] for one in chosen].count("killed")
+    print(f"{killed} of {len(chosen)} killed, {killed / max(1, len(chosen)):.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Ranks that die: every operation of the transport, cells of a launch, and whole rounds."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+from ulfm import HERE, LIMIT_SECONDS, ULFM, bench, finish, job, kill, needs_ulfm, start
+
+from hpcfl.results import load
+from hpcfl.rounds.inputs import SyntheticUpdates
+
+sys.path.append(str(HERE.parent / "mpirun"))
+
+from launcher import mpirun, needs_mpirun, pid_of_rank
+
+DIM = 60
+SMALL = ("--dim", DIM, "--warmup", 0, "--dropout", 0)
+MASKED = ("model", "advertise_keys", "share_keys", "masked_input", "unmask", "result")
+
+
+def full(*values):
+    """Return what a test of the full tier is given."""
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+def test_the_retry_logic_of_one_rank():
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    done = finish(start(*command, HERE / "retry_logic.py"), LIMIT_SECONDS)
+
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "skipped" not in done.stdout
+
+
+# Numbers of operations in dying_ranks.py
+GATHER, SCATTER, ROUTE, REDUCE, LAST = 4, 5, 6, 7, 9
+
+
+@needs_ulfm
+@pytest.mark.parametrize(
+    ("ranks", "deaths", "lost"),
+    [
+        # 9 devices on ranks 1 to 6, in turns: 0 and 6 on rank 1, 5 on rank 6 alone.
+        (7, [[1, SCATTER, "before"], [3, GATHER, "inside"], [6, LAST, "unsaid"]], [0, 2, 5, 6, 8]),
+        full(6, [[1, 0, "before"], [3, ROUTE, "before"]], [0, 2, 5, 7]),
+        full(6, [[2, GATHER, "unsaid"], [4, ROUTE, "unsaid"]], [1, 3, 6, 8]),
+        full(6, [[1, SCATTER, "inside"], [3, REDUCE, "inside"]], [0, 2, 5, 7]),
+        full(10, [[rank, ROUTE, "inside"] for rank in (1, 4, 9)], [0, 3, 8]),
+        full(10, [[rank, rank, "unsaid"] for rank in range(1, 9)], list(range(8))),
+    ],
+)
+def test_every_operation_ends_the_same_on_all_that_are_left(ranks, deaths, lost):
+    done = job(ranks, sys.executable, HERE / "dying_ranks.py", json.dumps(deaths))
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["lost"] == lost
+    assert all(0 <= seconds < 60 for pair in told["seconds"] for seconds in pair)
+
+
+# Cells of a launch
+
+SIZES = [5, 2, 3, 1, 9, 4, 5, 2] * 3
+
+
+def cells(done):
+    """Return the communicators after each cell and the devices that it reached."""
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return json.loads(line).values()
+
+
+@needs_mpirun
+def test_cells_leave_no_communicators(tmp_path):
+    program = (sys.executable, HERE / "many_cells.py", "[]")
+    after, reached = cells(mpirun(4, *program, tmp_path / "sweep"))
+
+    assert after == [1] * (len(SIZES) + 1)  # the world's own
+    assert reached == SIZES
+
+
+@needs_ulfm
+@pytest.mark.parametrize("point", ["inside", full("freed"), full("nowhere")])
+def test_of_a_death_only_the_communicators_of_the_dead_are_left(point):
+    deaths = [[2, 4, point], [4, 6, point]]
+    program = (sys.executable, HERE / "many_cells.py")
+    after, reached = cells(job(6, *program, json.dumps(deaths)))
+
+    assert after[:4] == [1] * 4
+    # The world's own before each death; of a cell in which a rank died, that before it.
+    assert after[-1] - 1 <= 2 * len(deaths) * (point != "nowhere")
+    # Later cells leave none.
+    assert after[6:] == [after[-1]] * len(after[6:])
+    assert reached[7:] == SIZES[7:]
+
+
+# Rounds
+
+
+def assert_sum(path, round_index, ids, devices):
+    """Compare a saved sum with that of the updates of some of N devices of equal weight.
+
+    Each of them rounds its update, divided by N, by less than a level of 2^-20.
+    """
+    updates = SyntheticUpdates(DIM, seed=0)
+    expected = np.sum([updates.vector(round_index, id) for id in ids], axis=0, dtype=float)
+    np.testing.assert_allclose(np.load(path), expected, rtol=0, atol=devices * len(ids) / 2**20)
+
+
+def lost_in(run, round_index):
+    """Return the devices lost in a round, and the phase, "" for outside of all phases."""
+    row, names = run.lost_phase[round_index], [*run.phases, ""]
+    return {int(id): names[row[id]] for id in np.flatnonzero(row >= 0)}
+
+
+@needs_ulfm
+@pytest.mark.parametrize(
+    ("protocol", "options", "phases", "moment"),
+    [
+        ("secagg", ("--upload", "reduce"), MASKED[3:], "during"),
+        ("sparse", ("--alpha", 0.5, "--security", "active"), MASKED[2:4], "after"),
+        full("secagg", (), MASKED[:3], "before"),
+        full("sparse", ("--alpha", 0.5), MASKED[3:], "before"),
+        # With all others as neighbours: fewer are chosen for the dropouts that are planned, none.
+        full("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[:3], "before"),
+        full("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[3:], "before"),
+        full("fedavg", (), ("model", "upload", "result"), "after"),
+    ],
+)
+def test_a_death_in_any_phase_costs_the_round_those_devices_only(
+    tmp_path, protocol, options, phases, moment
+):
+    # In round k the rank 2 k + 2 of 0 to 7 dies, in another phase each time; one round more.
+    kills = [kill(2 * k + 2, phase, k, moment) for k, phase in enumerate(phases)]
+    saved = tmp_path / "sum.npy"
+    options = (*SMALL, *options, "--save-aggregate", saved)
+    done, run = bench(tmp_path, 8, protocol, *options, "--rounds", 4, *sum(kills, ()))
+
+    assert done.returncode == 0, done.stderr
+    assert (run.status, run.validated.tolist()) == ("complete", [True] * 4)
+    assert run.environment["fault_tolerance"] == "ulfm"
+    order = run.phases
+    upload = order.index("upload" if protocol == "fedavg" else "masked_input")
+    gone = set()
+    for k, phase in enumerate(phases):
+        device = 2 * k + 1
+        assert [device] == [*(lost_in(run, k) or lost_in(run, k + 1))]
+        uploaded = order.index(phase) >= upload + (moment != "after")
+        assert set(np.flatnonzero(~run.survived[k])) == gone | (set() if uploaded else {device})
+        gone.add(device)
+    assert set(np.flatnonzero(~run.survived[3])) == gone
+    if protocol in ("secagg", "fedavg"):  # which send all coordinates
+        assert_sum(saved, 3, sorted({*range(7)} - gone), 7)
+    losses = (run.lost_phase >= 0).any(axis=1)
+    assert losses.sum() == len(gone) == len(phases)
+    assert (np.isfinite(run.detect_seconds) == losses).all()
+    assert (np.isfinite(run.recover_seconds) == losses).all()
+
+
+@needs_ulfm
+@pytest.mark.full
+def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path):
+    saved = tmp_path / "sum.npy"
+    # Two devices on the first twelve of 16 device ranks, one on the others.
+    done, run = bench(
+        *(tmp_path, 17, "secagg", *SMALL, "--rounds", 3),
+        *("--devices", 28, "--save-aggregate", saved),
+        *kill("3+9+16", "masked_input", 0),
+        *kill("5", "share_keys", 1),
+        *kill("6", "unmask", 1),
+    )
+    at = [range(rank - 1, 28, 16) for rank in range(1, 17)]
+    first = [id for rank in (3, 9, 16) for id in at[rank - 1]]
+
+    assert done.returncode == 0, done.stderr
+    assert run.validated.all()
+    assert lost_in(run, 0) == dict.fromkeys(first, "masked_input")
+    assert lost_in(run, 1) == dict.fromkeys(at[4], "share_keys") | dict.fromkeys(at[5], "unmask")
+    left = sorted({*range(28)} - {*first, *at[4], *at[5]})
+    assert np.flatnonzero(run.survived[2]).tolist() == left
+    assert_sum(saved, 2, left, 28)
+
+
+@needs_ulfm
+@pytest.mark.full
+def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path):
+    options = ("dp-fedavg", *SMALL, "--rounds", 2, *kill(2, "unmask", 1))
+    done, run = bench(tmp_path / "secret", 6, *options)
+    _, seeded = bench(tmp_path / "seeded", 6, *options, "--insecure-seed", 3)
+
+    assert done.returncode == 0, done.stderr
+    assert run.survived[1].all()
+    assert run.validated.tolist() == [True, False]
+    assert seeded.validated.tolist() == [True, True]
+
+
+@needs_ulfm
+@pytest.mark.parametrize(
+    ("ranks", "options", "deaths", "sentence", "finished"),
+    [
+        (6, ("secagg",), [kill(0, "unmask", 2)], "Error: the server's rank died", 2),
+        (
+            *(6, ("dp-fedavg",), [kill(rank, "masked_input", 1) for rank in (2, 4)]),
+            "round 1 ends here, before anything is revealed: a sum holds the noise of 3 devices",
+            1,
+        ),
+        # Rank 1 is the first helper; its masks are in the sum, and nobody else knows them.
+        (
+            *(4, ("assisted", "--devices", 6), [kill(1, "unmask", 2)]),
+            "round 2 cannot end: helper 0 did not tell the sum of its masks",
+            2,
+        ),
+        full(
+            *(6, ("secagg",), [kill("1+2+4", "masked_input", 2)]),
+            "Error: round 2 cannot end: 2 of 5 devices sent",
+            2,
+        ),
+    ],
+)
+def test_a_round_that_lost_too_much_ends_the_job_once_with_a_sentence(
+    tmp_path, ranks, options, deaths, sentence, finished
+):
+    """Rounds are planned for one device that vanishes, and for no helper."""
+    done, run = bench(tmp_path, ranks, *options, *SMALL, "--rounds", 4, *sum(deaths, ()))
+
+    assert done.returncode != 0
+    assert done.stderr.count("Error:") == 1
+    assert sentence in done.stderr
+    assert run.status == ("running" if "server" in sentence else "failed")
+    assert run.validated.tolist() == [True] * finished
+
+
+@needs_ulfm
+@pytest.mark.full
+def test_later_sizes_of_a_launch_run_on_the_ranks_that_are_left(tmp_path):
+    options = ("secagg", *SMALL, "--rounds", 2, "--devices", "3,5", *kill(2, "share_keys", 1))
+    done = job(6, "hpcfl", "bench", *options, "--output", tmp_path)
+    small, large = (load(path) for path in sorted(tmp_path.glob("*.h5")))
+
+    assert done.returncode == 0, done.stderr
+    assert (small.devices, large.devices) == (3, 5)
+    assert lost_in(small, 1) == {1: "share_keys"}
+    assert large.survived.all()
+    assert large.validated.all()
+
+
+@needs_ulfm
+def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path):
+    running = start(
+        *(*ULFM, "-n", 5, "hpcfl", "bench", "secagg", "--dim", 1000, "--dropout", 0),
+        *("--rounds", 5, "--max-rounds", 3000, "--max-seconds", 5, "--output", tmp_path),
+    )
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not list(tmp_path.glob("*.h5")) or load(next(tmp_path.glob("*.h5"))).rounds < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(pid_of_rank(running.pid, 3), signal.SIGKILL)
+    done = finish(running, LIMIT_SECONDS)
+    run = load(next(tmp_path.glob("*.h5")))
+
+    assert done.returncode == 0, done.stderr
+    assert run.validated.all()
+    assert np.flatnonzero((run.lost_phase >= 0).any(axis=0)).tolist() == [2]
+    assert run.survived[-1].tolist() == [True, True, False, True]

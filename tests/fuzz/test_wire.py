@@ -1,0 +1,163 @@
+"""A round in which one party lies ends with the exact sum, or with a sentence that names it."""
+
+import fuzzed_wire as wire
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+from tiers import seeded
+
+from hpcfl.crypto import shamir
+
+numbers = st.integers(0, 10**6)
+
+
+@pytest.mark.parametrize("case", wire.CASES)
+def test_a_changed_message_gives_no_wrong_sum(case):
+    ended = set()
+    phases = wire.protocol(case, 5).phases()
+    before = phases[: phases.index(wire.protocol(case, 5).upload_phase()) + 1]
+
+    @seeded(25)
+    @given(st.data())
+    def rounds(data):
+        devices = data.draw(st.integers(5, 8))
+        gone = st.dictionaries(st.integers(0, devices - 1), st.sampled_from(phases[1:]), max_size=2)
+        dropouts = data.draw(gone)
+        outcome = wire.fuzzed(
+            *(case, devices, dropouts, data.draw(numbers), data.draw(st.sampled_from(wire.KINDS))),
+            *(data.draw(numbers), data.draw(numbers)),
+        )
+        event(outcome.kind)
+        ended.add(outcome.kind)
+        assert outcome.kind != "wrong", (outcome.wire.target, outcome.differing())
+        if outcome.error is None:
+            planned = {id for id in range(devices) if dropouts.get(id) not in before}
+            assert {*outcome.server.survivors} <= planned
+            # Whose message was taken away has dropped out, and was not refused.
+            silent = {outcome.wire.target.sender} if outcome.wire.delivered == b"" else set()
+            assert planned - {*outcome.server.survivors} <= {*outcome.refused} | silent
+
+    rounds()
+    assert "exact" in ended
+
+
+@pytest.mark.parametrize("case", wire.CASES)
+def test_every_device_can_be_malformed_in_every_gather(case):
+    """Whoever it is and whenever: the others end the round, where the protocol lets them."""
+    messages, _ = wire.honest(case, 6)
+    for target, message in enumerate(messages):
+        if message.step.pattern.name != "GATHER" or message.sender not in (0, 5):
+            continue
+        # Not by a number of bytes: ciphertexts are of another size each time.
+        outcome = wire.play(case, 6, target=target, change=lambda sent: sent.sealed[:-1])
+        assert outcome.kind == "exact", outcome.error
+        assert [message.sender] == list(outcome.refused)
+        said = str(outcome.refused[message.sender])
+        if message.enrolment:
+            assert said.endswith("it has not enrolled")
+            assert message.sender not in outcome.server.survivors
+            continue
+        assert f"malformed {message.step.phase} message from device {message.sender}: " in said
+        steps = wire.protocol(case, 6).steps
+        upload = next(number for number, step in enumerate(steps) if step.upload)
+        after = next(n for n, step in enumerate(steps) if step == message.step) > upload
+        assert (message.sender in outcome.server.survivors) == after
+
+
+class Lying(wire.Wire):
+    """A wire behind which one device changes what it answers with, in each of some steps."""
+
+    def __init__(self, devices, lies, liar):
+        super().__init__(devices)
+        self._lies, self._liar = lies, liar
+
+    def passed(self, sealed):
+        message = super().passed(sealed).copy()
+        sent = self.messages[-1]
+        if sent.sender == self._liar and sent.step.name in self._lies:
+            self._lies[sent.step.name](message[wire.ENVELOPE :].view("<u4"))
+        return message
+
+
+@pytest.mark.parametrize("case", [one for one in wire.CASES if one != "assisted"])
+def test_whatever_one_device_deals_and_answers_costs_itself_alone(case, monkeypatch):
+    """Wrong shares to any, and false answers."""
+    devices, ended = 10 if "active" in case else 9, set()
+
+    @seeded(25)
+    @given(st.data())
+    def rounds(data):
+        hostile = data.draw(st.integers(0, devices - 1))
+        wronged = data.draw(st.sampled_from([0, 0, 1, 2, devices]))
+        random = np.random.default_rng(data.draw(numbers))
+
+        def change(*arguments):
+            shares = split(*arguments)
+            for holder in random.permutation(len(shares))[:wronged].tolist():
+                limb = int(random.integers(shares.shape[1]))
+                shares[holder, limb] = (int(shares[holder, limb]) + 1) % wire.Q
+            return shares
+
+        def uniform(answers):
+            answers[:] = random.integers(0, wire.Q, answers.size)
+
+        lies = data.draw(st.sampled_from([{}, {"checks": uniform}, {"unmask": uniform}]))
+        split, calls = shamir.split, iter(range(devices))
+
+        def deal(*arguments):
+            return (change if next(calls) == hostile else split)(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shamir, "split", deal)
+            outcome = wire.play(case, devices, wire=Lying(devices, lies, hostile))
+        assert (outcome.error, outcome.differing().size) == (None, 0)
+        assert {*outcome.refused} <= {hostile}
+        assert {*range(devices)} - {hostile} <= {*outcome.server.survivors}
+        if wronged == devices:
+            assert hostile not in outcome.server.survivors
+        ended.add(hostile in outcome.server.survivors)
+
+    rounds()
+    assert {True, False} == ended
+
+
+def helpers_messages():
+    """Return a round's messages of helpers, by their number among all."""
+    found = wire.play("assisted", 6).wire.messages
+    return {n: one for n, one in enumerate(found) if wire.HELPERS <= one.sender < wire.HELPERS + 64}
+
+
+@pytest.mark.parametrize(
+    "change", [lambda sent: sent[:-1], lambda sent: sent[:8] + bytes([sent[8] ^ 1]) + sent[9:]]
+)
+def test_a_malformed_message_of_a_helper_costs_it_or_ends_the_round_in_its_name(change):
+    messages = helpers_messages()
+    assert {True, False} == {one.enrolment for one in messages.values()}
+    for target, sent in messages.items():
+        outcome = wire.play("assisted", 6, target=target, change=lambda one: change(one.sealed))
+        number = sent.sender - wire.HELPERS
+        refused = f"malformed {sent.step.phase} message from helper {number}: "
+        if sent.step.name == "ready":  # before devices mask the round can do without it
+            assert outcome.kind == "exact", outcome.error
+            assert str(outcome.refused[6 + number]).startswith(refused)
+        else:
+            assert f"cannot end: helper {number} " in str(outcome.error)
+            assert refused in str(outcome.error)
+
+
+def test_a_helper_whose_key_is_of_no_use_ends_the_enrolment_and_is_named():
+    """Passed on, it would have every device refuse, for a reason that nobody is told."""
+    offers = {n: one for n, one in helpers_messages().items() if one.enrolment}
+    first, *_, last = offers
+    name = f"helper {offers[last].sender - wire.HELPERS}"
+    for key, words in (
+        (bytes(32), "a public key has low order"),
+        (offers[first].sealed[wire.ENVELOPE :], "it is another helper's public key"),
+    ):
+        outcome = wire.play(
+            *("assisted", 6),
+            target=last,
+            change=lambda one, key=key: one.sealed[: wire.ENVELOPE] + key,
+        )
+        assert f"malformed advertise_keys message from {name}: {words}" in str(outcome.error)
