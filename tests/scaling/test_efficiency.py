@@ -10,7 +10,7 @@ from scaled_runs import SPREAD, scaled
 
 from hpcfl.errors import UsageError
 from hpcfl.options.scaling import SCALES
-from hpcfl.results.scaling import Point, compared, lacking, study
+from hpcfl.results.scaling import lacking, study
 from hpcfl.results.scaling_table import table
 from hpcfl.results.statistics import Interval, median_interval
 
@@ -116,17 +116,6 @@ def test_what_else_the_machine_did_is_said(tmp_path):
     assert note.startswith("warning: 1 run disturbed, such as one by a load of 9.0 on 2 cores")
 
 
-def test_a_table_that_is_folded_says_of_every_row_whether_it_is_modelled(tmp_path):
-    found = study([scaled(tmp_path, n, 1.0) for n in (2, 3)], "ranks")
-    beyond = compared([Point(1, 2, 16, 1000, 4.0), Point(64, 65, 16, 1000, 2.0)])
-    found = replace(found, lines=(replace(found.lines[0], modelled=beyond),))
-    shown = table(found).text(width=60).splitlines()
-
-    rows = [line for line in shown if line.startswith("secagg ")]
-    assert len(rows) > 4  # in several parts
-    assert all("measured" in row or "modelled" in row for row in rows)
-
-
 def test_threads_that_have_no_core_of_their_own_are_marked(tmp_path):
     runs = [scaled(tmp_path, 1, 1 / k, cores=2, threads=k) for k in (1, 2, 4)]
     at = points(study(runs, "threads"))
@@ -208,10 +197,3 @@ def test_what_is_no_point_is_said_of_a_run(tmp_path):
     known = {"ranks": 2}
     assert "each node" in lacking(replace(run, environment=known), "nodes")
     assert "no measured round" in lacking(replace(run, warmup=~run.warmup), "ranks")
-
-
-def test_a_modelled_point_is_compared_as_a_measured_one_is():
-    found = compared([Point(1, 2, 8, 10, 4.0), Point(4, 5, 8, 10, 2.0)])
-
-    assert [point.modelled for point in found] == [True, True]
-    assert [(p.speed_up, p.efficiency) for p in found] == [(1, 1), (2, 0.5)]
