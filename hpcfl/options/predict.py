@@ -38,8 +38,6 @@ class PredictOptions(RoundOptions, LinkOptions):
     min_cohort: int = 1
     model_update: str = "whole"
     helper_dropout: int = 0
-    bits: str | None = None
-    levels: int | None = None
     sampler: str = "gaps"
     security_bits: int = 40
     rotate: bool = False

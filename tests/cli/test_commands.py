@@ -134,7 +134,6 @@ WRONG = {
     "train fedvag": "did you mean 'fedavg'?",
     "train fedavg --preset zcdp-adult-rl": "did you mean 'zcdp-adult-lr'?",
     "predict dp-fedavg": "adds its noise within a protocol",
-    "predict fedavg --levels 100": "No such option",
     "predict fedavg --gamma 0.2": "fedavg has no use for it",
     "attack audit fedavg": "there is no private algorithm 'fedavg'",
     "attack components": "Missing argument 'TRANSCRIPT'",

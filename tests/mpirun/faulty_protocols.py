@@ -41,7 +41,7 @@ class DividingAtTheServer(FedAvg):
     name = "dividing-at-the-server"
 
     def server(self, round_index, model, secrets=system_secrets):
-        return (DividingServer if round_index else FedAvgServer)(self, model)
+        return (DividingServer if round_index else FedAvgServer)(self, round_index, model)
 
 
 class RefusingDevice(FedAvgDevice):
@@ -72,7 +72,7 @@ class Wrong(FedAvg):
     name = "wrong"
 
     def server(self, round_index, model, secrets=system_secrets):
-        return (WrongServer if round_index >= 2 else FedAvgServer)(self, model)
+        return (WrongServer if round_index >= 2 else FedAvgServer)(self, round_index, model)
 
 
 class Deserting(Prf):

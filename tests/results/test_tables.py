@@ -44,7 +44,7 @@ def cells(table, first):
 
 
 def test_tables_fit_in_120_columns(summaries):
-    for table in (compared(summaries[:2]), *map(phases, summaries)):
+    for table in (compared(summaries[:2]), *map(phases, summaries[:2])):
         assert max(map(len, table.text().splitlines())) < 120
 
 

@@ -96,7 +96,7 @@ class TwoFaced(SecAggServer):
         private = combined(self._key_shares_of_victim, threshold)
         public = {
             id: self._mask_public(id)
-            for id in np.flatnonzero(self._sharers).tolist()
+            for id in np.flatnonzero(self.state.sharers).tolist()
             if id != victim
         }
         return opened(protocol, victim, self.upload, seed, private, public)
@@ -139,7 +139,7 @@ class TwoFacedActive(TwoFaced, ActiveServer):
         super().receive_consistency_check(sender, payload)
 
     def send_unmask(self, receiver=None):
-        told = digest(self._protocol, self._public, self.request_for(receiver).tobytes())
+        told = digest(self._protocol, self.state.public, self.request_for(receiver).tobytes())
         for id, device in self._knows.items():
             if id != receiver:
                 forged = endorsement(self._protocol, device._identity, id, receiver, told)
