@@ -18,7 +18,7 @@ from hpcfl.report.formats import Format, Scale
 # Letters in a line where output is no terminal, and the fewest that are made use of.
 WIDTH = 119
 _LEAST_WIDTH = 40
-_LEAST_HEADING = 6  # letters of a line of a heading
+_LEAST_HEADING = 8
 _MOST_ROWS = 12  # that Python's prompt shows of a table
 # A row that is a line between rows; only text has it.
 RULE: tuple[Any, ...] = ()

@@ -126,8 +126,8 @@ def test_columns_are_chosen_and_ordered_in_every_form(pair):
     lines = report(*pair, *options).stdout.splitlines()
 
     assert [line.split() for line in lines[3:7]] == [
-        ["#", "B/device", "protocol", "norm", "ratio"],
-        ["-", "-" * 8, "-" * 8, "-" * 4, "-" * 5],
+        ["#", "B/device", "protocol", "norm", "up", "ratio"],
+        ["-", "-" * 8, "-" * 8, "-" * 4, "-" * 8],
         # The notes call rows by their numbers.
         ["1", "210", "sparse", "-", "4.00x"],
         ["2", "840", "secagg", "-", "1.00x"],
