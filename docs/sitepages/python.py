@@ -22,7 +22,7 @@ RETURNED = (
 BASES = (
     "hpcfl.comm.phases",
     "hpcfl.algorithms.aggregation.base.AggregationProtocol",
-    "hpcfl.algorithms.aggregation.base.QuantisedProtocol",
+    "hpcfl.algorithms.aggregation.quantised.QuantisedProtocol",
     "hpcfl.algorithms.federated.base.FederatedAlgorithm",
     "hpcfl.algorithms.federated.private.PrivateAlgorithm",
     "hpcfl.rounds.observer.RoundObserver",
