@@ -9,10 +9,17 @@ import pytest
 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import UsageError
-from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
 from hpcfl.privacy.distributions import binomial, hypergeometric, log_binomial
 from hpcfl.privacy.population import count_of
-from hpcfl.privacy.ring import best_threshold, choose, failures
+from hpcfl.privacy.ring import (
+    below_floor,
+    best_threshold,
+    choose,
+    cohort_size,
+    failures,
+    fewest_survivors,
+    refused,
+)
 from hpcfl.privacy.threat import SPARE, Threat
 
 

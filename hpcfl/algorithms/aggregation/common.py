@@ -36,7 +36,6 @@ from hpcfl.privacy.masking import (
     Flags,
     InCohorts,
     Masking,
-    check_alpha,
     ring_degree,
 )
 from hpcfl.privacy.population import Population
@@ -122,7 +121,6 @@ class CommonCoordinates(SecAgg):
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
-        check_alpha(alpha)
         return AllOrNobody(devices, alpha, ring_degree(degree, devices))
 
 
