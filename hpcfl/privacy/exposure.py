@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.privacy.distributions import Counts, Floats
-from hpcfl.privacy.masking import Drawn, Flags, Masking, random_orders, theorem_2
+from hpcfl.privacy.masking import Drawn, Flags, Masking, random_orders
 from hpcfl.privacy.population import Population
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
@@ -79,13 +79,7 @@ class Exposure:
         found = asdict(self)
         masking = {name: getattr(self.masking, name) for name in ("alpha", "degree", "cohort")}
         figures = found.pop("figures")
-        return found | figures | asdict(self.population) | masking | {"theorem_2": self.theorem_2}
-
-    @property
-    def theorem_2(self) -> float | None:
-        """SparseSecAgg's T, a number of contributors; None where all coordinates are sent."""
-        alpha = self.masking.alpha
-        return None if alpha is None else theorem_2(alpha, self.population)
+        return found | figures | asdict(self.population) | masking
 
 
 def exposure(
@@ -232,8 +226,6 @@ def _ratio(
 def table(found: Exposure) -> Table:
     """Return everything about an exposure, formulas beside simulation."""
     rows: list[Any] = [_row(title, found.figures[name]) for name, title in FIGURES.items()]
-    if found.theorem_2 is not None:
-        rows.insert(1, _row("SparseSecAgg's T (Theorem 2)", Figure(found.theorem_2, None, None)))
     rows.append(RULE)
     for low, high, figure in found.sizes:
         span = str(low) if low == high else f"{low} to {high}"

@@ -40,7 +40,7 @@ class Drawn:
 
 
 class Masking(ABC):
-    """The masks at a coordinate of a round."""
+    """The masks at a coordinate of a round, of a kind of protocols."""
 
     alpha: float | None = None  # fraction of the coordinates that a device sends; None for all
     degree: int | None = None  # neighbours of a device in the masking graph; None for all
@@ -264,11 +264,6 @@ class BySelection(Masking):
 def random_orders(samples: int, devices: int, generator: np.random.Generator) -> Counts:
     """Draw an order of the devices for each sample, shape (samples, N)."""
     return generator.permuted(np.broadcast_to(np.arange(devices), (samples, devices)), axis=1)
-
-
-def theorem_2(alpha: float, population: Population) -> float:
-    """Return T = (1 - exp(-alpha)) (1 - theta) H contributors (SparseSecAgg, Theorem 2)."""
-    return -math.expm1(-alpha) * (1 - population.dropout) * population.honest
 
 
 def largest_degree(devices: int) -> int:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Self
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, Section, make, option
 from hpcfl.report.formats import counted, rounded_up
-from hpcfl.report.jsontext import finite
 
 REPLACE_RECORD = "replace one record"
 ADD_RECORD = "add or remove one record"
@@ -24,6 +23,8 @@ Found = tuple[float, str]
 
 # Noise and norms beyond these make no sense, and their squares would overflow.
 POSITIVE: dict[str, Any] = {"at_least": 1e-50, "at_most": 1e50}
+# How far from where it begins noise is looked for, as a logarithm.
+_FARTHEST = math.log(1e12)
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,6 @@ class Guarantee:
     adjacency: str  # in what two neighbouring datasets differ
     assumptions: tuple[str, ...]  # what must be so; each a clause without a full stop
     method: str  # how the value was found
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the guarantee for JSON, an infinite epsilon as None."""
-        return dict(finite(asdict(self)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,31 +80,15 @@ class Account(OptionGroup, ABC):
 
     @classmethod
     def of(cls, **settings: Any) -> Self:
-        """Return the account for settings; UsageError if one is missing, unknown or out of range.
-
-        Parameters
-        ----------
-        **settings
-            Fields of the class.
-        """
+        """Return the account for fields; UsageError if one is missing, unknown or out of range."""
         return make(cls, settings)
 
     @classmethod
     def with_epsilon(cls, epsilon: float, **settings: Any) -> dict[str, Self]:
-        """Return accounts with the least noise for a target epsilon.
+        """Return accounts with the least noise for a target epsilon, rounded up to six digits.
 
-        Parameters
-        ----------
-        epsilon : float
-            The target, above 0.
-        **settings
-            Fields of the class, without `sigma`.
-
-        Returns
-        -------
-        dict
-            "paper" with the noise for which the paper claims the target, and "proven" with that for
-            which it is proven. The noise is rounded up to six digits.
+        By "paper" the one for which the paper claims the target, and by "proven" the one for which
+        it is proven. `settings` are fields of the class, without `sigma`.
         """
         if not epsilon > 0:
             raise UsageError(f"epsilon is {epsilon}; it must be above 0")
@@ -131,9 +112,9 @@ class Account(OptionGroup, ABC):
         return {
             "algorithm": self.algorithm,
             "settings": asdict(self),
-            "paper": self.paper().as_dict(),
-            "proven": self.proven().as_dict(),
-            "bounds": [bound.as_dict() for bound in self.bounds()],
+            "paper": asdict(self.paper()),
+            "proven": asdict(self.proven()),
+            "bounds": [asdict(bound) for bound in self.bounds()],
         }
 
     def __post_init__(self) -> None:
@@ -175,11 +156,6 @@ class Account(OptionGroup, ABC):
         return -(-self.rounds * self.per_round // self.devices)
 
 
-def spaced(name: str) -> str:
-    """Return a setting's name in words: ``per_round`` is "per round"."""
-    return name.replace("_", " ")
-
-
 def least_noise(spent: Callable[[float], float], epsilon: float, start: float) -> float:
     """Return the least noise with at most the target epsilon, from above, to seven digits.
 
@@ -197,20 +173,14 @@ def least_noise(spent: Callable[[float], float], epsilon: float, start: float) -
         return known[log_sigma]
 
     low = high = math.log(start)
-    farthest = math.log(1e12)
     while excess(high) > 0:
         low, high = high, high + math.log(4)
-        if high - math.log(start) > farthest:
-            raise UsageError(
-                f"no noise gives an epsilon of {epsilon:g} with these settings: what does not "
-                "depend on sigma spends more than that"
-            )
+        if high > math.log(start) + _FARTHEST:
+            raise UsageError(f"no noise gives an epsilon of {epsilon:g}: other releases cost more")
     while excess(low) <= 0:
         low, high = low - math.log(4), low
-        if math.log(start) - low > farthest:
-            raise UsageError(
-                f"an epsilon of {epsilon:g} takes no noise with these settings: nothing is released"
-            )
+        if low < math.log(start) - _FARTHEST:
+            raise UsageError(f"an epsilon of {epsilon:g} takes no noise: nothing is released")
     brentq(excess, low, high, xtol=1e-8)
     sigma = math.exp(min(u for u, value in known.items() if value <= 0))
     while spent(sigma) > epsilon:  # the last digit: exp of a logarithm
