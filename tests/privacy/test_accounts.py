@@ -440,17 +440,13 @@ def test_a_trusted_aggregator_is_a_poisson_sample_of_both_releases():
 # --- fedsgd-dpc ---
 
 
-@pytest.mark.parametrize("epsilon", [1, 5, 10])
-def test_scale_of_theorem_1(epsilon):
+def test_worked_numbers_of_theorem_1_and_whole_numbers_of_replies():
     # s = Delta T1 / epsilon, Delta = 2 xi / d, on MNIST: xi = 300, 6000 samples, T1 = T b / N.
-    scale = (2 * 300 / 6000) * (50 * 3 / 10) / epsilon
+    scale = (2 * 300 / 6000) * (50 * 3 / 10) / 5
     found = account("fedsgd-dpc", sigma=scale, clip_norm=300)
     for value in (found.paper(), found.proven()):
-        assert value.epsilon == pytest.approx(epsilon, rel=1e-12)  # 15 replies, a whole number
+        assert value.epsilon == pytest.approx(5, rel=1e-12)  # 15 replies, a whole number
         assert (value.delta, value.adjacency) == (0, REPLACE_RECORD)
-
-
-def test_replies_are_whole_numbers():
     # T = 22, b = 1: 2.2 replies by the paper's count, and three of some devices.
     given = {"rounds": 22, "per_round": 1, "sigma": 1 / 3000}
     assert account("fedsgd-dpc", **given).paper().epsilon == pytest.approx(2.2)
