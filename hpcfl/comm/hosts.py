@@ -43,14 +43,17 @@ class Hosts:
         threads = np.array(machine.affinity(), np.int64)
         names = world.collect(platform.node().encode()) or ()
         masks = world.collect(threads.tobytes()) or ()
-        # Of every rank, at rank 0: its host and its hardware threads.
+        # Of every rank that is left, at rank 0: its host and its hardware threads.
         self._places = [
             (name.decode(errors="replace"), tuple(np.frombuffer(mask, np.int64).tolist()))
             for name, mask in zip(names, masks, strict=True)
         ]
-        order = np.frombuffer(world.give(self._orders()), np.int64).tolist()
+        orders = [b""] * world.size
+        for rank, order in zip(world.left, self._orders(), strict=False):
+            orders[rank] = order
+        mine = np.frombuffer(world.give(orders), np.int64).tolist()
         # How many hosts there are, which of them this rank looks at, and its ranks' threads.
-        self._count, self._mine, *self._threads = order
+        self._count, self._mine, *self._threads = mine
         self._others: dict[int, dict[str, Any]] = {}
         if self._count > 1:
             import json
