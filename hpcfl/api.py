@@ -232,12 +232,9 @@ def bench(
     session.run(
         world,
         wanted,
-        wanted.devices,
-        wanted.output,
         found.append,
         _observer(progress, observer),
-        command=_command("bench", named.get("protocol"), options),
-        resume=wanted.resume,
+        _command("bench", named.get("protocol"), options),
     )
     return load(found[0]) if found else None
 
@@ -257,7 +254,7 @@ def train(
     ----------
     algorithm : str or type
         Name of a federated algorithm, ``"MODULE:CLASS"``, or a class of one's own; not needed with
-        ``resume=CHECKPOINT``, as in `bench`.
+        ``resume=FILE``, as in `bench`.
     preset : str, optional
         Settings of a paper, see :data:`~hpcfl.training.presets.PRESETS`.
     progress, observer
@@ -278,10 +275,8 @@ def train(
     trained = session.run(
         world,
         wanted,
-        wanted.devices,
-        wanted.output,
         _observer(progress, observer),
-        command=_command("train", named.get("algorithm"), given),
+        _command("train", named.get("algorithm"), given),
     )
     return None if trained is None else _extended(reader.load(trained.path), trained.weights)
 

@@ -108,13 +108,6 @@ class ProtocolOptions(OptionGroup):
         section=Section.WHAT,
         marks=("label",),
     )
-    model_update: str = option(
-        "whole",
-        "Send devices the whole model, or what has changed since they received it (common).",
-        choices=("whole", "changed"),
-        section=Section.WHAT,
-        marks=("label", "recorded if given"),
-    )
     sampler: str = option(
         "gaps", "How pairs select coordinates (sparse).", choices=("gaps", "dense")
     )
@@ -283,6 +276,18 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         section=Section.OUTPUT,
         marks=("resumable", "repeat", "recorded if given"),
     )
+    resume: Path | None = option(
+        None,
+        "Continue the results file of a run that was interrupted, with the options of that "
+        "run: no others need be given.",
+        section=Section.OUTPUT,
+        marks=("launch", "unrecorded"),
+    )
     insecure_seed: int | None = option(
         None, "Seed of the keys too, for tests: nothing is secret then.", marks=("repeat if given",)
     )
+
+    @property
+    def may_vary(self) -> bool:
+        """Whether the number of rounds depends on how they go."""
+        return False

@@ -18,7 +18,6 @@ from hpcfl.results.columns import Row, choose, of_runs
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reached import modelled_seconds
 from hpcfl.results.reader import Run
-from hpcfl.results.resuming import joined
 from hpcfl.results.schema import Metric
 from hpcfl.results.summary import summarise
 
@@ -51,7 +50,7 @@ def of_each_run(
     UsageError
         If there is no such column, or a link cannot be.
     """
-    summaries = [summarise(run, run.link(**link), target) for run in joined(runs)]
+    summaries = [summarise(run, run.link(**link), target) for run in runs]
     chosen = of_runs(summaries) if columns is None else choose(",".join(columns))
     rows = [Row(number, summary, None) for number, summary in enumerate(summaries, 1)]
     return Table(
@@ -69,7 +68,7 @@ def of_each_round(runs: Sequence[Run], **link: float | None) -> Table:
     are measured, those of training with what devices trained. What a run does not have, such as
     another protocol's phases, has no value. `link` is as for `of_each_run`.
     """
-    tables = [_rounds(run, run.link(**link)) for run in joined(runs)]
+    tables = [_rounds(run, run.link(**link)) for run in runs]
     names = dict.fromkeys(name for table in tables for name in table)
     rows = [
         [table[name][index] if name in table else None for name in names]

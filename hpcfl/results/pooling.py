@@ -19,7 +19,6 @@ from hpcfl.results import summary as summaries
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reached import reached
 from hpcfl.results.reader import Run
-from hpcfl.results.resuming import joined
 from hpcfl.results.statistics import kruskal_wallis
 from hpcfl.results.summary import Summary
 from hpcfl.system import revision
@@ -105,7 +104,7 @@ def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
     was resumed is one with what it went on from.
     """
     pools: dict[str, list[Run]] = {}
-    for number, run in enumerate(joined(runs)):
+    for number, run in enumerate(runs):
         alone: Any = None
         if run.training:
             # How far it goes is part of what it reaches.
@@ -117,7 +116,7 @@ def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
 
 def apart(runs: Sequence[Run]) -> list[Pool]:
     """Return a pool for every run."""
-    return [Pool((run,)) for run in joined(runs)]
+    return [Pool((run,)) for run in runs]
 
 
 def configuration(run: Run) -> dict[str, Any]:

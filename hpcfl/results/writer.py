@@ -145,6 +145,7 @@ class ResultsWriter:
         command: str,
         environment: Mapping[str, Any],
         rounds: int,
+        kept: int | None = None,
         config: Mapping[str, Any] | None = None,
         at_end: Mapping[str, Any] | None = None,
         failures: bool = False,
@@ -152,11 +153,12 @@ class ResultsWriter:
     ) -> ResultsWriter:
         """Open the file of a run that did not come to its end, to go on behind its finished rounds.
 
+        Of these the first `kept` stay, by default all.
+
         What the file says of run and machine stays, but for the values of `config`. The launch that
         goes on is described in a group of its own, ``/resumed/1`` and so on; `rounds` counts those
-        that are finished too. The file is replaced as a whole, and must be of a run without
-        training figures. It is a UsageError if it cannot be opened or replaced, or another process
-        is writing it.
+        that are finished too. The file is replaced as a whole. It is a UsageError if it cannot be
+        opened or replaced, or another process is writing it.
         """
         self = cls.__new__(cls)
         # The file itself, where the path is a link to it: its folder is where it is replaced.
@@ -175,7 +177,8 @@ class ResultsWriter:
             with suppress(OSError):  # of a process that was killed while it wrote it
                 self._draft.unlink(missing_ok=True)
             before = old[schema.ROUNDS]
-            self.written = int(np.logical_and.accumulate(before[schema.MARKS][()]).sum())
+            finished = int(np.logical_and.accumulate(before[schema.MARKS][()]).sum())
+            self.written = finished if kept is None else min(kept, finished)
             _, phases, devices = before["bytes_up"].shape
             launch = f"{schema.RESUMED}/{len(old.get(schema.RESUMED, ())) + 1}"
             failures = failures or schema.FAILURES[0].name in before
@@ -203,7 +206,7 @@ class ResultsWriter:
                 _allocate(file[schema.ROUNDS], new, *sizes, ranks, helpers)
                 for dataset in new:
                     file[schema.ROUNDS][dataset.name][: self.written] = dataset.unknown
-            self._open(launch, ())
+            self._open(launch, [*old.get(schema.TRAINING, ())])
         return self
 
     @contextmanager
@@ -270,9 +273,8 @@ class ResultsWriter:
 
     @property
     def _how_on(self) -> str:
-        if self._training:
-            return "hpcfl train --resume and its checkpoint, if there is one"
-        return f"hpcfl bench --resume {shlex.quote(str(self.path))}"
+        command = "train" if self._training else "bench"
+        return f"hpcfl {command} --resume {shlex.quote(str(self.path))}"
 
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
@@ -368,19 +370,6 @@ class ResultsWriter:
         # What goes wrong with a file that is given up is not what has to be told.
         with suppress(HpcflError):
             self.close("interrupted" if isinstance(error, Left) else "failed")
-
-
-def complete(path: Path) -> None:
-    """Give the file of a run that was killed behind its last round the status of a complete one.
-
-    An HpcflError says that it cannot be written to, as by a process that is at work on it.
-    """
-    try:
-        with _opened(path, "r+") as file:
-            file.attrs.modify(schema.FINISHED, np.array(_now(), schema.TIME_TYPE))
-            file.attrs.modify(schema.STATUS, np.array("complete", schema.STATUS_TYPE))
-    except (OSError, RuntimeError) as error:
-        raise HpcflError(f"cannot finish {path} ({hdf5.reason(error)})") from error
 
 
 def predicted_bytes(

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.delivery import delivering
-from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, phase_names
-from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import values_of
@@ -113,34 +111,6 @@ def check_degree(options: RoundOptions, devices: int) -> None:
             f"--degree is {options.degree}, and a device of {devices} has {devices - 1} others: "
             f"give at most {most}, which links all, or leave it out"
         )
-
-
-def model_updates(protocol: AggregationProtocol, population: int) -> ModelUpdates | None:
-    """Return what a run keeps of models where only what has changed is sent, None elsewhere.
-
-    `population` is the number of devices that those of a round are drawn from.
-    """
-    if protocol.parameters.model_update == "whole":
-        return None
-    return ModelUpdates(population, protocol.parameters.dim, protocol.sent_in)
-
-
-def resume_updates(
-    models: ModelUpdates,
-    transport: Transport,
-    index: int,
-    had: NDArray[np.int64] | None,
-    model: NDArray[np.float32],
-) -> None:
-    """Let every rank know which models devices had before a run goes on with round `index`.
-
-    At the server `had` is as `ModelUpdates.kept` returns it, shape (devices,). `model` is that
-    round's, shape (d,), the same on every rank.
-    """
-    told = transport.broadcast(None if had is None else had.view(np.uint8))
-    models.go_on(told.view(np.int64), model)
-    if transport.has_server:
-        models.note(index, model)
 
 
 def with_group(options: Chosen, name: str) -> Chosen:

@@ -76,11 +76,6 @@ def check_algorithm(options: TrainOptions, devices: int, dim: int) -> None:
             f"--aggregate common, or assisted with --shared: with {options.algorithm} and "
             f"{options.aggregate} no device keeps what it has not sent"
         )
-    if options.model_update == "changed" and options.server_momentum:
-        raise UsageError(
-            "with --server-momentum all of the model changes in every round: leave it out, or "
-            "--model-update changed"
-        )
     check_degree(options, options.per_round or devices)
     federation = make_federation(options, np.ones(devices, np.int64), dim)
     kind.check(federation, options)
