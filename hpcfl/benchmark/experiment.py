@@ -8,11 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
-from hpcfl.algorithms.aggregation.modelupdates import NEVER
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.ranges import Dealt
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
@@ -28,8 +26,6 @@ from hpcfl.rounds import usage
 from hpcfl.rounds.build import (
     build,
     check_degree,
-    model_updates,
-    resume_updates,
     with_room,
     without_dropouts,
 )
@@ -218,10 +214,6 @@ class Experiment:
         recorder = self._recorder()
         watching = observer if recorder is None else Together(observer, recorder)
         model = np.zeros(self.updates.dim, np.float32)
-        models = model_updates(self.protocol, self.devices)
-        if models is not None and first:
-            had = None if earlier is None else _models_had(earlier)
-            resume_updates(models, transport, first, had, model)
         last: Aggregate | None = None
         told: set[int] = set()  # the devices of which it was said that their vectors are clipped
 
@@ -239,7 +231,6 @@ class Experiment:
                 reduce=options.upload == "reduce",
                 insecure_seed=options.insecure_seed,
                 enrolled=enrolled,
-                models=models,
                 observer=watching,
             )
             self._warn_of_clipping(transport, watching, told)
@@ -333,16 +324,6 @@ class Experiment:
         except HpcflError as error:
             return error
         return None
-
-
-def _models_had(earlier: Run) -> NDArray[np.int64]:
-    """Return the round whose model each device has, `NEVER` if none, shape (N,).
-
-    All are in every round, but those whose ranks had died: these received nothing.
-    """
-    received = earlier.messages_down.sum(axis=1) > 0
-    rounds = np.arange(earlier.rounds)[:, None]
-    return np.where(received, rounds, NEVER).max(axis=0)
 
 
 def _check_server_ranks(options: BenchOptions, protocol: AggregationProtocol) -> None:

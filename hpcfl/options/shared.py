@@ -108,13 +108,6 @@ class ProtocolOptions(OptionGroup):
         section=Section.WHAT,
         marks=("label",),
     )
-    model_update: str = option(
-        "whole",
-        "Send devices the whole model, or what has changed since they received it (common).",
-        choices=("whole", "changed"),
-        section=Section.WHAT,
-        marks=("label", "recorded if given"),
-    )
     sampler: str = option(
         "gaps", "How pairs select coordinates (sparse).", choices=("gaps", "dense")
     )

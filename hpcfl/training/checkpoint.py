@@ -1,8 +1,7 @@
 """The state of a training run on disk, from which it goes on as if nothing had happened.
 
-Devices keep nothing from round to round but the models that they were sent, and all random numbers
-follow from the seed and the number of rounds played, so the state is the server's alone: it also
-knows who has which model, where only what has changed is sent (``--model-update changed``).
+Devices keep nothing from round to round, and all random numbers follow from the seed and the number
+of rounds played, so the state is the server's alone.
 
 A private run counts what it has cost through its checkpoints. Whoever goes on from one plays again
 what the launch before has played after it, with new noise; so a launch, before it plays, writes
@@ -54,8 +53,6 @@ class Checkpoint:
     # from here plays them again.
     at_risk: int = 0
     survivors: tuple[int, ...] = ()  # how many devices are in the sum of each round before
-    # By device, the round whose model it has, where only what has changed is sent; -1 for none.
-    had: tuple[int, ...] = ()
     successor: str = ""  # the later checkpoint of a run that went on from here, if there is one
 
     def claimed(self, rounds: int) -> Checkpoint:
@@ -78,7 +75,6 @@ class Checkpoint:
                 repeated=self.repeated,
                 at_risk=self.at_risk,
                 survivors=np.array(self.survivors, np.int64),
-                had=np.array(self.had, np.int64),
                 successor=np.frombuffer(self.successor.encode(), np.uint8),
                 config=np.frombuffer(_bound(self.config).encode(), np.uint8),
                 asked=np.frombuffer(json.dumps(dict(self.asked)).encode(), np.uint8),
@@ -158,7 +154,6 @@ def load(path: Path, config: Mapping[str, Any], free: Collection[str] = ()) -> C
             repeated=int(arrays["repeated"]),
             at_risk=int(arrays["at_risk"]),
             survivors=tuple(arrays["survivors"].tolist()),
-            had=tuple(arrays["had"].tolist()),
         )
         successor = arrays["successor"].tobytes().decode()
     if successor:

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate
-from hpcfl.algorithms.aggregation.delivery import delivering
-from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError
 from hpcfl.options.definition import part
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief, formats
@@ -28,7 +26,6 @@ from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
 from hpcfl.rounds import parties
-from hpcfl.rounds.build import model_updates, resume_updates
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.enrolment import Enrolled, enrol
@@ -99,11 +96,6 @@ class Training:
         trainer: Trainer,
         weights: NDArray[np.float32],
     ) -> None:
-        if options.model_update == "changed" and algorithm.first_stage is not None:
-            raise UsageError(
-                f"{options.algorithm} sends the model in a stage of its own: leave out "
-                "--model-update changed"
-            )
         self._options = options
         self._algorithm = algorithm
         self._clients = clients
@@ -115,8 +107,6 @@ class Training:
         self._next_round = 0
         self._survivors: list[int] = []
         self._enrolled: Enrolled | None = None
-        self._models: ModelUpdates | None = None
-        self._had: tuple[int, ...] = ()  # what an earlier launch knows of them
 
     @property
     def weights(self) -> NDArray[np.float32]:
@@ -135,7 +125,6 @@ class Training:
         self._velocity = checkpoint.velocity[: self._dim]
         self._bytes_up = checkpoint.bytes_up
         self._survivors = list(checkpoint.survivors)
-        self._had = checkpoint.had
         self._algorithm.resume(self._survivors, checkpoint.repeated)
 
     def checkpoint(
@@ -144,9 +133,6 @@ class Training:
         """Return the state between two rounds, at the server; see `Checkpoint`."""
         # Nothing but the model has a velocity.
         velocity = np.append(self._velocity, np.zeros(self._state.size - self._dim))
-        had = self._had
-        if self._models is not None:
-            had = tuple(self._models.kept(self._next_round, self._state).tolist())
         return Checkpoint(
             self._next_round,
             self._state.copy(),
@@ -157,7 +143,6 @@ class Training:
             self._algorithm.repeated,
             at_risk,
             tuple(self._survivors),
-            had,
         )
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
@@ -173,7 +158,7 @@ class Training:
         self._algorithm.repeated = transport.tell(self._algorithm.repeated)
         options = self._options
         self._enrolled = enrol(
-            delivering(find(options.aggregate, options.security)),
+            find(options.aggregate, options.security),
             transport,
             first_round=first,
             insecure_seed=options.insecure_seed,
@@ -184,23 +169,8 @@ class Training:
         def decide(index: int, result: RoundResult) -> str:
             return self._reason_to_stop(index, result, time.monotonic() - start)
 
-        self._begin_updates(transport, first)
         play_one = partial(self._round, transport, observer)
         return repeat(transport, range(first, options.rounds), play_one, decide, observer)
-
-    def _begin_updates(self, transport: Transport, first: int) -> None:
-        """Prepare to send only what changes of the model, if that is asked for."""
-        if self._options.model_update == "whole":
-            return
-        protocol = self._algorithm.federation.protocol
-        protocol = type(protocol)(replace(protocol.parameters, dim=self._state.size))
-        self._models = model_updates(protocol, self._clients.sizes.size)
-        # Before any round: one without participants may change the model.
-        if self._models is not None and transport.tell(len(self._had)):
-            had = np.array(self._had, np.int64) if transport.has_server else None
-            state = self._state.view(np.uint8) if transport.has_server else None
-            model = transport.broadcast(state).view(np.float32)
-            resume_updates(self._models, transport, first, had, model)
 
     def _round(
         self, transport: Transport, observer: RoundObserver, index: int
@@ -249,7 +219,7 @@ class Training:
     ) -> Played:
         """Sum the participants' vectors; what is not yet in `work` is made on the way."""
         algorithm, options = self._algorithm, self._options
-        kind = delivering(find(options.aggregate, options.security))
+        kind = find(options.aggregate, options.security)
         if not participants:
             record = RoundRecord.empty(len(kind.phases()), 0, transport.placement.helpers)
             record.validated = True
@@ -281,7 +251,6 @@ class Training:
             with_quantisation=True,
             enrolled=self._enrolled,
             members=participants,
-            models=self._models,
             observer=observer,
         )
 

@@ -138,7 +138,7 @@ def check(options: TrainOptions, devices: int) -> None:
     _check_convex(options, name)
     check_algorithm(options, devices, _expected_dim(name, options))
     protocol = _protocol(options, devices)
-    rehearse(protocol, reduce=options.upload == "reduce", learns=options.model_update == "whole")
+    rehearse(protocol, reduce=options.upload == "reduce", learns=True)
 
 
 def _model(options: TrainOptions) -> str:
@@ -148,7 +148,7 @@ def _model(options: TrainOptions) -> str:
 def _protocol(options: TrainOptions, devices: int) -> AggregationProtocol:
     """Return the protocol as it is if the data are as they are published."""
     per_round, dim = options.per_round or devices, _expected_dim(_model(options), options)
-    return build(options.aggregate, options, per_round, dim, population=devices, learns=True)[0]
+    return build(options.aggregate, options, per_round, dim, population=devices)[0]
 
 
 def _run(
