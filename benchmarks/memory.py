@@ -31,7 +31,6 @@ CASES: tuple[tuple[str, int, int, int, dict[str, Any]], ...] = (
     ("secagg", 1, 4, 10_000_000, {"rotate": True}),
     ("secagg", 1, 4, 10_000_000, {"bits": "12", "rotate": True}),
     ("common", 1, 25, 5_000_000, {}),
-    ("common", 1, 4, 10_000_000, {"model_update": "changed"}),
     ("sparse", 1, 10, 5_000_000, {}),
     ("cohort", 1, 25, 5_000_000, {}),
     ("lightsecagg", 1, 4, 10_000_000, {}),
@@ -39,7 +38,6 @@ CASES: tuple[tuple[str, int, int, int, dict[str, Any]], ...] = (
     ("secagg", 3, 10, 20_000_000, {}),
     ("secagg", 3, 4, 10_000_000, {"rotate": True}),
     ("fedavg", 3, 10, 5_000_000, {}),
-    ("common", 3, 4, 10_000_000, {"model_update": "changed"}),
     ("cohort", 3, 25, 5_000_000, {}),
     ("lightsecagg", 3, 4, 10_000_000, {}),
 )

@@ -12,6 +12,7 @@ from hpcfl.algorithms import aggregation, federated
 from hpcfl.algorithms.aggregation import active_variant
 from hpcfl.algorithms.aggregation.base import FOR_ALL, AggregationProtocol
 from hpcfl.algorithms.aggregation.ranges import Dealt
+from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.comm.phases import Pattern, Role, Step
 from hpcfl.errors import UsageError
@@ -106,9 +107,9 @@ def _declared(kind: type[AggregationProtocol]) -> list[tuple[str, str]]:
         ("a committee in each round", _yes(kind.has_committee)),
         ("the noise of each device is a part of what hides them all", _yes(kind.noise_adds_up)),
         ("devices learn the sum itself", _yes(kind.devices_learn_sum)),
-        ("--security active", "yes" if active else f"no: {kind.not_active}"),
+        ("--security active", _yes(active is not None)),
         ("who masks a coordinate with whom", "declared" if _masks(kind) else "not declared"),
-        ("the attack on a recorded round", kind.not_attacked or "is made"),
+        ("the attack on a recorded round", _yes(issubclass(kind, SecAgg))),
     ]
 
 

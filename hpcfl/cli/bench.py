@@ -78,11 +78,10 @@ def command(as_json: bool, **typed: Any) -> None:
                 parts.append(f"Transcript of the last round, insecure: {options.keep_transcript}")
             click.echo("\n\n".join(part for part in parts if part) + "\n")
 
+    rounds = max(1, len(options.devices)) * options.planned_rounds
     with (
         noting_signals(to_the_end=True),
-        progress_bar(
-            max(1, len(options.devices)) * options.planned_rounds, options.protocol
-        ) as bar,
+        progress_bar(rounds, options.protocol) as bar,
     ):
         observer = Spoken(lambda: bar.update(1))
         session.run(

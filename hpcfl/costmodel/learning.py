@@ -107,8 +107,6 @@ def settings(name: str) -> Iterator[tuple[BenchOptions, int]]:
         varied.append({"rotate": True})
     if kind.can_share:
         varied.append({"shared": True})
-    if kind.same_coordinates:
-        varied.append({"model_update": "changed"})
     for more in varied:
         yield from (setting(size, **more) for size in VARIED_SIZES)
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.aggregation.delivery import delivering
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, phase_names
@@ -41,20 +40,17 @@ def build(
     weights: NDArray[np.float64] | None = None,
     population: int | None = None,
     most: int | None = None,
-    learns: bool = False,
 ) -> tuple[AggregationProtocol, DropoutSchedule]:
     """Return a protocol and its dropouts for N = `devices` and d = `dim`.
 
     `weights` are the devices', shape (N,), equal by default; `population` is the number of devices
     that these are drawn from, all by default; `most` is the largest number of devices of any round,
-    with room for which levels and bits are chosen where they are not asked for. If devices train
-    (`learns`), they receive the model. A UsageError says which options do not go together.
+    with room for which levels and bits are chosen where they are not asked for. A
+    UsageError says which options do not go together.
     """
     values = values_of(options, ProtocolOptions)
     seed = options.seed if isinstance(options, SeedOptions) else 0
     kind = find(name, options.security)
-    if learns:
-        kind = delivering(kind)
 
     def at(group: str, levels: int) -> AggregationProtocol:
         chosen = values | {"group": group, "levels": levels}

@@ -65,5 +65,6 @@ def check(protocol: AggregationProtocol, hosts: list[HostMemory], tolerant: bool
                 f"the {here} devices on {host.name} exchange rows that take about "
                 f"{exchanged / 1e9:.1f} GB, beside {vectors / 1e9:.1f} GB of vectors, and "
                 f"{host.available_bytes / 1e9:.1f} GB of memory are free there: link each device "
-                "with fewer others (secagg-graph), use more hosts, fewer devices, or shorter vectors"
+                "with fewer others (secagg-graph), or use more hosts, fewer devices, or a smaller "
+                "--dim"
             )

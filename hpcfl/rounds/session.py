@@ -58,9 +58,19 @@ class Job(ABC):
     options: RunOptions
     asked: RunOptions
     protocol: AggregationProtocol
-    devices: int
-    dim: int
-    rounds: int
+
+    @property
+    @abstractmethod
+    def devices(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def dim(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int: ...
+
     by_rank = True
 
     @property
@@ -113,6 +123,7 @@ class Job(ABC):
 
     def begin(self, path: Path) -> None:
         """Learn, at the server, where the results are, before the first round."""
+        return
 
     def keep(self) -> str:
         """Keep now, at the server, what the run can go on with; return why it cannot, "" if it can.
@@ -123,7 +134,7 @@ class Job(ABC):
 
 
 def free(group: type[RunOptions]) -> set[str]:
-    """Return the options that may differ between a launch that ended early and the one that goes on.
+    """Return the options that may differ between two launches of a run.
 
     The file says for which link its seconds are modelled: that is none of them.
     """

@@ -54,7 +54,7 @@ def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -
     participation = Participation(sizes.size, invited, options.sampling, options.seed)
     most = most_in_round(options, per_round, sizes.size)
     protocol, _ = build(
-        options.aggregate, options, per_round, dim, population=sizes.size, most=most, learns=True
+        options.aggregate, options, per_round, dim, population=sizes.size, most=most
     )
     return Federation(sizes, participation, options.rounds, options.seed, protocol, options)
 

@@ -42,11 +42,8 @@ def load(results: Path) -> Checkpoint:
     try:
         arrays = files.load_npz(path)
         return Checkpoint(int(arrays["next_round"]), arrays["weights"], arrays["velocity"])
-    except OSError as error:
-        why = error.strerror or error
-    except (KeyError, ValueError, TypeError) as error:
-        why = error
-    raise UsageError(
-        f"{results} goes on from a checkpoint, and {path} cannot be read as one ({why}): begin "
-        "anew, with --checkpoint-every"
-    )
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{results} goes on from a checkpoint, and {path} cannot be read as one ({error}): "
+            "begin anew, with --checkpoint-every"
+        ) from None

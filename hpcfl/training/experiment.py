@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, AggregationProtocol
-from hpcfl.algorithms.aggregation.delivery import delivering
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
@@ -172,7 +171,8 @@ class Training(Job):
     def config(self) -> dict[str, Any]:
         """Return every option with its value, for the record; None where it has no effect."""
         config = make_config(self.options, self.devices, self.model, self.dim)
-        config |= self.protocol.settings() | self.algorithm.settings()
+        config |= self.protocol.settings()
+        config |= self.algorithm.settings()
         if self._clients.incomplete:
             config[INCOMPLETE] = self._clients.incomplete
         if self.algorithm.repeated:
@@ -250,7 +250,7 @@ class Training(Job):
             return reason
         options = self.options
         self._enrolled = enrol(
-            delivering(find(options.aggregate, options.security)),
+            find(options.aggregate, options.security),
             transport,
             first_round=first,
             insecure_seed=options.insecure_seed,
@@ -315,7 +315,7 @@ class Training(Job):
     ) -> Played:
         """Sum the participants' vectors; what is not yet in `work` is made on the way."""
         algorithm, options = self.algorithm, self.options
-        kind = delivering(find(options.aggregate, options.security))
+        kind = find(options.aggregate, options.security)
         if not participants:
             record = RoundRecord.empty(len(kind.phases()), 0, transport.placement.helpers)
             record.validated = True

@@ -133,7 +133,7 @@ def _model(options: TrainOptions) -> str:
 def _protocol(options: TrainOptions, devices: int) -> AggregationProtocol:
     """Return the protocol as it is if the data are as they are published."""
     per_round, dim = options.per_round or devices, _expected_dim(_model(options), options)
-    return build(options.aggregate, options, per_round, dim, population=devices, learns=True)[0]
+    return build(options.aggregate, options, per_round, dim, population=devices)[0]
 
 
 def _run(

@@ -130,8 +130,6 @@ def test_a_signal_in_the_last_round_changes_nothing(tmp_path):
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, protocol, after):
     options: dict[str, Any] = {"dropout": 0.0 if protocol == "prf" else 0.3}
-    if protocol == "common":
-        options["model_update"] = "changed"
     whole = bench(tmp_path / "whole.h5", protocol, save_aggregate=tmp_path / "whole.npy", **options)
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):

@@ -90,7 +90,7 @@ def assert_same(run, whole, names=FIXED):
     "arguments",
     [
         ("sparse", "--alpha", 0.3, "--dropout", 0.2, "--scaling", "paper"),
-        ("common", "--alpha", 0.4, "--model-update", "changed"),
+        ("common", "--alpha", 0.4),
         ("assisted", "--helpers", 2, "--shared"),
         ("committee", "--committee", 6, "--dropout", 0),
         ("secagg", "--bits", "auto", "--rotate", "--note", "a [note]"),

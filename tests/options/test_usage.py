@@ -32,7 +32,6 @@ VALUES = {
     "group": "ring32",
     "bits": "16",
     "upload": "reduce",
-    "model_update": "changed",
     "sampler": "dense",
     "levels": 1000,
     "clip": 0.5,

@@ -256,53 +256,6 @@ def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
         ]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"per_round": 3},
-        # The server's noise changes all of the model.
-        {"algorithm": "dp-fedavg", "gamma": 0.0, "noise_multiplier": 1.0, "fast_noise": True},
-    ],
-)
-def test_a_resumed_run_sends_the_parts_of_the_model_that_an_undisturbed_one_does(tmp_path, options):
-    options = {"alpha": 0.1, "model_update": "changed", "dropout": 0.2} | options
-    whole = load(train(tmp_path / "whole.h5", "common", rounds=6, **options).path)
-    begun = train(tmp_path / "begun.h5", "common", rounds=4, checkpoint_every=3, **options)
-    saved = checkpoint.path_for(begun.path)
-    resumed = load(train(tmp_path / "on.h5", "common", rounds=6, resume=saved, **options).path)
-
-    assert resumed.validated.all()
-    np.testing.assert_array_equal(resumed.bytes_down, whole.bytes_down[3:])
-
-
-RESTLESS = """
-from hpcfl.algorithms.federated.base import FederatedAveraging
-
-
-class Restless(FederatedAveraging):
-    name = "restless"
-
-    def update(self, aggregate, state, participants, round_index):
-        moved = super().update(aggregate, state, participants, round_index)
-        return moved if participants else moved + 0.001
-"""
-
-
-def test_a_resumed_run_sends_what_changed_in_a_round_without_participants(tmp_path, monkeypatch):
-    """That round is the first after the resume, and changes coordinates that nobody sent."""
-    (tmp_path / "restless.py").write_text(RESTLESS)
-    monkeypatch.syspath_prepend(tmp_path)
-    options = {"algorithm": "restless:Restless", "alpha": 0.1, "model_update": "changed"}
-    options |= {"devices": 5, "per_round": 2, "sampling": "poisson", "dropout": 0.0, "seed": 52}
-    whole = load(train(tmp_path / "whole.h5", "common", rounds=4, **options).path)
-    begun = train(tmp_path / "begun.h5", "common", rounds=2, checkpoint_every=1, **options)
-    saved = checkpoint.path_for(begun.path)
-    resumed = load(train(tmp_path / "on.h5", "common", rounds=4, resume=saved, **options).path)
-
-    assert whole.training["participants"].tolist()[1:] == [2, 0, 2]
-    np.testing.assert_array_equal(resumed.bytes_down, whole.bytes_down[2:])
-
-
 def test_a_checkpoint_of_other_options_is_refused(tmp_path):
     begun = train(tmp_path, rounds=1, checkpoint_every=1)
     saved = checkpoint.path_for(begun.path)

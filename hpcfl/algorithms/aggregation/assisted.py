@@ -393,8 +393,6 @@ class Assisted(QuantisedProtocol):
     server_class = AssistedServer
     most_helpers = 64
     default_helpers = 2
-    not_attacked = "no mask of a single device is ever told"
-    not_active = "helpers do not check that all were told the same survivors"
     steps: tuple[Step, ...] = (
         MODEL,
         Step(

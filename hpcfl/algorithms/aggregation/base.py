@@ -44,7 +44,7 @@ ROTATION, HELPER_DROPOUTS = 8, 9
 FOR_ALL = frozenset(
     {
         *("dropout", "dropout_model", "dropout_phase", "scaling", "upload", "security"),
-        *("rotate", "model_update", "shared", "committee", "helpers"),
+        *("rotate", "shared", "committee", "helpers"),
         *("uplink_mbps", "downlink_mbps", "latency_ms"),
     }
 )
@@ -177,9 +177,6 @@ class AggregationProtocol(ABC):
     has_committee: ClassVar[bool] = False  # whether some steps are for a committee
     noise_adds_up: ClassVar[bool] = True  # whether the noise of enough devices is in every sum
     devices_learn_sum: ClassVar[bool] = False  # so that noise of the server hides nothing from them
-    # Why the attack on a recorded round, and a variant against a server that cheats, do not exist.
-    not_attacked: ClassVar[str] = "the attack knows of no masks that it could take off"
-    not_active: ClassVar[str] = "there is no such variant of it"
 
     def __init_subclass__(cls) -> None:
         steps = getattr(cls, "steps", ())
@@ -200,12 +197,6 @@ class AggregationProtocol(ABC):
             (parameters.rotate, self.rotates, "--rotate"),
             (parameters.committee is not None, self.has_committee, "--committee"),
             (parameters.shared, self.can_share, "--shared (secagg with it is common)"),
-            (
-                parameters.model_update == "changed",
-                self.same_coordinates,
-                "--model-update changed, which is for protocols whose devices all send the same "
-                "coordinates (common)",
-            ),
         ):
             if asked and not has:
                 raise UsageError(f"leave it out: {self.name} cannot use {option}")
@@ -369,11 +360,6 @@ class AggregationProtocol(ABC):
         raise UsageError(
             f"nothing is known of what {cls.name} exposes: its class has no method masking"
         )
-
-    @classmethod
-    def active_variant(cls) -> type[AggregationProtocol] | None:
-        """Return the variant of just this protocol against a server that cheats, None for none."""
-        return None
 
     # What it uses, chooses and costs
 

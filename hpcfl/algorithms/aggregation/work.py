@@ -48,8 +48,6 @@ def terms(protocol: AggregationProtocol) -> dict[str, Terms]:
 def notes(protocol: AggregationProtocol) -> list[str]:
     """Return in clauses what the costs leave out, and why a round cannot be played."""
     found = [*filter(None, [not_played(protocol)])]
-    if isinstance(protocol, CommonCoordinates) and protocol.parameters.model_update == "changed":
-        found += ["without the first round, in which the whole model is sent"]
     if isinstance(protocol, Prf):
         found += ["without the enrolment before the first round, one agreement a pair"]
     if isinstance(protocol, Assisted):
@@ -133,9 +131,6 @@ def _masks_of_sparse(protocol: SparseSecAgg, crowd: Crowd) -> tuple[Terms, Terms
 def _masks_of_common(protocol: CommonCoordinates, crowd: Crowd) -> tuple[Terms, Terms]:
     device, server = mask_terms.dispatch(SecAgg)(protocol, crowd)
     whole = of.far("coordinates", protocol.parameters.dim)
-    if protocol.parameters.model_update == "changed":
-        # The model is compared with the one before.
-        server = server | {"compared coordinates": protocol.parameters.dim}
     return device | whole, server | whole
 
 
