@@ -343,7 +343,6 @@ def _writer(
             environment=captured,
             rounds=experiment.options.planned_rounds,
             at_end=at_end,
-            failures=world.tolerant,
             ranks=placement.ranks,
         )
     path, options = output, experiment.options
