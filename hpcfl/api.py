@@ -110,9 +110,7 @@ class Run(reader.Run):
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write what ranks did when, for Perfetto or Chrome, as `hpcfl report --trace` does."""
-        from hpcfl.results.trace import write
-
-        write(Path(path), [self])
+        ranktimes.write_trace(Path(path), [self])
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure, as `hpcfl plot --kind` does; see :data:`hpcfl.plots.KINDS`."""

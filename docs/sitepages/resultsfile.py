@@ -20,14 +20,13 @@ _GROUPS = (
 
 def page() -> str:
     """Return the page."""
-    root = {**schema.HEADER, **schema.AT_END, **schema.ADDED}
     parts = [
         "# Contents of a results file\n",
         f"Schema `{schema.SCHEMA}`, every attribute and dataset. How a file comes about and is "
         "read: [The results file](../method.md#the-results-file). R is the number of rounds, P "
         "that of phases, N that of devices, K that of helpers.\n",
         "## Attributes of `/`\n",
-        _attributes(root),
+        _attributes(schema.HEADER),
         "## Attributes of `/config`\n",
         "Every option with its value, defaults included, and what a run has chosen. A file has "
         f"those of its command; an option that has no effect is `{schema.NONE}`, and so is a "

@@ -181,7 +181,7 @@ def compare(
     if metric == "modelled_seconds" and first.link() != second.link():
         raise UsageError("A and B were made for different links: modelled seconds are not compared")
     launches = {"A": _launches(a, metric, "A"), "B": _launches(b, metric, "B")}
-    p_values = {name: pooling.launches_p_value(values) for name, values in launches.items()}
+    p_values = {name: summary.launches_p_value(values) for name, values in launches.items()}
     by, because = _sampled(by, launches, p_values)
     x, y = (
         np.array([np.median(values) for values in side])
@@ -323,8 +323,7 @@ def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
             raise HpcflError(f"{run.path} is of rounds without any {party} in the sum")
         return sent[~np.isnan(sent)]
     if metric in ("server_peak_bytes", "device_peak_bytes"):
-        server = metric == "server_peak_bytes"
-        return _peaks(run, slice(run.server_ranks) if server else run.device_ranks)
+        return _peaks(run, run.ranks_of[metric.removesuffix("_peak_bytes")])
     return run.modelled_seconds(run.link()).sum(axis=1)
 
 

@@ -16,10 +16,9 @@ from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, label
 from hpcfl.results.columns import Row, choose, of_runs
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.reached import modelled_seconds
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import Metric
-from hpcfl.results.summary import summarise
+from hpcfl.results.summary import summarise, training_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,7 +102,7 @@ def _rounds(run: Run, link: LinkModel) -> dict[str, list[Any]]:
     measured = run.measured
     modelled = _spread(run.modelled_seconds(link), measured)
     slowest = _spread(run.slowest_cpu_seconds("device"), measured)
-    whole = modelled_seconds(run, link) if run.training else modelled.sum(axis=1)
+    whole = training_seconds(run, link) if run.training else modelled.sum(axis=1)
     same = {
         "path": str(run.path),
         "run_id": run.run_id,

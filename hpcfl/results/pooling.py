@@ -15,12 +15,9 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
 from hpcfl.report import brief, formats
 from hpcfl.results import schema
-from hpcfl.results import summary as summaries
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.reached import reached
 from hpcfl.results.reader import Run
-from hpcfl.results.statistics import kruskal_wallis
-from hpcfl.results.summary import Summary
+from hpcfl.results.summary import Summary, summarise
 from hpcfl.system import revision
 from hpcfl.system.environment import MCA, steering
 
@@ -78,20 +75,9 @@ class Pool:
         """What figures show of it: all launches as one, or every training run by itself."""
         return [*self.runs] if self.runs[0].training else [self.run]
 
-    @property
-    def launches_p_value(self) -> float | None:
-        """Probability of launches that differ so much in their round seconds, were they alike.
-
-        By the rank test of Kruskal and Wallis over the launches' measured rounds; None with fewer
-        than two launches that have any.
-        """
-        return launches_p_value([run.round_seconds[run.measured] for run in self.runs])
-
-
-def launches_p_value(launches: Sequence[NDArray[np.float64]]) -> float | None:
-    """Return the same of any samples, those of each launch by themselves."""
-    samples = [values for values in launches if values.size]
-    return kruskal_wallis(samples) if len(samples) > 1 else None
+    def summary(self, link: LinkModel, target: float | None = None) -> Summary:
+        """Summarise the measured rounds of all launches together; see `summary.summarise`."""
+        return summarise(self.run, link, target, self.runs)
 
 
 def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
@@ -215,38 +201,8 @@ def summarised(
     In the order of their sizes, and of the pools where these are equal. `link` is as for
     :meth:`~hpcfl.results.reader.Run.link`, `target` as for `reached`.
     """
-    found = [(pool, summarise(pool, pool.runs[0].link(**link), target)) for pool in pools]
+    found = [(pool, pool.summary(pool.runs[0].link(**link), target)) for pool in pools]
     return sorted(found, key=lambda one: one[1].like)
-
-
-def summarise(pool: Pool, link: LinkModel, target: float | None = None) -> Summary:
-    """Summarise the measured rounds of all launches together.
-
-    As for one run, with the files of all launches, and what disturbed any of them.
-    """
-    whole = summaries.summarise(pool.run, link, target)
-    if len(pool.runs) == 1:
-        return whole
-    reasons = dict.fromkeys(str(run.environment.get("stop_reason") or "") for run in pool.runs)
-    first = [float(run.round_seconds[0]) for run in pool.runs if run.rounds]
-    return dataclasses.replace(
-        whole,
-        files=tuple(str(run.path) for run in pool.runs),
-        repeats=len(pool.runs),
-        repeats_p_value=pool.launches_p_value,
-        stop_reason=", ".join(reason for reason in reasons if reason) or None,
-        first_round_seconds=max(first) if first else None,
-        warnings=summaries.warnings(pool.runs),
-        reached=reached(pool.runs, link, target),
-        config={
-            name: _common([run.config.get(name) for run in pool.runs]) for name in whole.config
-        },
-    )
-
-
-def _common(values: list[Any]) -> Any:
-    """Return the value that launches have, or a list of their values where they differ."""
-    return values[0] if all(value == values[0] for value in values) else values
 
 
 def _all(runs: Sequence[Run], name: str) -> NDArray[Any] | None:

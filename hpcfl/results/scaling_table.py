@@ -9,14 +9,9 @@ from hpcfl.report import formats
 from hpcfl.report.table import RULE, Column, Table, label, seconds
 from hpcfl.results.scaling import Line, Point, Study
 
-_ELAPSED = ("round_seconds", "round_seconds_low", "round_seconds_high")
-
 
 def table(study: Study) -> Table:
-    """Return a row for each point of each line, measured ones first, then modelled ones.
-
-    Of what ranks that share cores took, a star marks the seconds.
-    """
+    """Return a row for each point of each line, measured ones first, then modelled ones."""
     columns = [
         label("line"),
         Column("x", SCALES[study.against], format=formats.count),
@@ -35,16 +30,10 @@ def table(study: Study) -> Table:
         seconds("all_cpu_seconds", "all CPU"),
     ]
     rows: list[Any] = []
-    doubts: set[tuple[int, str]] = set()
-    number = 0
     for line in study.lines:
         if rows:
             rows.append(RULE)
-        for point in line.points:
-            rows.append(_row(line, point))
-            if point.oversubscribed is not False:
-                doubts |= {(number, name) for name in _ELAPSED}
-            number += 1
+        rows += [_row(line, point) for point in line.points]
     return Table(
         columns,
         rows,
@@ -56,9 +45,7 @@ def table(study: Study) -> Table:
             "with an efficiency; efficiency: speed-up over how many times as many there are; from "
             "and to: both medians' intervals together, 95 % or more",
             *study.notes,
-            *(["*: ranks share cores, or may"] if doubts else []),
         ],
-        doubts=doubts,
     )
 
 

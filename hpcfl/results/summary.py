@@ -1,4 +1,4 @@
-"""What a run cost, in the few figures that are reported.
+"""What a run cost and what it reached, in the few figures that are reported.
 
 Only measured rounds count: never warm-up, never a round whose aggregate was wrong. The server,
 helpers and the members of a committee are populations of their own: their figures are never
@@ -15,16 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hpcfl.errors import UsageError, no_such
 from hpcfl.report import brief, formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.reached import Reached, reached
-from hpcfl.results.reader import Run
-from hpcfl.results.schema import INCOMPLETE, PLACEMENT, SPENT
-from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
+from hpcfl.results.reader import Run, with_total
+from hpcfl.results.record import Flags, Floats
+from hpcfl.results.schema import INCOMPLETE, PLACEMENT, SPENT, Metric
+from hpcfl.results.statistics import (
+    UNKNOWN,
+    Interval,
+    Percentiles,
+    kruskal_wallis,
+    median_interval,
+)
 from hpcfl.system import disturbances
 from hpcfl.system.machine import count_listed
 
@@ -65,9 +71,49 @@ class PhaseSummary:
     helper_cpu_seconds: Percentiles | None = None
 
 
+@dataclass(frozen=True)
+class OverLaunches:
+    """A figure of every launch, such as of several seeds: its median, and how far it varies."""
+
+    median: float | None = None
+    least: float | None = None
+    most: float | None = None
+    interval: Interval = UNKNOWN  # 95 %, of the median, by ranks; from 6 launches on
+
+    @classmethod
+    def of(cls, values: ArrayLike) -> OverLaunches:
+        """Return it of one value a launch; without a median if one launch has no value."""
+        known = np.asarray(values, np.float64)
+        if known.size == 0 or np.isnan(known).any():
+            return cls()
+        return cls(
+            float(np.median(known)), float(known.min()), float(known.max()), median_interval(known)
+        )
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a training run, or several that differ in nothing but their seeds, reached.
+
+    No figure has a value for a benchmark; those to the target have none if a launch did not reach
+    it.
+    """
+
+    accuracy: OverLaunches = OverLaunches()  # after the last round
+    accuracy_best: OverLaunches = OverLaunches()  # after any round
+    epsilon_paper: OverLaunches = OverLaunches()
+    epsilon_proven: OverLaunches = OverLaunches()
+    epsilon_delta: float | None = None
+    target: float | None = None  # accuracy
+    launches_at_target: int | None = None
+    rounds_to_target: OverLaunches = OverLaunches()
+    bytes_to_target: OverLaunches = OverLaunches()  # sent by all devices
+    seconds_to_target: OverLaunches = OverLaunches()  # modelled
+
+
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """What a run cost."""
+    """What a run, or several launches of one configuration, cost."""
 
     path: str
     status: str
@@ -111,7 +157,7 @@ class Summary:
     repeats: int = 1  # launches
     repeats_p_value: float | None = None  # whether launches differ; None for one launch
     algorithm: str | None = None  # of training; None for a benchmark
-    reached: Reached = field(default_factory=Reached)
+    reached: Reached = Reached()
     # Options; a list of their values where launches differ.
     config: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -155,49 +201,26 @@ class Summary:
         )
 
 
-def summarise(run: Run, link: LinkModel, target: float | None = None) -> Summary:
+def summarise(
+    run: Run, link: LinkModel, target: float | None = None, launches: Sequence[Run] = ()
+) -> Summary:
     """Summarise the measured rounds of a run; without any, figures are None or NaN.
 
-    `target` is an accuracy, as for `reached`. HpcflError if the run does not record its number of
-    parameters.
+    `target` is an accuracy; by default it is that of ``--target-accuracy``, if the run had one.
+    `launches` are those whose rounds the run has, one after the other. HpcflError if the run does
+    not record its number of parameters.
     """
+    launches = launches or (run,)
     kept = run.measured
-    survived = run.survived[kept]
-    survivors = survived.sum(axis=1)
-    servers = run.server_ranks
+    survivors = run.survived[kept].sum(axis=1)
     ranks = run.environment.get("ranks")
-    # Every phase and, behind them, all of them together.
-    up, down, messages_up, messages_down, wall, cpu, modelled = map(
-        _with_total, (*(getattr(run, name)[kept] for name in SPENT), run.modelled_seconds(link))
-    )
-    # A device that dropped out sent nothing: as a zero it would make the phase look cheap.
-    sent, received = messages_up > 0, messages_down > 0
-    sent[:, -1] = received[:, -1] = survived
-    ordinary = run.ordinary[kept][:, None]
-    members = (
-        np.zeros_like(ordinary) if run.in_committee is None else run.in_committee[kept][:, None]
-    )
-    by_members = _of_members(run, up, sent & members, down, received & members)
-    sent, received, some = sent & ordinary, received & ordinary, bool(ordinary.any())
-    slowest = run.slowest_cpu_seconds("device")
-    *phases, total = (
-        PhaseSummary(
-            name=name,
-            bytes_up_mean=_mean(up[:, p][sent[:, p]]) if some else None,
-            bytes_up_max=int(up[:, p][ordinary[:, 0]].max()) if some else None,
-            bytes_down_mean=_mean(down[:, p][received[:, p]]) if some else None,
-            bytes_down_max=int(down[:, p][ordinary[:, 0]].max()) if some else None,
-            messages_up_mean=_mean(messages_up[:, p][sent[:, p]]) if some else None,
-            device_cpu_seconds=Percentiles.of(slowest[:, p]),
-            wall_seconds=Percentiles.of(wall[:, p].max(axis=1)),
-            server_cpu_seconds=Percentiles.of(cpu[:, p, -1]),
-            server_wall_seconds=Percentiles.of(wall[:, p, -1]),
-            modelled_seconds=Percentiles.of(modelled[:, p]).median,
-            **by_members[p],
-            **_of_helpers(run, p),
-        )
-        for p, name in enumerate([*run.phases, "total"])
-    )
+    first = [float(one.round_seconds[0]) for one in launches if one.rounds]
+    reasons = dict.fromkeys(str(one.environment.get("stop_reason") or "") for one in launches)
+    *phases, total = _phases(run, link)
+    memory = {}
+    for party, places in run.ranks_of.items():
+        memory[f"{party}_ready_bytes"] = _largest(run.resident_bytes, slice(1), places)
+        memory[f"{party}_peak_bytes"] = _largest(run.peak_bytes, kept, places)
     return Summary(
         path=str(run.path),
         status=run.status,
@@ -221,69 +244,80 @@ def summarise(run: Run, link: LinkModel, target: float | None = None) -> Summary
         total=total,
         all_cpu_seconds=Percentiles.of(everybodys_cpu_seconds(run)),
         round_seconds=Percentiles.of(run.round_seconds[kept]),
-        modelled_round_seconds=Percentiles.of(modelled[:, -1]),
+        modelled_round_seconds=Percentiles.of(run.modelled_seconds(link).sum(axis=1)),
         round_seconds_interval=median_interval(run.round_seconds[kept]),
-        first_round_seconds=float(run.round_seconds[0]) if run.rounds else None,
-        stop_reason=_text(run.environment.get("stop_reason")),
-        warnings=warnings([run]),
-        files=(str(run.path),),
-        server_ranks=servers,
+        server_ranks=run.server_ranks,
         ranks=ranks,
-        idle_ranks=max(0, (ranks or 0) - run.devices - servers - run.helpers),
-        server_ready_bytes=_largest(run.resident_bytes, slice(1), slice(servers)),
-        server_peak_bytes=_largest(run.peak_bytes, kept, slice(servers)),
-        helper_ready_bytes=_largest(run.resident_bytes, slice(1), run.helper_ranks),
-        helper_peak_bytes=_largest(run.peak_bytes, kept, run.helper_ranks),
-        device_ready_bytes=_largest(run.resident_bytes, slice(1), run.device_ranks),
-        device_peak_bytes=_largest(run.peak_bytes, kept, run.device_ranks),
+        idle_ranks=max(0, (ranks or 0) - run.devices - run.server_ranks - run.helpers),
+        **memory,
+        first_round_seconds=max(first) if first else None,
+        stop_reason=", ".join(filter(None, reasons)) or None,
+        warnings=warnings(launches),
+        files=tuple(str(one.path) for one in launches),
+        repeats=len(launches),
+        repeats_p_value=launches_p_value([one.round_seconds[one.measured] for one in launches]),
         algorithm=_text(run.config.get("algorithm")) if run.training else None,
-        reached=reached([run], link, target),
-        config=dict(run.config),
+        reached=_reached(launches, link, target),
+        config={name: _common([one.config.get(name) for one in launches]) for name in run.config},
     )
 
 
-def _of_helpers(run: Run, phase: int) -> dict[str, Any]:
-    """Return what a phase, or behind the last one a round, cost the helpers, if there are any."""
-    if not run.helpers:
-        return {}
+def _phases(run: Run, link: LinkModel) -> Iterator[PhaseSummary]:
+    """Yield what every phase cost and, behind them, all of them together."""
     kept = run.measured
-    up, down = (
-        _with_total(getattr(run, f"helper_{name}")[kept])[:, phase][run.helped[kept]]
-        for name in ("bytes_up", "bytes_down")
+    up, down, messages_up, messages_down, wall, cpu = (
+        with_total(getattr(run, name)[kept]) for name in SPENT
     )
-    return {
-        "helper_bytes_up_mean": float(up.mean()) if up.size else None,
-        "helper_bytes_down_mean": float(down.mean()) if down.size else None,
-        "helper_cpu_seconds": Percentiles.of(run.slowest_cpu_seconds("helper")[:, phase]),
-    }
+    modelled = with_total(run.modelled_seconds(link))
+    # A device that dropped out sent nothing: as a zero it would make the phase look cheap.
+    sent, received = messages_up > 0, messages_down > 0
+    sent[:, -1] = received[:, -1] = run.survived[kept]
+    ordinary, members = run.ordinary[kept], run.members[kept]
+    slowest = {role: run.slowest_cpu_seconds(role) for role in ("device", "member", "helper")}
+    for p, name in enumerate([*run.phases, "total"]):
+        others: dict[str, Any] = {}
+        if run.in_committee is not None:
+            others = {
+                "member_bytes_up_mean": _mean(up[:, p], members, sent[:, p]),
+                "member_bytes_down_mean": _mean(down[:, p], members, received[:, p]),
+                "member_cpu_seconds": Percentiles.of(slowest["member"][:, p]),
+            }
+        if run.helper_bytes_up is not None and run.helper_bytes_down is not None:
+            of_helpers = with_total(run.helper_bytes_up), with_total(run.helper_bytes_down)
+            helped = run.helped[kept]
+            others["helper_bytes_up_mean"], others["helper_bytes_down_mean"] = (
+                _mean(values[kept][:, p], helped, helped) for values in of_helpers
+            )
+            others["helper_cpu_seconds"] = Percentiles.of(slowest["helper"][:, p])
+        yield PhaseSummary(
+            name=name,
+            bytes_up_mean=_mean(up[:, p], ordinary, sent[:, p]),
+            bytes_up_max=_most(up[:, p][ordinary]),
+            bytes_down_mean=_mean(down[:, p], ordinary, received[:, p]),
+            bytes_down_max=_most(down[:, p][ordinary]),
+            messages_up_mean=_mean(messages_up[:, p], ordinary, sent[:, p]),
+            device_cpu_seconds=Percentiles.of(slowest["device"][:, p]),
+            wall_seconds=Percentiles.of(wall[:, p].max(axis=1)),
+            server_cpu_seconds=Percentiles.of(cpu[:, p, -1]),
+            server_wall_seconds=Percentiles.of(wall[:, p, -1]),
+            modelled_seconds=Percentiles.of(modelled[:, p]).median,
+            **others,
+        )
 
 
-def _of_members(
-    run: Run,
-    up: NDArray[np.uint64],
-    sent: NDArray[np.bool_],
-    down: NDArray[np.uint64],
-    received: NDArray[np.bool_],
-) -> list[dict[str, Any]]:
-    """Return the same of members of a committee, for every phase and all of them together.
-
-    From bytes, and which members sent and received any, each of shape (measured, P + 1, N).
-    """
-    phases = range(len(run.phases) + 1)
-    if run.in_committee is None:
-        return [{} for _ in phases]
-    slowest = run.slowest_cpu_seconds("member")
-    return [
-        {
-            "member_bytes_up_mean": _mean(up[:, p][sent[:, p]]) if len(up) else None,
-            "member_bytes_down_mean": _mean(down[:, p][received[:, p]]) if len(up) else None,
-            "member_cpu_seconds": Percentiles.of(slowest[:, p]),
-        }
-        for p in phases
-    ]
+def _mean(values: NDArray[np.uint64], among: Flags, there: Flags) -> float | None:
+    """Return the mean over those that were there: 0 if none was, None if there could be none."""
+    if not among.any():
+        return None
+    found = values[among & there]
+    return float(found.mean()) if found.size else 0.0
 
 
-def everybodys_cpu_seconds(run: Run) -> NDArray[np.float64]:
+def _most(values: NDArray[np.uint64]) -> int | None:
+    return int(values.max()) if values.size else None
+
+
+def everybodys_cpu_seconds(run: Run) -> Floats:
     """Return the CPU seconds of all parties together in each measured round."""
     spent = run.cpu_seconds.sum(axis=(1, 2))
     if run.helper_cpu_seconds is not None:
@@ -291,13 +325,27 @@ def everybodys_cpu_seconds(run: Run) -> NDArray[np.float64]:
     return np.asarray(spent[run.measured])
 
 
-def _largest(values: NDArray[np.float64] | None, rounds: Any, ranks: slice) -> float | None:
+def _largest(values: Floats | None, rounds: Any, ranks: slice) -> float | None:
     """Return the largest number that is known of some rounds and ranks."""
     if values is None:
         return None
     of_them = values[rounds][:, ranks]
     known = of_them[np.isfinite(of_them)]
     return float(known.max()) if known.size else None
+
+
+def launches_p_value(launches: Sequence[Floats]) -> float | None:
+    """Return the probability of launches whose samples differ so much, were they alike.
+
+    By the rank test of Kruskal and Wallis; None with fewer than two launches that have samples.
+    """
+    samples = [values for values in launches if values.size]
+    return kruskal_wallis(samples) if len(samples) > 1 else None
+
+
+def _common(values: list[Any]) -> Any:
+    """Return the value that launches have, or a list of their values where they differ."""
+    return values[0] if all(value == values[0] for value in values) else values
 
 
 def warnings(runs: Sequence[Run]) -> tuple[str, ...]:
@@ -324,9 +372,60 @@ def _bound_to_few(run: Run, environment: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _with_total(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values of phases, the second axis, with their sum behind them."""
-    return np.concatenate([values, values.sum(axis=1, keepdims=True)], axis=1)
+def _reached(runs: Sequence[Run], link: LinkModel, target: float | None) -> Reached:
+    """Return what training reached in all launches of a configuration, with their link modelled."""
+    if not all(Metric.ACCURACY in run.training and run.rounds for run in runs):
+        return Reached()
+    if target is None:
+        target = _fraction(runs[0].config.get("target_accuracy"))
+    rounds, sent, seconds = zip(*(_to_target(run, link, target) for run in runs), strict=True)
+    return Reached(
+        accuracy=_last(runs, Metric.ACCURACY),
+        accuracy_best=OverLaunches.of([run.training[Metric.ACCURACY].max() for run in runs]),
+        epsilon_paper=_last(runs, Metric.EPSILON_PAPER),
+        epsilon_proven=_last(runs, Metric.EPSILON_PROVEN),
+        epsilon_delta=_fraction(runs[0].config.get("epsilon_delta")),
+        target=target,
+        launches_at_target=None if target is None else int(np.isfinite(rounds).sum()),
+        rounds_to_target=OverLaunches.of(rounds),
+        bytes_to_target=OverLaunches.of(sent),
+        seconds_to_target=OverLaunches.of(seconds),
+    )
+
+
+def _last(runs: Sequence[Run], metric: str) -> OverLaunches:
+    found = [run.training.get(metric) for run in runs]
+    return OverLaunches.of([np.nan if values is None else values[-1] for values in found])
+
+
+def _to_target(run: Run, link: LinkModel, target: float | None) -> tuple[float, float, float]:
+    """Return rounds, bytes of all devices and modelled seconds until the target was reached."""
+    at_target = run.training[Metric.ACCURACY] >= (np.inf if target is None else target)
+    if not at_target.any():
+        return np.nan, np.nan, np.nan
+    first = int(at_target.argmax())
+    sent = run.training.get(Metric.BYTES_UP_TOTAL)
+    seconds = training_seconds(run, link)
+    return (
+        first + 1.0,
+        np.nan if sent is None else float(sent[first]),
+        np.nan if seconds is None else float(seconds[: first + 1].sum()),
+    )
+
+
+def training_seconds(run: Run, link: LinkModel) -> Floats | None:
+    """Return the modelled seconds of every round of training, shape (R,), over another link too.
+
+    None if the file does not tell. What devices trained is what the recorded seconds have beside
+    the protocol's.
+    """
+    recorded = run.training.get(Metric.MODELLED_SECONDS)
+    if recorded is None or link == run.link():
+        return recorded
+    before, now = (run.modelled_seconds(one).sum(axis=1) for one in (run.link(), link))
+    changed = np.full(run.rounds, np.nan)
+    changed[run.measured] = recorded[run.measured] - before + now
+    return changed
 
 
 def baselines(summaries: Sequence[Summary], name: str | None = None) -> list[Summary | None]:
@@ -355,17 +454,16 @@ def _baseline(group: Sequence[Summary], name: str | None) -> Summary | None:
         # What failed says little of what a round costs.
         group = [s for s in group if s.status == "complete"] or [*group]
         return next((s for s in group if s.protocol == BASELINE), group[0])
-    matching = [s for s in group if name in _file_names(s)]
+    matching = [
+        s
+        for s in group
+        if any(name in (str(path), path.name, path.stem) for path in map(Path, s.files))
+    ]
     matching = matching or [s for s in group if s.protocol == name]
     if len(matching) > 1:
         names = ", ".join(s.path for s in matching)
         raise UsageError(f"--baseline {name} can mean any of {names}: give the name of one file")
     return matching[0] if matching else None
-
-
-def _file_names(summary: Summary) -> set[str]:
-    paths = [Path(path) for path in (summary.path, *summary.files)]
-    return {name for path in paths for name in (str(path), path.name, path.stem)}
 
 
 def ratios(baseline: Summary, summary: Summary) -> dict[str, float | None]:
@@ -388,10 +486,6 @@ def _ratio(above: float | None, below: float | None) -> float | None:
         return None
     ratio = above / below
     return ratio if math.isfinite(ratio) else None
-
-
-def _mean(values: NDArray[np.uint64]) -> float:
-    return float(values.mean()) if values.size else 0.0
 
 
 def _text(value: Any) -> str | None:

@@ -17,16 +17,13 @@ from hpcfl.report.formats import counted, seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph, size
 from hpcfl.results import repeating
 from hpcfl.results.columns import COLUMNS, Choice, Row, choose, telling_apart
-from hpcfl.results.reached import OverLaunches
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import PLACEMENT, Metric
 from hpcfl.results.statistics import DIFFERENT, Percentiles
-from hpcfl.results.summary import PhaseSummary, Summary, baselines, ratios
+from hpcfl.results.summary import OverLaunches, PhaseSummary, Summary, baselines, ratios
 
 # A first round of so many times the median is warned of where it was measured.
 _SLOW_START = 2.0
-
-_STAR = "*: unreliable: see warnings"
 
 STOPPED = {
     "rel_ci": "the median's interval was narrow enough",
@@ -66,7 +63,6 @@ def phases(summary: Summary) -> Table:
     """Return the cost of one run, a phase to a row, and of whole rounds in the last row."""
     others = [party for party in _OTHERS if getattr(summary.total, f"{party}_cpu_seconds")]
     warned = warnings_of(summary)
-    places = range(len(summary.phases) + 1) if warned else ()
     return Table(
         (*_PHASES, *(column for party in others for column in _columns_of(party))),
         [
@@ -84,9 +80,7 @@ def phases(summary: Summary) -> Table:
                 for party in others
             ),
             *(f"warning: {sentence}" for sentence in warned),
-            *([_STAR] if warned else []),
         ],
-        doubts={(row, name) for row in places for name in _WALL},
     )
 
 
@@ -217,9 +211,6 @@ def comparison(
     for row in rows:
         for sentence in warnings_of(row.summary):
             warned.setdefault(sentence, []).append(row.number)
-    doubtful = {number for numbers in warned.values() for number in numbers}
-    elapsed = [choice.column.name for choice in chosen if choice.elapsed]
-    doubts = {(number - 1, name) for number in doubtful for name in elapsed}
     return Table(
         [choice.column for choice in chosen],
         values,
@@ -231,9 +222,7 @@ def comparison(
             *(f"row {row.number}: {_remarks(row.summary)}" for row in rows),
             *notes,
             *(f"warning: {_rows(found)}: {sentence}" for sentence, found in warned.items()),
-            *([_STAR] if doubts else []),
         ],
-        doubts=doubts,
     )
 
 

@@ -276,7 +276,7 @@ def _writer(
         "environment": hosts.environment(world.facts(), place),
         "at_end": {"stop_reason": "", **hosts.unknown()},
         "rounds": job.rounds,
-        **({"failures": world.tolerant, "ranks": place.ranks} if job.by_rank else {}),
+        "ranks": place.ranks * job.by_rank,
     }
     if earlier is not None:
         changed = {*REPLACED, *free(type(options))}
@@ -305,6 +305,7 @@ def _writer(
         devices=job.devices,
         helpers=place.helpers,
         committee=protocol.has_committee,
+        failures=world.tolerant and job.by_rank,
         **job.written(),
         **about,
     )

@@ -115,7 +115,6 @@ class Training(Job):
         self.options: TrainOptions = options
         self.asked: TrainOptions = asked
         self.protocol = protocol
-        self.devices, self.dim, self.rounds = clients.sizes.size, weights.size, options.rounds
         self.algorithm = algorithm
         self.model = model
         self._clients = clients
@@ -129,6 +128,21 @@ class Training(Job):
         self._enrolled: Enrolled | None = None
         self._kept = Path()  # where checkpoints are written
         self._latest = self._checkpoint()
+
+    @property
+    def devices(self) -> int:
+        """Number n of devices."""
+        return self._clients.sizes.size
+
+    @property
+    def dim(self) -> int:
+        """Length d of the model."""
+        return self._velocity.size
+
+    @property
+    def rounds(self) -> int:
+        """The most rounds that there can be."""
+        return self.options.rounds
 
     @property
     def name(self) -> str:

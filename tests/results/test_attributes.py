@@ -20,7 +20,7 @@ NEEDS = {"cdp": {"steps": 2}}
 def undocumented(path):
     """Return the attributes of a file that nothing is said of."""
     known = {
-        "/": {*schema.HEADER, *schema.AT_END, *schema.ADDED},
+        "/": {*schema.HEADER},
         schema.CONFIG: {*attributes.config()},
         schema.ENVIRONMENT: {*attributes.ENVIRONMENT},
     }

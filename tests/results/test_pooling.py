@@ -99,10 +99,10 @@ def test_only_launches_that_played_rounds_make_the_machine(tmp_path):
 def test_what_disturbed_a_later_launch_is_told(tmp_path):
     plain = run(tmp_path, "a")
     loaded = resumed(plain, 3, before_load_1min=50.0, cores_usable=2)
-    summary = pooling.summarise(pooling.Pool((loaded,)), LINK)
+    summary = pooling.Pool((loaded,)).summary(LINK)
 
     assert summary.warnings
-    assert not pooling.summarise(pooling.Pool((plain,)), LINK).warnings
+    assert not pooling.Pool((plain,)).summary(LINK).warnings
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_training_runs_stay_apart(tmp_path):
 def test_a_pool_has_all_rounds_and_their_interval(tmp_path):
     runs = [run(tmp_path, name, warmup=9.0 + i) for i, name in enumerate("abc")]
     (pool,) = pooling.group(runs)
-    summary = pooling.summarise(pool, LINK)
+    summary = pool.summary(LINK)
 
     assert summary.repeats == 3
     assert summary.files == tuple(str(r.path) for r in runs)
@@ -203,7 +203,7 @@ def test_launches_that_differ_are_told_of(tmp_path):
     pools = pooling.group(
         [run(tmp_path, "a"), run(tmp_path, "b", slow), run(tmp_path, "c", [], status="failed")]
     )
-    summary = pooling.summarise(pools[0], LINK)
+    summary = pools[0].summary(LINK)
 
     # The launch without a measured round has no say in it.
     assert summary.repeats == 3

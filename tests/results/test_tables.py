@@ -117,20 +117,6 @@ def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(
     )
 
 
-def test_measured_seconds_have_a_star_where_something_spoiled_them(summaries):
-    spoiled = replace(summaries[0], warnings=("3 ranks on 2 cores",))
-    table = compared([spoiled, summaries[1]])
-    (starred,) = [cell for row in table.cells for cell in row if cell.startswith("*")]
-
-    # Bytes, CPU time and modelled seconds do not depend on how long ranks waited.
-    assert starred == "*200.0"
-    assert table.notes[-1].startswith("*: ")
-    assert not compared(summaries[:2]).doubts
-    walls = [cell for cell in cells(phases(spoiled), "total") if cell.startswith("*")]
-    assert walls == ["*32.00", "*46.40", "*48.00"]
-    assert not phases(summaries[0]).doubts
-
-
 def test_rows_are_in_the_order_of_their_sizes(make_run):
     sizes = [100, 25, 50, 75]
     runs = [load(make_run(f"{dim}.h5", [simple_record()], dim=dim)) for dim in sizes]
