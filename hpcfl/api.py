@@ -419,8 +419,6 @@ def exposure(
         kind.name,
         kind.masking(asked.devices, asked.alpha, asked.degree),
         Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model),
-        dim=asked.dim,
-        floor=asked.floor,
         samples=exposures.default_samples(asked.devices),
         seed=asked.seed,
         progress=progress,

@@ -185,7 +185,7 @@ def test_before_the_round_the_expectation_is_that_of_the_formulas(name, options)
     formulas = exposure(name, masking, who, samples=1)
 
     before = predict(Adversary(transcript), transcript).before
-    assert before == pytest.approx(formulas.alone_of_sent.formula, rel=1e-9)
+    assert before == pytest.approx(formulas.figures["alone_of_sent"].formula, rel=1e-9)
 
 
 # What does not fit together
