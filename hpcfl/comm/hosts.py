@@ -99,7 +99,7 @@ class Hosts:
             for rank, (host, threads) in enumerate(self._places)
         ]
         before = [disturbances.counters(), *(one.get("counters") for one in others)]
-        return captured | disturbances.before(before)
+        return captured | disturbances.recorded(disturbances.BEFORE, before)
 
     def memory(self, placement: Placement) -> list[HostMemory]:
         """Return every host's memory, at rank 0."""
@@ -122,7 +122,7 @@ class Hosts:
         """Return what stands for the counters after a run until they are known."""
         from hpcfl.system import disturbances
 
-        return disturbances.after([None] * self._count)
+        return disturbances.recorded(disturbances.AFTER, [None] * self._count)
 
     def counters(self, transport: Transport) -> dict[str, NDArray[np.float64]]:
         """Return the counters of all hosts after a run at rank 0, nothing elsewhere.
@@ -140,12 +140,11 @@ class Hosts:
         together = rows if self._count == 1 else transport.sum_to_server(rows)
         if together is None:
             return {}
-        return disturbances.after(
-            [
-                dict(zip(disturbances.COUNTERS, row[1:].tolist(), strict=True)) if row[0] else None
-                for row in together
-            ]
-        )
+        counted = [
+            dict(zip(disturbances.COUNTERS, row[1:].tolist(), strict=True)) if row[0] else None
+            for row in together
+        ]
+        return disturbances.recorded(disturbances.AFTER, counted)
 
 
 def _parties_on(placement: Placement, rank: int) -> dict[str, list[int]]:
