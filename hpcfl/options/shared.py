@@ -123,12 +123,6 @@ class ProtocolOptions(OptionGroup):
     clip: float = option(
         1.0, "Largest magnitude of a coordinate.", above=0, section=Section.WHAT, marks=("label",)
     )
-    shared: bool = option(
-        False,
-        "All devices send the same part alpha of the coordinates, a new one each round (assisted).",
-        section=Section.WHAT,
-        marks=("label", "recorded if given"),
-    )
     committee: int | None = option(
         None,
         "Devices in the committee of a round, of a protocol that has one (committee).",
@@ -143,13 +137,6 @@ class ProtocolOptions(OptionGroup):
         "Helpers, each on a rank of its own, of a protocol that has some (assisted).",
         at_least=1,
         default_text="as many as the protocol has by itself",
-        section=Section.SIZE,
-        marks=("label", "recorded if given"),
-    )
-    helper_dropout: int = option(
-        0,
-        "Helpers that drop out before devices upload; rounds do without so many (assisted).",
-        at_least=0,
         section=Section.SIZE,
         marks=("label", "recorded if given"),
     )

@@ -163,8 +163,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     torch_device: str = "auto"  # where devices train, as torch names it; ranks share a GPU
     error_feedback: bool = option(
         False,
-        "Add what a device has not sent to its next update (rand-k, top-k; fedavg with "
-        "common, or assisted with --shared).",
+        "Add what a device has not sent to its next update (rand-k, top-k; fedavg with common).",
         marks=("label",),
         section=Section.TRAINING,
     )

@@ -90,9 +90,6 @@ def build(
         options.dropout_model,
         phase,
         seed,
-        protocol.upload_phase(),
-        protocol.helpers,
-        protocol.helpers - protocol.helpers_in_round,
     )
 
 

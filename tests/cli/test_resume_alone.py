@@ -91,7 +91,7 @@ def assert_same(run, whole, names=FIXED):
     [
         ("sparse", "--alpha", 0.3, "--dropout", 0.2, "--scaling", "paper"),
         ("common", "--alpha", 0.4),
-        ("assisted", "--helpers", 2, "--shared"),
+        ("assisted", "--helpers", 2),
         ("committee", "--committee", 6, "--dropout", 0),
         ("secagg", "--bits", "auto", "--rotate", "--note", "a [note]"),
         ("secagg", "--security", "active"),

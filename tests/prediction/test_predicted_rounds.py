@@ -60,8 +60,7 @@ def expected(experiment):
         ("common", 9, 500, {"alpha": 0.2}),
         ("prf", 8, 700, {"dropout": 0.0}),
         ("assisted", 9, 700, {"bits": "12", "helpers": 3}),
-        ("assisted", 9, 700, {"helpers": 10, "helper_dropout": 3}),
-        ("assisted", 9, 700, {"shared": True, "alpha": 0.3}),
+        ("assisted", 9, 700, {"helpers": 10}),
         ("lightsecagg", 9, 700, {}),
         ("lightsecagg", 9, 701, {"bits": "12"}),
         ("committee", 16, 700, {"dropout": 0.0}),
@@ -92,7 +91,7 @@ def test_bytes_are_exact_where_nothing_is_left_to_chance(protocol, devices, dim,
                 (record.helper_bytes_down[number], phase.helper_down),
             ):
                 assert set(found.tolist()) <= {0, bytes_of_one}
-                moving = experiment.protocol.helpers_in_round if bytes_of_one else 0
+                moving = experiment.protocol.helpers if bytes_of_one else 0
                 assert np.count_nonzero(found) == moving
 
 

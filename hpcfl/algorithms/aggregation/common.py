@@ -5,8 +5,10 @@ the server learns the sum of all survivors, or nobody does. The mean of a round 
 the coordinates are drawn, but what it lacks no device makes up for: its error does not shrink with
 the number of devices, where that of `cohort`, which sends as many values, does.
 
-How coordinates are drawn is said in the module `coordinates`. On the wire, ``masked_input`` is one
-group element for each.
+They are drawn by systematic sampling (W. G. Madow and L. H. Madow, "On the theory of systematic
+sampling", 1944): from a random start on, in steps of the golden section of d, so that they are
+spread evenly over the vector (see the module `cohort`). The start follows from the run's seed and
+the round, and all know it. On the wire, ``masked_input`` is one group element for each.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import coordinates
+from hpcfl.algorithms.aggregation.base import SPARSIFICATION
+from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.privacy.masking import (
     Drawn,
@@ -37,14 +40,17 @@ class CommonCoordinates(SecAgg):
 
     @property
     def upload_dim(self) -> int:
-        return coordinates.count(self.parameters)
+        return max(1, round(self.parameters.alpha * self.parameters.dim))
 
     @property
     def inclusion(self) -> float:
         return self.upload_dim / self.parameters.dim
 
     def sent_in(self, round_index: int) -> NDArray[np.int64]:
-        return coordinates.of_round(self.parameters, round_index)
+        plan = self.parameters
+        seeds = np.random.SeedSequence(plan.seed, spawn_key=(SPARSIFICATION, round_index))
+        start = int(np.random.default_rng(seeds).integers(plan.dim))
+        return Segments(plan.dim, 1, 1).dealt(start, self.upload_dim)
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:

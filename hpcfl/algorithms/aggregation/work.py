@@ -165,8 +165,7 @@ def _of_prf(protocol: Prf) -> dict[str, Terms]:
 @terms.register
 def _of_assisted(protocol: Assisted) -> dict[str, Terms]:
     group, dim, crowd = protocol.summed_in, protocol.upload_dim, Crowd.of(protocol.parameters)
-    helpers = protocol.helpers_in_round
-    whole = of.far("coordinates", protocol.parameters.dim) if protocol.parameters.shared else {}
+    helpers = protocol.helpers
     device = {"helpers": helpers} | of.far("values", dim) | of.masked(group, helpers * dim)
     server = (
         {"devices": crowd.devices}
@@ -175,8 +174,8 @@ def _of_assisted(protocol: Assisted) -> dict[str, Terms]:
     )
     helper = {"devices": crowd.survivors} | of.masked(group, crowd.survivors * dim)
     return {
-        "device": device | of.packed(group, dim) | whole,
-        "server": server | whole,
+        "device": device | of.packed(group, dim),
+        "server": server,
         "helper": helper | of.far("values", dim) | of.packed(group, dim),
     }
 
