@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.compare import METRICS, CompareOptions
 from hpcfl.report import brief, formats
+from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 from hpcfl.report.table import Column, Table, label
 from hpcfl.results import pooling, summary
 from hpcfl.results.pooling import Pool
 from hpcfl.results.reader import Run
+from hpcfl.results.record import Floats
 from hpcfl.results.statistics import (
     DIFFERENT,
     UNKNOWN,
@@ -29,7 +30,7 @@ from hpcfl.results.statistics import (
     shift,
 )
 
-_SINGULAR = {"rounds": "round", "launches": "launch"}
+_NEEDS = ("needs more", "needs less")
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def compare(
         raise UsageError("A and B were made for different links: modelled seconds are not compared")
     launches = {"A": _launches(a, metric, "A"), "B": _launches(b, metric, "B")}
     p_values = {name: summary.launches_p_value(values) for name, values in launches.items()}
-    by, because = _sampled(by, launches, p_values)
+    by, because = _sampled(by, p_values)
     x, y = (
         np.array([np.median(values) for values in side])
         if by == "launches"
@@ -216,7 +217,7 @@ def _disturbed(a: Pool, b: Pool) -> tuple[str, ...]:
     return tuple(f"{', '.join(names)}: {sentence}" for sentence, names in sides.items())
 
 
-def _exact(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
+def _exact(x: Floats, y: Floats) -> dict[str, Any]:
     """Compare two values of which every sample is a copy."""
     one, other = float(x[0]), float(y[0])
     ratio = other / one if one > 0 else None
@@ -230,7 +231,7 @@ def _exact(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def _tested(x: NDArray[np.float64], y: NDArray[np.float64], significance: float) -> dict[str, Any]:
+def _tested(x: Floats, y: Floats, significance: float) -> dict[str, Any]:
     """Compare two groups of samples by ranks."""
     statistic, p_value = mann_whitney(x, y)
     if p_value <= significance:
@@ -256,36 +257,26 @@ def _tested(x: NDArray[np.float64], y: NDArray[np.float64], significance: float)
     }
 
 
-def _sampled(
-    by: str,
-    launches: Mapping[str, Sequence[NDArray[np.float64]]],
-    p_values: Mapping[str, float | None],
-) -> tuple[str, str]:
+def _sampled(by: str, p_values: Mapping[str, float | None]) -> tuple[str, str]:
     """Return what a sample is, and why, in words."""
     if by != "auto":
         return by, f"samples are {by}, as --by says"
-    differing = {
-        name: p_value
+    differing = [
+        f"{name} (p = {p_value:.2g})"
         for name, p_value in p_values.items()
         if p_value is not None and p_value <= DIFFERENT
-    }
+    ]
     if differing:
-        told = " and ".join(
-            f"the {len(launches[name])} of {name} (p = {p_value:.2g})"
-            for name, p_value in differing.items()
-        )
         return "launches", (
             "samples are launches, each by its median: rounds of one launch are more alike than "
-            f"those of {told}"
+            f"those of all launches of {' and '.join(differing)}"
         )
     if all(p_value is None for p_value in p_values.values()):
         return "rounds", "samples are rounds: each side has one launch"
     return "rounds", "samples are rounds: the launches of a side differ no more than its rounds do"
 
 
-def _side(
-    pool: Pool, samples: NDArray[np.float64], confidence: float, launches_p_value: float | None
-) -> Side:
+def _side(pool: Pool, samples: Floats, confidence: float, launches_p_value: float | None) -> Side:
     return Side(
         files=tuple(str(run.path) for run in pool.runs),
         samples=samples.size,
@@ -295,7 +286,7 @@ def _side(
     )
 
 
-def _launches(pool: Pool, metric: str, name: str) -> list[NDArray[np.float64]]:
+def _launches(pool: Pool, metric: str, name: str) -> list[Floats]:
     """Return a metric of every measured round, those of each launch by themselves."""
     launches = [_of_rounds(run, metric) for run in pool.runs]
     launches = [values for values in launches if values.size]
@@ -304,45 +295,37 @@ def _launches(pool: Pool, metric: str, name: str) -> list[NDArray[np.float64]]:
     return launches
 
 
-def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
-    kept = run.measured
+def _of_rounds(run: Run, metric: str) -> Floats:
+    """Return a metric of each measured round; HpcflError if a round is without it."""
+    party, _, what = metric.partition("_")
     if metric == "round_seconds":
-        return run.round_seconds[kept]
-    if metric == "server_cpu_seconds":
-        return run.cpu_seconds[kept].sum(axis=1)[:, -1]
-    if metric.endswith("_cpu_seconds"):
-        party = metric.removesuffix("_cpu_seconds")
+        found = run.round_seconds[run.measured]
+    elif metric == "modelled_seconds":
+        found = run.modelled_seconds(run.link()).sum(axis=1)
+    elif metric == "server_cpu_seconds":
+        found = run.cpu_seconds[run.measured].sum(axis=1)[:, -1]
+    elif what == "cpu_seconds":
         found = run.slowest_cpu_seconds(party)[:, -1]
-        if np.isnan(found).any():
-            raise HpcflError(f"{run.path} is of rounds without any {party}")
-        return found
-    if metric.endswith("bytes_up"):
-        party = "member" if metric.startswith("member") else "device"
-        sent = run.survivor_bytes(party)
-        if np.isnan(sent).all():
-            raise HpcflError(f"{run.path} is of rounds without any {party} in the sum")
-        return sent[~np.isnan(sent)]
-    if metric in ("server_peak_bytes", "device_peak_bytes"):
-        return _peaks(run, run.ranks_of[metric.removesuffix("_peak_bytes")])
-    return run.modelled_seconds(run.link()).sum(axis=1)
-
-
-def _peaks(run: Run, ranks: slice) -> NDArray[np.float64]:
-    """Return the largest peak of some ranks' memory, of each measured round."""
-    peaks = None if run.peak_bytes is None else run.peak_bytes[run.measured, ranks]
-    if peaks is None or not peaks.size or np.isnan(peaks).all(axis=1).any():
-        raise HpcflError(f"{run.path} does not tell the memory of such ranks")
-    return np.nanmax(peaks, axis=1)
+    elif what == "peak_bytes":
+        peaks = np.empty((run.rounds, 0)) if run.peak_bytes is None else run.peak_bytes
+        of_party = np.nan_to_num(peaks[run.measured, run.ranks_of[party]], nan=-1.0)
+        found = of_party.max(axis=1, initial=-1.0)
+        found[found < 0] = np.nan
+    else:  # a round that no device survived has none
+        found = run.survivor_bytes("member" if party == "member" else "device")
+        found = found[~np.isnan(found)] if not np.isnan(found).all() else found
+    if np.isnan(found).any():
+        raise HpcflError(f"{run.path} does not tell the {metric} of every round")
+    return found
 
 
 def verdict(found: Comparison) -> str:
     """Return what a comparison says, as a sentence without a full stop."""
     if found.verdict == "too few samples":
-        one = found.a.samples == 1
-        what = _SINGULAR[found.sampled_by] if one else found.sampled_by
+        one = found.sampled_by.removesuffix("es" if found.sampled_by == "launches" else "s")
         return (
-            f"not distinguishable: {found.a.samples} {what} against "
-            f"{found.b.samples} are too few for any difference to be seen at {found.significance:g}"
+            f"not distinguishable: {counted(found.a.samples, one)} against {found.b.samples} are "
+            f"too few for any difference to be seen at {found.significance:g}"
         )
     if found.verdict == "not distinguishable":
         return (
@@ -350,14 +333,12 @@ def verdict(found: Comparison) -> str:
         )
     if found.verdict == "equal":
         return f"A and B are equal: {_value(found.a.median, found.unit)}"
-    words = ("needs more", "needs less")
-    if found.metric == "round_seconds":
-        words = ("is slower", "is faster")
-    word = words[0] if found.verdict == "more" else words[1]
+    more, less = ("is slower", "is faster") if found.metric == "round_seconds" else _NEEDS
+    word = more if found.verdict == "more" else less
     if found.ratio is None:
         return f"B {word} by {_value(abs(found.difference), found.unit)}"
-    change = 100 * (found.ratio - 1)
-    low, high = (100 * (end - 1) for end in (found.ratio_interval.low, found.ratio_interval.high))
+    ratios = (found.ratio, found.ratio_interval.low, found.ratio_interval.high)
+    change, low, high = (100 * (ratio - 1) for ratio in ratios)
     if found.verdict == "less":
         change, low, high = -change, -high, -low
     ends = "" if found.exact or math.isnan(low) else f" [{low:.3g}, {high:.3g}]"
@@ -371,17 +352,8 @@ def remarks(found: Comparison) -> list[str]:
         if name in found.machine:
             a, b = map(formats.words, found.machine[name])
             said.append(f"{name} differs ({a} | {b}): so does what is measured")
-    if found.exact:
-        return said
-    for name, side in (("A", found.a), ("B", found.b)):
-        p_value = side.launches_p_value
-        if p_value is not None and p_value <= DIFFERENT and found.sampled_by == "rounds":
-            said.append(
-                f"the {len(side.files)} launches of {name} differ more than their rounds do "
-                f"(p = {p_value:.2g}): the test takes rounds as independent and is too sure; "
-                "leave --by rounds out"
-            )
-    if found.sampled_by == "rounds" and min(len(found.a.files), len(found.b.files)) == 1:
+    one_launch = min(len(found.a.files), len(found.b.files)) == 1
+    if one_launch and found.sampled_by == "rounds" and not found.exact:
         said.append(
             "a side has one launch: what a further launch would change is not in the intervals"
         )
