@@ -158,7 +158,7 @@ def test_training_with_several_seeds_is_one_row_with_how_far_it_varies(tmp_path)
     found = json.loads(report(tmp_path, "--json").stdout)["runs"]
     shown = report(tmp_path).stdout
 
-    assert [run["repeats"] for run in found] == [3, 1]
+    assert [run["launches"] for run in found] == [3, 1]
     reached = found[0]["reached"]
     assert (reached["accuracy"]["median"], reached["accuracy"]["least"]) == (0.8, 0.7)
     # One of the three is below the target, so there is no number of rounds for all.
