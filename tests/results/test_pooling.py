@@ -142,18 +142,6 @@ def test_what_names_a_launch_leaves_repeats_repeats(tmp_path):
     assert len(pooling.group(runs)) == 1
 
 
-def test_a_build_and_its_commit_are_one_machine(tmp_path):
-    digits = "0123456789abcdef0123456789abcdef01234567"
-    checkout = {"hpcfl_version": "0.1.0", "git_commit": digits, "git_dirty": False}
-    build = checkout | {"hpcfl_version": "0.1.0+g0123456789ab", "git_commit": digits[:12]}
-    runs = [
-        run(tmp_path, name, environment=facts)
-        for name, facts in (("a", checkout), ("b", build), ("c", checkout | {"git_commit": "e"}))
-    ]
-
-    assert [len(pool.runs) for pool in pooling.group(runs)] == [2, 1]
-
-
 def test_files_without_a_fact_are_repeats_of_one_another_alone(tmp_path):
     bound = {"environment": {"binding": "hardware threads a rank: 1; ranks a thread: at most 1"}}
     runs = [
