@@ -41,7 +41,6 @@ class Side:
     samples: int  # measured rounds, or launches
     median: float
     interval: Interval  # of the median, by ranks
-    launches_p_value: float | None  # whether its launches differ in this; None for one launch
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,19 +92,19 @@ class Comparison:
         percent = f"{100 * (1 - self.significance):g} %"
         # Bytes are exact up to the last one.
         number = _whole if self.unit == "B" else formats.number
-        rows: list[list[Any]] = []
-        for name, side in (("A", self.a), ("B", self.b)):
-            files = Path(side.files[0]).name + (" ..." if len(side.files) > 1 else "")
-            ends = side.interval
-            rows.append(
-                [name, side.median, ends.low, ends.high, side.samples, len(side.files), files]
-            )
+        rows: list[list[Any]] = [
+            [
+                *(name, side.median, side.interval.low, side.interval.high, side.samples),
+                *(len(side.files), Path(side.files[0]).name + " ..." * (len(side.files) > 1)),
+            ]
+            for name, side in (("A", self.a), ("B", self.b))
+        ]
         ends = self.difference_interval
         rows.append(["B - A", self.difference, ends.low, ends.high, None, None, None])
-        ends = self.ratio_interval
         within = "[too few for an interval]"
-        if ends.known:
-            within = formats.interval(ends.low, ends.high, formats.number)
+        if self.ratio_interval.known:
+            low, high = self.ratio_interval.low, self.ratio_interval.high
+            within = formats.interval(low, high, formats.number)
         notes = [
             verdict(self),
             self.sampled_because,
@@ -113,11 +112,11 @@ class Comparison:
         ]
         if self.p_value is not None:
             notes.append(f"rank test (Mann-Whitney): p = {self.p_value:.3g}")
-        for title, pairs in (("options", self.configuration), ("machine", self.machine)):
-            notes += [
-                f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"
-                for name, (a, b) in pairs.items()
-            ]
+        notes += [
+            f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"
+            for title, pairs in (("options", self.configuration), ("machine", self.machine))
+            for name, (a, b) in pairs.items()
+        ]
         notes += [f"warning: {sentence}" for sentence in self.warnings]
         columns = [
             label("side", ""),
@@ -144,18 +143,25 @@ def one_configuration(runs: Sequence[Run], name: str) -> Pool:
 
     It is a UsageError if they are of several configurations or machines, or of training.
     """
-    pools = pooling.group(runs)
     if any(run.training for run in runs):
         raise UsageError(f"{name} holds a training run: its rounds are not repeats of one another")
-    if len(pools) > 1:
-        first, second = pools[0].runs[0], pools[1].runs[0]
-        names = pooling.differences(pooling.configuration, first, second)
-        names |= pooling.differences(pooling.machine, first, second)
+    first, *others = pooling.group(runs)
+    if others:
+        configuration, machine = _differing(first, others[0])
         raise UsageError(
-            f"{name} holds {len(pools)} configurations, which differ in {', '.join(names)}: give "
-            "files of one"
+            f"{name} holds {1 + len(others)} configurations, which differ in "
+            f"{', '.join(configuration | machine)}: give files of one"
         )
-    return pools[0]
+    return first
+
+
+def _differing(a: Pool, b: Pool) -> tuple[dict[str, tuple[Any, Any]], dict[str, tuple[Any, Any]]]:
+    """Return in what options and facts of the machine two differ, with both values."""
+    configuration, machine = (
+        pooling.differences(facts, a.runs[0], b.runs[0])
+        for facts in (pooling.configuration, pooling.machine)
+    )
+    return configuration, machine
 
 
 def compare(
@@ -191,6 +197,7 @@ def compare(
         for side in launches.values()
     )
     exact = metric == "bytes_up" and bool(np.ptp(x) == 0 and np.ptp(y) == 0)
+    configuration, machine = _differing(a, b)
     found = _exact(x, y) if exact else _tested(x, y, significance)
     return Comparison(
         metric=metric,
@@ -198,11 +205,11 @@ def compare(
         sampled_by=by,
         sampled_because=because,
         significance=significance,
-        a=_side(a, x, 1 - significance, p_values["A"]),
-        b=_side(b, y, 1 - significance, p_values["B"]),
+        a=_side(a, x, 1 - significance),
+        b=_side(b, y, 1 - significance),
         exact=exact,
-        configuration=pooling.differences(pooling.configuration, first, second),
-        machine=pooling.differences(pooling.machine, first, second),
+        configuration=configuration,
+        machine=machine,
         warnings=_disturbed(a, b) if METRICS[metric] == "s" else (),
         **found,
     )
@@ -234,27 +241,20 @@ def _exact(x: Floats, y: Floats) -> dict[str, Any]:
 def _tested(x: Floats, y: Floats, significance: float) -> dict[str, Any]:
     """Compare two groups of samples by ranks."""
     statistic, p_value = mann_whitney(x, y)
+    outcome = "not distinguishable"
     if p_value <= significance:
-        verdict = "more" if statistic > x.size * y.size / 2 else "less"
+        outcome = "more" if statistic > x.size * y.size / 2 else "less"
     elif least_p_value(x.size, y.size) > significance:
-        verdict = "too few samples"
-    else:
-        verdict = "not distinguishable"
-    difference, interval = shift(x, y, 1 - significance)
-    ratio, ratio_interval = None, UNKNOWN
+        outcome = "too few samples"
+    found: dict[str, Any] = {"p_value": p_value}
+    found |= {"verdict": outcome, "ratio": None, "ratio_interval": UNKNOWN}
+    found["difference"], found["difference_interval"] = shift(x, y, 1 - significance)
     if x.min() > 0 and y.min() > 0:
         # A shift of the logarithms, so that its interval goes with the same test.
         scaled, ends = shift(np.log(x), np.log(y), 1 - significance)
-        ratio = math.exp(scaled)
-        ratio_interval = Interval(math.exp(ends.low), math.exp(ends.high))
-    return {
-        "p_value": p_value,
-        "difference": difference,
-        "difference_interval": interval,
-        "ratio": ratio,
-        "ratio_interval": ratio_interval,
-        "verdict": verdict,
-    }
+        found["ratio"] = math.exp(scaled)
+        found["ratio_interval"] = Interval(math.exp(ends.low), math.exp(ends.high))
+    return found
 
 
 def _sampled(by: str, p_values: Mapping[str, float | None]) -> tuple[str, str]:
@@ -276,14 +276,10 @@ def _sampled(by: str, p_values: Mapping[str, float | None]) -> tuple[str, str]:
     return "rounds", "samples are rounds: the launches of a side differ no more than its rounds do"
 
 
-def _side(pool: Pool, samples: Floats, confidence: float, launches_p_value: float | None) -> Side:
-    return Side(
-        files=tuple(str(run.path) for run in pool.runs),
-        samples=samples.size,
-        median=float(np.median(samples)),
-        interval=median_interval(samples, confidence),
-        launches_p_value=launches_p_value,
-    )
+def _side(pool: Pool, samples: Floats, confidence: float) -> Side:
+    files = tuple(str(run.path) for run in pool.runs)
+    interval = median_interval(samples, confidence)
+    return Side(files, samples.size, float(np.median(samples)), interval)
 
 
 def _launches(pool: Pool, metric: str, name: str) -> list[Floats]:
@@ -347,17 +343,10 @@ def verdict(found: Comparison) -> str:
 
 def remarks(found: Comparison) -> list[str]:
     """Return what a reader of the verdict should know, a sentence each, without a full stop."""
-    said = []
-    for name in ("transport", "ranks", "host_ranks", "cpu_model"):
-        if name in found.machine:
-            a, b = map(formats.words, found.machine[name])
-            said.append(f"{name} differs ({a} | {b}): so does what is measured")
     one_launch = min(len(found.a.files), len(found.b.files)) == 1
     if one_launch and found.sampled_by == "rounds" and not found.exact:
-        said.append(
-            "a side has one launch: what a further launch would change is not in the intervals"
-        )
-    return said
+        return ["a side has one launch: what a further launch would change is not in the intervals"]
+    return []
 
 
 def _value(value: float, unit: str) -> str:
