@@ -166,7 +166,7 @@ class Runs(tuple[Run, ...]):
         by itself, the options that are asked for most, and those in which the runs differ.
         `target` and `link` are those of `table` and `Run.summary`.
         """
-        return frames.frame(frames.of_each_run(self, columns, target, **link))
+        return frames.of_each_run(self, columns, target, **link)
 
     def rounds_frame(self, **link: float | None) -> pd.DataFrame:
         """Return a pandas DataFrame with a row for each run and round, warm-up included.
@@ -174,7 +174,7 @@ class Runs(tuple[Run, ...]):
         Training that was resumed is one run. Bytes are those of all devices; names of seconds say
         of which phase and party they are. `link` is that of `Run.summary`.
         """
-        return frames.frame(frames.of_each_round(self, **link))
+        return frames.of_each_round(self, **link)
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure of all, as `hpcfl plot --kind` does."""

@@ -33,8 +33,8 @@ def page() -> str:
         "value that there is not.\n",
         _attributes(dict(sorted(attributes.config().items()))),
         "## Attributes of `/environment`\n",
-        "Of rank 0's host, where it is not said otherwise. `before_` and `after_` have a number "
-        "for each host. Those of a `netlab` are in its files alone.\n",
+        "Of rank 0's host, where it is not said otherwise; those that their names do not explain. "
+        "`before_` and `after_` have a number for each host.\n",
         _attributes(attributes.ENVIRONMENT),
         f"## Datasets of `/{schema.ROUNDS}`\n",
         "The first axis of each is the round. `NaN` is a value only where it is said.\n",

@@ -104,8 +104,7 @@ def _write_trace(paths: Sequence[str], asked: ReportOptions, path: Path) -> None
 def _scaling(paths: Sequence[str], asked: ReportOptions, form: str) -> str:
     """Return speed-up and efficiency of runs in a format."""
     from hpcfl.results.reader import find
-    from hpcfl.results.scaling import lacking, study
-    from hpcfl.results.scaling_table import table
+    from hpcfl.results.scaling import lacking, study, table
 
     against, files = str(asked.speed_up), find(paths)
     runs, _ = usable_runs(files, lambda run: lacking(run, against), asked.where)

@@ -18,7 +18,6 @@ from hpcfl.results import schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.summary import Summary, summarise
-from hpcfl.system import revision
 from hpcfl.system.environment import MCA, steering
 
 # Options that leave the work of a round as it is, and what follows from options or from going on.
@@ -70,11 +69,6 @@ class Pool:
         unfinished = [run.status for run in self.runs if run.status != "complete"]
         return dataclasses.replace(first, status=[*unfinished, "complete"][0], **rounds)
 
-    @property
-    def drawn(self) -> list[Run]:
-        """What figures show of it: all launches as one, or every training run by itself."""
-        return [*self.runs] if self.runs[0].training else [self.run]
-
     def summary(self, link: LinkModel, target: float | None = None) -> Summary:
         """Summarise the measured rounds of all launches together; see `summary.summarise`."""
         return summarise(self.run, link, target, self.runs)
@@ -85,9 +79,8 @@ def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
 
     The configuration is the protocol, its phases, the number of devices and every option but the
     seed, the output and what decides how many rounds there are. Training runs stay apart, because
-    their rounds are not repeats, unless those that differ in their seeds alone are asked for: a
-    pool of them has several results, and its rounds tell only what they cost. A training run that
-    was resumed is one with what it went on from.
+    their rounds are not repeats, unless those that differ in their seeds alone are asked for. A
+    training run that was resumed is one with what it went on from.
     """
     pools: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
@@ -134,15 +127,11 @@ def machine(run: Run) -> dict[str, Any]:
 
 def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
     # The links of a lab (hpcfl netlab) are part of the machine.
-    lab = [name for name in environment if name.startswith("netlab_")]
+    lab = sorted(name for name in environment if name.startswith("netlab_"))
     facts = {**environment, **(environment.get("host_facts") or {})}
-    known = {name: facts[name] for name in (*MACHINE, *sorted(lab)) if facts.get(name) is not None}
-    # A build has a part of its commit, in its version.
-    for name, part in (("hpcfl_version", _release), ("git_commit", _shortened)):
-        if isinstance(known.get(name), str):
-            known[name] = part(known[name])
+    known = {name: facts[name] for name in (*MACHINE, *lab) if facts.get(name) is not None}
     variables = facts.get("environment_variables")
-    if isinstance(variables, list):
+    if isinstance(variables, list):  # hosts differ in them
         known["environment_variables"] = variables
     settings = steering(environment.get("environment_variables") or {})
     for file, parameters in (facts.get("mpi_parameters") or {}).items():
@@ -150,14 +139,6 @@ def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
         settings |= {f"{file}: {name}": value for name, value in found.items()}
     # Names from a file are printed, too.
     return known | {formats.words(name): value for name, value in settings.items()}
-
-
-def _release(version: str) -> str:
-    return version.partition("+")[0]
-
-
-def _shortened(commit: str) -> str:
-    return commit[: revision.COMMIT_DIGITS]
 
 
 def differences(

@@ -104,11 +104,11 @@ def test_json_holds_the_summaries_and_nothing_else(pair):
     one, both = (json.loads(report(*files, "--json").stdout) for files in (pair[:1], pair))
 
     assert list(one) == ["runs"]
-    assert one["runs"][0]["total"]["bytes_up_mean"] == 210
-    assert "baseline_over_run" not in one["runs"][0]
+    assert one["runs"][0]["bytes_up_mean"] == 210
+    assert "bytes_up_ratio" not in one["runs"][0]
     assert [run["baseline"] for run in both["runs"]] == [str(pair[1])] * 2
-    assert both["runs"][0]["baseline_over_run"]["bytes_up"] == 4
-    assert both["runs"][1]["baseline_over_run"]["bytes_up"] == 1
+    assert both["runs"][0]["bytes_up_ratio"] == 4
+    assert both["runs"][1]["bytes_up_ratio"] == 1
 
 
 def test_a_report_is_printed_in_every_form(pair):
