@@ -133,13 +133,11 @@ IN_OWN_FOLDER = (
 )
 
 
-@pytest.mark.parametrize("other", ["same", "differs", "missing"])
-def test_own_vectors_are_summed_if_all_ranks_read_the_same(tmp_path, other):
+@pytest.mark.parametrize("other", ["same", "missing"])
+def test_own_vectors_are_summed_if_all_ranks_have_them(tmp_path, other):
+    rows = np.where(np.arange(4)[:, None] == 3, 1, np.full((4, 900), 0.5))
     for rank in range(3):
         (tmp_path / str(rank)).mkdir()
-        # Another one in a row of the last rank's alone.
-        differs = rank == 2 and other == "differs"
-        rows = np.where(np.arange(4)[:, None] == 3, 1 + differs, np.full((4, 900), 0.5))
         if rank < 2 or other != "missing":
             np.save(tmp_path / str(rank) / "u.npy", rows)
     ran = ("bench", "secagg", "--updates", "u.npy", "--devices", 4, "--rounds", 1)
@@ -151,9 +149,8 @@ def test_own_vectors_are_summed_if_all_ranks_read_the_same(tmp_path, other):
         assert job.returncode == 0, job.stderr
         np.testing.assert_allclose(np.load(tmp_path / "sum.npy"), rows.sum(axis=0), atol=2e-5)
         return
-    assert_refused(job, "do not read the same from u.npy")
-    assert re.search(r"Error: rank 2 \(on \S+\) and rank 0 \(on \S+\) do not read", job.stderr)
-    assert ("there is no file u.npy" in job.stderr) == (other == "missing")
+    assert job.returncode == 2
+    assert "there is no file u.npy" in job.stderr
 
 
 # What fails
