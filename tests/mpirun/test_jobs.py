@@ -41,7 +41,7 @@ def test_the_transport_tests_pass_under_mpirun(ranks):
         (("secagg", "--security", "active"), (), (3,)),
         (("prf",), (), (3,)),
         (("assisted",), (), (4, 6)),
-        (("assisted", "--helpers", 3), (), ()),
+        (("assisted", "--helpers", 3), (), (5,)),
         (("secagg",), ("--server-ranks", 2), (4,)),
         (("common", "--alpha", 0.5, "--bits", 16), ("--server-ranks", 2), (4,)),
         (("secagg", "--group", "fq"), ("--upload", "reduce"), (4,)),
@@ -74,7 +74,7 @@ def test_devices_that_share_ranks_send_and_sum_the_same(tmp_path, options, on_ra
         assert who[: len(servers)] == servers
         peaks, beside = run.peak_bytes[run.measured], len(servers)
         if helping:
-            helpers = 3 if "--helpers" in options else 2  # of three, two drop out in turns
+            helpers = 3 if "--helpers" in options else 2
             assert who[1 : 1 + helpers] == [f"helper {k}" for k in range(helpers)]
             assert (run.helper_cpu_seconds.sum(axis=(0, 1)) > 0).all()
             beside += helpers
