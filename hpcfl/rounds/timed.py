@@ -20,7 +20,7 @@ from hpcfl.report import brief
 from hpcfl.report.formats import counted
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.clock import timed
-from hpcfl.rounds.driver import Inputs, Prepare, Round
+from hpcfl.rounds.driver import Inputs, Prepare, Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
 from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
@@ -119,25 +119,25 @@ def play(
     failures = FailureWatch(transport, phases)
     # To the others a device whose rank died is one that vanished before the round.
     dropouts = {**dropouts, **dict.fromkeys(failures.absent, phases[0])}
-    round_ = Round(
-        protocol.steps,
-        transport,
-        Ledger.of(phases, transport),
+    config = RoundConfig(
         index=index,
-        devices=devices,
-        helpers=helpers,
-        called=called,
-        server=server,
-        inputs=inputs,
-        prepare=prepare,
-        dropouts=dropouts,
         dim=dim,
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
+        dropouts=dropouts,
+        called=called,
         in_parts=not observer.hears,
         dealt=dealt,
-        range_sum=range_sum,
         reduce_group=protocol.summed_in if reduce else None,
+    )
+    round_ = Round(
+        *(protocol.steps, transport, Ledger.of(phases, transport), config),
+        devices=devices,
+        helpers=helpers,
+        server=server,
+        inputs=inputs,
+        prepare=prepare,
+        range_sum=range_sum,
         observer=Together(observer, failures),
     )
     record = timed(transport, round_)

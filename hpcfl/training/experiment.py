@@ -29,7 +29,7 @@ from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import INCOMPLETE, SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
 from hpcfl.rounds.clock import timed
-from hpcfl.rounds.driver import Round
+from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.inputs import Held
 from hpcfl.rounds.ledger import Ledger
@@ -405,17 +405,12 @@ class Training(Job):
         }
         server = stage.server(index, self._state) if chosen.has_server else None
         played = Round(
-            stage.steps,
-            chosen,
-            ledger,
-            index=index,
+            *(stage.steps, chosen, ledger),
+            RoundConfig(index=index, dim=self._state.size, largest_message=8),
             devices=devices,
             server=server,
             inputs=lambda slot: work.updates[invited[slot]],
             prepare=partial(self._train, index, invited, work),
-            dropouts={},
-            dim=self._state.size,
-            largest_message=8,
         )
         record = _for_all(timed(chosen, played), invited, count)
         for slot, device in devices.items():
