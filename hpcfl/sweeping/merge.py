@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -26,11 +24,10 @@ class Merged:
 
 
 def merge(paths: Sequence[Path], output: Path) -> Merged:
-    """Copy results files into a new folder, which appears whole or not at all.
+    """Copy results files into a new folder.
 
-    It is a UsageError if the new folder is not empty or cannot be written to, a path does not
-    exist, there are no results, or two files hold the same run; an HpcflError if none of the files
-    can be read.
+    It is a UsageError if that is not empty or cannot be written to, a path does not exist, or two
+    files hold the same run; an HpcflError if none of the files can be read.
     """
     outputs.check(output, outputs.FOLDER)
     if output.exists() and any(output.iterdir()):
@@ -48,20 +45,15 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
         ]
     warnings += [f"{run.path} {run.unfinished}" for run in runs if run.unfinished is not None]
     called = Counter(run.path.name for run in runs)
-    # A hidden folder beside the output is filled, then gets its name.
-    draft = output.with_name(f".{output.name}.{secrets.token_hex(4)}")
     try:
-        draft.mkdir(parents=True)
+        output.mkdir(parents=True, exist_ok=True)
         for run in runs:
             tag = f"-{run.run_id[:8]}" if called[run.path.name] > 1 else ""
-            shutil.copyfile(run.path, draft / f"{run.path.stem}{tag}{run.path.suffix}")
-        os.rename(draft, output)
+            shutil.copyfile(run.path, output / f"{run.path.stem}{tag}{run.path.suffix}")
     except OSError as error:
         raise UsageError(
-            f"cannot merge into {output} ({error.strerror or error}): choose another --output"
+            f"cannot merge into {output} ({error.strerror}): choose another --output"
         ) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return Merged(runs, warnings)
 
 
