@@ -38,7 +38,7 @@ from hpcfl.results.reader import Run
 from hpcfl.system import disturbances
 
 BASELINE = "secagg"
-OTHERS = {"sparse": (), "common": ("--bits", 16, "--model-update", "changed")}
+OTHERS = {"sparse": (), "common": ("--bits", 16)}
 # Whose rounds of tiny vectors show what exchanges take.
 CALIBRATION, TINY_DIM = "cohort", 64
 WHOLE = ("round", "round less model")

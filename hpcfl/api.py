@@ -230,12 +230,9 @@ def bench(
     session.run(
         world,
         wanted,
-        wanted.devices,
-        wanted.output,
         found.append,
         _observer(progress, observer),
-        command=_command("bench", named.get("protocol"), options),
-        resume=wanted.resume,
+        _command("bench", named.get("protocol"), options),
     )
     return load(found[0]) if found else None
 
@@ -255,7 +252,7 @@ def train(
     ----------
     algorithm : str or type
         Name of a federated algorithm, ``"MODULE:CLASS"``, or a class of one's own; not needed with
-        ``resume=CHECKPOINT``, as in `bench`.
+        ``resume=FILE``, as in `bench`.
     preset : str, optional
         Settings of a paper, see :data:`~hpcfl.training.presets.PRESETS`.
     progress, observer
@@ -276,10 +273,8 @@ def train(
     trained = session.run(
         world,
         wanted,
-        wanted.devices,
-        wanted.output,
         _observer(progress, observer),
-        command=_command("train", named.get("algorithm"), given),
+        _command("train", named.get("algorithm"), given),
     )
     return None if trained is None else _extended(reader.load(trained.path), trained.weights)
 
@@ -424,8 +419,6 @@ def exposure(
         kind.name,
         kind.masking(asked.devices, asked.alpha, asked.degree),
         Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model),
-        dim=asked.dim,
-        floor=asked.floor,
         samples=exposures.default_samples(asked.devices),
         seed=asked.seed,
         progress=progress,

@@ -23,8 +23,8 @@ def page() -> str:
     parts = [
         "# Contents of a results file\n",
         f"Schema `{schema.SCHEMA}`, every attribute and dataset. How a file comes about and is "
-        "read: [The results file](../schema.md). R is the number of rounds, P that of phases, N "
-        "that of devices, K that of helpers.\n",
+        "read: [The results file](../method.md#the-results-file). R is the number of rounds, P "
+        "that of phases, N that of devices, K that of helpers.\n",
         "## Attributes of `/`\n",
         _attributes(schema.HEADER),
         "## Attributes of `/config`\n",

@@ -1,4 +1,4 @@
-"""Degree and threshold of a ring of neighbours that keep SecAgg+'s promises (Bell et al. 2020).
+"""Rings: a degree and a threshold that keep SecAgg+'s promises (Bell et al. 2020), and cohorts.
 
 N devices lie on a ring in a random order, each linked with the k nearest, k / 2 on either side, and
 t of its k neighbours reconstruct its secrets. A collude with the server and stay, and D others drop
@@ -24,11 +24,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 
 from hpcfl.errors import UsageError
+from hpcfl.privacy.distributions import Floats, binomial, hypergeometric
 from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
 
 # With a threshold of 1, every share would be the secret.
@@ -118,6 +120,46 @@ def best_threshold(threat: Threat, degree: int) -> int:
         for t in range(SMALLEST_THRESHOLD, degree + 1)
     }
     return min(expected, key=lambda t: (expected[t], t))
+
+
+@lru_cache(maxsize=64)
+def cohort_size(devices: int, alpha: float) -> int:
+    """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1."""
+    return max(1, int(Fraction(repr(float(alpha))) * devices + Fraction(1, 2)))
+
+
+# An account asks again and again, of the same few rounds.
+@lru_cache(maxsize=4096)
+def below_floor(threat: Threat, cohort: int, floor: int) -> float:
+    """Return a bound on the probability that a cohort of a round has too few honest survivors."""
+    colluding = threat.colluding_among(threat.devices)
+    numbers = np.flatnonzero(colluding > 0)
+    honest = np.maximum(threat.devices - numbers - threat.dropped, 0)
+    sizes = np.arange(min(floor, cohort + 1))
+    below = hypergeometric(threat.devices, honest[:, np.newaxis], cohort, sizes).sum(axis=1)
+    return min(1.0, float(colluding[numbers] @ np.minimum(1, threat.devices * below)))
+
+
+@lru_cache(maxsize=4096)
+def refused(threat: Threat, cohort: int, least: int) -> float:
+    """Return a bound on the probability that any cohort of a round has fewer survivors."""
+    survivors = _survivors(threat, cohort)
+    return min(1.0, threat.devices * float(survivors[: max(0, least)].sum()))
+
+
+@lru_cache(maxsize=4096)
+def fewest_survivors(threat: Threat, cohort: int, failure: float) -> int:
+    """Return the most survivors that all cohorts of a round have, but for a probability."""
+    beyond = threat.devices * np.cumsum(_survivors(threat, cohort))
+    return int(np.argmax(beyond > failure))
+
+
+def _survivors(threat: Threat, cohort: int) -> Floats:
+    """Return Pr[s] that s = 0 to m devices of a cohort survive; one that vanishes is in it."""
+    numbers = np.arange(cohort + 1)
+    if threat.rate is not None:
+        return binomial(cohort - SPARE, 1 - threat.rate, numbers)
+    return hypergeometric(threat.devices, threat.devices - threat.dropped, cohort, numbers)
 
 
 def log2(probability: float) -> str:

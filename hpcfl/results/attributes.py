@@ -45,8 +45,6 @@ ENVIRONMENT = {
     "binding": "hardware threads that a rank may use, and ranks that share one",
     schema.PLACEMENT: "of each rank its host, the hardware threads it may use, and its devices",
     "oversubscription_ratio": "ranks for each core that they may use, on the fullest host",
-    "wall_timer_resolution_seconds": "smallest step of the clock of elapsed seconds",
-    "wall_timer_overhead_seconds": "what a call of it takes",
     "cores_physical": "cores of the host",
     "cores_logical": "its hardware threads",
     "cores_affinity": "hardware threads that rank 0 may use",

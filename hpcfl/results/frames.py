@@ -13,7 +13,6 @@ from hpcfl.results.columns import Row, choose, of_runs
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.record import Flags, Floats
-from hpcfl.results.resuming import joined
 from hpcfl.results.schema import Metric
 from hpcfl.results.summary import summarise, training_seconds
 
@@ -44,7 +43,7 @@ def of_each_run(
     cannot be.
     """
     pd = _pandas()
-    summaries = [summarise(run, run.link(**link), target) for run in joined(runs)]
+    summaries = [summarise(run, run.link(**link), target) for run in runs]
     chosen = of_runs(summaries) if columns is None else choose(",".join(columns))
     rows = [Row(number, summary, None) for number, summary in enumerate(summaries, 1)]
     found = pd.DataFrame(
@@ -66,7 +65,7 @@ def of_each_round(runs: Sequence[Run], **link: float | None) -> pd.DataFrame:
     another protocol's phases, has no value. `link` is as for `of_each_run`.
     """
     pd = _pandas()
-    found = [pd.DataFrame(_rounds(run, run.link(**link))) for run in joined(runs)]
+    found = [pd.DataFrame(_rounds(run, run.link(**link))) for run in runs]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 

@@ -17,7 +17,6 @@ from hpcfl.report import brief, formats
 from hpcfl.results import schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
-from hpcfl.results.resuming import joined
 from hpcfl.results.summary import Summary, summarise
 from hpcfl.system.environment import MCA, steering
 
@@ -84,7 +83,7 @@ def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
     training run that was resumed is one with what it went on from.
     """
     pools: dict[str, list[Run]] = {}
-    for number, run in enumerate(joined(runs)):
+    for number, run in enumerate(runs):
         alone: Any = None
         if run.training:
             # How far it goes is part of what it reaches.
@@ -96,7 +95,7 @@ def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
 
 def apart(runs: Sequence[Run]) -> list[Pool]:
     """Return a pool for every run."""
-    return [Pool((run,)) for run in joined(runs)]
+    return [Pool((run,)) for run in runs]
 
 
 def configuration(run: Run) -> dict[str, Any]:

@@ -158,12 +158,11 @@ class Run:
     def unfinished(self) -> str | None:
         """What is to be said of a run that is not complete, after its path; None of another."""
         after = f"after {counted(self.rounds, 'round')}"
-        resume = "its checkpoint continues it with hpcfl train --resume"
-        if not self.training:
-            # Code of one's own is named anew.
-            named = str((self.asked or {}).get("protocol", ""))
-            own = f"{shlex.quote(words(named))} " if ":" in named else ""
-            resume = f"hpcfl bench {own}--resume {shlex.quote(str(self.path))} continues"
+        command, subject = ("train", "algorithm") if self.training else ("bench", "protocol")
+        # Code of one's own is named anew.
+        named = str((self.asked or {}).get(subject, ""))
+        own = f"{shlex.quote(words(named))} " if ":" in named else ""
+        resume = f"hpcfl {command} {own}--resume {shlex.quote(str(self.path))} continues"
         return {
             "complete": None,
             "failed": f"is of a run that failed {after}",

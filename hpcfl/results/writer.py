@@ -140,11 +140,14 @@ class ResultsWriter:
         command: str,
         environment: Mapping[str, Any],
         rounds: int,
+        kept: int | None = None,
         config: Mapping[str, Any] | None = None,
         at_end: Mapping[str, Any] | None = None,
         ranks: int = 0,
     ) -> ResultsWriter:
         """Open the file of a run that did not come to its end, to go on behind its finished rounds.
+
+        Of these the first `kept` stay, by default all.
 
         What the file says of run and machine stays, but for the values of `config`. The launch that
         goes on is described in a group of its own, ``/resumed/1`` and so on; `rounds` counts those
@@ -164,8 +167,9 @@ class ResultsWriter:
             self.run_id = str(old.attrs["run_id"])
             with suppress(OSError):  # of a process that was killed while it wrote it
                 self._draft.unlink(missing_ok=True)
-            self.written = schema.finished(old[schema.ROUNDS])
-            self._allocated = min(rounds, 2 * self.written + 1)
+            finished = schema.finished(old[schema.ROUNDS])
+            self.written = finished if kept is None else min(kept, finished)
+            self._allocated = max(self.written, min(rounds, 2 * self.written + 1))
             launch = f"{schema.RESUMED}/{len(old.get(schema.RESUMED, ())) + 1}"
             with self._creating() as file:
                 _copy(old, file, self._allocated, self.written, ranks)
@@ -221,9 +225,8 @@ class ResultsWriter:
 
     @property
     def _how_on(self) -> str:
-        if self._training:
-            return "hpcfl train --resume and its checkpoint, if there is one"
-        return f"hpcfl bench --resume {shlex.quote(str(self.path))}"
+        command = "train" if self._training else "bench"
+        return f"hpcfl {command} --resume {shlex.quote(str(self.path))}"
 
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.

@@ -14,7 +14,6 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.aggregation.delivery import delivery, party_of
 from hpcfl.algorithms.aggregation.promises import Promise
 from hpcfl.comm.phases import Pattern, Role, Step, call
 from hpcfl.crypto.keys import system_secrets
@@ -122,7 +121,7 @@ def check_outcome(protocol: AggregationProtocol, server: Any) -> None:
         if not hasattr(server, attribute):
             raise UsageError(
                 f"the server of the protocol {protocol.name!r}, "
-                f"{type(party_of(server)).__name__}, has no {attribute} after the round: see "
+                f"{type(server).__name__}, has no {attribute} after the round: see "
                 "docs/own-protocol.md"
             )
 
@@ -130,10 +129,11 @@ def check_outcome(protocol: AggregationProtocol, server: Any) -> None:
 def _check_model(protocol: AggregationProtocol, device: Any, server: Any) -> None:
     """Refuse a device that has no model once it has received what comes before anything else."""
     step = protocol.steps[0]
-    if step != delivery(protocol.steps):
+    if step.phase == "model":
+        receiver = () if step.pattern is Pattern.BROADCAST else (0,)
+        call(step.receive, device, call(step.send, server, *receiver))
+    elif any(step.phase == "model" for step in protocol.steps):
         return  # what comes before it is not played here: a round finds out
-    receiver = () if step.pattern is Pattern.BROADCAST else (0,)
-    call(step.receive, device, call(step.send, server, *receiver))
     if getattr(device, "model", None) is None:
         raise without_model(protocol.name, device)
 
@@ -142,14 +142,14 @@ def without_model(name: str, device: Any) -> UsageError:
     """Return the error for a device that is to train and has received no model."""
     return UsageError(
         f"the protocol {name!r} cannot be trained by: before its upload, its device, "
-        f"{type(party_of(device)).__name__}, must receive the model in the phase model, float32 of "
+        f"{type(device).__name__}, must receive the model in the phase model, float32 of "
         "shape (d,), or keep it as model, as hpcfl.algorithms.aggregation.base.ModelReceiver does"
     )
 
 
 def _check_method(name: str, side: str, party: Any, method: str, *arguments: str) -> None:
     called = f"{method}({', '.join(arguments)})"
-    whose = f"the {side} of the protocol {name!r}, {type(party_of(party)).__name__},"
+    whose = f"the {side} of the protocol {name!r}, {type(party).__name__},"
     found = getattr(party, method, None)
     if not callable(found):
         raise UsageError(f"{whose} lacks the method {called}: see docs/own-protocol.md")

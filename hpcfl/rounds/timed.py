@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
-from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.promises import failure_of
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
@@ -60,6 +59,11 @@ class Played:
         """Whether the aggregate was found right, or could not be validated."""
         return self.record.validated or not self.checkable
 
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Nothing: a benchmark has no figures of training."""
+        return {}
+
 
 def play(
     protocol: AggregationProtocol,
@@ -75,7 +79,6 @@ def play(
     with_quantisation: bool = False,
     enrolled: Enrolled | None = None,
     members: Sequence[int] | None = None,
-    models: ModelUpdates | None = None,
     observer: RoundObserver = NOBODY,
 ) -> Played:
     """Play a round of a protocol, which is for as many devices as the transport has.
@@ -84,8 +87,7 @@ def play(
     `prepare` and `dropouts` are as for :class:`~hpcfl.rounds.driver.Round`. With `reduce`, uploads
     are summed within the transport. Keys come from `insecure_seed`, or from the operating system.
     `with_quantisation` finds out, untimed, what clipping and rounding did to the sum. `members` are
-    the ids under which the round's devices enrolled, in increasing order; by default all. With
-    `models`, devices are sent only what has changed of the model.
+    the ids under which the round's devices enrolled, in increasing order; by default all.
 
     Raises an HpcflError on every rank if the server cannot go on; on one rank, if one of its
     devices cannot.
@@ -95,11 +97,6 @@ def play(
     together = range(count) if members is None else members
     if enrolled is not None:
         protocol.join(enrolled.devices, together, enrolled.population)
-    if models is not None:
-        from hpcfl.algorithms.aggregation.common import CommonCoordinates
-
-        assert isinstance(protocol, CommonCoordinates)
-        protocol.follow(models, index, together)
     called = f"round {index} of the protocol {protocol.name!r}"
     with blamed(called):
         devices = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,7 @@ from pathlib import Path
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report.formats import counted
 from hpcfl.results.reader import Run, find, load
-from hpcfl.results.resuming import distinct_names, joined
 from hpcfl.sweeping import manifest as manifests
-from hpcfl.sweeping import states
 from hpcfl.system import hdf5, outputs
 
 
@@ -45,17 +44,17 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
         warnings += [
             f"cell {cell.index} of the sweep in {folder} has no results ({cell.title})"
             for cell in (() if manifest is None else manifest.cells)
-            if not states.parts(folder, cell)
+            if not (folder / cell.file).exists()
         ]
-    # What was interrupted and went on in another file is complete if that is.
-    whole = joined(runs)
-    warnings += [f"{run.path} {run.unfinished}" for run in whole if run.unfinished is not None]
+    warnings += [f"{run.path} {run.unfinished}" for run in runs if run.unfinished is not None]
+    called = Counter(run.path.name for run in runs)
     # A hidden folder beside the output is filled, then gets its name.
     draft = output.with_name(f".{output.name}.{secrets.token_hex(4)}")
     try:
         draft.mkdir(parents=True)
-        for run, name in zip(runs, distinct_names(runs), strict=True):
-            shutil.copyfile(run.path, draft / name)
+        for run in runs:
+            tag = f"-{run.run_id[:8]}" if called[run.path.name] > 1 else ""
+            shutil.copyfile(run.path, draft / f"{run.path.stem}{tag}{run.path.suffix}")
         os.rename(draft, output)
     except OSError as error:
         raise UsageError(

@@ -1,7 +1,7 @@
 """Code of the user's that hpcfl is told to load, as ``MODULE:NAME``, and what it raises.
 
-A protocol, an algorithm or a model in a file of a user's is called in the middle of a round, and
-fails there in any way. Its author is told the line; a mistake of hpcfl keeps its traceback.
+A protocol, an algorithm or a model in a user's own file may fail in any way in the middle of a
+round. Its author is told the line; a mistake of hpcfl keeps its traceback.
 """
 
 from __future__ import annotations
@@ -100,10 +100,7 @@ def _raised_by_own(error: BaseException) -> str | None:
     if isinstance(error, SystemExit) and mine[-1] != frames[-1]:
         return None
     (called, _), (frame, line) = mine[0], mine[-1]
-    try:
-        words = " ".join(str(error).split())[:300]
-    except Exception:  # of a user's own class, which fails to say it
-        words = ""
+    words = " ".join(str(error).split())[:300]
     raised = type(error).__name__ + (f": {words}" if words else "")
     return f"{called.f_code.co_qualname} raised {raised} ({frame.f_code.co_filename}:{line})"
 

@@ -41,7 +41,7 @@ def test_the_transport_tests_pass_under_mpirun(ranks):
         (("secagg", "--security", "active"), (), (3,)),
         (("prf",), (), (3,)),
         (("assisted",), (), (4, 6)),
-        (("assisted", "--helpers", 3, "--helper-dropout", 2), (), (6,)),
+        (("assisted", "--helpers", 3), (), ()),
         (("secagg",), ("--server-ranks", 2), (4,)),
         (("common", "--alpha", 0.5, "--bits", 16), ("--server-ranks", 2), (4,)),
         (("secagg", "--group", "fq"), ("--upload", "reduce"), (4,)),

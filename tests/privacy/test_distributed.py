@@ -37,8 +37,8 @@ def log_sum(summands, sigma):
     return found
 
 
-@pytest.mark.parametrize("summands", [1, 2, 3, 7, 1000, 1001, 1002, 5000])
-@pytest.mark.parametrize("sigma", [0.5, 0.8, 1.7])
+@pytest.mark.parametrize("summands", [1, 2, 3, 1000, 1001, 1002, 5000])
+@pytest.mark.parametrize("sigma", [0.5, 1.7])
 def test_divergence_is_the_sum_of_its_terms(summands, sigma):
     terms = [10 * math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, summands)]
     found = distributed.divergence(summands, sigma)
@@ -50,7 +50,7 @@ def test_divergence_is_the_sum_of_its_terms(summands, sigma):
 
 
 @pytest.mark.parametrize("summands", [2, 4])
-@pytest.mark.parametrize("sigma", [0.5, 0.6, 0.75, 1.0, 1.4])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 1.4])
 def test_divergence_bounds_every_ratio_of_probabilities(summands, sigma):
     # Of the sum to one discrete Gaussian of the same width.
     one = log_gaussian(INTEGERS, math.sqrt(summands) * sigma)
@@ -73,8 +73,7 @@ def rounded_gaussian(mean, variance, width):
     return dict(zip(near, chances @ (density / density.sum()), strict=True))
 
 
-@pytest.mark.parametrize("width", [0.4, 0.5, 0.7, 2.0])
-@pytest.mark.parametrize("mean", [0, 3])
+@pytest.mark.parametrize(("width", "mean"), [(0.4, 0), (0.5, 3), (2.0, 3)])
 def test_a_rounded_gaussian_is_all_but_a_discrete_one(width, mean, monkeypatch):
     monkeypatch.setattr(distributed, "_SMOOTHING", width)
     sigma = 3.0

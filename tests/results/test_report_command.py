@@ -147,7 +147,7 @@ def test_where_leaves_out_the_others(pair):
     ("option", "values", "titles"),
     [
         ("degree", (8, 12), ["degree"]),
-        ("helper_dropout", (None, 1), ["helper dropout"]),
+        ("helpers", (None, 1), ["helpers"]),
         ("threads", (1, 2), ["threads"]),
         ("seed", (0, 1), ["seed"]),
         ("gamma", (0.1, 0.2), ["gamma"]),
@@ -167,6 +167,6 @@ def test_rows_are_told_apart_by_every_option_in_which_runs_of_a_protocol_differ(
         make_run(f"{k}.h5", [simple_record()], **{option: value}) for k, value in enumerate(values)
     ]
     headings = report(*paths).stdout.partition("-  -")[0].split()
-    known = ("degree", "helper dropout", "threads", "seed", "gamma", "bits", "levels")
+    known = ("degree", "helpers", "threads", "seed", "gamma", "bits", "levels")
 
     assert [one for one in known if {*one.split()} <= {*headings}] == titles
