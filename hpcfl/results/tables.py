@@ -23,7 +23,7 @@ from hpcfl.results.columns import (
     telling_apart,
 )
 from hpcfl.results.reader import Run
-from hpcfl.results.schema import PLACEMENT, Metric
+from hpcfl.results.schema import PLACEMENT
 from hpcfl.results.statistics import DIFFERENT, PERCENTILES
 from hpcfl.results.summary import RATIOS, Summary, baselines, ratio
 
@@ -175,32 +175,6 @@ def _spread(summary: Summary, name: str) -> str | None:
 def _status(summary: Summary) -> str:
     status = str(summary["status"])
     return "running, or killed before its end" if status == "running" else status
-
-
-def rounds(run: Run) -> Table:
-    """Return a row for every round of a run: what it took and, of training, what it reached."""
-    reached = {
-        name: values
-        for name, values in run.training.items()
-        if values.ndim == 1 and name != Metric.BYTES_UP_TOTAL
-    }
-    columns = [
-        Column("round", "round", format=formats.count),
-        Column("warmup", "warm-up", format=formats.words),
-        Column("validated", "validated", format=formats.words),
-        Column("survivors", "survivors", format=formats.count),
-        Column("round_seconds", "round", "s", seconds),
-        Column(Metric.BYTES_UP_TOTAL, "up, all devices", "B", formats.count),
-        *(Column(name, name.replace("_", " "), format=formats.number) for name in reached),
-    ]
-    sent = run.bytes_up.sum(axis=(1, 2), dtype=np.int64).cumsum()
-    values = (
-        *(np.arange(run.rounds), run.warmup, run.validated, run.survived.sum(axis=1)),
-        *(run.round_seconds, sent, *reached.values()),
-    )
-    rows = list(zip(*(each.tolist() for each in values), strict=True))
-    title = f"Rounds of {run.protocol}, N = {run.devices}"
-    return Table(columns, rows, title, ["up, all devices: since the first round"])
 
 
 def comparison(
