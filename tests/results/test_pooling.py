@@ -87,15 +87,6 @@ def test_a_run_that_was_resumed_on_another_machine_is_no_repeat(tmp_path):
     assert pooling.differences(pooling.machine, plain, unlike) == {"cpu_model": ("one", both)}
 
 
-def test_only_launches_that_played_rounds_make_the_machine(tmp_path):
-    plain = run(tmp_path, "a")
-    in_vain = resumed(plain, 8, cpu_model="another")
-    from_the_start = resumed(plain, 0, 0, cpu_model="another")
-
-    assert pooling.machine(in_vain) == pooling.machine(plain)
-    assert pooling.machine(from_the_start)["cpu_model"] == "another"
-
-
 def test_what_disturbed_a_later_launch_is_told(tmp_path):
     plain = run(tmp_path, "a")
     loaded = resumed(plain, 3, before_load_1min=50.0, cores_usable=2)

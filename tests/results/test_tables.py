@@ -40,11 +40,6 @@ def cells(table, first):
     return row
 
 
-def test_tables_fit_in_120_columns(summaries):
-    for table in (compared(summaries[:2]), *map(phases, summaries[:2])):
-        assert max(map(len, table.text().splitlines())) < 120
-
-
 def test_a_run_is_shown_phase_by_phase(summaries):
     table = phases(summaries[0])
 
@@ -55,17 +50,6 @@ def test_a_run_is_shown_phase_by_phase(summaries):
     assert " ".join(cells(table, "total")[1:]) == (
         "420 50 14.00 20.30 21.00 32.00 46.40 48.00 120.0 144.3"
     )
-
-
-@pytest.mark.parametrize(
-    ("ranks", "line"),
-    [(1, None), (5, "ranks         5"), (7, "ranks         7, of which 2 took no part")],
-)
-def test_a_run_says_how_many_ranks_it_had_and_had_no_use_for(make_run, ranks, line):
-    path = make_run("run.h5", [simple_record()], environment={"ranks": ranks})
-    lines = render_run(summarise(load(path), LinkModel())).splitlines()
-
-    assert [one for one in lines if one.startswith("ranks ")] == ([] if line is None else [line])
 
 
 def test_a_run_says_what_was_measured_and_what_was_modelled(summaries):

@@ -239,20 +239,6 @@ def test_a_full_disk_at_the_end_only_prevents_the_cutting(tmp_path, monkeypatch)
     assert [file.name for file in tmp_path.iterdir()] == ["run.h5"]
 
 
-def test_a_run_without_a_finished_round_can_be_read(tmp_path):
-    run = load(write_run(tmp_path / "run.h5", rounds=4, status="failed"))
-
-    assert (run.rounds, run.devices, run.bytes_up.shape) == (0, 4, (0, 3, 4))
-
-
-def test_too_little_space_is_found_before_the_first_round(tmp_path):
-    prepare = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
-    child = start_child(tmp_path / "run.h5", 10_000, 0, prepare)
-
-    assert "cannot create" in child.communicate()[1]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_file_names_tell_the_run_and_never_repeat(tmp_path):
     names = {default_path(tmp_path, "secagg-graph", 100, 165_000).name for _ in range(100)}
 
