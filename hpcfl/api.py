@@ -96,12 +96,8 @@ class Run(reader.Run):
         """Return what its measured rounds cost, a phase to a row; see `summary`."""
         return tables.phases(self.summary(**link))
 
-    def rounds_table(self) -> Table:
-        """Return a row for every round: what it took and, of training, what it reached."""
-        return tables.rounds(self)
-
     def rounds_frame(self, **link: float | None) -> pd.DataFrame:
-        """Return the same and each phase as a pandas DataFrame; see `Runs.rounds_frame`."""
+        """Return a row for every round as a pandas DataFrame; see `Runs.rounds_frame`."""
         return Runs([self]).rounds_frame(**link)
 
     def ranks_table(self) -> Table | None:
@@ -117,7 +113,7 @@ class Run(reader.Run):
         return plot([self], kind, **options)
 
     def _repr_html_(self) -> str:
-        return str((self.rounds_table() if self.training else self.table()).html())
+        return str(self.table().html())
 
 
 class Runs(tuple[Run, ...]):
