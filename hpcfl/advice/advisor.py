@@ -132,9 +132,7 @@ def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
         try:
             choices.append(_choice(name, asked, calibration))
         except UsageError as error:
-            # What to do, behind a colon, may be to give an option of another command.
-            reason, _, advised = str(error).rpartition(": ")
-            refusals.append(Refusal(name, reason if "--" in advised and reason else str(error)))
+            refusals.append(Refusal(name, str(error)))
     # By name where two cost the same.
     choices.sort(key=lambda choice: (choice.cost(asked.criterion), choice.protocol))
     return Advice(asked, tuple(choices), tuple(refusals))
@@ -145,7 +143,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     kind = find(name)
     if asked.security == "active":
         if active_variant(kind) is None:
-            raise UsageError(f"it is not for a server that cheats: {kind.not_active}")
+            raise UsageError("it is not for a server that cheats")
         kind = find(name, asked.security)
     _check_parties(kind, asked)
     wanted = _with_accuracy(name, kind, _options(kind, asked), asked)

@@ -203,8 +203,10 @@ def test_a_timeline_has_a_row_a_rank_and_bars_that_begin_where_phases_did(tmp_pa
 
 def bench(folder, protocol, **options):
     found = []
-    asked = BenchOptions(protocol, dim=200, rounds=2, warmup=0, **options)
-    session.run(World(None), asked, [20], folder, found.append)
+    asked = BenchOptions(
+        protocol, dim=200, rounds=2, warmup=0, devices=(20,), output=folder, **options
+    )
+    session.run(World(None), asked, found.append)
     return load(found[0])
 
 

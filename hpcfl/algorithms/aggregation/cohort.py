@@ -361,7 +361,6 @@ class Cohort(SecAgg):
     """Secure aggregation of runs of coordinates within cohorts; `segments` says who sends what."""
 
     name = "cohort"
-    not_active = "the server could choose survivors so that a cohort is left with one device"
     sparse_upload = True
     device_class = CohortDevice
     server_class = CohortServer
