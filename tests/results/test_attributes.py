@@ -71,7 +71,7 @@ def test_every_environment_fact_is_written_by_somebody(tmp_path):
     with h5py.File(run.path) as file:
         written = {*file[schema.ENVIRONMENT].attrs}
     package = Path(hpcfl.__file__).parent
-    adding = ("comm/world.py", "netlab/plan.py")
+    adding = ("comm/world.py", "netlab/lab.py")
     sources = "".join((package / name).read_text(encoding="utf-8") for name in adding)
     for name in attributes.ENVIRONMENT.keys() - written:
         assert f'"{name}"' in sources, name
