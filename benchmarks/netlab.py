@@ -31,7 +31,7 @@ from hpcfl.results.reader import Run
 
 Floats = NDArray[np.float64]
 BASELINE = "secagg"
-OTHERS = {"sparse": (), "common": ("--bits", 16, "--model-update", "changed")}
+OTHERS = {"sparse": (), "common": ("--bits", 16)}
 # Whose rounds of tiny vectors show what exchanges take.
 CALIBRATION, TINY_DIM = "cohort", 64
 LIMIT_SECONDS = 1800

@@ -33,7 +33,7 @@ def upload_bytes(protocol: str, devices: int, **options: object) -> tuple[float,
 
 def all_bytes(devices: int, **options: object) -> float:
     """Return what a survivor of `common` sends in a round, keys and shares included."""
-    options |= {"alpha": 0.1, "bits": "16", "model_update": "changed"}
+    options |= {"alpha": 0.1, "bits": "16"}
     _, (record,) = run("common", devices, dim=LONG, rounds=1, warmup=0, **options)
     return float(record.bytes_up[:, record.survived].sum(axis=0).mean())
 

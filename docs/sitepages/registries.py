@@ -12,6 +12,7 @@ from hpcfl.algorithms import aggregation, federated
 from hpcfl.algorithms.aggregation import active_variant
 from hpcfl.algorithms.aggregation.base import FOR_ALL, AggregationProtocol
 from hpcfl.algorithms.aggregation.ranges import Dealt
+from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.comm.phases import Pattern, Role, Step
 from hpcfl.errors import UsageError
@@ -106,9 +107,9 @@ def _declared(kind: type[AggregationProtocol]) -> list[tuple[str, str]]:
         ("a committee in each round", _yes(kind.has_committee)),
         ("the noise of each device is a part of what hides them all", _yes(kind.noise_adds_up)),
         ("devices learn the sum itself", _yes(kind.devices_learn_sum)),
-        ("--security active", "yes" if active else f"no: {kind.not_active}"),
+        ("--security active", _yes(active is not None)),
         ("who masks a coordinate with whom", "declared" if _masks(kind) else "not declared"),
-        ("the attack on a recorded round", kind.not_attacked or "is made"),
+        ("the attack on a recorded round", _yes(issubclass(kind, SecAgg))),
     ]
 
 
@@ -154,7 +155,7 @@ def algorithms() -> str:
 def _algorithm(name: str) -> str:
     kind = federated.find(name)
     used = _used_by_algorithm(kind, name)
-    own = ", ".join(f"[`--{dashed(one)}`](commands/train.md#train-{dashed(one)})" for one in used)
+    own = ", ".join(map(_of_train, used))
     rows = [
         ("noise in every local step", _yes(kind.noisy_steps)),
         ("an account of its privacy", _yes(kind.private)),
@@ -190,7 +191,8 @@ def training() -> str:
         table(("data set", "read from", "model, if none is asked for"), sets),
         f"Models by name: {', '.join(map(code, models.NAMES))}; or `MODULE:FUNCTION` of yours.\n",
         "The settings that papers train with, for `hpcfl train --preset NAME`. All other options "
-        "keep their defaults, and what is given beside a preset overrides it.\n",
+        "keep their defaults, and what is given beside a preset overrides it. A setting without "
+        "dashes is a keyword of `hpcfl.train`.\n",
         _presets_about(),
         *given,
     ]
@@ -198,11 +200,15 @@ def training() -> str:
 
 
 def _settings(chosen: dict[str, Any]) -> list[tuple[str, str]]:
-    place = "commands/train.md#train-"
+    typed = options_of(TrainOptions)
     return [
-        (f"[`--{dashed(name)}`]({place}{dashed(name)})", code(str(value)))
+        (_of_train(name) if name in typed else code(name), code(str(value)))
         for name, value in chosen.items()
     ]
+
+
+def _of_train(name: str) -> str:
+    return f"[`--{dashed(name)}`](commands/train.md#train-{dashed(name)})"
 
 
 def _presets_about() -> str:

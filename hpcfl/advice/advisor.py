@@ -143,7 +143,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     kind = find(name)
     if asked.security == "active":
         if active_variant(kind) is None:
-            raise UsageError(f"it is not for a server that cheats: {kind.not_active}")
+            raise UsageError("it is not for a server that cheats")
         kind = find(name, asked.security)
     _check_parties(kind, asked)
     wanted = _with_accuracy(name, kind, _options(kind, asked), asked)

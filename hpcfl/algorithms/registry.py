@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import Any, NamedTuple
 
 from hpcfl.errors import UsageError, no_such
@@ -27,13 +26,6 @@ def registry(package: str, lines: Mapping[str, tuple[str, ...]]) -> dict[str, Re
     return {name: Registered(f"{package}.{home}", *rest) for name, (home, *rest) in lines.items()}
 
 
-def _called(kind: type[Any], method: str) -> str:
-    """Return how a method of a class is called, as in ``decode(total)``."""
-    found = getattr(kind, method, None)
-    _, *arguments = signature(found).parameters if callable(found) else ("self",)
-    return f"{method}({', '.join(arguments)})"
-
-
 def find_class(
     name: str,
     known: Mapping[str, Registered],
@@ -46,39 +38,18 @@ def find_class(
     UsageError if there is none, or it is not complete; `what` it is, the error says, and what
     `others` could be meant.
     """
-    if name not in known and ":" not in name:
-        raise no_such(what, name, [*known, *others], also="or give MODULE:CLASS")
     if name in known:
         return load_class(known[name].home, kind, f"the {what} {name!r}")
+    if ":" not in name:
+        raise no_such(what, name, [*known, *others], also="or give MODULE:CLASS")
     found = load_class(name, kind, f"the {what} {name!r}")
-    missing = sorted(getattr(found, "__abstractmethods__", ()))
-    own = getattr(found, "name", None)
-    if not isinstance(own, str) or missing:
-        lacks = ", ".join(_called(kind, method) for method in missing) or "a name"
-        raise UsageError(f"the {what} {name!r} lacks {lacks}")
-    if not _NAME.fullmatch(own):
+    own: Any = getattr(found, "name", None)
+    missing = [*sorted(found.__abstractmethods__), *([] if isinstance(own, str) else ["name"])]
+    if missing:
+        raise UsageError(f"the {what} {name!r} lacks {', '.join(missing)}")
+    if not _NAME.fullmatch(own) or own in known:
         raise UsageError(
-            f"the {what} {name!r} is called {own[:80]!r}, which cannot be in the name of a file: "
-            "give its class a name of at most 64 letters, digits and - _ . +, such as 'my-sum'"
-        )
-    _check_declared(name, found, kind, what)
-    if own in known and load_class(known[own].home, kind, own) is not found:
-        raise UsageError(
-            f"the {what} {name!r} is called {own!r}, as one that comes with hpcfl: give its class "
-            "a name of its own"
+            f"the {what} {name!r} is called {own[:80]!r}: give its class a name of at most 64 "
+            f"letters, digits and - _ . +, and not that of a {what} that comes with hpcfl"
         )
     return found
-
-
-def _check_declared(name: str, found: type[Any], kind: type[Any], what: str) -> None:
-    """Refuse a class that declares something in another type than `kind` does, by UsageError."""
-    for attribute, default in vars(kind).items():
-        own = getattr(found, attribute, None)
-        if attribute.startswith("_") or not isinstance(default, (bool, int, str)):
-            continue
-        # A property, or whatever else a class works out, is seen only in its objects.
-        if type(own) is not type(default) and not hasattr(type(own), "__get__"):
-            raise UsageError(
-                f"the {what} {name!r} has {attribute} = {own!r}; it must be of the "
-                f"type {type(default).__name__}"
-            )

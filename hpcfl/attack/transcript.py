@@ -81,8 +81,11 @@ class Transcript:
 
 def attackable(kind: type[AggregationProtocol]) -> type[SecAgg]:
     """Return a protocol as one of those whose masks can be taken off; refuse others."""
-    if not issubclass(kind, SecAgg) or kind.not_attacked:
-        raise UsageError(f"rounds of {kind.name} cannot be attacked: {kind.not_attacked}")
+    if not issubclass(kind, SecAgg):
+        raise UsageError(
+            f"rounds of {kind.name} cannot be attacked: the attack takes off masks of secagg and "
+            "of protocols made from it"
+        )
     return kind
 
 

@@ -43,14 +43,17 @@ class Hosts:
         threads = np.array(machine.affinity(), np.int64)
         names = world.collect(platform.node().encode()) or ()
         masks = world.collect(threads.tobytes()) or ()
-        # Of every rank, at rank 0: its host and its hardware threads.
+        # Of every rank that is left, at rank 0: its host and its hardware threads.
         self._places = [
             (name.decode(errors="replace"), tuple(np.frombuffer(mask, np.int64).tolist()))
             for name, mask in zip(names, masks, strict=True)
         ]
-        order = np.frombuffer(world.give(self._orders()), np.int64).tolist()
+        orders = [b""] * world.size
+        for rank, order in zip(world.left, self._orders(), strict=False):
+            orders[rank] = order
+        mine = np.frombuffer(world.give(orders), np.int64).tolist()
         # How many hosts there are, which of them this rank looks at, and its ranks' threads.
-        self._count, self._mine, *self._threads = order
+        self._count, self._mine, *self._threads = mine
         self._others: dict[int, dict[str, Any]] = {}
         if self._count > 1:
             import json
@@ -96,7 +99,7 @@ class Hosts:
             for rank, (host, threads) in enumerate(self._places)
         ]
         before = [disturbances.counters(), *(one.get("counters") for one in others)]
-        return captured | disturbances.before(before)
+        return captured | disturbances.recorded(disturbances.BEFORE, before)
 
     def memory(self, placement: Placement) -> list[HostMemory]:
         """Return every host's memory, at rank 0."""
@@ -119,7 +122,7 @@ class Hosts:
         """Return what stands for the counters after a run until they are known."""
         from hpcfl.system import disturbances
 
-        return disturbances.after([None] * self._count)
+        return disturbances.recorded(disturbances.AFTER, [None] * self._count)
 
     def counters(self, transport: Transport) -> dict[str, NDArray[np.float64]]:
         """Return the counters of all hosts after a run at rank 0, nothing elsewhere.
@@ -137,12 +140,11 @@ class Hosts:
         together = rows if self._count == 1 else transport.sum_to_server(rows)
         if together is None:
             return {}
-        return disturbances.after(
-            [
-                dict(zip(disturbances.COUNTERS, row[1:].tolist(), strict=True)) if row[0] else None
-                for row in together
-            ]
-        )
+        counted = [
+            dict(zip(disturbances.COUNTERS, row[1:].tolist(), strict=True)) if row[0] else None
+            for row in together
+        ]
+        return disturbances.recorded(disturbances.AFTER, counted)
 
 
 def _parties_on(placement: Placement, rank: int) -> dict[str, list[int]]:

@@ -126,6 +126,11 @@ class World:
         ranks_used = min(self.size, devices + servers + helpers)
         return Placement.even(devices, ranks_used, servers, helpers)
 
+    @property
+    def left(self) -> Sequence[int]:
+        """The ranks that are not known to be dead, numbered as they were started."""
+        return range(self.size) if self._survivors is None else self._survivors.ranks
+
     def rank_on_host(self) -> int:
         """Return the number of this rank among those of its host; every rank calls this."""
         if self._control is None:
@@ -188,7 +193,7 @@ class World:
         self.raise_everywhere(error)
 
     def give(self, messages: Sequence[bytes]) -> bytes:
-        """Return the message that rank 0 has for this rank, numbered as it was started."""
+        """Return the message that rank 0 has for this rank, one for each that was started."""
         if self._control is None:
             return messages[0]
         from hpcfl.comm.mpi import receive, send
@@ -196,8 +201,7 @@ class World:
         def operation(control: Comm) -> bytes:
             if control.rank:
                 return receive(control, 0).tobytes()
-            ranks = range(self.size) if self._survivors is None else self._survivors.ranks
-            for rank, started_as in enumerate(ranks[1:], 1):
+            for rank, started_as in enumerate(self.left[1:], 1):
                 send(control, np.frombuffer(messages[started_as], np.uint8), rank)
             return messages[0]
 
@@ -216,7 +220,7 @@ class World:
             return dict(arrays)
 
     def collect(self, message: bytes) -> list[bytes] | None:
-        """Return every rank's message, of any length, at rank 0; None elsewhere."""
+        """Return the message of each rank left, of any length, at rank 0; None elsewhere."""
         if self._control is None:
             return [message]
         from hpcfl.comm.mpi import receive, send

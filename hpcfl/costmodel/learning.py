@@ -105,10 +105,6 @@ def settings(name: str) -> Iterator[tuple[BenchOptions, int]]:
         varied += [{"bits": bits} for bits in ("12", "16", "28", "32")]
     if kind.rotates:
         varied.append({"rotate": True})
-    if kind.can_share:
-        varied.append({"shared": True})
-    if kind.same_coordinates:
-        varied.append({"model_update": "changed"})
     for more in varied:
         yield from (setting(size, **more) for size in VARIED_SIZES)
 

@@ -68,7 +68,7 @@ def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
     routed = devices * sum(phase.routed for phase in phases)
     to_members = sum(phase.members * (phase.member_up + phase.member_down) for phase in phases)
     rows = sum(phase.messages_up for phase in phases if phase.routed)
-    around = {"devices": devices, "rows": devices * rows, "helpers": protocol.helpers_in_round}
+    around = {"devices": devices, "rows": devices * rows, "helpers": protocol.helpers}
     # What those take that drop out is nobody's work who is in the sum.
     dropped = devices - max(phase.senders for phase in phases if phase.name == upload)
     around |= {"dropped": dropped, "rows of dropped": dropped * rows}
@@ -211,7 +211,7 @@ def _elapsed(
     (survivors,) = (p.senders for p in played if p.name == protocol.upload_phase())
     of_devices = survivors * found.mean_cpu_seconds
     if network is None:
-        helpers = protocol.helpers_in_round * found.helper_cpu_seconds
+        helpers = protocol.helpers * found.helper_cpu_seconds
         return of_devices + helpers + found.server_cpu_seconds + around
     # Every rank has a core of its own; what is around devices' work is shared out with them.
     workers = ranks - 1 - protocol.helpers

@@ -26,21 +26,9 @@ class Sampler(ABC):
 
     @abstractmethod
     def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
-        """Return the coordinates that each key selects.
+        """Return what 16-byte keys select of so many coordinates, and how many each.
 
-        Parameters
-        ----------
-        keys : sequence of bytes
-            One 16-byte key a pair of devices.
-        dim : int
-            Number d of coordinates.
-
-        Returns
-        -------
-        positions : ndarray of int64
-            The selected coordinates, increasing for each key, the keys' lists end to end.
-        counts : ndarray of int64, shape (len(keys),)
-            Length of each list.
+        The coordinates are increasing for each key, the keys' lists end to end.
         """
 
 

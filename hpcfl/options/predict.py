@@ -36,8 +36,6 @@ class PredictOptions(RoundOptions, LinkOptions):
     scaling: str = "survivors"
     clip: float = 1.0
     min_cohort: int = 1
-    model_update: str = "whole"
-    helper_dropout: int = 0
     sampler: str = "gaps"
     security_bits: int = 40
     rotate: bool = False

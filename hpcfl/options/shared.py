@@ -108,13 +108,6 @@ class ProtocolOptions(OptionGroup):
         section=Section.WHAT,
         marks=("label",),
     )
-    model_update: str = option(
-        "whole",
-        "Send devices the whole model, or what has changed since they received it (common).",
-        choices=("whole", "changed"),
-        section=Section.WHAT,
-        marks=("label", "recorded if given"),
-    )
     sampler: str = option(
         "gaps", "How pairs select coordinates (sparse).", choices=("gaps", "dense")
     )
@@ -130,12 +123,6 @@ class ProtocolOptions(OptionGroup):
     clip: float = option(
         1.0, "Largest magnitude of a coordinate.", above=0, section=Section.WHAT, marks=("label",)
     )
-    shared: bool = option(
-        False,
-        "All devices send the same part alpha of the coordinates, a new one each round (assisted).",
-        section=Section.WHAT,
-        marks=("label", "recorded if given"),
-    )
     committee: int | None = option(
         None,
         "Devices in the committee of a round, of a protocol that has one (committee).",
@@ -150,13 +137,6 @@ class ProtocolOptions(OptionGroup):
         "Helpers, each on a rank of its own, of a protocol that has some (assisted).",
         at_least=1,
         default_text="as many as the protocol has by itself",
-        section=Section.SIZE,
-        marks=("label", "recorded if given"),
-    )
-    helper_dropout: int = option(
-        0,
-        "Helpers that drop out before devices upload; rounds do without so many (assisted).",
-        at_least=0,
         section=Section.SIZE,
         marks=("label", "recorded if given"),
     )
@@ -283,6 +263,18 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         section=Section.OUTPUT,
         marks=("resumable", "repeat", "recorded if given"),
     )
+    resume: Path | None = option(
+        None,
+        "Continue the results file of a run that was interrupted, with the options of that "
+        "run: no others need be given.",
+        section=Section.OUTPUT,
+        marks=("launch", "unrecorded"),
+    )
     insecure_seed: int | None = option(
         None, "Seed of the keys too, for tests: nothing is secret then.", marks=("repeat if given",)
     )
+
+    @property
+    def may_vary(self) -> bool:
+        """Whether the number of rounds depends on how they go."""
+        return False

@@ -15,30 +15,27 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
+PERCENTILES = ("median", "p95", "max")
 # Up to this many samples together, without ties, the rank test is exact.
 EXACT_TEST = 50
 # Launches differ, more than their rounds do, where the rank test gives at most this probability.
 DIFFERENT = 0.05
 
 
-@dataclass(frozen=True)
-class Percentiles:
-    """Where the samples of a quantity lie, in their unit; all NaN if there are none.
+def median(samples: ArrayLike) -> float:
+    """Return the median of samples of any shape; NaN if there are none."""
+    values = np.asarray(samples, np.float64)
+    return float(np.median(values)) if values.size else math.nan
+
+
+def percentiles(name: str, samples: ArrayLike) -> dict[str, float]:
+    """Return ``NAME_median``, ``NAME_p95`` and ``NAME_max`` of samples; all NaN if there are none.
 
     Between two samples the value is interpolated linearly.
     """
-
-    median: float
-    p95: float
-    max: float
-
-    @classmethod
-    def of(cls, samples: ArrayLike) -> Percentiles:
-        """Return the percentiles of samples of any shape."""
-        values = np.asarray(samples, np.float64)
-        if values.size == 0:
-            return cls(np.nan, np.nan, np.nan)
-        return cls(*np.percentile(values, (50, 95, 100)).tolist())
+    values = np.asarray(samples, np.float64)
+    found = np.percentile(values, (50, 95, 100)).tolist() if values.size else [math.nan] * 3
+    return {f"{name}_{which}": one for which, one in zip(PERCENTILES, found, strict=True)}
 
 
 @dataclass(frozen=True)

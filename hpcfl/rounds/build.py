@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.aggregation.delivery import delivering
-from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, phase_names
-from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import values_of
@@ -43,20 +40,17 @@ def build(
     weights: NDArray[np.float64] | None = None,
     population: int | None = None,
     most: int | None = None,
-    learns: bool = False,
 ) -> tuple[AggregationProtocol, DropoutSchedule]:
     """Return a protocol and its dropouts for N = `devices` and d = `dim`.
 
     `weights` are the devices', shape (N,), equal by default; `population` is the number of devices
     that these are drawn from, all by default; `most` is the largest number of devices of any round,
-    with room for which levels and bits are chosen where they are not asked for. If devices train
-    (`learns`), they receive the model. A UsageError says which options do not go together.
+    with room for which levels and bits are chosen where they are not asked for. A
+    UsageError says which options do not go together.
     """
     values = values_of(options, ProtocolOptions)
     seed = options.seed if isinstance(options, SeedOptions) else 0
     kind = find(name, options.security)
-    if learns:
-        kind = delivering(kind)
 
     def at(group: str, levels: int) -> AggregationProtocol:
         chosen = values | {"group": group, "levels": levels}
@@ -96,9 +90,6 @@ def build(
         options.dropout_model,
         phase,
         seed,
-        protocol.upload_phase(),
-        protocol.helpers,
-        protocol.helpers - protocol.helpers_in_round,
     )
 
 
@@ -113,34 +104,6 @@ def check_degree(options: RoundOptions, devices: int) -> None:
             f"--degree is {options.degree}, and a device of {devices} has {devices - 1} others: "
             f"give at most {most}, which links all, or leave it out"
         )
-
-
-def model_updates(protocol: AggregationProtocol, population: int) -> ModelUpdates | None:
-    """Return what a run keeps of models where only what has changed is sent, None elsewhere.
-
-    `population` is the number of devices that those of a round are drawn from.
-    """
-    if protocol.parameters.model_update == "whole":
-        return None
-    return ModelUpdates(population, protocol.parameters.dim, protocol.sent_in)
-
-
-def resume_updates(
-    models: ModelUpdates,
-    transport: Transport,
-    index: int,
-    had: NDArray[np.int64] | None,
-    model: NDArray[np.float32],
-) -> None:
-    """Let every rank know which models devices had before a run goes on with round `index`.
-
-    At the server `had` is as `ModelUpdates.kept` returns it, shape (devices,). `model` is that
-    round's, shape (d,), the same on every rank.
-    """
-    told = transport.broadcast(None if had is None else had.view(np.uint8))
-    models.go_on(told.view(np.int64), model)
-    if transport.has_server:
-        models.note(index, model)
 
 
 def with_group(options: Chosen, name: str) -> Chosen:

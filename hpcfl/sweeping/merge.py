@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,7 @@ from pathlib import Path
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report.formats import counted
 from hpcfl.results.reader import Run, find, load
-from hpcfl.results.resuming import distinct_names, joined
 from hpcfl.sweeping import manifest as manifests
-from hpcfl.sweeping import states
 from hpcfl.system import hdf5, outputs
 
 
@@ -42,15 +41,15 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
         warnings += [
             f"cell {cell.index} of the sweep in {folder} has no results ({cell.title})"
             for cell in (() if manifest is None else manifest.cells)
-            if not states.parts(folder, cell)
+            if not (folder / cell.file).exists()
         ]
-    # What was interrupted and went on in another file is complete if that is.
-    whole = joined(runs)
-    warnings += [f"{run.path} {run.unfinished}" for run in whole if run.unfinished is not None]
+    warnings += [f"{run.path} {run.unfinished}" for run in runs if run.unfinished is not None]
+    called = Counter(run.path.name for run in runs)
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for run, name in zip(runs, distinct_names(runs), strict=True):
-            shutil.copyfile(run.path, output / name)
+        for run in runs:
+            tag = f"-{run.run_id[:8]}" if called[run.path.name] > 1 else ""
+            shutil.copyfile(run.path, output / f"{run.path.stem}{tag}{run.path.suffix}")
     except OSError as error:
         raise UsageError(
             f"cannot merge into {output} ({error.strerror}): choose another --output"

@@ -54,7 +54,7 @@ def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -
     participation = Participation(sizes.size, invited, options.sampling, options.seed)
     most = most_in_round(options, per_round, sizes.size)
     protocol, _ = build(
-        options.aggregate, options, per_round, dim, population=sizes.size, most=most, learns=True
+        options.aggregate, options, per_round, dim, population=sizes.size, most=most
     )
     return Federation(sizes, participation, options.rounds, options.seed, protocol, options)
 
@@ -68,18 +68,12 @@ def check_algorithm(options: TrainOptions, devices: int, dim: int) -> None:
     """Refuse what does not go together, before any data are read."""
     kind = federated.find(options.algorithm)
     summing = find(options.aggregate)
-    same = summing.same_coordinates or (options.shared and summing.can_share)
-    leaves_out = kind.leaves_out or (kind is FederatedAveraging and same)
+    leaves_out = kind.leaves_out or (kind is FederatedAveraging and summing.same_coordinates)
     if options.error_feedback and not leaves_out:
         raise UsageError(
             f"--error-feedback is for {' and '.join(federated.SPARSIFIED)}, and for fedavg with "
-            f"--aggregate common, or assisted with --shared: with {options.algorithm} and "
-            f"{options.aggregate} no device keeps what it has not sent"
-        )
-    if options.model_update == "changed" and options.server_momentum:
-        raise UsageError(
-            "with --server-momentum all of the model changes in every round: leave it out, or "
-            "--model-update changed"
+            f"--aggregate common: with {options.algorithm} and {options.aggregate} no device keeps "
+            "what it has not sent"
         )
     check_degree(options, options.per_round or devices)
     federation = make_federation(options, np.ones(devices, np.int64), dim)

@@ -33,7 +33,6 @@ def summing(
         dim,
         algorithm.weights(participants),
         algorithm.federation.devices,
-        learns=True,
     )
 
 

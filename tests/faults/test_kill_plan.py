@@ -39,7 +39,7 @@ def test_a_plan_says_who_dies_when():
         ("rank=1,phase=unmsk,round=0", "no phase of secagg called 'unmsk'"),
         ("rank=1,phase=unmask,round=12", "there is no round 12; the rounds are 0 to 11"),
         ("rank=1,phase=unmask", "cannot be read: write it like rank=7,phase"),
-        ("rank=one,phase=unmask,round=1", "ranks are numbers"),
+        ("rank=one,phase=unmask,round=1", "cannot be read"),
         ("rank=1,phase=unmask,round=1,moment=never", "one of before, during, after"),
     ],
 )

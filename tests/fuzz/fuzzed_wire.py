@@ -31,7 +31,7 @@ CASES = {
     "secagg-graph": ("secagg-graph", {"degree": 4}),
     "sparse": ("sparse", {"alpha": 0.6, "locations": "gaps"}),
     "cohort": ("cohort", {"alpha": 0.6, "degree": 8}),
-    "assisted": ("assisted", {"helpers": 3, "helper_dropout": 1}),
+    "assisted": ("assisted", {"helpers": 3}),
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
 }
 

@@ -23,11 +23,6 @@ def real_data(folder):
     return Path(data_dir)
 
 
-def only_text(value):
-    """Name a test by its texts, not by whole files."""
-    return value if isinstance(value, str) else "file"
-
-
 def write(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

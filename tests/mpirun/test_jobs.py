@@ -41,7 +41,7 @@ def test_the_transport_tests_pass_under_mpirun(ranks):
         (("secagg", "--security", "active"), (), (3,)),
         (("prf",), (), (3,)),
         (("assisted",), (), (4, 6)),
-        (("assisted", "--helpers", 3, "--helper-dropout", 2), (), (6,)),
+        (("assisted", "--helpers", 3), (), (5,)),
         (("secagg",), ("--server-ranks", 2), (4,)),
         (("common", "--alpha", 0.5, "--bits", 16), ("--server-ranks", 2), (4,)),
         (("secagg", "--group", "fq"), ("--upload", "reduce"), (4,)),
@@ -74,7 +74,7 @@ def test_devices_that_share_ranks_send_and_sum_the_same(tmp_path, options, on_ra
         assert who[: len(servers)] == servers
         peaks, beside = run.peak_bytes[run.measured], len(servers)
         if helping:
-            helpers = 3 if "--helpers" in options else 2  # of three, two drop out in turns
+            helpers = 3 if "--helpers" in options else 2
             assert who[1 : 1 + helpers] == [f"helper {k}" for k in range(helpers)]
             assert (run.helper_cpu_seconds.sum(axis=(0, 1)) > 0).all()
             beside += helpers
@@ -133,13 +133,11 @@ IN_OWN_FOLDER = (
 )
 
 
-@pytest.mark.parametrize("other", ["same", "differs", "missing"])
-def test_own_vectors_are_summed_if_all_ranks_read_the_same(tmp_path, other):
+@pytest.mark.parametrize("other", ["same", "missing"])
+def test_own_vectors_are_summed_if_all_ranks_have_them(tmp_path, other):
+    rows = np.where(np.arange(4)[:, None] == 3, 1, np.full((4, 900), 0.5))
     for rank in range(3):
         (tmp_path / str(rank)).mkdir()
-        # Another one in a row of the last rank's alone.
-        differs = rank == 2 and other == "differs"
-        rows = np.where(np.arange(4)[:, None] == 3, 1 + differs, np.full((4, 900), 0.5))
         if rank < 2 or other != "missing":
             np.save(tmp_path / str(rank) / "u.npy", rows)
     ran = ("bench", "secagg", "--updates", "u.npy", "--devices", 4, "--rounds", 1)
@@ -151,9 +149,8 @@ def test_own_vectors_are_summed_if_all_ranks_read_the_same(tmp_path, other):
         assert job.returncode == 0, job.stderr
         np.testing.assert_allclose(np.load(tmp_path / "sum.npy"), rows.sum(axis=0), atol=2e-5)
         return
-    assert_refused(job, "do not read the same from u.npy")
-    assert re.search(r"Error: rank 2 \(on \S+\) and rank 0 \(on \S+\) do not read", job.stderr)
-    assert ("there is no file u.npy" in job.stderr) == (other == "missing")
+    assert job.returncode == 2
+    assert "there is no file u.npy" in job.stderr
 
 
 # What fails

@@ -148,7 +148,6 @@ def test_launches_can_be_the_samples(tmp_path):
     # Rounds of a launch are alike, so forty of them are not forty independent samples.
     assert by_round.verdict == "more"
     assert by_launch.verdict == "not distinguishable"
-    assert any("too sure" in sentence for sentence in remarks(by_round))
     assert remarks(by_launch) == []
 
 
@@ -169,7 +168,7 @@ def test_launches_are_the_samples_where_they_differ_more_than_their_rounds(tmp_p
     assert by_round.verdict == "less"
     assert (chosen.sampled_by, chosen.a.samples, chosen.b.samples) == ("launches", 3, 3)
     assert chosen.verdict == "too few samples"
-    assert "the 3 of A (p = " in chosen.sampled_because
+    assert "all launches of A (p = " in chosen.sampled_because
     assert chosen.sampled_because in chosen.table().notes
     assert not chosen.exceeds(0)
 
@@ -199,7 +198,6 @@ def test_runs_of_other_sizes_are_refused_and_other_machines_warned_of(tmp_path):
     elsewhere = pool(tmp_path, "c", environment={"transport": "mpi"}, protocol="sparse", alpha=0.2)
     found = compare(a, elsewhere)
 
-    assert "transport differs (loopback | mpi)" in remarks(found)[0]
     assert found.configuration == {"alpha": (0.1, 0.2), "protocol": ("secagg", "sparse")}
     assert found.machine == {"transport": ("loopback", "mpi")}
     assert "options differ: alpha: 0.1 | 0.2" in found.table().notes

@@ -104,11 +104,11 @@ def test_json_holds_the_summaries_and_nothing_else(pair):
     one, both = (json.loads(report(*files, "--json").stdout) for files in (pair[:1], pair))
 
     assert list(one) == ["runs"]
-    assert one["runs"][0]["total"]["bytes_up_mean"] == 210
-    assert "baseline_over_run" not in one["runs"][0]
+    assert one["runs"][0]["bytes_up_mean"] == 210
+    assert "bytes_up_ratio" not in one["runs"][0]
     assert [run["baseline"] for run in both["runs"]] == [str(pair[1])] * 2
-    assert both["runs"][0]["baseline_over_run"]["bytes_up"] == 4
-    assert both["runs"][1]["baseline_over_run"]["bytes_up"] == 1
+    assert both["runs"][0]["bytes_up_ratio"] == 4
+    assert both["runs"][1]["bytes_up_ratio"] == 1
 
 
 def test_a_report_is_printed_in_every_form(pair):
@@ -178,7 +178,7 @@ def test_where_leaves_out_the_others(pair):
     ("option", "values", "titles"),
     [
         ("degree", (8, 12), ["degree"]),
-        ("helper_dropout", (None, 1), ["helper dropout"]),
+        ("helpers", (None, 1), ["helpers"]),
         ("threads", (1, 2), ["threads"]),
         ("seed", (0, 1), ["seed"]),
         ("gamma", (0.1, 0.2), ["gamma"]),
@@ -198,6 +198,6 @@ def test_rows_are_told_apart_by_every_option_in_which_runs_of_a_protocol_differ(
         make_run(f"{k}.h5", [simple_record()], **{option: value}) for k, value in enumerate(values)
     ]
     headings = report(*paths).stdout.partition("-  -")[0].split()
-    known = ("degree", "helper dropout", "threads", "seed", "gamma", "bits", "levels")
+    known = ("degree", "helpers", "threads", "seed", "gamma", "bits", "levels")
 
     assert [one for one in known if {*one.split()} <= {*headings}] == titles

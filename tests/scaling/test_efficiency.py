@@ -10,8 +10,7 @@ from scaled_runs import SPREAD, scaled
 
 from hpcfl.errors import UsageError
 from hpcfl.options.scaling import SCALES
-from hpcfl.results.scaling import lacking, study
-from hpcfl.results.scaling_table import table
+from hpcfl.results.scaling import lacking, study, table
 from hpcfl.results.statistics import Interval, median_interval
 
 
@@ -68,9 +67,6 @@ def test_ranks_of_the_server_and_threads_are_scales_too(tmp_path, against, optio
     for found in (strong, weak):
         assert [p.efficiency for p in points(found).values()] == pytest.approx([1, 1, 1])
         assert [p.speed_up for p in points(found).values()] == pytest.approx([1, 2, 4])
-    assert any("fewer that hold devices" in note for note in strong.notes) == (
-        against == "server-ranks"
-    )
 
 
 def test_nodes_are_counted_where_all_have_as_many_ranks(tmp_path):
@@ -103,8 +99,6 @@ def test_points_whose_ranks_share_cores_have_no_efficiency_and_are_marked(tmp_pa
     assert [row[2] for row in shown.values] == [
         "measured", "measured", "measured, oversubscribed",
     ]  # fmt: skip
-    assert shown.cells[2][6].startswith("*")
-    assert not shown.cells[1][6].startswith("*")
     assert any("at 4 ranks that hold devices" in note for note in shown.notes)
 
 
@@ -128,7 +122,7 @@ def test_where_cores_are_not_recorded_there_is_no_efficiency(tmp_path):
     found = study(runs, "ranks")
 
     assert all(math.isnan(point.efficiency) for point in found.lines[0].points)
-    assert any("do not tell whether ranks share cores" in note for note in found.notes)
+    assert any("or files do not tell" in note for note in found.notes)
 
 
 def test_the_base_is_the_fewest_that_can_be_one(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from hpcfl.results.schema import stored
 from hpcfl.system import disturbances, machine
-from hpcfl.system.disturbances import AFTER, BEFORE, COUNTERS, after, before, counters, warnings
+from hpcfl.system.disturbances import AFTER, BEFORE, COUNTERS, counters, recorded, warnings
 
 QUIET: dict[str, Any] = (
     dict.fromkeys((*BEFORE, *AFTER), 0.0)
@@ -71,7 +71,7 @@ def test_what_a_machine_does_not_tell_is_nan_and_no_disturbance(monkeypatch, tmp
     assert [*found] == [*COUNTERS]
     for name in ("quota_throttled_seconds", "thermal_throttlings", "stolen_seconds"):
         assert math.isnan(found[name])
-    assert warnings(stored(before([found]) | after([found]))) == []
+    assert warnings(stored(recorded(BEFORE, [found]) | recorded(AFTER, [found]))) == []
 
 
 @pytest.mark.parametrize(

@@ -79,22 +79,16 @@ def find(
     """
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
+    found: type[AggregationProtocol]
     found = find_class(name, PROTOCOLS, AggregationProtocol, "protocol", others)
-    if not _has_upload(found):
+    if sum(step.upload for step in getattr(found, "steps", ())) != 1:
         raise UsageError(
             f"the protocol {name!r} must have steps, a tuple of hpcfl.comm.phases.Step, one of "
             "them with upload=True"
         )
-    if name not in PROTOCOLS:
-        _check_made(name, found)
-    if security == "passive":
-        return found
-    active = active_variant(found)
+    active = active_variant(found) if security == "active" else found
     if active is None:
-        raise UsageError(
-            f"{name} cannot be run with --security active: {found.not_active}; use "
-            f"{' or '.join(ACTIVE)}"
-        )
+        raise UsageError(f"{name} cannot be run with --security active: use {' or '.join(ACTIVE)}")
     return active
 
 
@@ -102,32 +96,8 @@ def active_variant(kind: type[AggregationProtocol]) -> type[AggregationProtocol]
     """Return the variant of a protocol against a server that cheats; None if there is none."""
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
-    if kind.name in ACTIVE:
-        return load_class(ACTIVE[kind.name].home, AggregationProtocol, kind.name)
-    return kind.active_variant()
-
-
-def _has_upload(protocol: type[AggregationProtocol]) -> bool:
-    """Return whether a protocol says what its steps are, in one of which vectors are sent."""
-    from hpcfl.comm.phases import Step
-
-    steps = getattr(protocol, "steps", ())
-    if not isinstance(steps, tuple) or not all(isinstance(step, Step) for step in steps):
-        return False
-    return sum(step.upload for step in steps) == 1
-
-
-def _check_made(name: str, protocol: type[AggregationProtocol]) -> None:
-    """Refuse a protocol that cannot be made from the parameters of a run, by UsageError."""
-    from inspect import signature
-
-    try:
-        signature(protocol).bind("parameters")
-    except TypeError as error:
-        raise UsageError(
-            f"the protocol {name!r} cannot be made as {protocol.__name__}(parameters) ({error}): "
-            "let its __init__ take the parameters, and nothing else that has no default"
-        ) from None
+    known = ACTIVE.get(kind.name)
+    return None if known is None else load_class(known.home, AggregationProtocol, kind.name)
 
 
 def find_named(name: str, given: str | None = None) -> type[AggregationProtocol]:

@@ -5,10 +5,6 @@ the masks PRF(k_ih, r), and is done. The server tells the helpers who is in the 
 answers with what takes its masks off that: minus the sum of theirs, one vector. A device that is
 missing costs nothing, whenever it vanishes; a helper that is missing costs the round.
 
-Unless a round can do without some (``--helper-dropout M``, ours): then helpers say that they are
-there, devices are told which ones are, and mask with those alone. A helper that vanishes afterwards
-still costs the round. In return, M + 1 helpers must not pool what they know with the server.
-
 It is e-SeaFL (arXiv:2304.03841) against parties that are curious, without its commitments. A vector
 is hidden as long as one helper does not pool what it knows with the server: the sum of the masks
 that this helper has in common with the survivors is all that it tells. With K = 1 it is additive
@@ -27,10 +23,7 @@ advertise_keys  to the server  public key (32 bytes); once
 advertise_keys  to devices     the K helpers' keys, bits of those whose keys were received; once
 advertise_keys  to helpers     the n devices' keys, zeros for one that sent none; once
 model           to devices     d float32
-masked_input    helper to      nothing: it is there (``--helper-dropout``)
-                server
-masked_input    to devices     bits of the K helpers that are there (the same)
-masked_input    to the server  d group elements, or alpha d of them (``--shared``)
+masked_input    to the server  d group elements
 unmask          to helpers     bits of the devices whose vectors are in the sum
 unmask          helper to      as many: minus the sum of these devices' masks
                 server
@@ -39,14 +32,13 @@ unmask          helper to      as many: minus the sum of these devices' masks
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import coordinates
 from hpcfl.algorithms.aggregation.base import MODEL, Enrolment, check_finite
 from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import (
@@ -59,7 +51,7 @@ from hpcfl.algorithms.aggregation.messages import (
 from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step, Where
+from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 from hpcfl.privacy.masking import OnlySummed
@@ -107,11 +99,12 @@ class AssistedMember(Enrolled):
             ]
         )
 
-    def mask_keys(self, round_index: int, helpers: Iterable[int]) -> list[bytes]:
-        """Return the keys of the masks with some helpers, for one round later than all before."""
+    def mask_keys(self, round_index: int) -> list[bytes]:
+        """Return the keys of the masks with all helpers, for one round later than all before."""
         # The difference of two vectors under the same masks would be in the clear.
         self.enter(round_index)
-        return [keys.derive(self._secret(one), mask_context(round_index)) for one in helpers]
+        context = mask_context(round_index)
+        return [keys.derive(self._secret(helper), context) for helper in range(self._helpers)]
 
 
 class HelpingMember(Enrolled):
@@ -221,20 +214,13 @@ class OneHelperKeepsApart(LargeSum):
     """What holds while enough helpers do not pool what they know with the server."""
 
     helpers: int
-    dropping: int  # of them, so many may drop out of a round
 
     @property
     def claim(self) -> str:
-        # Those that drop out may be the ones that keep apart.
-        apart = 1 + self.dropping
-        if apart > 1:
-            does = f"{apart} of {self.helpers} helpers do not pool what they know"
-        elif self.helpers > 1:
-            does = f"one of {self.helpers} helpers does not pool what it knows"
-        else:
-            does = "the helper does not pool what it knows"
+        who = f"one of {self.helpers} helpers" if self.helpers > 1 else "the helper"
         return (
-            f"as long as {does} with the server, the server learns the sum of at least "
+            f"as long as {who} does not pool what it knows with the server, the server learns the "
+            "sum of at least "
             f"{self.threshold} devices' vectors, and with devices in collusion the sum of the "
             "others. A helper answers for no fewer, once a round"
         )
@@ -250,22 +236,11 @@ class AssistedDevice(QuantisedDevice):
     ) -> None:
         super().__init__(protocol, id, round_index, secrets)
         self._member: AssistedMember = protocol.enrolled[protocol.members[id]]
-        # Those whose masks it adds.
-        self._helpers: Sequence[int] = range(protocol.helpers)
-
-    def receive_ready(self, payload: Payload) -> None:
-        """Take which helpers are there: no fewer than a round needs."""
-        phase, all_helpers = "masked_input", self._protocol.helpers
-        helpers = read_bits(payload, all_helpers, phase, party="helper")
-        lack = self._protocol.lacks(helpers)
-        if lack is not None:
-            raise RefusedError(f"device {self.id} refuses to mask: {lack}")
-        self._helpers = helpers
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
-        """Return the quantised vector plus the masks of the helpers that are there."""
+        """Return the quantised vector plus the masks of all helpers."""
         check_finite(self.id, vector)
-        mask_keys = self._member.mask_keys(self._round, self._helpers)
+        mask_keys = self._member.mask_keys(self._round)
         return self._masked(vector, mask_keys, [1] * len(mask_keys))
 
 
@@ -277,10 +252,6 @@ class Helper:
         self._round = round_index
         self._member = member
         self._keys: list[bytes] | None = None
-
-    def send_ready(self) -> Payload:
-        """Return nothing: that it comes says that the helper is there."""
-        return np.empty(0, np.uint8)
 
     def receive_unmask(self, payload: Payload) -> None:
         """Take who is in the sum: no fewer than the threshold."""
@@ -315,28 +286,7 @@ class AssistedServer(SumServer):
         secrets: keys.SecretSource,
     ) -> None:
         super().__init__(protocol, round_index, model, secrets)
-        # Those whose masks are in the sum: all, unless some may drop out.
-        self._helpers: list[int] = [*range(protocol.helpers)]
-        self._ready: list[int] = []
         self._answered: set[int] = set()
-
-    def receive_ready(self, number: int, payload: Payload) -> None:
-        """Note that a helper is there."""
-        name = self._first("masked_input", number, self._ready, "helper")
-        if payload.size:
-            raise MessageError("masked_input", name, "it is not empty")
-        self._ready.append(number)
-
-    def finish_ready(self) -> None:
-        """Settle which helpers mask."""
-        self._helpers = sorted(self._ready)
-        lack = self._protocol.lacks(self._helpers)
-        if lack is not None:
-            raise BelowThresholdError(f"round {self.round_index} cannot begin: {lack}")
-
-    def send_ready(self) -> Payload:
-        """Return which helpers are there."""
-        return bits(self._helpers, self._protocol.helpers)
 
     def finish_masked_input(self) -> None:
         """Settle whose sum it is, and check what it is promised to hide."""
@@ -352,15 +302,13 @@ class AssistedServer(SumServer):
     def receive_unmask(self, number: int, payload: Payload) -> None:
         """Add what takes a helper's masks off the sum."""
         name = self._first("unmask", number, self._answered, "helper")
-        if number not in self._helpers:
-            raise MessageError("unmask", name, "its masks are in no vector of this round")
         dim = self._protocol.upload_dim
         self._uploads.add(self._protocol.read_elements(payload, dim, "unmask", name))
         self._answered.add(number)
 
     def finish_unmask(self) -> None:
         """Refuse the round if a helper has not answered: its masks are still in the sum."""
-        missing = [k for k in self._helpers if k not in self._answered]
+        missing = [k for k in range(self._protocol.helpers) if k not in self._answered]
         if missing:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: helper {missing[0]} did not tell the sum of "
@@ -369,18 +317,6 @@ class AssistedServer(SumServer):
 
 
 Device, Server = AssistedDevice, AssistedServer
-# Where a round can do without some helpers, these come before the upload, and are of its phase.
-ROLL_CALL = (
-    Step(
-        "masked_input",
-        GATHER,
-        Helper.send_ready,
-        Server.receive_ready,
-        role=Role.HELPER,
-        finish=Server.finish_ready,
-    ),
-    Step("masked_input", BROADCAST, Server.send_ready, Device.receive_ready),
-)
 
 
 class Assisted(QuantisedProtocol):
@@ -388,13 +324,10 @@ class Assisted(QuantisedProtocol):
 
     name = "assisted"
     min_devices = 2
-    can_share = True
     device_class = AssistedDevice
     server_class = AssistedServer
     most_helpers = 64
     default_helpers = 2
-    not_attacked = "no mask of a single device is ever told"
-    not_active = "helpers do not check that all were told the same survivors"
     steps: tuple[Step, ...] = (
         MODEL,
         Step(
@@ -421,34 +354,11 @@ class Assisted(QuantisedProtocol):
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        used = {"degree", "threads", "helper_dropout", *(["alpha"] if options.shared else [])}
-        return super().uses(options) | used
+        return super().uses(options) | {"degree", "threads"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        self.sparse_upload = parameters.shared
         self._without_degree("masks with helpers")
-        if parameters.helper_dropout >= self.helpers:
-            raise UsageError(
-                f"--helper-dropout is {parameters.helper_dropout}, of {self.helpers}: at least one "
-                "helper must stay; give more of them by --helpers"
-            )
-        if parameters.helper_dropout:
-            upload = next(k for k, step in enumerate(self.steps) if step.upload)
-            self.steps = (*self.steps[:upload], *ROLL_CALL, *self.steps[upload:])
-
-    @property
-    def helpers_in_round(self) -> int:
-        return self.helpers - self.parameters.helper_dropout
-
-    def lacks(self, helpers: Sequence[int]) -> str | None:
-        """Return in a clause why a round cannot be with just these helpers; None if it can."""
-        if len(helpers) >= self.helpers_in_round:
-            return None
-        return (
-            f"{len(helpers)} of {self.helpers} helpers are there, and {self.helpers_in_round} are "
-            "needed"
-        )
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> AgreedWithHelpers:
@@ -469,31 +379,12 @@ class Assisted(QuantisedProtocol):
 
     def promises(self) -> list[Promise]:
         parameters = self.parameters
-        apart = OneHelperKeepsApart(parameters.threshold, self.helpers, parameters.helper_dropout)
+        apart = OneHelperKeepsApart(parameters.threshold, self.helpers)
         return [apart, *super().promises()]
-
-    @property
-    def upload_dim(self) -> int:
-        plan = self.parameters
-        return coordinates.count(plan) if plan.shared else plan.dim
-
-    @property
-    def inclusion(self) -> float:
-        return self.upload_dim / self.parameters.dim
-
-    def sent_in(self, round_index: int) -> Where:
-        shared = self.parameters.shared
-        return coordinates.of_round(self.parameters, round_index) if shared else slice(None)
-
-    def check_noise(self) -> None:
-        if self.parameters.shared:
-            raise UsageError("assisted with --shared adds no noise: no account knows of it")
 
     def sizes(self) -> dict[Method, float]:
         vector = self.summed_in.wire_bytes(self.upload_dim)
         return {
-            Helper.send_ready: 0,
-            Server.send_ready: -(-self.helpers // 8),
             Device.send_masked_input: vector,
             Server.send_unmask: -(-(self.population or self.parameters.devices) // 8),
             Helper.send_unmask: vector,

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
 ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)
-ROTATION, HELPER_DROPOUTS = 8, 9
+ROTATION = 8
 # Options that every protocol has a use for, or that are checked for every one.
 FOR_ALL = frozenset(
     {
         *("dropout", "dropout_model", "dropout_phase", "scaling", "upload", "security"),
-        *("rotate", "model_update", "shared", "committee", "helpers"),
+        *("rotate", "committee", "helpers"),
         *("uplink_mbps", "downlink_mbps", "latency_ms"),
     }
 )
@@ -163,10 +163,9 @@ class AggregationProtocol(ABC):
     # What commands know of a protocol before they make it.
     min_devices: ClassVar[int] = 1  # fewer make no sense
     tolerates_dropouts: ClassVar[bool] = True  # whether a round can end without a device
-    # Whether an upload is only some coordinates of the vector, as alpha says, and whether all
-    # devices can send the same ones (``--shared``), or always do.
-    sparse_upload: bool = False
-    can_share: ClassVar[bool] = False
+    # Whether an upload is only some coordinates of the vector, as alpha says, and the same ones of
+    # all devices.
+    sparse_upload: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
     rotates: ClassVar[bool] = False  # whether devices can rotate their vectors (``--rotate``)
     # Of which groups those are that it sums in (``--bits``): "ring", modulo 2^B, or "field", modulo
@@ -177,9 +176,6 @@ class AggregationProtocol(ABC):
     has_committee: ClassVar[bool] = False  # whether some steps are for a committee
     noise_adds_up: ClassVar[bool] = True  # whether the noise of enough devices is in every sum
     devices_learn_sum: ClassVar[bool] = False  # so that noise of the server hides nothing from them
-    # Why the attack on a recorded round, and a variant against a server that cheats, do not exist.
-    not_attacked: ClassVar[str] = "the attack knows of no masks that it could take off"
-    not_active: ClassVar[str] = "there is no such variant of it"
 
     def __init_subclass__(cls) -> None:
         steps = getattr(cls, "steps", ())
@@ -199,13 +195,6 @@ class AggregationProtocol(ABC):
         for asked, has, option in (
             (parameters.rotate, self.rotates, "--rotate"),
             (parameters.committee is not None, self.has_committee, "--committee"),
-            (parameters.shared, self.can_share, "--shared (secagg with it is common)"),
-            (
-                parameters.model_update == "changed",
-                self.same_coordinates,
-                "--model-update changed, which is for protocols whose devices all send the same "
-                "coordinates (common)",
-            ),
         ):
             if asked and not has:
                 raise UsageError(f"leave it out: {self.name} cannot use {option}")
@@ -370,11 +359,6 @@ class AggregationProtocol(ABC):
             f"nothing is known of what {cls.name} exposes: its class has no method masking"
         )
 
-    @classmethod
-    def active_variant(cls) -> type[AggregationProtocol] | None:
-        """Return the variant of just this protocol against a server that cheats, None for none."""
-        return None
-
     # What it uses, chooses and costs
 
     @classmethod
@@ -403,11 +387,6 @@ class AggregationProtocol(ABC):
             )
             raise UsageError(f"--helpers is {given}, and {cls.name} has {takes}")
         return given
-
-    @property
-    def helpers_in_round(self) -> int:
-        """How many of the helpers play a round; the others have dropped out of it."""
-        return self.helpers
 
     def settings(self) -> dict[str, Any]:
         """Return what the protocol has chosen by itself, for the record."""

@@ -338,8 +338,6 @@ class Ckks(AggregationProtocol):
     name = "ckks"
     min_devices = 2
     devices_learn_sum = True
-    not_attacked = "it has no masks"
-    not_active = "nobody checks what the server adds up"
     steps = (
         MODEL,
         Step(

@@ -42,9 +42,8 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.errors import UsageError
-from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
-from hpcfl.privacy.masking import InCohorts, check_alpha, largest_degree, ring_degree
-from hpcfl.privacy.ring import log2
+from hpcfl.privacy.masking import InCohorts, largest_degree, ring_degree
+from hpcfl.privacy.ring import below_floor, cohort_size, fewest_survivors, log2, refused
 from hpcfl.privacy.threat import Threat
 
 if TYPE_CHECKING:
@@ -362,7 +361,6 @@ class Cohort(SecAgg):
     """Secure aggregation of runs of coordinates within cohorts; `segments` says who sends what."""
 
     name = "cohort"
-    not_active = "the server could choose survivors so that a cohort is left with one device"
     sparse_upload = True
     device_class = CohortDevice
     server_class = CohortServer
@@ -460,7 +458,6 @@ class Cohort(SecAgg):
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
-        check_alpha(alpha)
         size = cohort_size(devices, alpha)
         return InCohorts(size, ring_degree(degree, devices, size), alpha)
 

@@ -291,8 +291,6 @@ class Committee(CodedProtocol):
     device_class = CommitteeDevice
     server_class = CommitteeServer
     piece = "share"
-    not_attacked = "it has no masks"
-    not_active = "members do not check what others deal, nor that all were asked for the same sum"
     steps = (
         MODEL,
         Step(

@@ -5,73 +5,30 @@ the server learns the sum of all survivors, or nobody does. The mean of a round 
 the coordinates are drawn, but what it lacks no device makes up for: its error does not shrink with
 the number of devices, where that of `cohort`, which sends as many values, does.
 
-How coordinates are drawn is said in the module `coordinates`. On the wire, ``masked_input`` is one
-group element for each.
-
-As all know which coordinates a round may change, a device that has an earlier model needs only
-those of the rounds since (`ModelUpdates`, ``--model-update changed``): ``model`` is then a float32
-for each of them, in increasing order. It is the whole model for a device that has none, where the
-coordinates are all of them, and where the server finds that the model has changed elsewhere. The
-size tells which.
+They are drawn by systematic sampling (W. G. Madow and L. H. Madow, "On the theory of systematic
+sampling", 1944): from a random start on, in steps of the golden section of d, so that they are
+spread evenly over the vector (see the module `cohort`). The start follows from the run's seed and
+the round, and all know it. On the wire, ``masked_input`` is one group element for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import coordinates
-from hpcfl.algorithms.aggregation.base import ModelSender
-from hpcfl.algorithms.aggregation.messages import from_server
-from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
-from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
-from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import BROADCAST, SCATTER, Method, Payload
-from hpcfl.errors import UsageError
+from hpcfl.algorithms.aggregation.base import SPARSIFICATION
+from hpcfl.algorithms.aggregation.cohort import Segments
+from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.privacy.masking import (
     Drawn,
     Flags,
     InCohorts,
     Masking,
-    check_alpha,
     ring_degree,
 )
 from hpcfl.privacy.population import Population
-
-
-class CommonDevice(SecAggDevice):
-    """A device that may be sent only what has changed of the model."""
-
-    _protocol: CommonCoordinates
-
-    def receive_model(self, payload: Payload) -> None:
-        """Keep the model: it was sent all of it, or the coordinates that it lacked."""
-        models = self._protocol.models
-        if models is None:
-            super().receive_model(payload)
-            return
-        try:
-            self.model = models.receive(self.id, payload)
-        except ValueError:
-            reason = f"{payload.size} bytes are neither the model nor what this device lacks"
-            raise from_server("model", reason) from None
-
-
-class CommonServer(SecAggServer):
-    """A server that may send only what has changed of the model."""
-
-    _protocol: CommonCoordinates
-
-    def send_model(self, receiver: int | None = None) -> Payload:
-        """Return the model: all of it, or the coordinates that a device lacks."""
-        models = self._protocol.models
-        if models is None:
-            return super().send_model()
-        # Without a receiver, all lack the same.
-        return models.to_send(receiver or 0, self.round_index, self.model).view(np.uint8)
 
 
 class CommonCoordinates(SecAgg):
@@ -80,49 +37,23 @@ class CommonCoordinates(SecAgg):
     name = "common"
     sparse_upload = True
     same_coordinates = True
-    device_class = CommonDevice
-    server_class = CommonServer
-    not_active = "it has not been analysed against such a server"
-
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        if parameters.rotate and parameters.model_update == "changed":
-            raise UsageError(
-                "with --rotate all of the model changes in every round: leave it out, or "
-                "--model-update changed"
-            )
-        self.models: ModelUpdates | None = None
-
-    def follow(self, models: ModelUpdates, index: int, ids: Sequence[int]) -> None:
-        """Let the devices of a round be sent only what has changed of the model.
-
-        These are their ids in `models`, in order. Every rank calls this before the round.
-        """
-        self.models = models
-        pattern = BROADCAST if models.begin(index, ids) else SCATTER
-        self.steps = tuple(
-            replace(step, pattern=pattern) if step.phase == "model" else step for step in self.steps
-        )
 
     @property
     def upload_dim(self) -> int:
-        return coordinates.count(self.parameters)
+        return max(1, round(self.parameters.alpha * self.parameters.dim))
 
     @property
     def inclusion(self) -> float:
         return self.upload_dim / self.parameters.dim
 
     def sent_in(self, round_index: int) -> NDArray[np.int64]:
-        return coordinates.of_round(self.parameters, round_index)
-
-    def sizes(self) -> dict[Method, float]:
-        # Not of the first round, in which the whole model is sent.
-        changed = {ModelSender.send_model: 4 * self.upload_dim}
-        return super().sizes() | (changed if self.parameters.model_update == "changed" else {})
+        plan = self.parameters
+        seeds = np.random.SeedSequence(plan.seed, spawn_key=(SPARSIFICATION, round_index))
+        start = int(np.random.default_rng(seeds).integers(plan.dim))
+        return Segments(plan.dim, 1, 1).dealt(start, self.upload_dim)
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
-        check_alpha(alpha)
         return AllOrNobody(devices, alpha, ring_degree(degree, devices))
 
 

@@ -98,8 +98,6 @@ class FedAvg(AggregationProtocol):
     """Plain vectors: float32 on the wire, float64 in the sum."""
 
     name = "fedavg"
-    not_attacked = "its uploads are in the clear"
-    not_active = "it hides nothing from the server"
     steps = (
         MODEL,
         Step(

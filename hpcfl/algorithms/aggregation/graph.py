@@ -22,7 +22,6 @@ class GraphSecAgg(SecAgg):
     """Secure aggregation of whole vectors on a ring."""
 
     name = "secagg-graph"
-    not_active = "the server could choose whom a device has as neighbours on the ring"
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:

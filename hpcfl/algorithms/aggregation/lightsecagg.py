@@ -232,8 +232,6 @@ class LightSecAgg(CodedProtocol):
     deals_to = "all devices"
     device_class = LightSecAggDevice
     server_class = LightSecAggServer
-    not_attacked = "no mask of a single device is ever reconstructed"
-    not_active = "devices do not check what others deal, nor that all were asked for the same sum"
     steps = (
         MODEL,
         Step(

@@ -195,8 +195,6 @@ class Prf(QuantisedProtocol):
     tolerates_dropouts = False
     device_class = PrfDevice
     server_class = PrfServer
-    not_attacked = "its masks follow from seeds of the whole run, which no round reveals"
-    not_active = "it has no survivors to agree on, and no shares"
     steps = (
         MODEL,
         Step(

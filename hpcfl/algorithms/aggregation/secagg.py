@@ -695,7 +695,6 @@ class SecAgg(QuantisedProtocol):
 
     name = "secagg"
     min_devices = 2
-    not_attacked = ""
     device_class: ClassVar[Callable[..., Any]] = SecAggDevice
     server_class: ClassVar[Callable[..., Any]] = SecAggServer
     steps: tuple[Step, ...] = (

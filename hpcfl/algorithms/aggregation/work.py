@@ -48,8 +48,6 @@ def terms(protocol: AggregationProtocol) -> dict[str, Terms]:
 def notes(protocol: AggregationProtocol) -> list[str]:
     """Return in clauses what the costs leave out, and why a round cannot be played."""
     found = [*filter(None, [not_played(protocol)])]
-    if isinstance(protocol, CommonCoordinates) and protocol.parameters.model_update == "changed":
-        found += ["without the first round, in which the whole model is sent"]
     if isinstance(protocol, Prf):
         found += ["without the enrolment before the first round, one agreement a pair"]
     if isinstance(protocol, Assisted):
@@ -133,9 +131,6 @@ def _masks_of_sparse(protocol: SparseSecAgg, crowd: Crowd) -> tuple[Terms, Terms
 def _masks_of_common(protocol: CommonCoordinates, crowd: Crowd) -> tuple[Terms, Terms]:
     device, server = mask_terms.dispatch(SecAgg)(protocol, crowd)
     whole = of.far("coordinates", protocol.parameters.dim)
-    if protocol.parameters.model_update == "changed":
-        # The model is compared with the one before.
-        server = server | {"compared coordinates": protocol.parameters.dim}
     return device | whole, server | whole
 
 
@@ -170,8 +165,7 @@ def _of_prf(protocol: Prf) -> dict[str, Terms]:
 @terms.register
 def _of_assisted(protocol: Assisted) -> dict[str, Terms]:
     group, dim, crowd = protocol.summed_in, protocol.upload_dim, Crowd.of(protocol.parameters)
-    helpers = protocol.helpers_in_round
-    whole = of.far("coordinates", protocol.parameters.dim) if protocol.parameters.shared else {}
+    helpers = protocol.helpers
     device = {"helpers": helpers} | of.far("values", dim) | of.masked(group, helpers * dim)
     server = (
         {"devices": crowd.devices}
@@ -180,8 +174,8 @@ def _of_assisted(protocol: Assisted) -> dict[str, Terms]:
     )
     helper = {"devices": crowd.survivors} | of.masked(group, crowd.survivors * dim)
     return {
-        "device": device | of.packed(group, dim) | whole,
-        "server": server | whole,
+        "device": device | of.packed(group, dim),
+        "server": server,
         "helper": helper | of.far("values", dim) | of.packed(group, dim),
     }
 

@@ -16,8 +16,6 @@ from protocol_rounds import (
 )
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.aggregation.fedavg import FedAvg
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.phases import Pattern
@@ -63,28 +61,9 @@ def test_what_would_not_be_safe_is_refused(options, sentence):
         Parameters(10, 5, **{"security": "active", **options})
 
 
-class Bare(FedAvg):
-    """A protocol that says nothing of a variant."""
-
-    name = "bare"
-    not_active = AggregationProtocol.not_active
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("secagg-graph", "the server could choose whom a device has as neighbours"),
-        ("cohort", "a cohort is left with one device"),
-        ("common", "it has not been analysed against such a server"),
-        ("prf", "no survivors to agree on"),
-        ("fedavg", "it hides nothing"),
-        ("test_active_rounds:Bare", "there is no such variant of it"),
-    ],
-)
-def test_protocols_without_the_variant_are_refused(name, reason):
-    with pytest.raises(
-        UsageError, match=f"{name} cannot be run with --security active: .*{reason}"
-    ):
+@pytest.mark.parametrize("name", ["secagg-graph", "cohort", "common", "prf", "fedavg"])
+def test_protocols_without_the_variant_are_refused(name):
+    with pytest.raises(UsageError, match=f"{name} cannot be run with --security active"):
         find(name, "active")
 
 

@@ -8,7 +8,6 @@ import pytest
 from protocol_rounds import Wire, bits, play, raw, updates
 from slow_reference import elements, hkdf, modulus_of, unpacked
 
-from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.assisted import (
     AgreedWithHelpers,
     Assisted,
@@ -152,7 +151,7 @@ def test_a_device_agrees_with_helpers_that_are_two(keys, words):
     with pytest.raises(MessageError, match=words):
         device.receive_offer(raw(keys(key) + b"\xfe"))
     with pytest.raises(RefusedError, match="it has not enrolled"):
-        device.mask_keys(0, range(2))
+        device.mask_keys(0)
 
 
 def test_a_device_whose_key_was_not_received_takes_no_part_and_costs_itself_alone():
@@ -173,21 +172,6 @@ def test_a_device_whose_key_was_not_received_takes_no_part_and_costs_itself_alon
     assert "device 3 refuses round 0: it has not enrolled" in str(played.left[3])
 
 
-def test_shared_coordinates_are_those_of_common_and_others_in_the_next_round():
-    protocol, whole = assisted(dim=50, shared=True, alpha=0.2), find("common")
-    common = whole(Parameters(DEVICES, 50, alpha=0.2))
-    for index in range(3):
-        where = protocol.sent_in(index)
-        assert where.tolist() == common.sent_in(index).tolist()
-        assert len({*where.tolist()}) == 10
-        played = play(protocol, index=index)
-        assert {40} == {len(one) for one in played.sent("masked_input").values()}
-        untouched = np.delete(played.server.total, where)
-        assert not untouched.any()
-        played.goes_on()
-    assert protocol.sent_in(0).tolist() != protocol.sent_in(1).tolist()
-
-
 def test_a_helper_that_does_not_answer_ends_the_round():
     """Its masks are in the sum; a malformed answer is none."""
 
@@ -200,72 +184,6 @@ def test_a_helper_that_does_not_answer_ends_the_round():
         "round 0 cannot end: helper 1 did not tell the sum of its masks; refused: malformed "
         "unmask message from helper 1: received 79 bytes, expected 80"
     ) == str(caught.value)
-
-
-# Rounds that can do without some helpers
-
-
-def test_devices_mask_with_just_the_helpers_that_are_there():
-    dim, index, there = 9, 6, (0, 2, 3)
-    protocol = assisted(dim=dim, helpers=5, helper_dropout=2)
-    played = play(protocol, dropouts={DEVICES + k: "masked_input" for k in (1, 4)}, index=index)
-
-    assert bits(there, 5) == played.told("ready")
-    assert {*(envelope.HELPERS + k for k in there)} == {*played.sent("ready")}
-    sent, modulus = played.sent("masked_input"), modulus_of("fq")
-    for id in range(DEVICES):
-        integers = protocol.quantise(played.vectors[id], id, index).astype(object)
-        masks = [slow_mask(id, helper, index, dim, "fq") for helper in there]
-        assert ((integers + sum(masks)) % modulus).tolist() == unpacked(sent[id], dim, modulus)
-
-
-def test_a_round_does_not_begin_with_fewer_helpers_than_it_needs():
-    """Those that are there might be just the ones that pool what they know with the server."""
-    gone = dict.fromkeys((DEVICES, DEVICES + 2), "masked_input")
-    with pytest.raises(BelowThresholdError) as caught:
-        play(assisted(helpers=3, helper_dropout=1), dropouts=gone)
-    words = "round 0 cannot begin: 1 of 3 helpers are there, and 2 are needed"
-    assert words == str(caught.value)
-
-
-def test_a_helper_that_vanishes_behind_the_upload_costs_the_round():
-    with pytest.raises(BelowThresholdError, match="helper 1 did not tell the sum of its masks"):
-        play(assisted(helpers=3, helper_dropout=1), dropouts={DEVICES + 1: "unmask"})
-
-
-@pytest.mark.parametrize(
-    ("content", "kind", "words"),
-    [
-        (bits([2], 3), RefusedError, "device 0 refuses to mask: 1 of 3 helpers are there, and 2"),
-        (bits([], 3), RefusedError, "0 of 3 helpers are there"),
-        (b"\xff", MessageError, "it names a helper beyond the last, 2"),
-        (b"", MessageError, "received 0 bytes, expected 1"),
-    ],
-)
-def test_a_device_masks_with_no_fewer_helpers_than_were_promised(content, kind, words):
-    """A server that names one helper alone, which it runs, would know all masks."""
-    device = assisted(helpers=3, helper_dropout=1).device(0, 0, None)
-    with pytest.raises(kind, match=words):
-        device.receive_ready(raw(content))
-
-
-def test_an_answer_of_a_helper_whose_masks_are_in_no_vector_is_not_added():
-    def lost(header, message):
-        says_ready = header.step == 1 and header.sender == envelope.HELPERS + 1
-        return message[:0] if says_ready else message
-
-    played = play(assisted(helpers=3, helper_dropout=1), change=lost)
-    played.goes_on()
-    assert "its masks are in no vector of this round" in str(played.kept_out[DEVICES + 1])
-
-
-def test_a_helper_says_that_it_is_there_once_and_nothing_else():
-    server = assisted(helpers=3, helper_dropout=1).server(0, np.zeros(20, np.float32))
-    server.receive_ready(1, raw(b""))
-    with pytest.raises(MessageError, match="it was received twice"):
-        server.receive_ready(1, raw(b""))
-    with pytest.raises(MessageError, match="it is not empty"):
-        server.receive_ready(2, raw(b"x"))
 
 
 # As it is used

@@ -58,7 +58,7 @@ def made(kind, devices, group="fq", **options):
     if name == "prf":
         options["dropout"] = 0.0
     if name == "assisted":
-        options |= {"helpers": 4, "helper_dropout": 2}
+        options |= {"helpers": 4}
     protocol = make(name, devices, DIM, security=security, group=group, levels=levels, **options)
     if security == "passive" and find(name).enrolment(devices, 2) is not None:
         there = enrolled(name, devices, security="passive", helpers=options.get("helpers"))
@@ -142,12 +142,8 @@ def test_the_sum_is_that_of_plain_integers_whoever_drops_out_when(kind, data):
     for id in generator.permutation(devices).tolist():
         if len(gone) < most and (id not in members or most_members > len(members & {*gone})):
             gone[id] = data.draw(st.sampled_from(phases))
-    helping = {}
-    if protocol.helpers:
-        away = generator.permutation(protocol.helpers)[: protocol.parameters.helper_dropout]
-        helping = dict.fromkeys((devices + away).tolist(), "masked_input")
 
-    played = play(protocol, vectors, gone | helping, index=index)
+    played = play(protocol, vectors, gone, index=index)
 
     stay = [id for id in range(devices) if id not in gone or uploaded_before(protocol, gone[id])]
     assert_sum(played, integers, stay, group)
@@ -248,16 +244,12 @@ def test_what_moves_is_what_the_formula_says(kind, dropped):
         return
     plan = {"dropout": dropped / devices} if dropped else {"dropout": 0.0}
     protocol = made(kind, devices, **plan)
-    if protocol.helpers:
-        dropped_helpers = dict.fromkeys((devices, devices + 1), "masked_input")
-    else:
-        dropped_helpers = {}
     leaving = [id for id in range(devices) if id not in members_of(protocol, 0)][:dropped]
     leaving = leaving if len(leaving) == dropped else [*range(dropped)]
     if protocol.name == "committee" and dropped:
         return  # members of a committee come and go with it
     gone = dict.fromkeys(leaving, protocol.upload_phase())
-    record = play(protocol, None, gone | dropped_helpers).record
+    record = play(protocol, None, gone).record
     about = 0.05 if kind[0] == "sparse" else 0.2 if kind[0] == "ckks" else 1e-12
     there = [id for id in range(devices) if id not in leaving]
     for number, phase in enumerate(exchanged(protocol).values()):
@@ -287,8 +279,6 @@ def test_rotations_weights_and_scaling_leave_the_mean_that_of_the_survivors(name
     protocol = made((name, "passive"), devices, levels=2**20, clip=2.0, **options)
     vectors = np.random.default_rng(2).uniform(-1, 1, (devices, DIM)).astype(np.float32)
     gone = {} if name == "prf" else {7: protocol.upload_phase()}
-    if protocol.helpers:
-        gone |= dict.fromkeys((devices, devices + 1), "masked_input")
     if name == "committee":
         gone = {}
     played = play(protocol, vectors, gone)
