@@ -116,29 +116,6 @@ def test_what_else_the_machine_did_is_said(tmp_path):
     assert note.startswith("warning: 1 run disturbed, such as one by a load of 9.0 on 2 cores")
 
 
-def test_threads_that_have_no_core_of_their_own_are_marked(tmp_path):
-    runs = [scaled(tmp_path, 1, 1 / k, cores=2, threads=k) for k in (1, 2, 4)]
-    at = points(study(runs, "threads"))
-
-    assert [math.isnan(at[x].efficiency) for x in (1, 2, 4)] == [False, False, True]
-
-
-def test_where_cores_are_not_recorded_there_is_no_efficiency(tmp_path):
-    runs = [scaled(tmp_path, n, 1.0, facts={"oversubscription_ratio": None}) for n in (2, 3)]
-    found = study(runs, "ranks")
-
-    assert all(math.isnan(point.efficiency) for point in found.lines[0].points)
-    assert any("do not tell whether ranks share cores" in note for note in found.notes)
-
-
-def test_the_base_is_the_fewest_that_can_be_one(tmp_path):
-    runs = [scaled(tmp_path, n, 8 / n, cores=1 if n == 2 else n) for n in (2, 3, 5)]
-    at = points(study(runs, "ranks"))
-
-    assert at[2].efficiency == 1
-    assert at[4].speed_up == pytest.approx(5 / 3)
-
-
 def test_one_process_is_no_point_of_ranks_and_that_is_said(tmp_path):
     runs = [scaled(tmp_path, n, 1.0) for n in (1, 2, 3)]
     found = study(runs, "ranks")
@@ -178,13 +155,6 @@ def test_runs_that_do_not_go_together_are_refused_with_a_sentence(tmp_path, chan
     runs = [scaled(tmp_path, 2, 1.0), scaled(tmp_path, 3, 1.0, **change)]
     with pytest.raises(UsageError, match=sentence):
         study(runs, "ranks")
-
-
-def test_strong_and_weak_lines_are_not_shown_together(tmp_path):
-    strong = [scaled(tmp_path, n, 1.0) for n in (2, 3)]
-    weak = [scaled(tmp_path, n, 1.0, protocol="fedavg", devices=8 * (n - 1)) for n in (2, 3)]
-    with pytest.raises(UsageError, match=r"secagg has the same N and d.*fedavg has more"):
-        study([*strong, *weak], "ranks")
 
 
 def test_what_is_no_point_is_said_of_a_run(tmp_path):
