@@ -16,7 +16,6 @@ from hpcfl.system.plugins import explained
 COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",
     "sweep": "Run a grid of benchmarks and trainings from a plan, and continue where it stopped.",
-    "merge": "Put the results of several jobs into one folder.",
     "train": "Train a model through an aggregation protocol.",
     "data": "Fetch data sets to train on.",
     "predict": "Say what a round would cost, without playing it.",
@@ -34,7 +33,6 @@ COMMANDS = {
 }
 # Modules with several commands; the others are called as theirs.
 _HOMES = {
-    "merge": "sweep",
     "advise": "predict",
     "calibrate": "predict",
     "compare": "report",

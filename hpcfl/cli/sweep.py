@@ -1,4 +1,4 @@
-"""`hpcfl sweep`, a grid of runs of `hpcfl bench` and `hpcfl train`, and `hpcfl merge`."""
+"""`hpcfl sweep`: run a grid of configurations of `hpcfl bench` and `hpcfl train`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.cli.options import PLACE, Command
-from hpcfl.cli.terminal import alone, progress_bar, warn, warn_of_insecurity
+from hpcfl.cli.terminal import progress_bar, warn_of_insecurity
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report.formats import counted
 from hpcfl.system import launch
@@ -174,33 +174,3 @@ def _run(output: Path, prepare: Callable[[int], Manifest], index: int | None) ->
 
         click.echo(render_results(output, outcomes))
     return outcomes
-
-
-@click.command("merge", cls=Command)
-@click.argument(
-    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
-)
-@click.option("--output", required=True, type=PLACE, help="The new folder.")
-@alone
-def merge(paths: tuple[Path, ...], output: Path) -> None:
-    """Copy the results files of several jobs into one new folder.
-
-    PATH is a results file or a folder of them; they are only read. Two files of the same run are
-    refused. Incomplete runs are copied, files that cannot be read are left out; both are reported,
-    with exit status 1, and so are cells of a sweep's folder without results.
-
-    \b
-    Examples:
-      hpcfl merge results/monday results/tuesday --output results/all
-      hpcfl merge results/array-* --output results/table1
-      hpcfl report results/all
-    """
-    from hpcfl.sweeping import merge as merging
-
-    merged = merging.merge(paths, output)
-    for warning in merged.warnings:
-        warn(warning)
-    complete = sum(run.status == "complete" for run in merged.runs)
-    click.echo(f"{counted(len(merged.runs), 'run')}, {complete} of them complete, in {output}")
-    if merged.warnings:
-        raise SystemExit(1)

@@ -215,7 +215,6 @@ def test_other_files_that_cannot_be_read():
         ("train fedavg --devices 2 --resume text.npz", "text.npz"),
         ("train fedavg --devices 2 --resume good.h5", "good.h5"),
         ("train fedavg --devices 2 --dataset mnist --data-dir .", "mnist"),
-        ("merge none.h5 --output merged", "none.h5"),
         ("plot none.h5 --kind phases", "none.h5"),
     ):
         done = hpcfl(*line.split())
@@ -229,7 +228,7 @@ def test_other_files_that_cannot_be_read():
     "line",
     [
         *("attack components round.npz", "attack audit cdp", "compare a b", "data fetch mnist"),
-        *("merge a --output b", "plot a --kind phases", "predict nothing", "report nowhere"),
+        *("plot a --kind phases", "predict nothing", "report nowhere"),
         *("privacy epsilon cdp", "privacy exposure nothing", "slurm render bench"),
     ],
 )
