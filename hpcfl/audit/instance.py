@@ -12,7 +12,6 @@ from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import (
     LARGEST,
     OptionGroup,
-    Section,
     again,
     described,
     make,
@@ -30,7 +29,7 @@ _SMALL: dict[str, Any] = {"at_least": 1, "at_most": 10_000}
 class AuditOptions(OptionGroup):
     """How often an instance is run, and what follows from that."""
 
-    runs: int = option(5000, "Runs on each dataset.", at_least=20, section=Section.SIZE)
+    runs: int = option(5000, "Runs on each dataset.", at_least=20)
     seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=LARGEST)
     confidence: float = 0.99  # of each lower bound
 
@@ -55,7 +54,6 @@ class Instance(OptionGroup):
             "norm is 1.",
             at_least=1e-9,  # in clipping norms: beyond, accounts overflow
             at_most=1e9,
-            section=Section.PRIVACY,
         ),
     )
     rounds: int = option(1, "Rounds of a run.", **_SMALL)

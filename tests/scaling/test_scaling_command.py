@@ -7,7 +7,7 @@ import re
 
 import pytest
 from calibrations import flat
-from commandline import hpcfl
+from commandline import hpcfl, refusal
 
 from hpcfl.results import load
 from hpcfl.sweeping import shipped
