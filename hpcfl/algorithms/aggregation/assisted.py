@@ -33,7 +33,6 @@ unmask          helper to      as many: minus the sum of these devices' masks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +47,7 @@ from hpcfl.algorithms.aggregation.messages import (
     parse_vector,
     read_bits,
 )
-from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.promises import Certain, Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
@@ -209,33 +208,10 @@ class AgreedWithHelpers(Enrolment):
         return Offers(self.devices, self.helpers)
 
 
-@dataclass(frozen=True)
-class OneHelperKeepsApart(LargeSum):
-    """What holds while enough helpers do not pool what they know with the server."""
-
-    helpers: int
-
-    @property
-    def claim(self) -> str:
-        who = f"one of {self.helpers} helpers" if self.helpers > 1 else "the helper"
-        return (
-            f"as long as {who} does not pool what it knows with the server, the server learns the "
-            "sum of at least "
-            f"{self.threshold} devices' vectors, and with devices in collusion the sum of the "
-            "others. A helper answers for no fewer, once a round"
-        )
-
-
 class AssistedDevice(QuantisedDevice):
     """A device's side of one round; its member is what it keeps from round to round."""
 
-    _protocol: Assisted
-
-    def __init__(
-        self, protocol: Assisted, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        self._member: AssistedMember = protocol.enrolled[protocol.members[id]]
+    _member: AssistedMember
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all helpers."""
@@ -277,23 +253,8 @@ class AssistedServer(SumServer):
     """The server's side of one round."""
 
     _protocol: Assisted
-
-    def __init__(
-        self,
-        protocol: Assisted,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self._answered: set[int] = set()
-
-    def finish_masked_input(self) -> None:
-        """Settle whose sum it is, and check what it is promised to hide."""
-        self.survivors.sort()
-        threshold = self._protocol.parameters.threshold
-        self._require(len(self.survivors), "sent their masked vectors", threshold)
-        self._check_promises()
+    state: set[int]  # helpers that have answered
+    state_class = set
 
     def send_unmask(self) -> Payload:
         """Return who is in the sum."""
@@ -301,14 +262,14 @@ class AssistedServer(SumServer):
 
     def receive_unmask(self, number: int, payload: Payload) -> None:
         """Add what takes a helper's masks off the sum."""
-        name = self._first("unmask", number, self._answered, "helper")
+        name = self._first("unmask", number, self.state, "helper")
         dim = self._protocol.upload_dim
         self._uploads.add(self._protocol.read_elements(payload, dim, "unmask", name))
-        self._answered.add(number)
+        self.state.add(number)
 
     def finish_unmask(self) -> None:
         """Refuse the round if a helper has not answered: its masks are still in the sum."""
-        missing = [k for k in range(self._protocol.helpers) if k not in self._answered]
+        missing = [k for k in range(self._protocol.helpers) if k not in self.state]
         if missing:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: helper {missing[0]} did not tell the sum of "
@@ -378,9 +339,14 @@ class Assisted(QuantisedProtocol):
         return self.parameters.threshold
 
     def promises(self) -> list[Promise]:
-        parameters = self.parameters
-        apart = OneHelperKeepsApart(parameters.threshold, self.helpers)
-        return [apart, *super().promises()]
+        threshold = self.parameters.threshold
+        who = f"one of {self.helpers} helpers" if self.helpers > 1 else "the helper"
+        apart = (
+            f"as long as {who} does not pool what it knows with the server, the server learns the "
+            f"sum of at least {threshold} devices' vectors, and with devices in collusion the sum "
+            "of the others. A helper answers for no fewer, once a round"
+        )
+        return [Certain(apart, threshold), *super().promises()]
 
     def sizes(self) -> dict[Method, float]:
         vector = self.summed_in.wire_bytes(self.upload_dim)

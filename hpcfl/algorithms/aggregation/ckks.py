@@ -34,7 +34,6 @@ decrypt          reporter to    d int64: the sum, in steps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +55,7 @@ from hpcfl.algorithms.aggregation.messages import (
     parse_vector,
     split_bits,
 )
-from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.promises import Certain, Outcome, Promise, objection
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
 from hpcfl.crypto import ckks, keys
@@ -169,19 +168,6 @@ class KeyRelay(Directory):
         return self._sealed
 
 
-@dataclass(frozen=True)
-class KeyKept(LargeSum):
-    """What holds while no device gives the server the key."""
-
-    @property
-    def claim(self) -> str:
-        return (
-            "as long as no device gives the server the key that all share, the server learns the "
-            f"sum of at least {self.threshold} devices' vectors, which two of them tell it; one "
-            "device that colludes opens every vector"
-        )
-
-
 class WeightedVector:
     """What a device contributes: its vector times its weight, in steps."""
 
@@ -255,7 +241,6 @@ class CkksServer(RoundServer):
 
     def __init__(self, protocol: Ckks, round_index: int, model: NDArray[np.float32]) -> None:
         super().__init__(protocol, round_index, model)
-        self._dim = protocol.parameters.dim
         # Its key is its own, and opens nothing.
         self._context = ckks.Context()
         self._sum: list[Any] = []
@@ -274,10 +259,7 @@ class CkksServer(RoundServer):
 
     def finish_encrypted_input(self) -> None:
         """Settle whose sum it is, and who tells it."""
-        self.survivors.sort()
-        threshold = self._protocol.parameters.threshold
-        self._require(len(self.survivors), "sent their encrypted vectors", threshold)
-        self._check_promises()
+        self._settle_survivors("sent their encrypted vectors")
         self.committee = self.survivors[:REPORTERS]
 
     def send_decrypt(self) -> Payload:
@@ -400,7 +382,13 @@ class Ckks(AggregationProtocol):
         return self.parameters.threshold
 
     def promises(self) -> list[Promise]:
-        return [KeyKept(self.parameters.threshold)]
+        threshold = self.parameters.threshold
+        kept = (
+            "as long as no device gives the server the key that all share, the server learns the "
+            f"sum of at least {threshold} devices' vectors, which two of them tell it; one "
+            "device that colludes opens every vector"
+        )
+        return [Certain(kept, threshold)]
 
     @property
     def largest_message(self) -> int:

@@ -27,16 +27,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.messages import from_server
+from hpcfl.algorithms.aggregation.messages import Flags, from_server
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, counted
-from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
+from hpcfl.algorithms.aggregation.secagg import (
+    DeviceState,
+    SecAgg,
+    SecAggDevice,
+    SecAggServer,
+    ServerState,
+    pair_sign,
+)
 from hpcfl.algorithms.aggregation.topology import Request, RingLinks, Topology, ring_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
@@ -215,10 +222,26 @@ class Floor(Promise):
         )
 
 
+@dataclass
+class CohortDeviceState(DeviceState):
+    """What a device keeps besides: who survived at the positions around it."""
+
+    around: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
+@dataclass
+class CohortServerState(ServerState):
+    """What the server keeps besides: the sum, by place."""
+
+    total: Sums = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+
+
 class CohortDevice(SecAggDevice):
     """A device that sends its run of coordinates."""
 
     _protocol: Cohort
+    state: CohortDeviceState
+    state_class = CohortDeviceState
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the run of the quantised vector plus the private mask plus the pairs' masks."""
@@ -254,11 +277,11 @@ class CohortDevice(SecAggDevice):
         cut = payload.size - -(-around // 8)
         if cut < 0:
             raise from_server("unmask", f"{payload.size} bytes hold no list of cohorts")
-        self._around = np.unpackbits(payload[cut:], count=around)
+        self.state.around = np.unpackbits(payload[cut:], count=around).view(np.bool_)
         super().receive_unmask(payload[:cut])
 
     def _outcome(self, request: Request) -> Outcome:
-        cohorts = _counts(self._around, self._protocol.cohort_size)
+        cohorts = _counts(self.state.around, self._protocol.cohort_size)
         return replace(super()._outcome(request), cohorts=cohorts)
 
 
@@ -268,9 +291,8 @@ class CohortServer(SecAggServer):
     _protocol: Cohort
     _links: RingLinks
 
-    @cached_property
-    def _sum(self) -> Sums:
-        return self._group.zeros(self._parameters.dim)
+    state: CohortServerState
+    state_class = CohortServerState
 
     def received_from(self, id: int) -> NDArray[np.int64]:
         """Return the coordinates that a survivor sent, in its run's order: ndarray of int64."""
@@ -315,12 +337,14 @@ class CohortServer(SecAggServer):
 
     def _add_run(self, position: int, run: Sums, sign: int) -> None:
         """Add a run to the sum, which is kept by place; it may wrap around the end."""
-        start = self._protocol.segments.bound(position)
-        first = min(run.size, self._sum.size - start)
+        if not self.state.total.size:
+            self.state.total = self._group.zeros(self._dim)
+        total, start = self.state.total, self._protocol.segments.bound(position)
+        first = min(run.size, total.size - start)
         add = np.add if sign > 0 else np.subtract
         for places, part in (
-            (self._sum[start : start + first], run[:first]),
-            (self._sum[: run.size - first], run[first:]),
+            (total[start : start + first], run[:first]),
+            (total[: run.size - first], run[first:]),
         ):
             add(places, part, out=places)
 
@@ -340,8 +364,8 @@ class CohortServer(SecAggServer):
             # What the dropped device would have added is what its peers' masks lack to cancel.
             missing = self._protocol.pair_masks(self.round_index, (id, position), others)
             self._add_run(position, missing, 1)
-        by_place, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
-        return segments.in_coordinates(by_place)
+        total, self.state.total = self.state.total, self.state.total[:0].copy()
+        return segments.in_coordinates(group.reduce(total))
 
 
 def _counts(flags: NDArray[Any], size: int) -> NDArray[np.int64]:

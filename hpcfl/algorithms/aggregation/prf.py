@@ -148,22 +148,19 @@ class PairwiseSeeds(KeyEnrolment):
 class PrfDevice(QuantisedDevice):
     """A device's side of one round; its member is what it keeps from round to round."""
 
-    def __init__(
-        self, protocol: Prf, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        self._member: Member = protocol.enrolled[protocol.members[id]]
-        self._selected: list[int] = []
+    _member: Member
+    state: list[int]  # who is selected
+    state_class = list
 
     def receive_model(self, payload: Payload) -> None:
         """Keep the model, and who is selected."""
         cut = 4 * self._parameters.dim
-        self._selected = read_bits(payload[cut:], self._member.devices, "model")
+        self.state = read_bits(payload[cut:], self._member.devices, "model")
         super().receive_model(payload[:cut])
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all pairs (eq. 7 and 8)."""
-        mask_keys = self._member.mask_keys(self._round, self._selected)
+        mask_keys = self._member.mask_keys(self._round, self.state)
         signs = [pair_sign(self._member.id, peer) for peer in mask_keys]
         return self._masked(vector, [*mask_keys.values()], signs)
 

@@ -143,14 +143,8 @@ class SecAggDevice(QuantisedDevice):
     """A device's side of one round; keys and seeds come from `secrets`."""
 
     _protocol: SecAgg
-
-    def __init__(
-        self, protocol: SecAgg, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        self.state = DeviceState()
-        # What was wrong with rows that this device could do without.
-        self.ignored: list[MessageError] = []
+    state: DeviceState
+    state_class: ClassVar[type[Any]] = DeviceState
 
     @property
     def _links(self) -> Neighbourhood:
@@ -412,31 +406,12 @@ class SecAggServer(SumServer):
 
     _protocol: SecAgg
     _links: Links
-
-    def __init__(
-        self,
-        protocol: SecAgg,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self._parameters = protocol.parameters
-        self.state = ServerState()
-        # The sum without masks; of all values, once the server's other ranks have told theirs.
-        self.unmasked: Elements = np.empty(0, np.uint32)
+    state: ServerState
+    state_class: ClassVar[type[Any]] = ServerState
 
     def take_range(self, values: range) -> None:
         """Leave all but a range of the uploads' values to other ranks of the server."""
         self._uploads = RangeSum.of(self._protocol, values)
-
-    def _enough(self, count: int, what: str) -> None:
-        self._require(count, what, self._parameters.threshold)
-
-    @property
-    def nonce(self) -> bytes:
-        """What the order of a ring follows from, besides the keys."""
-        return self.state.nonce
 
     @property
     def dropped(self) -> list[int]:
@@ -531,13 +506,9 @@ class SecAggServer(SumServer):
         super()._check_sender(sender)
 
     def finish_masked_input(self) -> None:
-        """Settle whose sum it is, and check what it is promised to hide."""
-        # Requests, seeds and shares go by id, in whatever order the uploads were received.
-        self.survivors.sort()
         self.state.survived = to_flags(self.survivors, self._devices)
         self.state.gone = self.state.sharers & ~self.state.survived
-        self._enough(len(self.survivors), "sent their masked vectors")
-        self._check_promises()
+        super().finish_masked_input()
 
     def outcome(self) -> Outcome:
         """Return what the round has come to: what promises are checked against."""
@@ -671,10 +642,6 @@ class SecAggServer(SumServer):
         """Return the coordinates that a survivor sent, in the order of its upload."""
         return self._protocol.sent_in(self.round_index)
 
-    def finish_result(self) -> None:
-        unmasked, self.unmasked = self.unmasked, self.unmasked[:0].copy()
-        self._protocol.publish(self, unmasked)
-
     def _secrets_with(self, id: int) -> tuple[list[int], list[bytes]]:
         """Return the survivors that a dropped device masked with, and what masks follow from."""
         peers, state = self._links.neighbours(id, self.state.survived), self.state
@@ -800,10 +767,6 @@ class SecAgg(QuantisedProtocol):
     @property
     def needed_in_sum(self) -> int:
         return self.parameters.threshold
-
-    @property
-    def stuck(self) -> float:
-        return self.topology.stuck(self.parameters)
 
     @property
     def most_at_fault(self) -> int:

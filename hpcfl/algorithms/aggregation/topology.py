@@ -64,7 +64,7 @@ from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.sampling import permutation
 from hpcfl.errors import RefusedError, UsageError
-from hpcfl.privacy.ring import best_threshold, choose, failures
+from hpcfl.privacy.ring import best_threshold, choose
 from hpcfl.privacy.threat import Threat
 
 NONCE_BYTES = 16
@@ -171,10 +171,6 @@ class Topology(ABC):
     @abstractmethod
     def promise(self, parameters: Parameters) -> Promise:
         """Return what the topology protects, and how surely."""
-
-    def stuck(self, parameters: Parameters) -> float:
-        """Return at most how likely a survivor has too few neighbours left for a round to end."""
-        return 0.0
 
     @abstractmethod
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> Links:
@@ -310,11 +306,6 @@ class RingGraph(Topology):
         return Linked(
             Threat.of(parameters), self.degree, self.threshold, 2.0**-parameters.security_bits
         )
-
-    def stuck(self, parameters: Parameters) -> float:
-        if not parameters.dropout:
-            return 0.0
-        return failures(Threat.of(parameters), self.degree, self.threshold).stuck
 
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> RingLinks:
         return RingLinks(self, public, nonce, context)

@@ -294,7 +294,7 @@ def tag_of(played, id, receiver, survivors, dropped=(), identity=None):
     protocol = played.protocol
     request = bits(survivors, N) + bits(dropped, N)
     seen = digest(protocol, played.sent("advertise_keys"), request)
-    identity = protocol.identity(id) if identity is None else identity
+    identity = protocol.enrolled[protocol.members[id]] if identity is None else identity
     return endorsement(protocol, identity, id, receiver, seen, played.index).tobytes()
 
 

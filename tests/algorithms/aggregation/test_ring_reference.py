@@ -162,6 +162,6 @@ def test_the_nonce_is_drawn_once_all_keys_have_come():
         server.finish_advertise_keys()
         orders.append(server._links.order.tolist())
         told = server.send_advertise_keys(3).tobytes()
-        assert told[:16] == insecure_secrets(seed, 0, 0)(16) == server.nonce
+        assert told[:16] == insecure_secrets(seed, 0, 0)(16) == server.state.nonce
         assert orders[-1][int.from_bytes(told[16:20], "little")] == 3
     assert orders[0] != orders[1]
