@@ -14,11 +14,9 @@ t >= floor(2 N / 3) + 1. Here the same two things are authenticated, for a tenth
   common secret. It answers only if it and at least t - 1 others, by their tags, were shown the very
   same request.
 
-Why a tag does for a signature: a signature convinces everybody, a tag the one that it is for, and
-nobody else is ever asked. The proof counts, as the paper's does: a device that is not corrupt
-endorses one request a round, towards all. Two requests that both find t endorsements, n_c of them
-corrupt, would need 2 (t - n_c) <= N - n_c devices that are not; with t > 2 N / 3 and n_c < N / 3
-there are not as many.
+A tag does for a signature, as only the one that it is for is ever asked. A device that is not
+corrupt endorses one request a round, towards all: two requests with t endorsements each, n_c of
+them corrupt, would need 2 (t - n_c) <= N - n_c, which t > 2 N / 3 and n_c < N / 3 exclude.
 
 Messages, as :mod:`hpcfl.algorithms.aggregation.secagg` has them, and (all numbers little-endian):
 
@@ -46,7 +44,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.enrolment import Directory, Enrolled, KeyEnrolment
+from hpcfl.algorithms.aggregation.base import Enrolment
+from hpcfl.algorithms.aggregation.enrolment import STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import Flags, parse_vector, split_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise, counted
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
@@ -156,23 +155,6 @@ class Identities(Directory):
 
     def _check(self, sent: bytes, name: str) -> None:
         pass
-
-
-class Registration(KeyEnrolment):
-    """The enrolment: identity keys, signed under registered ones, give every pair its secrets."""
-
-    largest_message = SIGNED_BYTES
-    registered_bytes = signatures.PUBLIC_BYTES
-
-    def __init__(self, protocol: str, devices: int) -> None:
-        self.protocol = protocol
-        self.devices = devices
-
-    def device(self, id: int, secrets: keys.SecretSource) -> Identity:
-        return Identity(self.protocol, id, self.devices, secrets)
-
-    def server(self) -> Identities:
-        return Identities(self.devices, SIGNED_BYTES)
 
 
 @dataclass
@@ -413,8 +395,14 @@ class ActiveSecAgg(SecAgg):
             )
 
     @classmethod
-    def enrolment(cls, devices: int, helpers: int = 0) -> Registration:
-        return Registration(cls.name, devices)
+    def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
+        return Enrolment(
+            STEPS,
+            SIGNED_BYTES,
+            server=lambda: Identities(devices, SIGNED_BYTES),
+            device=lambda id, secrets: Identity(cls.name, id, devices, secrets),
+            registered_bytes=signatures.PUBLIC_BYTES,
+        )
 
     def sizes(self) -> dict[Method, float]:
         sizes, plan = super().sizes(), self.parameters

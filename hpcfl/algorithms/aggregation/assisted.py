@@ -6,10 +6,8 @@ answers with what takes its masks off that: minus the sum of theirs, one vector.
 missing costs nothing, whenever it vanishes; a helper that is missing costs the round.
 
 It is e-SeaFL (arXiv:2304.03841) against parties that are curious, without its commitments. A vector
-is hidden as long as one helper does not pool what it knows with the server: the sum of the masks
-that this helper has in common with the survivors is all that it tells. With K = 1 it is additive
-sharing between two servers, as in Prio and DAP, with shares that follow from secrets agreed on
-once, and without proofs that vectors are valid.
+is hidden as long as one helper does not pool what it knows with the server. With K = 1 it is
+additive sharing between two servers, as in Prio and DAP, without proofs that vectors are valid.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of all n devices that
 enrolled, the first bit of a byte being its most significant):
@@ -49,7 +47,6 @@ from hpcfl.algorithms.aggregation.messages import (
 )
 from hpcfl.algorithms.aggregation.promises import Certain, Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
@@ -178,34 +175,18 @@ class Offers(Directory):
         return np.concatenate([np.frombuffer(offered, np.uint8), received])
 
 
-class AgreedWithHelpers(Enrolment):
-    """The enrolment: every device agrees on a secret with every helper."""
-
-    steps = (
-        Step(PHASE, GATHER, HelpingMember.send_offer, Offers.receive_offer, role=Role.HELPER),
-        Step(PHASE, GATHER, AssistedMember.send_advertise_keys, Offers.receive_advertise_keys),
-        Step(PHASE, BROADCAST, Offers.send_offer, AssistedMember.receive_offer),
-        Step(
-            PHASE,
-            BROADCAST,
-            Offers.send_advertise_keys,
-            HelpingMember.receive_advertise_keys,
-            role=Role.HELPER,
-        ),
-    )
-    largest_message = keys.KEY_BYTES
-
-    def __init__(self, devices: int, helpers: int) -> None:
-        self.devices, self.helpers = devices, helpers
-
-    def device(self, id: int, secrets: keys.SecretSource) -> AssistedMember:
-        return AssistedMember(id, self.devices, self.helpers, secrets)
-
-    def helper(self, number: int, secrets: keys.SecretSource) -> HelpingMember:
-        return HelpingMember(number, self.devices, secrets)
-
-    def server(self) -> Offers:
-        return Offers(self.devices, self.helpers)
+ENROLMENT = (
+    Step(PHASE, GATHER, HelpingMember.send_offer, Offers.receive_offer, role=Role.HELPER),
+    Step(PHASE, GATHER, AssistedMember.send_advertise_keys, Offers.receive_advertise_keys),
+    Step(PHASE, BROADCAST, Offers.send_offer, AssistedMember.receive_offer),
+    Step(
+        PHASE,
+        BROADCAST,
+        Offers.send_advertise_keys,
+        HelpingMember.receive_advertise_keys,
+        role=Role.HELPER,
+    ),
+)
 
 
 class AssistedDevice(QuantisedDevice):
@@ -315,15 +296,18 @@ class Assisted(QuantisedProtocol):
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"degree", "threads"}
-
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        self._without_degree("masks with helpers")
+        return super().uses(options) | {"threads"}
 
     @classmethod
-    def enrolment(cls, devices: int, helpers: int = 0) -> AgreedWithHelpers:
-        return AgreedWithHelpers(devices, helpers)
+    def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
+        """Return the enrolment: every device agrees on a secret with every helper."""
+        return Enrolment(
+            ENROLMENT,
+            keys.KEY_BYTES,
+            server=lambda: Offers(devices, helpers),
+            device=lambda id, secrets: AssistedMember(id, devices, helpers, secrets),
+            helper=lambda number, secrets: HelpingMember(number, devices, secrets),
+        )
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:

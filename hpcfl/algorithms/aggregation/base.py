@@ -44,36 +44,22 @@ FOR_ALL = frozenset(
 ALL = slice(None)
 
 
-class Enrolment(ABC):
-    """What devices and server do once, before the first round of a run.
+@dataclass(frozen=True)
+class Enrolment:
+    """What devices and server do once, before the first round of a run."""
 
-    Attributes
-    ----------
-    steps : tuple of Step
-        Its exchanges, in order.
-    largest_message : int
-        No device sends more than this to the server at once, in bytes, less envelope.
-    registered_bytes : int
-        Size of the public key with which a device is registered beforehand, apart from the server:
-        its ``registers()`` returns it, and ``learn(registry)`` takes those of all devices, uint8 of
-        shape (n, registered_bytes). 0 if nothing is registered.
-    """
-
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # its exchanges, in order
+    # No device sends more than this to the server at once, in bytes, less envelope.
     largest_message: int
-    registered_bytes: ClassVar[int] = 0
-
-    @abstractmethod
-    def device(self, id: int, secrets: SecretSource) -> Any:
-        """Return the side of a device, which keeps what it learns for all rounds."""
-
-    def helper(self, number: int, secrets: SecretSource) -> Any:
-        """Return the side of a helper, where there are steps for helpers."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def server(self) -> Any:
-        """Return the server's side."""
+    # Return the sides of the server, of a device by its id, and of a helper by its number; devices
+    # and helpers keep what they learn for all rounds.
+    server: Callable[[], Any]
+    device: Callable[[int, SecretSource], Any]
+    helper: Callable[[int, SecretSource], Any] | None = None
+    # Size of the public key with which a device is registered beforehand, apart from the server:
+    # its ``registers()`` returns it, and ``learn(registry)`` takes those of all devices, uint8 of
+    # shape (n, registered_bytes). 0 if nothing is registered.
+    registered_bytes: int = 0
 
 
 @dataclass(frozen=True, repr=False)

@@ -65,11 +65,10 @@ class CodedProtocol(QuantisedProtocol):
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"degree", "gamma", "security_bits"}
+        return super().uses(options) | {"gamma", "security_bits"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        self._without_degree(f"deals pieces to {self.deals_to}")
         # A field with room for the sum of N vectors has numbers for the code's N + U points.
         self.code = self.choose_code()
         self.steps = tuple(

@@ -1,10 +1,9 @@
 """Cohorts: every coordinate is summed over exactly m devices, all of them masked together.
 
-SparseSecAgg lets pairs select coordinates; at one coordinate the pairs form a graph of many
-components, and the server learns the sum over each. Here a coordinate belongs to a cohort of
-m = round(alpha N) devices, and every pair of a cohort masks all that the cohort sends, so that the
-server learns one sum over its survivors. As many values are sent as by SparseSecAgg, and no
-locations: who sends what follows from the round's keys.
+Where SparseSecAgg lets pairs select coordinates, and the server learns the sum over each component
+of a graph, here a coordinate belongs to a cohort of m = round(alpha N) devices, and the server
+learns one sum over its survivors. As many values are sent, and no locations: who sends what follows
+from the round's keys.
 
 The N devices are on a ring (see :mod:`hpcfl.algorithms.aggregation.topology`), in an order drawn
 once all have advertised their keys. The coordinates are dealt out around the ring too, in N
@@ -12,10 +11,8 @@ segments of equal length, and the device at position p sends the segments p to p
 Segment s then has the cohort of the m positions s - m + 1 to s, a device sends one run of places,
 and two devices have a run in common: no location is drawn, sent or looked up.
 
-Neighbouring coordinates belong to the same part of a model, and if one cohort had them all, the
-luck of that cohort (who dropped out, whose data) would move the part as a whole. So coordinate l
-does not lie at place l, but coordinates are dealt out in steps of the golden section of d: every
-segment then has its coordinates spread over the vector as evenly as can be.
+So that the luck of one cohort does not move a part of the model as a whole, coordinate l does not
+lie at place l: coordinates are dealt out in steps of the golden section of d.
 
 On the wire, ``masked_input`` is one group element for each coordinate of the run, and nothing else.
 The request to unmask ends with a bitmap of who survived at the 2 m - 1 positions around a device,

@@ -1,19 +1,16 @@
 """A committee that adds up shares: no masks (packed sharing, Franklin and Yung, STOC 1992).
 
 C of the N devices are the committee of a round, and work for all, as in DisAgg (arXiv:2605.13708).
-Every device cuts its vector into l pieces, adds T random ones, and
-encodes the l + T pieces into C shares, as the values of a polynomial of degree l + T - 1 at C
-points: one for each member. Any T of them say nothing about the vector. A member adds up the shares
-of those in the sum; any l + T of these sums give the sum of the vectors. There is nothing to take
-off it, so that a device which vanishes costs nothing. The price is C / l vectors sent by each
-device, and N / l received by a member.
+Every device cuts its vector into l pieces, adds T random ones, and encodes the l + T into C shares,
+as the values of a polynomial of degree l + T - 1 at C points: one for each member. Any T of them
+say nothing about the vector. A member adds up the shares of those in the sum; any l + T of these
+sums give the sum of the vectors. There is nothing to take off it, so that a device which vanishes
+costs nothing. The price is C / l vectors sent by each device, and N / l received by a member.
 
-The committee is drawn from all N devices, by a nonce of the server's which it draws when it has the
-last key: nobody can choose keys until the committee suits it. A device that advertised no key has
-its place in the draw, as one that is missing, so that C, l and T, which follow from N, are right
-for whoever is there. More than T members collude with a probability of 2 to the minus security bits
-at most. After the planned dropouts l + T + 2 members or more are left, but for 2 to the minus
-correctness bits: one of them may vanish, or answer falsely, and not both.
+The committee is drawn from all N devices by a nonce that the server draws when it has the last key,
+so that nobody can choose keys until the committee suits it. More than T members collude with a
+probability of 2 to the minus security bits at most. After the planned dropouts l + T + 2 members or
+more are left, but for 2 to the minus correctness bits: one may vanish, or answer falsely.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of the N devices, the
 first bit of a byte being its most significant; "members" are those that advertised keys):
@@ -35,11 +32,8 @@ sum_shares      member to        the sum of their shares: ceil(d / l) elements
                 server
 ==============  ===============  =================================================================
 
-The server is curious, and devices do what they are to do. What holds beyond it is what holds of
-`lightsecagg`: a malformed message to the server costs its sender alone. A row that is no share
-costs the member that it was for its answer; a device of whose shares more than one member holds
-none is left out, unless those are the ones that contradict most. Of n sums, up to (n - l - T) / 2
-wrong ones are found, and more end the round.
+What holds where parties do what they like is what holds of `lightsecagg`. A row that is no share
+costs the member that it was for its answer.
 """
 
 from __future__ import annotations

@@ -29,16 +29,11 @@ unmask          to devices       bits of U3, whose vectors are in the sum
 unmask          to the server    the sum of their pieces: ceil(d / (U - T)) elements
 ==============  ===============  =================================================================
 
-The phases before ``masked_input`` need no vector: the paper lets devices play them while they
-train. Keys are made anew for each round.
-
-The server is curious, and devices do what they are to do, as in the paper. What holds beyond it: a
-malformed message costs its sender alone; a device of whose pieces more than one other holds none is
-left out, and told so, unless those are the ones that contradict most; of n sums, up to (n - U) / 2
-wrong ones are found and left out, and more end the round. A device that deals pieces which do not
-belong together makes the sums of its peers wrong, with the same effect. More than (n - U) / 2 sums
-that are wrong together may look right, as with exactly U sums any do: the devices that sent them
-change the sum as they could have by sending other vectors.
+The phases before ``masked_input`` need no vector: devices may play them while they train. The
+server is curious, and devices do what they are to do, as in the paper. What holds beyond it: a
+malformed message costs its sender alone; a device of whose pieces too many others hold none is left
+out, and told so; of n sums of pieces, up to (n - U) / 2 wrong ones are found, and more end the
+round, or change the sum as other vectors could have.
 """
 
 from __future__ import annotations

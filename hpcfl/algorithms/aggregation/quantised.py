@@ -61,14 +61,6 @@ class QuantisedProtocol(AggregationProtocol):
         self.clipped: dict[int, tuple[int, int]] = {}
         self._check_levels(0)
 
-    def _without_degree(self, why: str) -> None:
-        """Refuse a degree, where it would have no effect."""
-        if self.parameters.degree is not None:
-            raise UsageError(
-                f"{self.name} {why}, so --degree {self.parameters.degree} has no effect: leave it "
-                "out, or use secagg-graph"
-            )
-
     def device(self, id: int, round_index: int, secrets: SecretSource) -> Any:
         return self.device_class(self, id, round_index, secrets)
 

@@ -28,23 +28,13 @@ unmask          to the server    then: the secret (16 bytes) from which masks wi
                                  follow
 ==============  ===============  =================================================================
 
-**Devices that do what they like cost the round themselves alone**, where no more of them than that
-deal and answer falsely:
-
-* A malformed message is an error of its sender, of which nothing is used. U2 are the devices that
-  sent rows, as the relay tells everybody, so that all mask with all of them, whatever is in a row.
-* Shares that do not belong together are found before anything is unmasked. A device shares two
-  uniform limbs more, its checks, and holders answer a challenge, which is drawn after all has been
-  dealt, with the check plus a random combination of their share's limbs (see `sharing`). The
-  answers of a right dealer lie on one polynomial of degree t - 1; they say nothing about the
-  secret, as the check is uniform. Of n answers, up to (n - t) / 2 false ones are found. A dealer
-  of whom more holders have no right share than that, counted with the n that are left after the
-  planned dropouts, is expelled before anybody masks with it. Fewer may have answered falsely: they
-  are not believed, and not needed.
-* A holder that later sends another share than it answered for is found out by the same equation.
-* The mask key of a dropped device that t right shares do not give is asked for differently: every
-  survivor tells the secret that masks with that device follow from, which is what its mask key
-  would tell. Its private-mask seed is never asked for, so that both are never known of a device.
+Devices that do what they like cost the round themselves alone, where few enough deal and answer
+falsely. A malformed message is an error of its sender. U2 are the devices that sent rows, as the
+relay tells everybody, whatever is in a row. Holders answer a challenge about the shares that they
+got (see `sharing`); a dealer of whom too many holders have no right share is expelled before
+anybody masks with it, and a holder that later sends another share than it answered for is found
+out. If t right shares do not give the mask key of a dropped device, every survivor tells what masks
+with that device follow from; its private-mask seed is never asked for.
 """
 
 from __future__ import annotations
@@ -79,7 +69,6 @@ from hpcfl.algorithms.aggregation.sharing import (
 from hpcfl.algorithms.aggregation.topology import (
     ADVERTISED_BYTES,
     NONCE_BYTES,
-    Complete,
     Links,
     Neighbourhood,
     Request,
@@ -748,9 +737,10 @@ class SecAgg(QuantisedProtocol):
 
     def _topology(self) -> Topology:
         """Return SecAgg's complete graph, or the ring that is asked for."""
-        if self.parameters.degree is None:
-            return Complete(self.parameters.devices, self.parameters.threshold)
-        return ring_of(self.parameters)
+        plan = self.parameters
+        if plan.degree is None:
+            return Topology(plan.devices, plan.devices - 1, plan.threshold)
+        return ring_of(plan)
 
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()
