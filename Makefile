@@ -91,7 +91,7 @@ size:
 
 # Warnings are errors: a link that leads nowhere, a page without a place in the navigation.
 docs: $(DOCS_STAMP)
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 $(DOCS_STAMP): $(STAMP)
 	$(VENV)/bin/python -m pip install --quiet --editable '.[docs]'

@@ -96,12 +96,8 @@ class Run(reader.Run):
         """Return what its measured rounds cost, a phase to a row; see `summary`."""
         return tables.phases(self.summary(**link))
 
-    def rounds_table(self) -> Table:
-        """Return a row for every round: what it took and, of training, what it reached."""
-        return tables.rounds(self)
-
     def rounds_frame(self, **link: float | None) -> pd.DataFrame:
-        """Return the same and each phase as a pandas DataFrame; see `Runs.rounds_frame`."""
+        """Return a row for every round as a pandas DataFrame; see `Runs.rounds_frame`."""
         return Runs([self]).rounds_frame(**link)
 
     def ranks_table(self) -> Table | None:
@@ -110,16 +106,14 @@ class Run(reader.Run):
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write what ranks did when, for Perfetto or Chrome, as `hpcfl report --trace` does."""
-        from hpcfl.results.trace import write
-
-        write(Path(path), [self])
+        ranktimes.write_trace(Path(path), [self])
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure, as `hpcfl plot --kind` does; see :data:`hpcfl.plots.KINDS`."""
         return plot([self], kind, **options)
 
     def _repr_html_(self) -> str:
-        return str((self.rounds_table() if self.training else self.table()).html())
+        return str(self.table().html())
 
 
 class Runs(tuple[Run, ...]):
@@ -168,7 +162,7 @@ class Runs(tuple[Run, ...]):
         by itself, the options that are asked for most, and those in which the runs differ.
         `target` and `link` are those of `table` and `Run.summary`.
         """
-        return frames.frame(frames.of_each_run(self, columns, target, **link))
+        return frames.of_each_run(self, columns, target, **link)
 
     def rounds_frame(self, **link: float | None) -> pd.DataFrame:
         """Return a pandas DataFrame with a row for each run and round, warm-up included.
@@ -176,7 +170,7 @@ class Runs(tuple[Run, ...]):
         Training that was resumed is one run. Bytes are those of all devices; names of seconds say
         of which phase and party they are. `link` is that of `Run.summary`.
         """
-        return frames.frame(frames.of_each_round(self, **link))
+        return frames.of_each_round(self, **link)
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure of all, as `hpcfl plot --kind` does."""
@@ -232,12 +226,9 @@ def bench(
     session.run(
         world,
         wanted,
-        wanted.devices,
-        wanted.output,
         found.append,
         _observer(progress, observer),
-        command=_command("bench", named.get("protocol"), options),
-        resume=wanted.resume,
+        _command("bench", named.get("protocol"), options),
     )
     return load(found[0]) if found else None
 
@@ -257,7 +248,7 @@ def train(
     ----------
     algorithm : str or type
         Name of a federated algorithm, ``"MODULE:CLASS"``, or a class of one's own; not needed with
-        ``resume=CHECKPOINT``, as in `bench`.
+        ``resume=FILE``, as in `bench`.
     preset : str, optional
         Settings of a paper, see :data:`~hpcfl.training.presets.PRESETS`.
     progress, observer
@@ -278,10 +269,8 @@ def train(
     trained = session.run(
         world,
         wanted,
-        wanted.devices,
-        wanted.output,
         _observer(progress, observer),
-        command=_command("train", named.get("algorithm"), given),
+        _command("train", named.get("algorithm"), given),
     )
     return None if trained is None else _extended(reader.load(trained.path), trained.weights)
 
@@ -426,8 +415,6 @@ def exposure(
         kind.name,
         kind.masking(asked.devices, asked.alpha, asked.degree),
         Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model),
-        dim=asked.dim,
-        floor=asked.floor,
         samples=exposures.default_samples(asked.devices),
         seed=asked.seed,
         progress=progress,

@@ -393,9 +393,9 @@ def _exposed(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
     found: dict[str, list[float]] = {name: [] for name in ("contributors", "sole", "alone_of_sent")}
     for alpha in setting["alphas"]:
         masking = BySelection(population.devices, alpha)
-        seen = exposure("sparse", masking, population, dim=DIM, samples=1_000)
+        seen = exposure("sparse", masking, population, samples=1_000)
         for name, values in found.items():
-            values.append(getattr(seen, name).value)
+            values.append(seen.figures[name].value)
     return found
 
 

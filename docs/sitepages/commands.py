@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import MISSING
 from textwrap import dedent
 
 import click
@@ -137,5 +138,7 @@ def default_of(about: Option) -> str:
         return words(about.default_text)
     if about.default is None or about.default is False or about.default == ():
         return ""
+    if about.default is MISSING:
+        return "required"
     several = about.default if isinstance(about.default, tuple) else (about.default,)
     return code(",".join(map(str, several)))

@@ -155,7 +155,7 @@ def algorithms() -> str:
 def _algorithm(name: str) -> str:
     kind = federated.find(name)
     used = _used_by_algorithm(kind, name)
-    own = ", ".join(f"[`--{dashed(one)}`](commands/train.md#train-{dashed(one)})" for one in used)
+    own = ", ".join(map(_of_train, used))
     rows = [
         ("noise in every local step", _yes(kind.noisy_steps)),
         ("an account of its privacy", _yes(kind.private)),
@@ -191,7 +191,8 @@ def training() -> str:
         table(("data set", "read from", "model, if none is asked for"), sets),
         f"Models by name: {', '.join(map(code, models.NAMES))}; or `MODULE:FUNCTION` of yours.\n",
         "The settings that papers train with, for `hpcfl train --preset NAME`. All other options "
-        "keep their defaults, and what is given beside a preset overrides it.\n",
+        "keep their defaults, and what is given beside a preset overrides it. A setting without "
+        "dashes is a keyword of `hpcfl.train`.\n",
         _presets_about(),
         *given,
     ]
@@ -199,11 +200,15 @@ def training() -> str:
 
 
 def _settings(chosen: dict[str, Any]) -> list[tuple[str, str]]:
-    place = "commands/train.md#train-"
+    typed = options_of(TrainOptions)
     return [
-        (f"[`--{dashed(name)}`]({place}{dashed(name)})", code(str(value)))
+        (_of_train(name) if name in typed else code(name), code(str(value)))
         for name, value in chosen.items()
     ]
+
+
+def _of_train(name: str) -> str:
+    return f"[`--{dashed(name)}`](commands/train.md#train-{dashed(name)})"
 
 
 def _presets_about() -> str:

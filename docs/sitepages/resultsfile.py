@@ -20,22 +20,21 @@ _GROUPS = (
 
 def page() -> str:
     """Return the page."""
-    root = {**schema.HEADER, **schema.AT_END, **schema.ADDED}
     parts = [
         "# Contents of a results file\n",
         f"Schema `{schema.SCHEMA}`, every attribute and dataset. How a file comes about and is "
-        "read: [The results file](../schema.md). R is the number of rounds, P that of phases, N "
-        "that of devices, K that of helpers.\n",
+        "read: [The results file](../method.md#the-results-file). R is the number of rounds, P "
+        "that of phases, N that of devices, K that of helpers.\n",
         "## Attributes of `/`\n",
-        _attributes(root),
+        _attributes(schema.HEADER),
         "## Attributes of `/config`\n",
         "Every option with its value, defaults included, and what a run has chosen. A file has "
         f"those of its command; an option that has no effect is `{schema.NONE}`, and so is a "
         "value that there is not.\n",
         _attributes(dict(sorted(attributes.config().items()))),
         "## Attributes of `/environment`\n",
-        "Of rank 0's host, where it is not said otherwise. `before_` and `after_` have a number "
-        "for each host. Those of a `netlab` are in its files alone.\n",
+        "Of rank 0's host, where it is not said otherwise; those that their names do not explain. "
+        "`before_` and `after_` have a number for each host.\n",
         _attributes(attributes.ENVIRONMENT),
         f"## Datasets of `/{schema.ROUNDS}`\n",
         "The first axis of each is the round. `NaN` is a value only where it is said.\n",

@@ -27,7 +27,7 @@ def page() -> str:
         "# Tables, footer, figures\n",
         "## Columns of `hpcfl report`\n",
         "For `--columns`, and of CSV and JSON; beside these there is one for every option of "
-        "`bench` and `train`. How they are read: [Reading results](../guide.md#reading-results).\n",
+        "`bench` and `train`. How they are read: [Read results](../guide.md#read-results).\n",
         table(("column", "what it is", "shown without `--columns`"), columns),
         "## Lines `HPCFL key: value`\n",
         "What `bench` and `train` end with for other programs.\n",

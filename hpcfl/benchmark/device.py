@@ -79,10 +79,7 @@ def _run(found: dict[str, Any]) -> None:
 
     world = connect()
     options = session.asked(world, found)
-    counts = options.devices or (session.default_devices(world, options),)
     gc.freeze()
     gc.enable()
     with noting_signals(to_the_end=True):
-        session.run(
-            world, options, counts, options.output, lambda path: None, resume=options.resume
-        )
+        session.run(world, options, lambda path: None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make, stated
 from hpcfl.options.shared import check_length
-from hpcfl.report.formats import named, share
+from hpcfl.report.formats import counted, named, share
 from hpcfl.rounds import usage
 from hpcfl.rounds.build import (
     build,
@@ -34,7 +34,7 @@ from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.loop import REASONS, repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
-from hpcfl.rounds.parties import rehearse
+from hpcfl.rounds.session import Job, played_in_vain
 from hpcfl.rounds.timed import Played, play
 from hpcfl.system.launch import netlab_link
 
@@ -75,9 +75,9 @@ def resolved(given: Mapping[str, Any]) -> BenchOptions:
     return options if complete is given else make(BenchOptions, complete)
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """One configuration, checked, with all defaults resolved, and ready to run."""
+@dataclass
+class Experiment(Job):
+    """A benchmark with one number of devices, checked, with all defaults resolved, ready to run."""
 
     options: BenchOptions
     protocol: AggregationProtocol
@@ -85,6 +85,11 @@ class Experiment:
     schedule: DropoutSchedule
     asked: BenchOptions  # as they were given
     algorithm: DPFedAvg | None = None  # whose noise devices add to their integers
+    # The round seconds that an earlier launch measured, and its rounds, warm-up included.
+    measured: list[float] = field(default_factory=list)
+    first_round: int = 0
+
+    command = "bench"
 
     @classmethod
     def prepare(cls, options: BenchOptions, devices: int) -> Experiment:
@@ -114,7 +119,6 @@ class Experiment:
                 options = _with_most_levels(options, privacy, devices, updates)
             protocol, schedule = built(options)
             algorithm = _add_noise(protocol, options, privacy)
-        rehearse(protocol, reduce=options.upload == "reduce")
         if options.server_ranks > 1:
             _check_server_ranks(options, protocol)
         if options.keep_transcript is not None:
@@ -146,9 +150,26 @@ class Experiment:
         return f"{self.algorithm.name}-{self.protocol.name}"
 
     @property
+    def own_code(self) -> list[str]:
+        """What names code of one's own on a command line."""
+        protocol, aggregate = self.asked.protocol, self.asked.aggregate or ""
+        own = [protocol] if ":" in protocol else []
+        return own + (["--aggregate", aggregate] if ":" in aggregate else [])
+
+    @property
     def devices(self) -> int:
         """Number N of devices."""
         return self.protocol.parameters.devices
+
+    @property
+    def dim(self) -> int:
+        """Number d of coordinates."""
+        return self.updates.dim
+
+    @property
+    def rounds(self) -> int:
+        """The most rounds that there can be, warm-up included."""
+        return self.options.planned_rounds
 
     def config(self) -> dict[str, Any]:
         """Return every option with its value, for the record; None where it has no effect."""
@@ -171,37 +192,35 @@ class Experiment:
         config["scaled_by"] = 1 / self.protocol.divisor
         return config
 
-    def go_on_from(self, earlier: Run) -> None:
-        """Let the account of noise count a round that the earlier launch may have played in vain.
-
-        Its sum may have been there when the launch died, before the file had the round.
-        """
+    def go_on_from(self, earlier: Run) -> int:
+        """Go on behind the rounds of an earlier launch; the account counts what it lost."""
+        if earlier.status == "complete":
+            raise UsageError(
+                f"{earlier.path} is complete, with {counted(earlier.rounds, 'round')}: there is "
+                "nothing left to measure"
+            )
         if self.algorithm is not None:
-            before = earlier.config.get("rounds_repeated", 0)
-            self.algorithm.repeated = int(str(before)) + 1
+            self.algorithm.repeated = played_in_vain(earlier, earlier.rounds)
+        self.first_round = earlier.rounds
+        self.measured = earlier.round_seconds[~earlier.warmup].tolist()
+        return earlier.rounds
 
-    def run(
-        self,
-        transport: Transport,
-        observer: RoundObserver = NOBODY,
-        earlier: Run | None = None,
-    ) -> str:
+    def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
         """Run rounds until there are enough of them; every rank calls this.
 
         `RoundObserver.finished` takes a :class:`~hpcfl.rounds.timed.Played`, without its aggregate.
-        `earlier` is, at the server, the run to go on with, behind its finished rounds. The model
-        that it had reached is not kept; its contents, unlike its length, make no difference.
+        The model that an earlier launch had reached is not kept; its contents, unlike its length,
+        make no difference.
 
         Returns why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`, the same on every rank.
         Raises an HpcflError if a round cannot end or its aggregate is wrong; the rounds before it
         are stored.
         """
         options = self.options
-        rule, reason, first = StopRule(options), "", 0
-        if earlier is not None:
-            first = earlier.rounds
-            reason = rule.resume(earlier.round_seconds[~earlier.warmup].tolist())
-        first, reason = transport.tell(first), REASONS[transport.tell(REASONS.index(reason))]
+        rule = StopRule(options)
+        reason = rule.resume(self.measured)
+        first = transport.tell(self.first_round)
+        reason = REASONS[transport.tell(REASONS.index(reason))]
         if reason:
             self._refuse_to_save()  # nothing but the end of the file was missing
             return reason

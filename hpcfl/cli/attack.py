@@ -13,9 +13,6 @@ from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError
 from hpcfl.options.definition import make, options_of
 
-# Sums of at most so many values are looked for.
-LARGEST = 3
-
 
 @click.group("attack", cls=Group)
 def command() -> None:

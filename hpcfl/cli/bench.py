@@ -51,7 +51,6 @@ def command(as_json: bool, **typed: Any) -> None:
     summaries: list[dict[str, Any]] = []
     warned: set[str] = set()
     options = session.asked(world, wanted)
-    counts = options.devices or (session.default_devices(world, options),)
     if first and options.insecure_seed is not None:
         warn("--insecure-seed is given: keys are not secret, nor is noise")
     if first and options.keep_transcript is not None:
@@ -79,19 +78,14 @@ def command(as_json: bool, **typed: Any) -> None:
                 parts.append(f"Transcript of the last round, insecure: {options.keep_transcript}")
             click.echo("\n\n".join(part for part in parts if part) + "\n")
 
+    rounds = max(1, len(options.devices)) * options.planned_rounds
     with (
         noting_signals(to_the_end=True),
-        progress_bar(len(counts) * options.planned_rounds, options.protocol) as bar,
+        progress_bar(rounds, options.protocol) as bar,
     ):
         observer = Spoken(lambda: bar.update(1))
         session.run(
-            world,
-            options,
-            counts,
-            options.output,
-            report,
-            observer,
-            resume=options.resume,
+            *(world, options, report, observer),
             ended=show_footer if footed else lambda path: None,
         )
     if first and as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import sys
 
 import click
 
@@ -26,7 +26,7 @@ from hpcfl.errors import UsageError
 )
 @option("--downlink-rate", metavar="RATE", help="Rate of a device's downlink.  [default: --rate]")
 @option("--server-rate", metavar="RATE", help="Rate of the server's link.  [default: not shaped]")
-@option("--dry-run", is_flag=True, help="Print the commands instead of running them.")
+@option("--dry-run", is_flag=True, help="Print the script that makes the lab; run nothing.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
 def command(
     hosts: int,
@@ -53,9 +53,8 @@ def command(
       hpcfl netlab --hosts 10 --rate 10mbit --downlink-rate 50mbit -- bench sparse
       hpcfl netlab --hosts 2 --dry-run -- bench sparse
     """
-    from hpcfl.netlab import lab, launcher
+    from hpcfl.netlab import lab
     from hpcfl.netlab.links import Link, parse_rate, parse_seconds
-    from hpcfl.netlab.plan import LabPlan, free_network
 
     if not arguments or arguments[0] not in ("bench", "train", "sweep"):
         raise UsageError(
@@ -63,19 +62,15 @@ def command(
             "hpcfl netlab --hosts 25 --rate 100mbit -- bench sparse"
         )
     delay = parse_seconds(latency, "--latency")
-    plan = LabPlan.star(
+    asked = lab.Lab(
         hosts,
         Link(parse_rate(rate, "--rate"), delay),
         Link(parse_rate(downlink_rate or rate, "--downlink-rate"), delay),
         Link(parse_rate(server_rate, "--server-rate")) if server_rate else None,
-        lab.my_owner_name(),
-        free_network(lab.used_networks()),
     )
+    program = [sys.executable, "-m", "hpcfl", *arguments]
     if not dry_run:
-        return launcher.run(plan, arguments)
-    for namespace, commands in plan.build():
-        inside = f"ip netns exec {namespace} " if namespace else ""
-        for one in commands:
-            click.echo(inside + shlex.join(one))
-    click.echo(shlex.join(launcher.launch_command(plan, "mpirun", arguments)))
+        return lab.run(asked, program)
+    click.echo(f"# read by: {lab.ISOLATED}")
+    click.echo(lab.script(asked, "mpirun", program), nl=False)
     return 0

@@ -8,7 +8,6 @@ import click
 
 from hpcfl.cli.options import Group, option
 from hpcfl.cli.terminal import alone, json_option, show
-from hpcfl.errors import UsageError
 
 
 @click.group("optimize", cls=Group)
@@ -19,14 +18,11 @@ def command() -> None:
 @command.command("fedsgd-dpc")
 @click.argument("constants", type=Path, metavar="CONSTANTS.json")
 @option(
-    "--epsilon",
-    default="1",
-    metavar="EPS[,EPS...]",
-    help="Privacy budget of a device for all its replies: one for all devices, or one for each.",
+    "--epsilon", type=float, default=1.0, help="Privacy budget of a device for all its replies."
 )
 @json_option()
 @alone
-def fedsgd_dpc(constants: Path, epsilon: str, as_json: bool) -> None:
+def fedsgd_dpc(constants: Path, epsilon: float, as_json: bool) -> None:
     """Find how often FedSGD-DPC should query and reply: T rounds of b devices.
 
     U(T, b) bounds the squared distance of the trained model from the best one. T and b are where it
@@ -41,15 +37,8 @@ def fedsgd_dpc(constants: Path, epsilon: str, as_json: bool) -> None:
     \b
     Examples:
       hpcfl optimize fedsgd-dpc mnist.json --epsilon 5
-      hpcfl optimize fedsgd-dpc mnist.json --epsilon 1,1,5,5 --json
     """
     from hpcfl.privacy import queries
 
-    try:
-        budgets = [float(part) for part in epsilon.split(",")]
-    except ValueError:
-        raise UsageError(
-            f"--epsilon {epsilon!r} is not a number: give one, or one for each device as in 1,1,5"
-        ) from None
-    found = queries.best(queries.Bound(queries.Constants.read(constants), budgets))
+    found = queries.best(queries.Bound(queries.Constants.read(constants), epsilon))
     show(as_json, lambda: found, lambda: queries.render(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -145,7 +146,7 @@ def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
 
 def _shown(default: Any) -> str:
     """Return a default in words; "" for none."""
-    if default is None or isinstance(default, bool):
+    if default is None or default is MISSING or isinstance(default, bool):
         return ""
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 

@@ -10,7 +10,7 @@ from hpcfl.algorithms.federated import PRIVATE, find_private
 from hpcfl.cli.options import Command, Group, Subjects, given, option, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import Option, Section, options_of
+from hpcfl.options.definition import Option, Section
 from hpcfl.options.exposure import ExposureOptions
 
 
@@ -67,10 +67,7 @@ def _account(name: str) -> click.Command:
         """
         from hpcfl.privacy.accounting.tables import render_account, render_noise
 
-        known = options_of(kind)
-        settings = {name: known[name].read(value) for name, value in given(typed).items()}
-        for name, value in settings.items():
-            known[name].check(value)
+        settings = given(typed)
         if (epsilon is None) == ("sigma" not in settings):
             raise UsageError("give either --sigma or --epsilon")
         if epsilon is None:

@@ -50,8 +50,8 @@ def command(
     PATH is a results file or a folder of them. One run is shown in full; several are shown side
     by side, with ratios to a baseline among those of the same N, d, dropout and links. Warm-up
     rounds are left out. Launches of one configuration on equal machines are pooled as repeats, and
-    so is training with several seeds; training that was resumed is one run. A star marks
-    seconds that are unreliable: the warnings say why.
+    so is training with several seeds; training that was resumed is one run. Warnings name the
+    rows whose seconds are unreliable, and say why.
 
     \b
     Examples:
@@ -91,12 +91,12 @@ def _read(paths: Sequence[str], asked: ReportOptions) -> tuple[list[Run], bool]:
 
 
 def _write_trace(paths: Sequence[str], asked: ReportOptions, path: Path) -> None:
-    from hpcfl.results.trace import write
+    from hpcfl.results.ranktimes import write_trace
     from hpcfl.system import outputs
 
     told = outputs.check(path, outputs.TRACE)
     runs, complete = _read(paths, asked)
-    click.echo(f"Trace of {write(path, runs)} events: {told}")
+    click.echo(f"Trace of {write_trace(path, runs)} events: {told}")
     if not complete:
         raise SystemExit(1)
 
@@ -104,8 +104,7 @@ def _write_trace(paths: Sequence[str], asked: ReportOptions, path: Path) -> None
 def _scaling(paths: Sequence[str], asked: ReportOptions, form: str) -> str:
     """Return speed-up and efficiency of runs in a format."""
     from hpcfl.results.reader import find
-    from hpcfl.results.scaling import lacking, study
-    from hpcfl.results.scaling_table import table
+    from hpcfl.results.scaling import lacking, study, table
 
     against, files = str(asked.speed_up), find(paths)
     runs, _ = usable_runs(files, lambda run: lacking(run, against), asked.where)

@@ -75,7 +75,6 @@ def usable_runs(
     With `where`, of those that it describes alone; see :func:`hpcfl.results.selection.select`.
     """
     from hpcfl.results.reader import load_usable
-    from hpcfl.results.resuming import joined
 
     runs, errors = load_usable(files, objection if where is None else lambda run: None)
     if where is not None:
@@ -86,7 +85,7 @@ def usable_runs(
         errors += [UsageError(f"{path} {why}") for path, why in reasons.items() if why is not None]
     for error in errors:
         warn(f"{error}; left out")
-    for run in joined(runs):
+    for run in runs:
         if run.unfinished:
             warn(f"{run.path} {run.unfinished}")
     return runs, errors

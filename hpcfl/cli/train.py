@@ -48,7 +48,7 @@ def command(preset: str | None, as_json: bool, **typed: Any) -> None:
           --aggregate sparse --devices 25
       hpcfl train dp-fedavg --aggregate secagg --noise distributed \\
           --noise-multiplier 1 --rounds 20
-      mpirun -n 3 hpcfl train --resume results/run.checkpoint.npz
+      mpirun -n 3 hpcfl train --resume results/run.h5
     """
     from hpcfl.algorithms.federated import find
     from hpcfl.cli import watching
@@ -62,19 +62,17 @@ def command(preset: str | None, as_json: bool, **typed: Any) -> None:
     if world.rank == 0 and options.insecure_seed is not None:
         warn("--insecure-seed is given: keys are not secret, nor is noise")
 
-    begun: list[Path] = []
+    files: list[Path] = []
     try:
         with noting_signals(to_the_end=True):
             spoken = (
                 watching.Spoken() if as_json else watching.Rows(find(options.algorithm).private)
             )
-            trained = session.run(
-                world, options, options.devices, options.output, spoken, begun=begun.append
-            )
+            trained = session.run(world, options, spoken, ended=files.append)
         if trained is not None:
             _show(as_json, trained, options)
     finally:
-        for path in begun if footed else []:
+        for path in files if footed else []:
             click.echo()
             show_footer(path)
 

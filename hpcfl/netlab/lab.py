@@ -1,175 +1,265 @@
-"""Builds a lab's namespaces, and takes them down whatever happens."""
+"""A lab: a server and devices around a bridge, each in a network namespace behind a shaped cable.
+
+One shell script builds it and starts Open MPI's mpirun in it. The script has networks, mounts and
+processes of its own, so that nothing of a lab is seen outside, and the kernel takes all of it down
+with the script, however that ends.
+
+mpirun runs on the server's host. For the others it calls what it takes for ssh, which is a script
+that enters the host's namespace and gives it a host name of its own: without one, Open MPI would
+take all hosts for the same and use shared memory between them.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
+import ipaddress
 import json
 import os
+import platform
+import re
 import shlex
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import FrameType
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from hpcfl.errors import HpcflError
-from hpcfl.netlab.plan import PREFIX, LabPlan, owner_name, owner_of
+from hpcfl.errors import UsageError
+from hpcfl.netlab.links import Link, mtu_bytes
+from hpcfl.system.launch import NETLAB_VARIABLE, launched_by_mpi
 
-NAMESPACES = Path("/run/netns")
-FOLDERS = Path("/run")
-# Processes that are told to end get this long before they are killed.
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
+# Open MPI 5 starts processes by PRRTE, whose options are used here.
+OLDEST_OPEN_MPI = 5
+# A bridge of Linux has 1024 ports.
+MOST_HOSTS = 1000
+NETWORK = ipaddress.ip_network("198.18.0.0/16")  # set apart for benchmarks of networks (RFC 2544)
+INTERFACE = "eth0"
+# What reads the script. --kill-child: it ends with unshare, and all processes of the lab with it.
+ISOLATED = "unshare --net --mount --pid --mount-proc --fork --kill-child sh -e"
+# The lab's own file system: namespaces, and what mpirun reads and writes.
+FOLDER = "/run/netns"
+# The ranks get this long to end when this process is interrupted.
 END_SECONDS = 5.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+
+_FAILED = (
+    "Error: the lab cannot be built; --dry-run prints the script, which needs veth, bridge, "
+    "sch_tbf and sch_netem of the kernel, and in a container the option --privileged"
+)
 
 
-class InterruptedLab(HpcflError):
-    """A signal ended the lab, which has been taken down."""
+@dataclass(frozen=True)
+class Host:
+    """A network namespace that looks like a machine of its own to MPI."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"interrupted by {signal.Signals(number).name}; the lab is taken down")
-        self.exit_status = 128 + number
-
-
-def my_owner_name() -> str:
-    """Return the prefix of all names in this process's lab."""
-    process = os.getpid()
-    start = start_ticks(process)
-    return owner_name(process, 0 if start is None else start)
+    name: str
+    address: str
+    port: str  # the bridge's end of its cable
+    uplink: Link | None  # None for as fast as the machine is
+    downlink: Link | None
 
 
-@contextlib.contextmanager
-def lab(plan: LabPlan) -> Iterator[LabPlan]:
-    """Build the lab of a plan, and take it down at the end, also after a signal or an error.
+@dataclass(frozen=True)
+class Lab:
+    """A server and devices with equal links."""
 
-    What runs within it is ended with it. Labs whose process was killed are removed first.
-    """
-    with _handling(_interrupt):
-        try:
-            sweep()
-            plan.folder.mkdir(mode=0o700)
-            for namespace, commands in plan.build():
-                _run_within(namespace, commands)
-            yield plan
-        finally:
-            with _handling(signal.SIG_IGN):
-                remove(plan.owner)
+    size: int  # number of devices
+    uplink: Link
+    downlink: Link
+    server_link: Link | None = None  # None for as fast as the machine is
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= MOST_HOSTS:
+            raise UsageError(f"--hosts must be from 1 to {MOST_HOSTS}, not {self.size}")
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise InterruptedLab at the first signal; later ones change nothing."""
-    for other in _SIGNALS:
-        signal.signal(other, signal.SIG_IGN)
-    raise InterruptedLab(number)
+    @property
+    def hosts(self) -> list[Host]:
+        """The server and all devices, in the order of ranks: an address says whose rank it is."""
+        server = Host("server", f"{NETWORK[1]}", "server", self.server_link, self.server_link)
+        links = (self.uplink, self.downlink)
+        return [server] + [
+            Host(f"device{id}", f"{NETWORK[2 + id]}", f"d{id}", *links) for id in range(self.size)
+        ]
 
+    @property
+    def mtu_bytes(self) -> int:
+        """How much a frame carries."""
+        return mtu_bytes(filter(None, (self.uplink, self.downlink, self.server_link)))
 
-@contextlib.contextmanager
-def _handling(handler: signal.Handlers | Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)
-
-
-def sweep() -> list[str]:
-    """Remove the labs of processes that no longer exist; return their prefixes."""
-    owners = {found for name in _names() if (found := owner_of(name))}
-    removed = [owner_name(*owner) for owner in sorted(owners) if start_ticks(owner[0]) != owner[1]]
-    for prefix in removed:
-        remove(prefix)
-    return removed
+    def facts(self) -> dict[str, float | int | str | None]:
+        """Return what a results file says about the lab, without a measured number."""
+        server = self.server_link
+        return {
+            "netlab_hosts": self.size,
+            "netlab_uplink_mbps": self.uplink.bits_per_second / 1e6,
+            "netlab_downlink_mbps": self.downlink.bits_per_second / 1e6,
+            "netlab_latency_ms": self.uplink.latency_seconds * 1e3,
+            "netlab_server_rate_mbps": server.bits_per_second / 1e6 if server else None,
+            "netlab_mtu_bytes": self.mtu_bytes,
+            "netlab_burst_bytes": self.uplink.burst_bytes,
+            "netlab_queue_bytes": self.uplink.queue_bytes,
+        }
 
 
-def remove(owner: str) -> None:
-    """End everything that runs in a lab, and remove its namespaces and files."""
-    namespaces = [name for name in _names() if name.startswith(owner)]
-    _end_processes(namespaces)
-    for name in namespaces:
-        if (NAMESPACES / name).exists():
-            run(["ip", "netns", "delete", name])
-    shutil.rmtree(FOLDERS / owner.rstrip("-"), ignore_errors=True)
+def script(lab: Lab, mpirun: str, program: Sequence[str]) -> str:
+    """Return the script that builds a lab and runs a program on all of its hosts."""
+    inside = f"hostname server; exec {shlex.join(_mpirun(lab, mpirun, program))}"
+    lines = [
+        f"trap {shlex.quote(f'echo {shlex.quote(_FAILED)} >&2')} EXIT",
+        f"mkdir -p {FOLDER}",
+        f"mount -t tmpfs hpcfl-netlab {FOLDER}",
+        f"mkdir {FOLDER}/tmp",
+        *_file("hosts", "".join(f"{host.address} slots=1\n" for host in lab.hosts)),
+        *_file("agent", agent(lab)),
+        f"chmod 700 {FOLDER}/agent",
+        "ip link add name bridge0 type bridge",
+        "ip link set bridge0 up",
+        *(line for host in lab.hosts for line in _cable(host, lab.mtu_bytes)),
+        "trap - EXIT",
+        f"ip netns exec server unshare --uts sh -c {shlex.quote(inside)} < /dev/null",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def processes_in(namespaces: list[str]) -> list[int]:
-    """Return the processes that run within network namespaces."""
-    wanted = set()
-    for name in namespaces:
-        with contextlib.suppress(OSError):
-            found = os.stat(NAMESPACES / name)
-            wanted.add((found.st_dev, found.st_ino))
-    processes = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            found = os.stat(f"/proc/{entry}/ns/net")
-            if (found.st_dev, found.st_ino) in wanted:
-                processes.append(int(entry))
-    return processes
-
-
-def start_ticks(process: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if there is none."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    # "pid (name) state ppid ...", and the name may itself hold blanks and brackets.
-    return int(text.rpartition(")")[2].split()[19])
-
-
-def used_networks() -> list[str]:
-    """Return the IPv4 networks that the machine has addresses in or routes to."""
-
-    def show(what: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(run(["ip", "-json", "-4", what, "show"]).stdout)
-        return found
-
-    addresses = [one for device in show("address") for one in device.get("addr_info", [])]
-    used = [f"{one['local']}/{one['prefixlen']}" for one in addresses if "local" in one]
-    return used + [one["dst"] for one in show("route") if one.get("dst", "default") != "default"]
-
-
-def _names() -> list[str]:
-    """Return the names of all labs' namespaces and folders on this machine."""
-    names = [path.name for path in NAMESPACES.glob(f"{PREFIX}*")]
-    return names + [f"{path.name}-" for path in FOLDERS.glob(f"{PREFIX}*")]
-
-
-def _end_processes(namespaces: list[str]) -> None:
-    """Tell processes to end, and kill those that have not ended after a while."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        end = time.monotonic() + END_SECONDS
-        for process in processes_in(namespaces):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, number)
-        while processes_in(namespaces) and time.monotonic() < end:
-            time.sleep(0.05)
-
-
-def _run_within(namespace: str, commands: list[list[str]]) -> None:
-    """Run commands in one shell within a namespace, or in the machine's own if it is ""."""
-    inside = ["ip", "netns", "exec", namespace] if namespace else []
-    script = "".join(f"{shlex.join(command)}\n" for command in commands)
-    done = run([*inside, "sh", "-e"], script)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise HpcflError(
-            f"the lab cannot be built in {namespace or 'this machine'}: {reason}; --dry-run prints "
-            "the commands, which need veth, bridge, sch_tbf and sch_netem of the kernel, and in a "
-            "container the option --privileged"
-        )
-
-
-def run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a command with a text as its input, out of reach of a terminal's Ctrl-C.
-
-    That is for this process alone, which then takes the lab down.
-    """
-    return subprocess.run(
-        command, input=text, capture_output=True, text=True, check=False, start_new_session=True
+def _cable(host: Host, mtu: int) -> Iterator[str]:
+    """Yield the commands that make a host, and its cable to the bridge."""
+    name, port = host.name, host.port
+    yield f"ip netns add {name}"
+    yield (
+        f"ip link add name {port} mtu {mtu} type veth peer name {INTERFACE} mtu {mtu} netns {name}"
     )
+    yield f"ip link set {port} master bridge0 up"
+    # MPI's processes on one host talk over its loopback device.
+    yield f"ip -n {name} link set lo up"
+    yield f"ip -n {name} address add {host.address}/{NETWORK.prefixlen} dev {INTERFACE}"
+    yield f"ip -n {name} link set {INTERFACE} up"
+    # What the bridge sends through a port is what the host receives: its downlink.
+    yield from host.downlink.shape("tc", port) if host.downlink else []
+    yield from host.uplink.shape(f"tc -n {name}", INTERFACE) if host.uplink else []
+    # What the machine prefers must not change what is measured; cubic is Linux's default. Not
+    # every kernel has it, and then its own default stays.
+    cubic = "echo cubic > /proc/sys/net/ipv4/tcp_congestion_control"
+    yield f"ip netns exec {name} sh -c '{cubic}' 2> /dev/null || true"
+
+
+def _file(name: str, text: str) -> list[str]:
+    return [f"cat > {FOLDER}/{name} <<'END'", *text.splitlines(), "END"]
+
+
+def agent(lab: Lab) -> str:
+    """Return the text of the script that stands for ssh: it is called with a host and a command."""
+    cases = "".join(f"  {host.address}) name={host.name} ;;\n" for host in lab.hosts[1:])
+    return (
+        "#!/bin/sh\n"
+        f'case "$1" in\n{cases}'
+        '  *) echo "no host $1 in this lab" >&2; exit 255 ;;\n'
+        "esac\n"
+        "shift\n"
+        # ssh joins its arguments with blanks and gives them to the remote shell: so here.
+        'exec ip netns exec "$name" unshare --uts sh -c "hostname $name; $*"\n'
+    )
+
+
+def _mpirun(lab: Lab, mpirun: str, program: Sequence[str]) -> list[str]:
+    """Return the command that runs a program with one rank on every host."""
+    options = {
+        "prtemca": {
+            "plm": "ssh",
+            "plm_ssh_agent": f"{FOLDER}/agent",
+            # By default daemons start other daemons: their traffic would cross devices' links.
+            "plm_ssh_no_tree_spawn": "1",
+            "prte_if_include": f"{NETWORK}",
+        },
+        "mca": {
+            "pml": "ob1",
+            "btl": "tcp,self",
+            "btl_tcp_if_include": f"{NETWORK}",
+            "mpi_yield_when_idle": "1",
+        },
+    }
+    command = [mpirun, "-n", str(1 + lab.size), "--hostfile", f"{FOLDER}/hosts"]
+    command += ["--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"]
+    for kind, settings in options.items():
+        for name, value in settings.items():
+            command += [f"--{kind}", name, value]
+    return [*command, "-x", NETLAB_VARIABLE, *program]
+
+
+def variables(lab: Lab) -> dict[str, str]:
+    """Return the environment variables of mpirun and, as it passes them on, of all ranks."""
+    return {
+        NETLAB_VARIABLE: json.dumps(lab.facts()),
+        # A lab is root's, which Open MPI refuses unless told twice.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "TMPDIR": f"{FOLDER}/tmp",
+    }
+
+
+def run(lab: Lab, program: Sequence[str]) -> int:
+    """Run a program on all hosts of a lab, and return its exit status.
+
+    Its output goes where this process's goes. If this process is interrupted, the ranks are told
+    to end; if it dies, so does the lab.
+    """
+    check_machine()
+    text = script(lab, check_launcher(), program)
+    process = subprocess.Popen(
+        ISOLATED.split(),
+        stdin=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables(lab)},
+        # A terminal's Ctrl-C is for this process alone, which then ends mpirun.
+        start_new_session=True,
+        preexec_fn=_end_with_parent,
+    )
+    try:
+        process.communicate(text)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+    status = process.returncode
+    return status if status >= 0 else 128 - status
+
+
+def check_machine() -> None:
+    """Refuse a machine that cannot have a lab; nothing is changed to find out."""
+    if launched_by_mpi():
+        raise UsageError("hpcfl netlab starts mpirun by itself: call it without a launcher")
+    if platform.system() != "Linux" or os.geteuid() != 0:
+        raise UsageError(
+            "hpcfl netlab makes network devices, for which it needs Linux and root: "
+            'sudo env PATH="$PATH" hpcfl netlab ...'
+        )
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise UsageError(f"hpcfl netlab needs the command {tool}: install {package}")
+
+
+def check_launcher() -> str:
+    """Return the path of Open MPI's mpirun."""
+    from hpcfl.system.doctor import find_launcher
+
+    found = find_launcher()
+    version = re.match(r"\d+", found.version) if found else None
+    if (
+        found is None
+        or found.family != "Open MPI"
+        or (version is not None and int(version[0]) < OLDEST_OPEN_MPI)
+    ):
+        raise UsageError(
+            f"hpcfl netlab needs the mpirun of Open MPI {OLDEST_OPEN_MPI} or newer first on PATH, "
+            "for example that of pip install 'hpcfl[mpi]'; under sudo, pass PATH on"
+        )
+    return found.path
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process when its parent does, even if that was killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -24,10 +24,7 @@ BURST_SECONDS = 1e-3
 QUEUE_SECONDS = 0.1
 QUEUE_BYTES = 64 * FRAME_BYTES
 
-_RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-_TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-LOWEST_RATE, HIGHEST_RATE = 1e5, 1e11
-LONGEST_LATENCY_SECONDS = 10.0
+_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True)
@@ -53,19 +50,18 @@ class Link:
         delayed = self.bits_per_second / 8 * self.latency_seconds
         return math.ceil((self.queue_bytes + delayed) / FRAME_BYTES)
 
-    def shape(self, device: str) -> list[list[str]]:
-        """Return the `tc` commands that shape what a network device sends.
+    def shape(self, tc: str, device: str) -> list[str]:
+        """Return the commands of `tc` that shape what a network device sends.
 
         See tc-tbf(8) and tc-netem(8). The filter is outside and the delay inside it: the delay's
         queue takes the place of the filter's own.
         """
-        add = ["tc", "qdisc", "add", "dev", device]
-        rate, delay = f"{self.bits_per_second:.0f}bit", f"{self.latency_seconds * 1e6:.0f}us"
-        bucket = ["burst", str(self.burst_bytes), "limit", str(self.queue_bytes)]
-        commands = [[*add, "root", "handle", "1:", "tbf", "rate", rate, *bucket]]
+        add = f"{tc} qdisc add dev {device}"
+        bucket = f"burst {self.burst_bytes} limit {self.queue_bytes}"
+        commands = [f"{add} root handle 1: tbf rate {self.bits_per_second:.0f}bit {bucket}"]
         if self.latency_seconds:
-            delaying = ["netem", "delay", delay, "limit", str(self.queue_frames)]
-            commands.append([*add, "parent", "1:1", "handle", "10:", *delaying])
+            delay = f"delay {self.latency_seconds * 1e6:.0f}us limit {self.queue_frames}"
+            commands.append(f"{add} parent 1:1 handle 10: netem {delay}")
         return commands
 
 
@@ -75,14 +71,14 @@ def mtu_bytes(links: Iterable[Link]) -> int:
     Every frame costs the machine's processor a few microseconds, which many fast links do not leave
     it, so frames are as large as lets two of them through the smallest bucket.
     """
-    smallest = min((link.burst_bytes for link in links), default=2 * JUMBO_BYTES)
+    smallest = min(link.burst_bytes for link in links)
     return min(max(smallest // 2 - HEADER_BYTES, MTU_BYTES), JUMBO_BYTES)
 
 
 def parse_rate(text: str, option: str) -> float:
     """Return bits a second from a text such as ``100mbit``, with the units that `tc` has."""
-    value = _parse(text, _RATE_UNITS)
-    if not LOWEST_RATE <= value <= HIGHEST_RATE:
+    value = _parse(text, "bit")
+    if not 1e5 <= value <= 1e11:
         raise UsageError(
             f"{option} must be a rate from 100kbit to 100gbit, such as 20mbit, not {text!r}"
         )
@@ -91,13 +87,13 @@ def parse_rate(text: str, option: str) -> float:
 
 def parse_seconds(text: str, option: str) -> float:
     """Return seconds from a text such as ``10ms``."""
-    value = 0.0 if text == "0" else _parse(text, _TIME_UNITS)
-    if not 0 <= value <= LONGEST_LATENCY_SECONDS:
+    value = 0.0 if text == "0" else _parse(text, "s")
+    if not 0 <= value <= 10:
         raise UsageError(f"{option} must be a time of at most 10s, such as 10ms, not {text!r}")
     return value
 
 
-def _parse(text: str, units: dict[str, float]) -> float:
-    """Return the number in a text, times its unit; NaN if it is none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
-    return float(found[1]) * units.get(found[2], math.nan) if found else math.nan
+def _parse(text: str, unit: str) -> float:
+    """Return the number in a text, times its unit, which ends in another one; NaN if it is none."""
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)([a-z]?{unit})", text.lower())
+    return float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan

@@ -70,13 +70,6 @@ class BenchOptions(RunOptions):
         at_least=1,
         marks=("label", "recorded if given"),
     )
-    resume: Path | None = option(
-        None,
-        "Continue the results file of a run that was interrupted, with the options of that "
-        "run: no others need be given.",
-        section=Section.OUTPUT,
-        marks=("launch", "unrecorded"),
-    )
     updates: Path | None = option(
         None,
         "Vectors from a .npy, .npz, .safetensors or HDF5 file, one row per device.",

@@ -210,17 +210,20 @@ def make(group: type[Group], given: Mapping[str, Any]) -> Group:
     """Return the options that keywords, or texts of a command line, stand for.
 
     What is not in `given` has its default, and so has None where that is no value of the option. A
-    text is read as on the command line. A UsageError says that there is no such option, or that a
-    value is of the wrong type or out of range.
+    text is read as on the command line. A UsageError says that there is no such option, that one is
+    missing, or that a value is of the wrong type or out of range.
     """
     known = options_of(group)
-    fields = {one.name for one in dataclasses.fields(group)}
-    for name in given.keys() - fields:
+    fields = {one.name: one.default for one in dataclasses.fields(group)}
+    for name in given.keys() - fields.keys():
         raise no_such("option", name, fields, listed=False)
     values = {
         name: known[name].read(value) if name in known and value is not None else value
         for name, value in stated(group, given).items()
     }
+    missing = [name for name, default in fields.items() if default is MISSING]
+    if not {*missing} <= values.keys():
+        raise UsageError(f"it also needs {', '.join(n for n in missing if n not in values)}")
     return group(**values)
 
 

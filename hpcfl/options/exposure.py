@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import OptionGroup, Section, again, option
 from hpcfl.options.shared import DEVICES, ProtocolOptions
 
@@ -17,7 +16,7 @@ class ExposureOptions(OptionGroup):
     """What is asked of a round's exposure; see ``hpcfl privacy exposure --help``."""
 
     protocol: str = field(kw_only=False)
-    devices: int = option(100, "Number N of devices.", **DEVICES)
+    devices: int = option(100, "Number N of devices.", **DEVICES | {"at_most": 10_000})
     alpha: float = again(ProtocolOptions, "alpha", 0.1)
     dropout: float = again(
         ProtocolOptions,
@@ -47,8 +46,6 @@ class ExposureOptions(OptionGroup):
         help="Neighbours of a device in the masking graph.",
         default_text="all; required by secagg-graph",
     )
-    dim: int = DEFAULT_DIM  # number d of coordinates; only counts depend on it
-    floor: int = 1  # sets with fewer members than this are reported
     seed: int = 0  # of the simulation
 
     @property

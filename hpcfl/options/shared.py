@@ -263,6 +263,18 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         section=Section.OUTPUT,
         marks=("resumable", "repeat", "recorded if given"),
     )
+    resume: Path | None = option(
+        None,
+        "Continue the results file of a run that was interrupted, with the options of that "
+        "run: no others need be given.",
+        section=Section.OUTPUT,
+        marks=("launch", "unrecorded"),
+    )
     insecure_seed: int | None = option(
         None, "Seed of the keys too, for tests: nothing is secret then.", marks=("repeat if given",)
     )
+
+    @property
+    def may_vary(self) -> bool:
+        """Whether the number of rounds depends on how they go."""
+        return False

@@ -182,13 +182,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         marks=("resumable",),
         section=Section.OUTPUT,
     )
-    resume: Path | None = option(
-        None,
-        "Continue from a checkpoint, with the options of the run that wrote it: no others "
-        "need be given.",
-        section=Section.OUTPUT,
-        marks=("resumable", "launch"),
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,3 +190,8 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
                 "--error-feedback cannot be checkpointed: every device keeps what it has not sent, "
                 "and a checkpoint holds the server's state alone"
             )
+
+    @property
+    def may_vary(self) -> bool:
+        """Whether the number of rounds depends on how they go."""
+        return self.max_seconds is not None or self.target_accuracy is not None

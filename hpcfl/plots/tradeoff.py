@@ -11,7 +11,6 @@ from hpcfl.options.bench import DP_FEDAVG
 from hpcfl.options.exposure import COLLUDING
 from hpcfl.plots import PlotOptions, looks, naming
 from hpcfl.plots.style import finish, lacking_rounds, leave_room, new_figure, ticks
-from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.reader import Run
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 # From which share of the values that it sends a device is exposed, as it is printed.
 _SOME = 5e-4
-# Shares are by formula; the simulation that comes with it may be small.
-_SAMPLES = 100
 
 lacking = lacking_rounds
 
@@ -108,7 +105,6 @@ def exposed_alone(run: Run) -> float | None:
         masking = find_named(name, None).masking(
             run.devices, run.config.get("alpha") or 1.0, run.config.get("degree")
         )
-        found = exposure(name, masking, population, dim=run.dim, samples=_SAMPLES)
+        return masking.against(population).alone_of_sent(population)
     except UsageError:
         return None
-    return float(found.alone_of_sent.value)

@@ -14,15 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Counts, Floats
-from hpcfl.privacy.masking import Drawn, Flags, Masking, random_orders, theorem_2
+from hpcfl.privacy.masking import Drawn, Flags, Masking, random_orders
 from hpcfl.privacy.population import Population
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.table import RULE, Column, Facts, Table, label
-
-MAX_DEVICES = 10_000
 
 # Devices of all samples that are simulated at once: what fits into the processor's caches.
 _AT_ONCE = 1 << 19
@@ -71,30 +68,18 @@ class Exposure:
     protocol: str
     population: Population
     masking: Masking
-    dim: int
     samples: int  # coordinates that were simulated
     seed: int
-    contributors: Figure
-    sole: Figure
-    split: Figure
-    sent: Figure
-    alone_of_sent: Figure
-    alone_of_dim: Figure
-    mean_set: Figure
+    figures: dict[str, Figure]  # by the names of `FIGURES`
     # Share of the sent values in a set of the first to the second number: 1, 2, 3, 4, 5 to 8, ...
     sizes: tuple[tuple[int, int, Figure], ...]
-    below_floor: Figure | None  # of sent values whose set has fewer members than was asked for
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
+        found = asdict(self)
         masking = {name: getattr(self.masking, name) for name in ("alpha", "degree", "cohort")}
-        return asdict(self) | asdict(self.population) | masking | {"theorem_2": self.theorem_2}
-
-    @property
-    def theorem_2(self) -> float | None:
-        """SparseSecAgg's T, a number of contributors; None where all coordinates are sent."""
-        alpha = self.masking.alpha
-        return None if alpha is None else theorem_2(alpha, self.population)
+        figures = found.pop("figures")
+        return found | figures | asdict(self.population) | masking
 
 
 def exposure(
@@ -102,53 +87,40 @@ def exposure(
     masking: Masking,
     population: Population,
     *,
-    dim: int = 1,
-    floor: int = 1,
     samples: int | None = None,
     seed: int = 0,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Exposure:
     """Return what a round exposes, of a protocol that masks coordinates in this way.
 
-    Dropouts happen after key sharing, before the upload. `dim` enters counts only. Anonymity sets
-    with fewer members than a `floor` above 1 are counted. So many samples of a coordinate are
+    Dropouts happen after key sharing, before the upload. So many samples of a coordinate are
     simulated, :func:`default_samples` by default, and `progress` is told after each few how many
     more are done.
     """
     masking = masking.against(population)
-    devices = population.devices
-    if devices > MAX_DEVICES:
-        raise UsageError(f"the number of devices is {devices}; it must be at most {MAX_DEVICES}")
-    samples = default_samples(devices) if samples is None else samples
+    samples = default_samples(population.devices) if samples is None else samples
     seen = simulate(population, masking, samples, seed, progress)
     values = seen.size * seen.components  # one for every member
     contributors = seen.per_sample(values)
     everywhere = np.ones(samples)
     alone = seen.per_sample(np.where(seen.size == 1, values, 0))
     sent, alone_of_sent = masking.sent(population), masking.alone_of_sent(population)
-    parts = seen.per_sample(seen.components)
 
     def between(low: int, high: int) -> Figure:
         chosen = np.where((low <= seen.size) & (seen.size <= high), values, 0)
-        return _share(None, seen.per_sample(chosen), contributors, event=high)
+        return _ratio(None, seen.per_sample(chosen), contributors, event=high)
 
-    return Exposure(
-        protocol=protocol,
-        population=population,
-        masking=masking,
-        dim=dim,
-        samples=samples,
-        seed=seed,
-        contributors=_ratio(sent * population.mean_honest_survivors, contributors, everywhere),
-        sole=_share(masking.sole(population), contributors == 1, everywhere),
-        split=_share(None, parts > 1, everywhere),
-        sent=_share(sent, contributors, seen.survivors),
-        alone_of_sent=_share(alone_of_sent, alone, contributors),
-        alone_of_dim=_share(sent * alone_of_sent, alone, seen.survivors),
-        mean_set=_ratio(None, seen.per_sample(values * seen.size), contributors),
-        sizes=tuple((*ends, between(*ends)) for ends in _ranges(seen.size)),
-        below_floor=between(1, floor - 1) if floor > 1 else None,
-    )
+    figures = {
+        "contributors": _ratio(sent * population.mean_honest_survivors, contributors, everywhere),
+        "sole": _ratio(masking.sole(population), contributors == 1, everywhere, event=1),
+        "split": _ratio(None, seen.per_sample(seen.components) > 1, everywhere, event=1),
+        "sent": _ratio(sent, contributors, seen.survivors, event=1),
+        "alone_of_sent": _ratio(alone_of_sent, alone, contributors, event=1),
+        "alone_of_dim": _ratio(sent * alone_of_sent, alone, seen.survivors, event=1),
+        "mean_set": _ratio(None, seen.per_sample(values * seen.size), contributors),
+    }
+    sizes = tuple((*ends, between(*ends)) for ends in _ranges(seen.size))
+    return Exposure(protocol, population, masking, samples, seed, figures, sizes)
 
 
 def default_samples(devices: int) -> int:
@@ -186,8 +158,7 @@ def simulate(
         honest = _honest_survivors(population, min(step, samples - first), generator)
         parts.append(_observe(honest, masking.draw(honest, generator), first))
         progress(len(honest))
-    survivors, sample, size, components = map(np.concatenate, zip(*parts, strict=True))
-    return Observations(survivors, sample, size, components)
+    return Observations(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _honest_survivors(
@@ -217,11 +188,8 @@ def _observe(honest: Flags, drawn: Drawn, first: int) -> tuple[Counts, Counts, C
     edges = np.ones(np.count_nonzero(between)), (drawn.left[between], drawn.right[between])
     _, component = connected_components(coo_matrix(edges, (flat.size, flat.size)), directed=False)
     # A component is known by its first member, and that by its sample.
-    _, members, sizes = np.unique(
-        component[contributes := np.flatnonzero(honest & drawn.sends)],
-        return_index=True,
-        return_counts=True,
-    )
+    contributes = np.flatnonzero(honest & drawn.sends)
+    _, members, sizes = np.unique(component[contributes], return_index=True, return_counts=True)
     sample = contributes[members] // devices
     both, count = np.unique(sample * (devices + 1) + sizes, return_counts=True)
     sample, size = np.divmod(both, devices + 1)
@@ -238,12 +206,13 @@ def _ranges(sizes: Counts) -> list[tuple[int, int]]:
 
 
 def _ratio(
-    formula: float | None, parts: Floats | Flags, wholes: Floats | Counts, least: float = 0.0
+    formula: float | None, parts: Floats | Flags, wholes: Floats | Counts, event: float = 0
 ) -> Figure:
     """Compare with the sum of `parts` over the sum of `wholes`, each one for every sample.
 
     The standard error is that of a ratio estimator, in which samples are independent, not the
-    values within one (Cochran 1977, ch. 6). It is at least `least` over the sum of the wholes.
+    values within one (Cochran 1977, ch. 6). Of a share, to which one event adds `event`, it is at
+    least that over the sum of the wholes.
     """
     whole, samples = float(wholes.sum()), parts.size
     if whole == 0:
@@ -251,33 +220,16 @@ def _ratio(
     ratio = float(parts.sum()) / whole
     squares = float(np.square(parts - ratio * wholes).sum())
     spread = math.sqrt(squares * samples / max(1, samples - 1))
-    return Figure(formula, ratio, max(spread, least) / whole)
-
-
-def _share(
-    formula: float | None, parts: Floats | Flags, wholes: Floats | Counts, event: float = 1
-) -> Figure:
-    """Compare as :func:`_ratio`, where one event adds `event` to the parts.
-
-    What was never met has no spread, but it is known only to within about one event.
-    """
-    return _ratio(formula, parts, wholes, least=event)
+    return Figure(formula, ratio, max(spread, event) / whole)
 
 
 def table(found: Exposure) -> Table:
     """Return everything about an exposure, formulas beside simulation."""
-    rows: list[Any] = [_row(title, getattr(found, name)) for name, title in FIGURES.items()]
-    alone = found.alone_of_dim
-    count = (None if one is None else one * found.dim for one in asdict(alone).values())
-    rows.insert(6, _row("exposed alone, as a count", Figure(*count)))
-    if found.theorem_2 is not None:
-        rows.insert(1, _row("SparseSecAgg's T (Theorem 2)", Figure(found.theorem_2, None, None)))
+    rows: list[Any] = [_row(title, found.figures[name]) for name, title in FIGURES.items()]
     rows.append(RULE)
     for low, high, figure in found.sizes:
         span = str(low) if low == high else f"{low} to {high}"
         rows.append(_row(f"sent values in a set of {span}", figure))
-    if found.below_floor is not None:
-        rows.append(_row("sent values in a set below the floor", found.below_floor))
     columns = (
         label("what", ""),
         Column("formula", "formula", format=formats.number),
@@ -301,23 +253,15 @@ def _row(name: str, figure: Figure) -> list[Any]:
 def render(found: Exposure) -> str:
     """Return an exposure as text: what it is of, and its table."""
     who, masking = found.population, found.masking
+    samples = counted(found.samples, "coordinate")
     facts = {
         "protocol": found.protocol,
         "devices N": f"{who.devices}, of which {who.colluding} collude with the server",
         "dropouts": f"theta = {who.dropout:g}, {who.model}; "
         f"{who.mean_honest_survivors:.4g} honest survivors on average",
-        "parameters d": str(found.dim),
+        "alpha": masking.alpha,
+        "cohort m": None if masking.cohort is None else counted(masking.cohort, "device"),
+        "masks": masking.words,
+        "simulation": f"{samples}, each of its own round; seed {found.seed}",
     }
-    if masking.alpha is not None:
-        facts["alpha"] = f"{masking.alpha:g}"
-    if masking.cohort is not None:
-        facts["cohort m"] = counted(masking.cohort, "device")
-    if masking.masks and not masking.between_devices:
-        facts["masks"] = "of each device, or shares of its vector, of which the sum alone is told"
-    elif masking.masks:
-        near = "all others" if masking.degree is None else counted(masking.degree, "neighbour")
-        whose = "" if masking.cohort is None else " of its cohort"
-        facts["masks"] = f"between a device and {near}{whose}"
-    samples = counted(found.samples, "coordinate")
-    facts["simulation"] = f"{samples}, each of its own round; seed {found.seed}"
     return f"{Facts(facts).text()}\n\n{table(found).text()}"

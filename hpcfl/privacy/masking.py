@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Counts, Floats, hypergeometric, log_binomial
 from hpcfl.privacy.population import Population
+from hpcfl.report.formats import counted
 
 Flags = NDArray[np.bool_]
 
@@ -33,24 +33,27 @@ class Drawn:
     """Devices and masks of a number of samples; vertex i * N + j is device j of sample i."""
 
     sends: Flags  # shape (samples, N): who sends the coordinate if it survives
-    # The two vertices of every edge. One between devices that are not both honest survivors is
-    # ignored.
+    # The two vertices of every edge; one between others than honest survivors is ignored.
     left: Counts
     right: Counts
 
 
 class Masking(ABC):
-    """The masks at a coordinate of a round."""
+    """The masks at a coordinate of a round, of a kind of protocols."""
 
     alpha: float | None = None  # fraction of the coordinates that a device sends; None for all
     degree: int | None = None  # neighbours of a device in the masking graph; None for all
-    masks: ClassVar[bool] = True  # whether anything is masked,
-    between_devices: ClassVar[bool] = True  # by what two devices have in common
 
     @property
     def cohort(self) -> int | None:
         """Number m of devices in a cohort; None without cohorts."""
         return None
+
+    @property
+    def words(self) -> str:
+        """Whose masks there are; "" for none."""
+        near = "all others" if self.degree is None else counted(self.degree, "neighbour")
+        return f"between a device and {near}{'' if self.cohort is None else ' of its cohort'}"
 
     def sent(self, population: Population) -> float:
         """Return the fraction of its coordinates that a device sends."""
@@ -65,25 +68,19 @@ class Masking(ABC):
         """Return the share of the values sent by honest survivors that are exposed alone."""
 
     def sole(self, population: Population) -> float | None:
-        """Return the share of the coordinates that one honest survivor alone sends; None: unknown.
-
-        It is Figures 4(b) and 5(c) of the SparseSecAgg paper.
-        """
+        """Return the share of the coordinates that one honest survivor alone sends, if known."""
         return None
 
     @abstractmethod
     def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
-        """Draw the masks at one coordinate of each sample.
-
-        `honest`, shape (samples, N), are the honest survivors of each.
-        """
+        """Draw the masks at one coordinate of samples with these honest survivors, (samples, N)."""
 
 
 @dataclass(frozen=True)
 class InTheClear(Masking):
     """Everybody sends everything, and nothing is masked."""
 
-    masks = False
+    words = ""
 
     def alone_of_sent(self, population: Population) -> float:
         return 1.0
@@ -101,8 +98,7 @@ class InTheClear(Masking):
 class InCohorts(Masking):
     """A coordinate is sent by a cohort drawn by chance, masked within it.
 
-    Members of a cohort are on a ring in random order, and a device has masks with its k / 2
-    neighbours on either side (see :func:`ring_degree`).
+    Members are on a ring in random order, and have masks with k / 2 neighbours on either side.
     """
 
     members: int  # devices that send a coordinate: all N where everybody sends everything
@@ -119,9 +115,8 @@ class InCohorts(Masking):
     def alone_of_sent(self, population: Population) -> float:
         """Return Pr[a device that sends has no honest surviving neighbour].
 
-        Members are chosen, and put on their ring, by chance: so a member's neighbours are any k of
-        all N - 1 other devices, and none of the other h - 1 honest survivors is among them with the
-        probability C(N - 1 - k, h - 1) / C(N - 1, h - 1).
+        Its neighbours are any k of the N - 1 others, and none of the h - 1 other honest survivors
+        is among them with the probability C(N - 1 - k, h - 1) / C(N - 1, h - 1).
         """
         others = population.devices - 1
         survivors, weight = population.seen_by_survivors()
@@ -162,7 +157,7 @@ class InCohorts(Masking):
 class OnlySummed(InCohorts):
     """Everybody sends everything under a mask of its own; only the sum of all is ever known."""
 
-    between_devices = False
+    words = "of each device, or shares of its vector, of which the sum alone is told"
 
 
 @dataclass(frozen=True)
@@ -177,8 +172,7 @@ class UnderOneKey(OnlySummed):
 class BySelection(Masking):
     """SparseSecAgg: each pair of neighbours selects, and masks, a coordinate by chance.
 
-    A pair does so with the probability pi = alpha / k (eq. 13) for k neighbours of a device, all
-    N - 1 by default. Written below with x = 1 - pi.
+    That is pi = alpha / k (eq. 13) for k neighbours of a device. Written below with x = 1 - pi.
     """
 
     devices: int
@@ -262,17 +256,6 @@ def random_orders(samples: int, devices: int, generator: np.random.Generator) ->
     return generator.permuted(np.broadcast_to(np.arange(devices), (samples, devices)), axis=1)
 
 
-def theorem_2(alpha: float, population: Population) -> float:
-    """Return T = (1 - exp(-alpha)) (1 - theta) H contributors (SparseSecAgg, Theorem 2)."""
-    return -math.expm1(-alpha) * (1 - population.dropout) * population.honest
-
-
-def check_alpha(alpha: float) -> None:
-    """Refuse what is not a fraction of the coordinates."""
-    if not 0 < alpha <= 1:
-        raise UsageError(f"alpha is {alpha}; it must be above 0, at most 1")
-
-
 def largest_degree(devices: int) -> int:
     """Return the largest number of neighbours to ask for, which links all: an even one."""
     return max(2, devices // 2 * 2)
@@ -281,17 +264,13 @@ def largest_degree(devices: int) -> int:
 def ring_degree(degree: int | None, devices: int, members: int | None = None) -> int | None:
     """Return a number of neighbours as kinds of masking take it: None where all are neighbours.
 
-    It refuses a degree that no ring of the `members`, by default all `devices`, has.
+    UsageError if no ring has it. The `members` of a cohort are fewer than all `devices`.
     """
     if degree is None:
         return None
-    if degree < 2 or (degree % 2 and degree != devices - 1):
+    if degree > largest_degree(devices) or (degree % 2 and degree != devices - 1):
         raise UsageError(
-            f"the degree is {degree}; a Harary graph on a ring needs an even number from 2"
-        )
-    if degree > largest_degree(devices):
-        raise UsageError(
-            f"the degree is {degree}, and a device of {devices} has {devices - 1} others: leave it "
-            "out, to link all"
+            f"the degree is {degree}; for {devices} devices on a ring it must be an even number, "
+            f"at most {largest_degree(devices)}"
         )
     return None if degree >= (members or devices) - 1 else degree

@@ -8,10 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from hpcfl.errors import UsageError, no_such
+from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
-
-MODELS = ("exact", "bernoulli", "targeted")
 
 # A number of survivors less probable than this is left out of every sum.
 _NEGLIGIBLE = 1e-60
@@ -34,18 +32,16 @@ class Population:
     def __post_init__(self) -> None:
         if self.devices < 2:
             raise UsageError(f"the number of devices is {self.devices}; it must be at least 2")
-        if not 0 <= self.colluding <= self.devices // 2:
+        if self.colluding > self.devices // 2:
             raise UsageError(
-                f"{self.colluding} of {self.devices} devices collude; it must be 0 to "
-                f"{self.devices // 2}, as more could open every mask with their shares"
+                f"{self.colluding} of {self.devices} devices collude; it must be at most half of "
+                "them, as more could open every mask with their shares"
             )
-        if not 0 <= self.dropout < 0.5:
+        if not self.dropout < 0.5:
             raise UsageError(
-                f"the dropout rate is {self.dropout}; it must be at least 0 and below 0.5, "
-                "as more than half of the devices must stay to unmask the sum"
+                f"the dropout rate is {self.dropout}; it must be below 0.5, as more than half of "
+                "the devices must stay to unmask the sum"
             )
-        if self.model not in MODELS:
-            raise no_such("dropout model", self.model, MODELS)
         if self.model == "targeted" and self.dropped >= self.honest:
             raise UsageError(
                 f"all {self.honest} honest devices drop out of the round; "
@@ -63,10 +59,7 @@ class Population:
         return count_of(self.dropout, self.devices)
 
     def honest_survivors(self) -> tuple[Counts, Floats]:
-        """Return the numbers h of honest devices that may survive, and their probabilities.
-
-        They increase; numbers with a probability below 1e-60 are left out.
-        """
+        """Return the numbers h of honest devices that may survive, and their probabilities."""
         survivors = np.arange(self.honest + 1)
         if self.model == "exact":
             stay = self.devices - self.dropped
@@ -92,10 +85,7 @@ class Population:
 
 
 def count_of(part: float | Fraction, devices: int) -> int:
-    """Return floor(part * devices) of a part as it was written.
-
-    0.29 * 100 is below 29 in binary floating point.
-    """
+    """Return floor(part * devices) of a part as it was written: 0.29 of 100 is 29."""
     fraction = part if isinstance(part, Fraction) else Fraction(repr(float(part)))
     if not 0 <= fraction <= 1:
         raise UsageError(f"the fraction {fraction} of the devices is not between 0 and 1")

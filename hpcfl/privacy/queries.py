@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,56 +29,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hpcfl.errors import UsageError, no_such
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import OptionGroup, make, option
 from hpcfl.privacy.distributions import Floats
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, label
 
-MOST_DEVICES = 10_000
-"""Every number b of them is tried."""
 
-
-@dataclass(frozen=True)
-class Constants:
+@dataclass(frozen=True, kw_only=True)
+class Constants(OptionGroup):
     """What the bound depends on besides T, b and the privacy; UsageError if out of range."""
 
-    devices: int  # number N of devices
-    dim: int  # number p of parameters
-    samples: float  # number d of samples on all devices together
-    # G, in l2: no expected squared norm of a device's gradient is over G**2 (Assumption 5).
-    gradient_norm: float
-    smoothness: float  # lambda (Assumption 3)
-    convexity: float  # mu, at most lambda (Assumption 4)
-    distance: float  # Y0 = ||theta_0 - theta*||**2
-    clip_norm: float  # xi, the l1 norm to which the gradient of a sample is clipped
-    heterogeneity: float = 0.0  # Gamma = F* - sum_i p_i F_i* (Definition 4)
+    devices: int = option(MISSING, "Number N of devices.", at_least=1, at_most=10_000)
+    dim: int = option(MISSING, "Number p of parameters.", at_least=1)
+    samples: float = option(MISSING, "Number d of samples on all devices together.", above=0)
+    # No expected squared norm of a device's gradient is over G**2 (Assumption 5).
+    gradient_norm: float = option(MISSING, "Norm G of gradients, in l2.", above=0)
+    smoothness: float = option(MISSING, "Smoothness lambda (Assumption 3).", above=0)
+    convexity: float = option(MISSING, "Convexity mu, at most lambda (Assumption 4).", above=0)
+    distance: float = option(MISSING, "Distance Y0 = ||theta_0 - theta*||**2.", above=0)
+    clip_norm: float = option(MISSING, "Norm xi, in l1, that gradients are clipped to.", above=0)
+    heterogeneity: float = option(0.0, "Gamma = F* - sum_i p_i F_i* (Definition 4).", at_least=0)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, from_zero = getattr(self, field.name), field.default is not MISSING
-            number = isinstance(value, int | float) and math.isfinite(value)
-            if not number or value < 0 or (value == 0 and not from_zero):
-                wanted = "0 or more" if from_zero else "above 0"
-                raise UsageError(f"{field.name} is {value!r}; it must be {wanted}")
+        super().__post_init__()
         if self.convexity > self.smoothness:
             raise UsageError(
                 f"convexity mu is {self.convexity:g} and smoothness lambda {self.smoothness:g}; "
                 "lambda is never below mu"
             )
-        if self.devices != int(self.devices) or self.devices > MOST_DEVICES:
-            raise UsageError(f"devices is {self.devices}; it must be 1 to {MOST_DEVICES}")
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Constants:
-        """Return constants by name; UsageError if one is missing, unknown or out of range."""
-        names = {field.name: field.default is MISSING for field in fields(cls)}
-        for name in values:
-            if name not in names:
-                raise no_such("constant", name, list(names))
-        missing = [name for name, needed in names.items() if needed and name not in values]
-        if missing:
-            raise UsageError(f"the bound needs {', '.join(missing)}: give all constants")
-        return cls(**values)
 
     @classmethod
     def read(cls, path: Path) -> Constants:
@@ -89,7 +68,7 @@ class Constants:
             raise UsageError(f"cannot read {path}: {error}") from None
         if not isinstance(found, dict):
             raise UsageError(f"{path} must have constants by name, as in {{'dim': 7840}}")
-        return cls.from_dict(found)
+        return make(cls, found)
 
     @property
     def gamma(self) -> float:
@@ -106,37 +85,26 @@ class Optimum:
     bound: float  # U(T, b), or Y0 without a round
 
 
+@dataclass(frozen=True)
 class Bound:
-    """The bound U(T, b) = (C1 / b + C2 b T**2 + C3) / (T + gamma) (Theorem 3).
+    """The bound U(T, b) = (C1 / b + C2 b T**2 + C3) / (T + gamma) (Theorem 3)."""
 
-    Parameters
-    ----------
-    constants : Constants
-    epsilons : float or sequence of float
-        Privacy budget of a device for all its replies: one for all, or one each.
-    """
+    constants: Constants
+    epsilon: float  # privacy budget of a device for all its replies
 
-    def __init__(self, constants: Constants, epsilons: ArrayLike) -> None:
-        budgets = np.atleast_1d(np.asarray(epsilons, float))
-        if budgets.size not in (1, constants.devices):
-            raise UsageError(
-                f"there are {budgets.size} epsilons for {constants.devices} devices: give one for "
-                "all, or one each"
-            )
-        if not np.all(np.isfinite(budgets) & (budgets > 0)):
-            raise UsageError("every epsilon must be above 0")
-        self.constants, self.epsilons = constants, budgets
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < math.inf:
+            raise UsageError(f"--epsilon is {self.epsilon}; it must be above 0")
 
-    def noise(self, per_round: ArrayLike, replies: ArrayLike) -> Floats:
-        """Return E||w_t||**2 of the mean of b devices' noise, of r replies (Proposition 1).
-
-        The noise has the scale 2 xi N r / (d epsilon) on every coordinate.
-        """
+    def scale(self, replies: ArrayLike) -> Floats:
+        """Return the scale of the noise on a coordinate, of r replies: 2 xi N r / (d epsilon)."""
         constants = self.constants
         moved = 2 * constants.clip_norm * constants.devices / constants.samples
-        scales = np.mean((moved / self.epsilons) ** 2)
-        squares = np.square(np.asarray(replies, float))
-        return np.asarray(2 * constants.dim * scales * squares / np.asarray(per_round))
+        return moved * np.asarray(replies, float) / self.epsilon
+
+    def noise(self, per_round: ArrayLike, replies: ArrayLike) -> Floats:
+        """Return E||w_t||**2 of the mean of b devices' noise, of r replies (Proposition 1)."""
+        return 2 * self.constants.dim * self.scale(replies) ** 2 / np.asarray(per_round)
 
     def value(self, rounds: ArrayLike, per_round: ArrayLike, *, whole: bool = False) -> Floats:
         """Return U(T, b), of shapes that broadcast. At T = 0 it is above Y0, which is exact there.
@@ -195,11 +163,16 @@ class Bound:
             found.append(Optimum(T, b, float(self.value(T, b))))
         return min(found, key=lambda one: (one.bound, one.rounds))
 
-    def best_whole_rounds(self, per_round: int) -> Optimum:
+    def best_whole(self) -> Optimum:
+        """Return the best whole T and b of all; without a round, if Y0 is less than every U."""
+        tried = [self._best_whole_rounds(b) for b in range(1, self.constants.devices + 1)]
+        start = Optimum(0, 0, self.constants.distance)
+        return min([start, *tried], key=lambda one: one.bound)
+
+    def _best_whole_rounds(self, per_round: int) -> Optimum:
         """Return the best whole T from 1 on for b devices in a round, with whole replies.
 
-        Of all T with the same number of replies, the largest is the best. U with whole replies is
-        never below U, which is convex: nothing is better far beyond T*(b).
+        Of all T with the same number of replies, the largest is the best; far beyond T*(b) is none.
         """
         turns = self.constants.devices / per_round
         replies = np.arange(1, min(2 * self.best_rounds(per_round) / turns, 1e6) + 10)
@@ -208,28 +181,19 @@ class Bound:
         least = int(np.argmin(values))
         return Optimum(int(rounds[least]), per_round, float(values[least]))
 
-    def best_whole(self) -> Optimum:
-        """Return the best whole T and b of all; without a round, if Y0 is less than every U."""
-        tried = [self.best_whole_rounds(b) for b in range(1, self.constants.devices + 1)]
-        start = Optimum(0, 0, self.constants.distance)
-        return min([start, *tried], key=lambda one: one.bound)
-
 
 def best(bound: Bound) -> dict[str, Any]:
     """Return everything there is to say of a bound, for JSON."""
     constants, whole = bound.constants, bound.best_whole()
     # The whole number of replies makes the paper's noise the proven one.
     replies = math.ceil(whole.rounds * whole.per_round / constants.devices)
-    moved = 2 * constants.clip_norm * constants.devices / constants.samples
-    scales = {
-        f"{epsilon:g}": moved * replies / epsilon for epsilon in np.unique(bound.epsilons).tolist()
-    }
+    noise = float(bound.scale(replies))
     return {
         "algorithm": "fedsgd-dpc",
-        "epsilons": bound.epsilons.tolist(),
+        "epsilon": bound.epsilon,
         "constants": asdict(constants) | {"gamma": constants.gamma},
         "joint": asdict(bound.joint()),
-        "whole_replies": asdict(whole) | {"replies": replies, "noise": scales},
+        "whole_replies": asdict(whole) | {"replies": replies, "noise": noise},
     }
 
 
@@ -245,11 +209,8 @@ def render(found: Mapping[str, Any]) -> str:
     whole = found["whole_replies"]
     named = {"of real numbers": found["joint"], "of whole numbers": whole}
     rows = [[name, one["rounds"], one["per_round"], one["bound"]] for name, one in named.items()]
-    last = "no training has a smaller bound than the start, at these budgets"
+    last = "no training has a smaller bound than the start, at this epsilon"
     if whole["rounds"]:
-        scales = ", ".join(
-            f"{formats.rounded_up(scale, 4):g} (epsilon {epsilon})"
-            for epsilon, scale in whole["noise"].items()
-        )
-        last = f"scale of the noise on a coordinate, of {whole['replies']} replies: {scales}"
+        scale = formats.rounded_up(whole["noise"], 4)
+        last = f"scale of the noise on a coordinate, of {whole['replies']} replies: {scale:g}"
     return f"fedsgd-dpc, Laplace noise\n{values}\n\n{Table(columns, rows).text()}\n\n{last}"

@@ -1,4 +1,4 @@
-"""Degree and threshold of a ring of neighbours that keep SecAgg+'s promises (Bell et al. 2020).
+"""Rings: a degree and a threshold that keep SecAgg+'s promises (Bell et al. 2020), and cohorts.
 
 N devices lie on a ring in a random order, each linked with the k nearest, k / 2 on either side, and
 t of its k neighbours reconstruct its secrets. A collude with the server and stay, and D others drop
@@ -24,11 +24,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 
 from hpcfl.errors import UsageError
+from hpcfl.privacy.distributions import Floats, binomial, hypergeometric
 from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
 
 # With a threshold of 1, every share would be the secret.
@@ -51,9 +53,8 @@ class RingParameters:
 def failures(threat: Threat, degree: int, threshold: int, expelled: int = SPARE) -> RingParameters:
     """Return how likely it is that a degree and a threshold fail.
 
-    The degree must be even, or N - 1, with which every device is linked with every other; the
-    threshold is from 1 to the degree + 1, as a survivor holds a share of its own secrets too. So
-    many devices are expelled when the ring is known.
+    The degree must be even, or N - 1, with which every device is linked with every other. So many
+    devices are expelled when the ring is known.
     """
     devices = threat.devices
     if not (degree == devices - 1 or (0 < degree < devices and degree % 2 == 0)):
@@ -82,10 +83,8 @@ def choose(
 
     A secret is revealed, or the honest survivors are split, with a probability of at most 2 to the
     minus `security_bits`, both together; a round is stuck with one of 2 to the minus
-    `correctness_bits`. `least` is the smallest degree that will do for other reasons.
-
-    Of the thresholds that will do, the largest is taken. If no degree below N - 1 will do: all
-    others as neighbours, and the threshold floor(N / 2) + 1 of SecAgg.
+    `correctness_bits`. Of the thresholds that will do, the largest is taken. If no degree from
+    `least` to below N - 1 will do: all others as neighbours, and SecAgg's threshold.
     """
     devices = threat.devices
     secure, correct = 2.0**-security_bits, 2.0**-correctness_bits
@@ -118,6 +117,46 @@ def best_threshold(threat: Threat, degree: int) -> int:
         for t in range(SMALLEST_THRESHOLD, degree + 1)
     }
     return min(expected, key=lambda t: (expected[t], t))
+
+
+@lru_cache(maxsize=64)
+def cohort_size(devices: int, alpha: float) -> int:
+    """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1."""
+    return max(1, int(Fraction(repr(float(alpha))) * devices + Fraction(1, 2)))
+
+
+# An account asks again and again, of the same few rounds.
+@lru_cache(maxsize=4096)
+def below_floor(threat: Threat, cohort: int, floor: int) -> float:
+    """Return a bound on the probability that a cohort of a round has too few honest survivors."""
+    colluding = threat.colluding_among(threat.devices)
+    numbers = np.flatnonzero(colluding > 0)
+    honest = np.maximum(threat.devices - numbers - threat.dropped, 0)
+    sizes = np.arange(min(floor, cohort + 1))
+    below = hypergeometric(threat.devices, honest[:, np.newaxis], cohort, sizes).sum(axis=1)
+    return min(1.0, float(colluding[numbers] @ np.minimum(1, threat.devices * below)))
+
+
+@lru_cache(maxsize=4096)
+def refused(threat: Threat, cohort: int, least: int) -> float:
+    """Return a bound on the probability that any cohort of a round has fewer survivors."""
+    survivors = _survivors(threat, cohort)
+    return min(1.0, threat.devices * float(survivors[: max(0, least)].sum()))
+
+
+@lru_cache(maxsize=4096)
+def fewest_survivors(threat: Threat, cohort: int, failure: float) -> int:
+    """Return the most survivors that all cohorts of a round have, but for a probability."""
+    beyond = threat.devices * np.cumsum(_survivors(threat, cohort))
+    return int(np.argmax(beyond > failure))
+
+
+def _survivors(threat: Threat, cohort: int) -> Floats:
+    """Return Pr[s] that s = 0 to m devices of a cohort survive; one that vanishes is in it."""
+    numbers = np.arange(cohort + 1)
+    if threat.rate is not None:
+        return binomial(cohort - SPARE, 1 - threat.rate, numbers)
+    return hypergeometric(threat.devices, threat.devices - threat.dropped, cohort, numbers)
 
 
 def log2(probability: float) -> str:

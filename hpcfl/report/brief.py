@@ -9,24 +9,17 @@ from hpcfl.report import formats
 
 WIDTH = 98  # letters of a line, with room for the indent of a list
 _LONGEST_NAME = 48  # letters of what a line begins with, such as a protocol of one's own
-_LEAST_NAME = 16  # letters of a name that is cut; fewer would tell nothing
 _LISTED = 8  # objects of a list that are shown
 
 
 def line(kind: str, *parts: Any, end: str = "") -> str:
     """Return ``<Kind: part, part, end>``, cut where it is too long.
 
-    The first part is a name. Parts that are empty or None are left out. The end, such as the name
-    of a file, is cut first, at its beginning, and left out where nearly nothing would be left.
+    Parts that are empty or None are left out. The end is the name of a file.
     """
-    words = [formats.words(part) for part in parts if part not in (None, "")]
+    words = [formats.words(part) for part in (*parts, end) if part not in (None, "")]
     told = ", ".join([*(_cut(word, _LONGEST_NAME) for word in words[:1]), *words[1:]])
-    start = _cut(f"{kind}: {told}", WIDTH - 2)
-    name = formats.words(end, nothing="")
-    room = WIDTH - len(start) - 4
-    if name and room >= min(len(name), _LEAST_NAME):
-        start += f", {name if len(name) <= room else f'...{name[3 - room :]}'}"
-    return f"<{start}>"
+    return f"<{_cut(f'{kind}: {told}', WIDTH - 2)}>"
 
 
 def lines(kind: str, items: Sequence[Any]) -> str:

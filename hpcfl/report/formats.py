@@ -71,16 +71,8 @@ def rounded_up(value: float, digits: int) -> float:
         return float(+decimal.Decimal(f"{value:.12g}"))
 
 
-def change(value: float | None) -> str:
-    """Return a difference with its sign, to two significant digits."""
-    return f"{value:+.2g}" if value is not None and has_value(value) else NOTHING
-
-
 def share(value: float | None) -> str:
-    """Return a part of a whole in per cent, to four decimals where it is below 1 %.
-
-    What is not 0 is never shown as 0.
-    """
+    """Return a part of a whole in per cent; what is not 0 is never shown as 0."""
     if value is None or not has_value(value):
         return NOTHING
     if value == 0:
@@ -90,27 +82,11 @@ def share(value: float | None) -> str:
     return f"{value:.2%}" if abs(value) >= 0.01 else f"{value:.4%}"
 
 
-def seconds(value: float | None) -> str:
+def seconds(value: float | None, digits: int = 4) -> str:
     """Return seconds to four significant digits and at most a millisecond, without an exponent.
 
     Below 0.1 s they have three significant digits, up to a microsecond.
     """
-    return _plain(value, 4)
-
-
-def milliseconds(value: float | None) -> str:
-    """Return seconds as milliseconds, as :func:`seconds` does."""
-    return NOTHING if value is None else _plain(1e3 * value, 4)
-
-
-def ratio(value: float | None) -> str:
-    """Return how many times as much, to three significant digits: ``1.97x``."""
-    if value is None or not has_value(value):
-        return NOTHING
-    return f"{_plain(value, 3) if value >= 0.1 else number(value, 3)}x"
-
-
-def _plain(value: float | None, digits: int) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     exponent = math.floor(math.log10(abs(value))) if value else 0
@@ -121,14 +97,21 @@ def _plain(value: float | None, digits: int) -> str:
     return f"{value:.{decimals}f}"
 
 
+def milliseconds(value: float | None) -> str:
+    """Return seconds as milliseconds, as :func:`seconds` does."""
+    return NOTHING if value is None else seconds(1e3 * value)
+
+
+def ratio(value: float | None) -> str:
+    """Return how many times as much, to three significant digits: ``1.97x``."""
+    if value is None or not has_value(value):
+        return NOTHING
+    return f"{seconds(value, 3) if value >= 0.1 else number(value, 3)}x"
+
+
 def interval(low: float, high: float, unit: Format = seconds) -> str:
     """Return both ends of an interval: ``[0.98, 1.02]``."""
     return f"[{unit(low)}, {unit(high)}]"
-
-
-def size(bytes_: float) -> str:
-    """Return a number of bytes in MB (10^6 bytes)."""
-    return f"{bytes_ / 1e6:.1f} MB"
 
 
 def duration(value: float) -> str:
@@ -146,6 +129,13 @@ def duration(value: float) -> str:
     return f"{hours / (24 * 365.25):,.0f} years"
 
 
+# Seconds from which on nobody reads them as seconds.
+_LONG = 1000
+_BYTES = {1e12: "TB", 1e9: "GB", 1e6: "MB", 1: "B"}
+# What is smaller than this, in the unit of the largest, would lose its digits.
+_SMALL = 1e-4
+
+
 def time(value: float | None) -> str:
     """Return seconds with their unit, from 1000 s on as `duration` does: ``0.200 s``."""
     if value is None or not math.isfinite(value):
@@ -153,11 +143,12 @@ def time(value: float | None) -> str:
     return f"{seconds(value)} s" if value < _LONG else duration(value)
 
 
-# Seconds from which on nobody reads them as seconds.
-_LONG = 1000
-_BYTES = {1e12: "TB", 1e9: "GB", 1e6: "MB", 1: "B"}
-# What is smaller than this, in the unit of the largest, would lose its digits.
-_SMALL = 1e-4
+def amount(value: float | None) -> str:
+    """Return a number of bytes with four digits, in B, MB, GB or TB: ``4.000 GB``."""
+    if value is None or not has_value(value):
+        return NOTHING
+    size, unit = _byte_unit(value)
+    return f"{count(value) if size == 1 else seconds(value / size)} {unit}"
 
 
 def seconds_scale(values: Iterable[Any]) -> tuple[str, Format]:
@@ -169,39 +160,28 @@ def seconds_scale(values: Iterable[Any]) -> tuple[str, Format]:
     smallest, largest = _range(values)
     if largest < 1:
         return "ms", milliseconds
-    own = largest >= _LONG or smallest < _SMALL
-    return ("", _own_time) if own else ("s", seconds)
+    if largest >= _LONG or smallest < _SMALL:
+        return (
+            "",
+            lambda value: (
+                f"{milliseconds(value)} ms" if value is not None and value < 1 else time(value)
+            ),
+        )
+    return "s", seconds
 
 
 def bytes_scale(values: Iterable[Any]) -> tuple[str, Format]:
-    """Return the unit of bytes, and how they are written in it: whole ones if all are below 1 MB.
-
-    Units are decimal: 1 MB are 10^6 bytes. "" is returned as by `seconds_scale`.
-    """
+    """Return the unit of bytes, and how they are written in it; "" as by `seconds_scale`."""
     smallest, largest = _range(values)
     if largest < 1e6:
         return "B", count
     size, unit = _byte_unit(largest)
     if smallest < _SMALL * size:
         return "", amount
-    return unit, lambda value: _plain(None if value is None else value / size, 4)
-
-
-def _own_time(value: float | None) -> str:
-    small = value is not None and value < 1
-    return f"{milliseconds(value)} ms" if small else time(value)
-
-
-def amount(value: float | None) -> str:
-    """Return a number of bytes with four digits, in B, MB, GB or TB."""
-    if value is None or not has_value(value):
-        return NOTHING
-    size, unit = _byte_unit(value)
-    return f"{count(value) if size == 1 else _plain(value / size, 4)} {unit}"
+    return unit, lambda value: NOTHING if value is None else seconds(value / size)
 
 
 def _byte_unit(value: float) -> tuple[float, str]:
-    """Return the largest unit that a number of bytes reaches, in bytes, and its name."""
     return next(((size, unit) for size, unit in _BYTES.items() if value >= size), (1, "B"))
 
 

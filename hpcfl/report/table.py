@@ -6,7 +6,7 @@ import csv
 import io
 import shutil
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -35,11 +35,6 @@ class Column:
     align: Literal["left", "right"] = "right"
     scale: Scale | None = None  # chooses unit and format, for all values of the column
     per: str = ""  # what follows the unit that is chosen: ``/device``
-
-    @property
-    def heading(self) -> str:
-        """Title and unit on one line."""
-        return f"{self.title}, {self.unit}" if self.unit else self.title
 
     def fitted(self, values: Iterable[Any]) -> Column:
         """Return the column with the unit and format that suit its values."""
@@ -73,9 +68,6 @@ class Table:
     rows: Sequence[Sequence[Any]]  # values, or `RULE`; None and NaN stand for no value
     title: str = ""
     notes: Sequence[str] = field(default=())
-    # The values that are doubtful, by their row, counted without rules, and the name of their
-    # column: they are shown with a star.
-    doubts: Collection[tuple[int, str]] = frozenset()
 
     @cached_property
     def shown(self) -> list[Column]:
@@ -87,15 +79,11 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """The formatted values, row by row; a doubtful one begins with a star."""
+        """The formatted values, row by row."""
         return [
-            [self._cell(number, *one) for one in zip(self.shown, row, strict=True)]
-            for number, row in enumerate(self.values)
+            [column.format(value) for column, value in zip(self.shown, row, strict=True)]
+            for row in self.values
         ]
-
-    def _cell(self, row: int, column: Column, value: Any) -> str:
-        doubtful = (row, column.name) in self.doubts and formats.has_value(value)
-        return f"{'*' * doubtful}{column.format(value)}"
 
     @property
     def values(self) -> list[Sequence[Any]]:
@@ -136,7 +124,7 @@ class Table:
 
         return tabulate(
             rows,
-            [column.heading for column in self.shown],
+            [f"{column.title}, {column.unit}".removesuffix(", ") for column in self.shown],
             tablefmt=form,
             colalign=[column.align for column in self.columns] if rows else None,
             disable_numparse=True,

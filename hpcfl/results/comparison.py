@@ -9,27 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.compare import METRICS, CompareOptions
 from hpcfl.report import brief, formats
+from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 from hpcfl.report.table import Column, Table, label
 from hpcfl.results import pooling, summary
 from hpcfl.results.pooling import Pool
 from hpcfl.results.reader import Run
+from hpcfl.results.record import Floats
 from hpcfl.results.statistics import (
     DIFFERENT,
     UNKNOWN,
     Interval,
+    launches_p_value,
     least_p_value,
     mann_whitney,
     median_interval,
     shift,
 )
 
-_SINGULAR = {"rounds": "round", "launches": "launch"}
+_NEEDS = ("needs more", "needs less")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,6 @@ class Side:
     samples: int  # measured rounds, or launches
     median: float
     interval: Interval  # of the median, by ranks
-    launches_p_value: float | None  # whether its launches differ in this; None for one launch
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,19 +93,19 @@ class Comparison:
         percent = f"{100 * (1 - self.significance):g} %"
         # Bytes are exact up to the last one.
         number = _whole if self.unit == "B" else formats.number
-        rows: list[list[Any]] = []
-        for name, side in (("A", self.a), ("B", self.b)):
-            files = Path(side.files[0]).name + (" ..." if len(side.files) > 1 else "")
-            ends = side.interval
-            rows.append(
-                [name, side.median, ends.low, ends.high, side.samples, len(side.files), files]
-            )
+        rows: list[list[Any]] = [
+            [
+                *(name, side.median, side.interval.low, side.interval.high, side.samples),
+                *(len(side.files), Path(side.files[0]).name + " ..." * (len(side.files) > 1)),
+            ]
+            for name, side in (("A", self.a), ("B", self.b))
+        ]
         ends = self.difference_interval
         rows.append(["B - A", self.difference, ends.low, ends.high, None, None, None])
-        ends = self.ratio_interval
         within = "[too few for an interval]"
-        if ends.known:
-            within = formats.interval(ends.low, ends.high, formats.number)
+        if self.ratio_interval.known:
+            low, high = self.ratio_interval.low, self.ratio_interval.high
+            within = formats.interval(low, high, formats.number)
         notes = [
             verdict(self),
             self.sampled_because,
@@ -112,11 +113,11 @@ class Comparison:
         ]
         if self.p_value is not None:
             notes.append(f"rank test (Mann-Whitney): p = {self.p_value:.3g}")
-        for title, pairs in (("options", self.configuration), ("machine", self.machine)):
-            notes += [
-                f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"
-                for name, (a, b) in pairs.items()
-            ]
+        notes += [
+            f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"
+            for title, pairs in (("options", self.configuration), ("machine", self.machine))
+            for name, (a, b) in pairs.items()
+        ]
         notes += [f"warning: {sentence}" for sentence in self.warnings]
         columns = [
             label("side", ""),
@@ -143,18 +144,25 @@ def one_configuration(runs: Sequence[Run], name: str) -> Pool:
 
     It is a UsageError if they are of several configurations or machines, or of training.
     """
-    pools = pooling.group(runs)
     if any(run.training for run in runs):
         raise UsageError(f"{name} holds a training run: its rounds are not repeats of one another")
-    if len(pools) > 1:
-        first, second = pools[0].runs[0], pools[1].runs[0]
-        names = pooling.differences(pooling.configuration, first, second)
-        names |= pooling.differences(pooling.machine, first, second)
+    first, *others = pooling.group(runs)
+    if others:
+        configuration, machine = _differing(first, others[0])
         raise UsageError(
-            f"{name} holds {len(pools)} configurations, which differ in {', '.join(names)}: give "
-            "files of one"
+            f"{name} holds {1 + len(others)} configurations, which differ in "
+            f"{', '.join(configuration | machine)}: give files of one"
         )
-    return pools[0]
+    return first
+
+
+def _differing(a: Pool, b: Pool) -> tuple[dict[str, tuple[Any, Any]], dict[str, tuple[Any, Any]]]:
+    """Return in what options and facts of the machine two differ, with both values."""
+    configuration, machine = (
+        pooling.differences(facts, a.runs[0], b.runs[0])
+        for facts in (pooling.configuration, pooling.machine)
+    )
+    return configuration, machine
 
 
 def compare(
@@ -181,8 +189,8 @@ def compare(
     if metric == "modelled_seconds" and first.link() != second.link():
         raise UsageError("A and B were made for different links: modelled seconds are not compared")
     launches = {"A": _launches(a, metric, "A"), "B": _launches(b, metric, "B")}
-    p_values = {name: pooling.launches_p_value(values) for name, values in launches.items()}
-    by, because = _sampled(by, launches, p_values)
+    p_values = {name: launches_p_value(values) for name, values in launches.items()}
+    by, because = _sampled(by, p_values)
     x, y = (
         np.array([np.median(values) for values in side])
         if by == "launches"
@@ -190,6 +198,7 @@ def compare(
         for side in launches.values()
     )
     exact = metric == "bytes_up" and bool(np.ptp(x) == 0 and np.ptp(y) == 0)
+    configuration, machine = _differing(a, b)
     found = _exact(x, y) if exact else _tested(x, y, significance)
     return Comparison(
         metric=metric,
@@ -197,11 +206,11 @@ def compare(
         sampled_by=by,
         sampled_because=because,
         significance=significance,
-        a=_side(a, x, 1 - significance, p_values["A"]),
-        b=_side(b, y, 1 - significance, p_values["B"]),
+        a=_side(a, x, 1 - significance),
+        b=_side(b, y, 1 - significance),
         exact=exact,
-        configuration=pooling.differences(pooling.configuration, first, second),
-        machine=pooling.differences(pooling.machine, first, second),
+        configuration=configuration,
+        machine=machine,
         warnings=_disturbed(a, b) if METRICS[metric] == "s" else (),
         **found,
     )
@@ -216,7 +225,7 @@ def _disturbed(a: Pool, b: Pool) -> tuple[str, ...]:
     return tuple(f"{', '.join(names)}: {sentence}" for sentence, names in sides.items())
 
 
-def _exact(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
+def _exact(x: Floats, y: Floats) -> dict[str, Any]:
     """Compare two values of which every sample is a copy."""
     one, other = float(x[0]), float(y[0])
     ratio = other / one if one > 0 else None
@@ -230,72 +239,51 @@ def _exact(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def _tested(x: NDArray[np.float64], y: NDArray[np.float64], significance: float) -> dict[str, Any]:
+def _tested(x: Floats, y: Floats, significance: float) -> dict[str, Any]:
     """Compare two groups of samples by ranks."""
     statistic, p_value = mann_whitney(x, y)
+    outcome = "not distinguishable"
     if p_value <= significance:
-        verdict = "more" if statistic > x.size * y.size / 2 else "less"
+        outcome = "more" if statistic > x.size * y.size / 2 else "less"
     elif least_p_value(x.size, y.size) > significance:
-        verdict = "too few samples"
-    else:
-        verdict = "not distinguishable"
-    difference, interval = shift(x, y, 1 - significance)
-    ratio, ratio_interval = None, UNKNOWN
+        outcome = "too few samples"
+    found: dict[str, Any] = {"p_value": p_value}
+    found |= {"verdict": outcome, "ratio": None, "ratio_interval": UNKNOWN}
+    found["difference"], found["difference_interval"] = shift(x, y, 1 - significance)
     if x.min() > 0 and y.min() > 0:
         # A shift of the logarithms, so that its interval goes with the same test.
         scaled, ends = shift(np.log(x), np.log(y), 1 - significance)
-        ratio = math.exp(scaled)
-        ratio_interval = Interval(math.exp(ends.low), math.exp(ends.high))
-    return {
-        "p_value": p_value,
-        "difference": difference,
-        "difference_interval": interval,
-        "ratio": ratio,
-        "ratio_interval": ratio_interval,
-        "verdict": verdict,
-    }
+        found["ratio"] = math.exp(scaled)
+        found["ratio_interval"] = Interval(math.exp(ends.low), math.exp(ends.high))
+    return found
 
 
-def _sampled(
-    by: str,
-    launches: Mapping[str, Sequence[NDArray[np.float64]]],
-    p_values: Mapping[str, float | None],
-) -> tuple[str, str]:
+def _sampled(by: str, p_values: Mapping[str, float | None]) -> tuple[str, str]:
     """Return what a sample is, and why, in words."""
     if by != "auto":
         return by, f"samples are {by}, as --by says"
-    differing = {
-        name: p_value
+    differing = [
+        f"{name} (p = {p_value:.2g})"
         for name, p_value in p_values.items()
         if p_value is not None and p_value <= DIFFERENT
-    }
+    ]
     if differing:
-        told = " and ".join(
-            f"the {len(launches[name])} of {name} (p = {p_value:.2g})"
-            for name, p_value in differing.items()
-        )
         return "launches", (
             "samples are launches, each by its median: rounds of one launch are more alike than "
-            f"those of {told}"
+            f"those of all launches of {' and '.join(differing)}"
         )
     if all(p_value is None for p_value in p_values.values()):
         return "rounds", "samples are rounds: each side has one launch"
     return "rounds", "samples are rounds: the launches of a side differ no more than its rounds do"
 
 
-def _side(
-    pool: Pool, samples: NDArray[np.float64], confidence: float, launches_p_value: float | None
-) -> Side:
-    return Side(
-        files=tuple(str(run.path) for run in pool.runs),
-        samples=samples.size,
-        median=float(np.median(samples)),
-        interval=median_interval(samples, confidence),
-        launches_p_value=launches_p_value,
-    )
+def _side(pool: Pool, samples: Floats, confidence: float) -> Side:
+    files = tuple(str(run.path) for run in pool.runs)
+    interval = median_interval(samples, confidence)
+    return Side(files, samples.size, float(np.median(samples)), interval)
 
 
-def _launches(pool: Pool, metric: str, name: str) -> list[NDArray[np.float64]]:
+def _launches(pool: Pool, metric: str, name: str) -> list[Floats]:
     """Return a metric of every measured round, those of each launch by themselves."""
     launches = [_of_rounds(run, metric) for run in pool.runs]
     launches = [values for values in launches if values.size]
@@ -304,46 +292,37 @@ def _launches(pool: Pool, metric: str, name: str) -> list[NDArray[np.float64]]:
     return launches
 
 
-def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
-    kept = run.measured
+def _of_rounds(run: Run, metric: str) -> Floats:
+    """Return a metric of each measured round; HpcflError if a round is without it."""
+    party, _, what = metric.partition("_")
     if metric == "round_seconds":
-        return run.round_seconds[kept]
-    if metric == "server_cpu_seconds":
-        return run.cpu_seconds[kept].sum(axis=1)[:, -1]
-    if metric.endswith("_cpu_seconds"):
-        party = metric.removesuffix("_cpu_seconds")
+        found = run.round_seconds[run.measured]
+    elif metric == "modelled_seconds":
+        found = run.modelled_seconds(run.link()).sum(axis=1)
+    elif metric == "server_cpu_seconds":
+        found = run.cpu_seconds[run.measured].sum(axis=1)[:, -1]
+    elif what == "cpu_seconds":
         found = run.slowest_cpu_seconds(party)[:, -1]
-        if np.isnan(found).any():
-            raise HpcflError(f"{run.path} is of rounds without any {party}")
-        return found
-    if metric.endswith("bytes_up"):
-        party = "member" if metric.startswith("member") else "device"
-        sent = run.survivor_bytes(party)
-        if np.isnan(sent).all():
-            raise HpcflError(f"{run.path} is of rounds without any {party} in the sum")
-        return sent[~np.isnan(sent)]
-    if metric in ("server_peak_bytes", "device_peak_bytes"):
-        server = metric == "server_peak_bytes"
-        return _peaks(run, slice(run.server_ranks) if server else run.device_ranks)
-    return run.modelled_seconds(run.link()).sum(axis=1)
-
-
-def _peaks(run: Run, ranks: slice) -> NDArray[np.float64]:
-    """Return the largest peak of some ranks' memory, of each measured round."""
-    peaks = None if run.peak_bytes is None else run.peak_bytes[run.measured, ranks]
-    if peaks is None or not peaks.size or np.isnan(peaks).all(axis=1).any():
-        raise HpcflError(f"{run.path} does not tell the memory of such ranks")
-    return np.nanmax(peaks, axis=1)
+    elif what == "peak_bytes":
+        peaks = np.empty((run.rounds, 0)) if run.peak_bytes is None else run.peak_bytes
+        of_party = np.nan_to_num(peaks[run.measured, run.ranks_of[party]], nan=-1.0)
+        found = of_party.max(axis=1, initial=-1.0)
+        found[found < 0] = np.nan
+    else:  # a round that no device survived has none
+        found = run.survivor_bytes("member" if party == "member" else "device")
+        found = found[~np.isnan(found)] if not np.isnan(found).all() else found
+    if np.isnan(found).any():
+        raise HpcflError(f"{run.path} does not tell the {metric} of every round")
+    return found
 
 
 def verdict(found: Comparison) -> str:
     """Return what a comparison says, as a sentence without a full stop."""
     if found.verdict == "too few samples":
-        one = found.a.samples == 1
-        what = _SINGULAR[found.sampled_by] if one else found.sampled_by
+        one = found.sampled_by.removesuffix("es" if found.sampled_by == "launches" else "s")
         return (
-            f"not distinguishable: {found.a.samples} {what} against "
-            f"{found.b.samples} are too few for any difference to be seen at {found.significance:g}"
+            f"not distinguishable: {counted(found.a.samples, one)} against {found.b.samples} are "
+            f"too few for any difference to be seen at {found.significance:g}"
         )
     if found.verdict == "not distinguishable":
         return (
@@ -351,14 +330,12 @@ def verdict(found: Comparison) -> str:
         )
     if found.verdict == "equal":
         return f"A and B are equal: {_value(found.a.median, found.unit)}"
-    words = ("needs more", "needs less")
-    if found.metric == "round_seconds":
-        words = ("is slower", "is faster")
-    word = words[0] if found.verdict == "more" else words[1]
+    more, less = ("is slower", "is faster") if found.metric == "round_seconds" else _NEEDS
+    word = more if found.verdict == "more" else less
     if found.ratio is None:
         return f"B {word} by {_value(abs(found.difference), found.unit)}"
-    change = 100 * (found.ratio - 1)
-    low, high = (100 * (end - 1) for end in (found.ratio_interval.low, found.ratio_interval.high))
+    ratios = (found.ratio, found.ratio_interval.low, found.ratio_interval.high)
+    change, low, high = (100 * (ratio - 1) for ratio in ratios)
     if found.verdict == "less":
         change, low, high = -change, -high, -low
     ends = "" if found.exact or math.isnan(low) else f" [{low:.3g}, {high:.3g}]"
@@ -367,26 +344,10 @@ def verdict(found: Comparison) -> str:
 
 def remarks(found: Comparison) -> list[str]:
     """Return what a reader of the verdict should know, a sentence each, without a full stop."""
-    said = []
-    for name in ("transport", "ranks", "host_ranks", "cpu_model"):
-        if name in found.machine:
-            a, b = map(formats.words, found.machine[name])
-            said.append(f"{name} differs ({a} | {b}): so does what is measured")
-    if found.exact:
-        return said
-    for name, side in (("A", found.a), ("B", found.b)):
-        p_value = side.launches_p_value
-        if p_value is not None and p_value <= DIFFERENT and found.sampled_by == "rounds":
-            said.append(
-                f"the {len(side.files)} launches of {name} differ more than their rounds do "
-                f"(p = {p_value:.2g}): the test takes rounds as independent and is too sure; "
-                "leave --by rounds out"
-            )
-    if found.sampled_by == "rounds" and min(len(found.a.files), len(found.b.files)) == 1:
-        said.append(
-            "a side has one launch: what a further launch would change is not in the intervals"
-        )
-    return said
+    one_launch = min(len(found.a.files), len(found.b.files)) == 1
+    if one_launch and found.sampled_by == "rounds" and not found.exact:
+        return ["a side has one launch: what a further launch would change is not in the intervals"]
+    return []
 
 
 def _value(value: float, unit: str) -> str:

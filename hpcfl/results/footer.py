@@ -6,15 +6,12 @@ Keys keep their names, units and meanings; new ones may be added.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
-from hpcfl.report.table import Table, label
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import Metric
-from hpcfl.results.summary import Summary, summarise
+from hpcfl.results.summary import summarise
 
 VERSION = 1
 
@@ -26,8 +23,40 @@ class Line:
     key: str
     unit: str  # ``1`` for a number without one, "" for words
     about: str
-    value: Callable[[Run, Summary], Any]
-    training: bool = False  # whether it is there only after training
+    figure: str = ""  # of the summary; milliseconds are seconds there
+    metric: Metric | None = None  # of the last round of training, in place of a figure
+
+    @property
+    def training(self) -> bool:
+        """Whether it is there only after training."""
+        return self.metric is not None or self.key == "algorithm"
+
+
+LINES = (
+    Line("footer", "1", "version of these lines"),
+    Line("valid", "", "true: complete, every aggregate right; partial: some were; false: all else"),
+    Line("status", "", "complete, interrupted or failed", "status"),
+    Line("command", "", "bench or train"),
+    Line("protocol", "", "name of the aggregation protocol"),
+    Line("devices", "1", "devices N", "devices"),
+    Line("dim", "1", "parameters d", "dim"),
+    Line("ranks", "1", "MPI ranks, 1 in one process", "ranks"),
+    Line("rounds", "1", "measured rounds, without warm-up", "rounds_measured"),
+    Line("survivors", "1", "devices in the aggregate of a round, mean", "survivors_mean"),
+    Line("device_upload_bytes", "B", "sent by such a device in a round, mean", "bytes_up_mean"),
+    Line("device_download_bytes", "B", "received by it, mean", "bytes_down_mean"),
+    Line("device_cpu_ms", "ms", "CPU of the slowest device, median", "device_cpu_seconds_median"),
+    Line("server_cpu_ms", "ms", "CPU of the server, median", "server_cpu_seconds_median"),
+    Line("round_ms", "ms", "elapsed time of a round, median", "round_seconds_median"),
+    Line("modelled_ms", "ms", "the same over the link below", "modelled_round_seconds_median"),
+    Line("link", "", "link between a device and the server", "link"),
+    Line("algorithm", "", "name of the federated algorithm", "algorithm"),
+    Line("accuracy", "1", "after the last round", metric=Metric.ACCURACY),
+    Line("upload_total_bytes", "B", "sent by all devices", metric=Metric.BYTES_UP_TOTAL),
+    Line("epsilon_paper", "1", "spent as the paper counts", metric=Metric.EPSILON_PAPER),
+    Line("epsilon_proven", "1", "spent as is proven", metric=Metric.EPSILON_PROVEN),
+    Line("file", "", "results file", "path"),
+)
 
 
 def valid(run: Run) -> str:
@@ -37,143 +66,26 @@ def valid(run: Run) -> str:
     return "true" if run.status == "complete" and run.validated.all() else "partial"
 
 
-def _last(metric: Metric) -> Callable[[Run, Summary], float | None]:
-    def value(run: Run, _: Summary) -> float | None:
-        return float(run.training[metric][-1]) if run.rounds else None
-
-    return value
-
-
-def _of_run(value: Callable[[Run], Any]) -> Callable[[Run, Summary], Any]:
-    return lambda run, _: value(run)
-
-
-def _of_summary(path: str, scale: float) -> Callable[[Run, Summary], Any]:
-    def value(_: Run, summary: Summary) -> Any:
-        found = attrgetter(path)(summary)
-        return found if found is None or scale == 1 else scale * found
-
-    return value
-
-
-def _lines() -> Iterator[Line]:
-    yield Line("footer", "1", "version of these lines", lambda run, of: VERSION)
-    yield Line(
-        "valid",
-        "",
-        "true: complete, every aggregate right; partial: a signal ended the run, or a round "
-        "could not be checked; false: all else",
-        lambda run, of: valid(run),
-    )
-    for key, unit, about, value in (
-        ("status", "", "complete, interrupted or failed", lambda run: run.status),
-        ("command", "", "bench or train", lambda run: "train" if run.training else "bench"),
-        ("protocol", "", "name of the aggregation protocol", lambda run: run.protocol),
-        ("devices", "1", "devices N", lambda run: run.devices),
-        ("dim", "1", "parameters d", lambda run: run.dim),
-        ("ranks", "1", "MPI ranks, 1 in one process", lambda run: run.environment.get("ranks")),
-    ):
-        yield Line(key, unit, about, _of_run(value))
-    for key, unit, about, path, scale in (
-        ("rounds", "1", "measured rounds, without warm-up", "rounds_measured", 1),
-        ("survivors", "1", "devices in a round's aggregate, mean", "survivors_mean", 1),
-        (
-            "device_upload_bytes",
-            "B",
-            "sent by a device in a round, mean over those in the aggregate",
-            "total.bytes_up_mean",
-            1,
-        ),
-        (
-            "device_download_bytes",
-            "B",
-            "received by such a device in a round, mean",
-            "total.bytes_down_mean",
-            1,
-        ),
-        (
-            "device_cpu_ms",
-            "ms",
-            "CPU time of the slowest device of a round, without training, median",
-            "total.device_cpu_seconds.median",
-            1e3,
-        ),
-        (
-            "server_cpu_ms",
-            "ms",
-            "CPU time of the server in a round, median",
-            "total.server_cpu_seconds.median",
-            1e3,
-        ),
-        (
-            "round_ms",
-            "ms",
-            "elapsed time of a round on this machine, without training, median",
-            "round_seconds.median",
-            1e3,
-        ),
-        (
-            "modelled_ms",
-            "ms",
-            "time of a round without training over the link of the next line, median",
-            "modelled_round_seconds.median",
-            1e3,
-        ),
-    ):
-        yield Line(key, unit, about, _of_summary(path, scale))
-    yield Line("link", "", "link between a device and the server", lambda run, of: of.link)
-    yield Line(
-        "algorithm",
-        "",
-        "name of the federated algorithm",
-        lambda run, of: run.config.get("algorithm"),
-        training=True,
-    )
-    for key, unit, about, metric in (
-        ("accuracy", "1", "on held-out data, after the last round", Metric.ACCURACY),
-        ("upload_total_bytes", "B", "sent by all devices in all rounds", Metric.BYTES_UP_TOTAL),
-        (
-            "epsilon_paper",
-            "1",
-            "epsilon spent as the paper counts; nan without differential privacy",
-            Metric.EPSILON_PAPER,
-        ),
-        (
-            "epsilon_proven",
-            "1",
-            "epsilon spent as is proven; nan without differential privacy",
-            Metric.EPSILON_PROVEN,
-        ),
-    ):
-        yield Line(key, unit, about, _last(metric), training=True)
-    yield Line("file", "", "results file", lambda run, of: run.path)
-
-
-LINES = tuple(_lines())
-
-
 def footer(run: Run) -> str:
     """Return the lines of a run, in ASCII; HpcflError if it does not record what they say.
 
     A number that is not known is ``nan``. What is not ASCII in a name is escaped as Python does it.
     """
     summary = summarise(run, run.link())
-    lines = (line for line in LINES if run.training or not line.training)
-    return "\n".join(
-        f"HPCFL {line.key}: {_text(line.value(run, summary), line.unit)}" for line in lines
-    )
-
-
-def description() -> Table:
-    """Return what every line says, for the documentation."""
-    columns = (label("key"), label("unit"), label("what it says"))
-    return Table(
-        columns,
-        [
-            (line.key, line.unit, f"{line.about}{' (train)' if line.training else ''}")
-            for line in LINES
-        ],
-    )
+    known: dict[str, Any] = {
+        "footer": VERSION,
+        "valid": valid(run),
+        "command": "train" if run.training else "bench",
+        "protocol": run.protocol,
+    }
+    found = []
+    for line in LINES:
+        value = known[line.key] if line.key in known else summary.figures.get(line.figure)
+        if line.metric is not None and run.training and run.rounds:
+            value = float(run.training[line.metric][-1])
+        if run.training or not line.training:
+            found.append(f"HPCFL {line.key}: {_text(value, line.unit)}")
+    return "\n".join(found)
 
 
 def _text(value: Any, unit: str) -> str:
@@ -182,4 +94,5 @@ def _text(value: Any, unit: str) -> str:
         return str("none" if value is None else value).encode("unicode_escape").decode()
     if value is None or not math.isfinite(value):
         return "nan" if value is None else str(float(value))
+    value = 1e3 * value if unit == "ms" else value
     return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

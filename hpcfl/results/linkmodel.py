@@ -39,13 +39,12 @@ class LinkModel(LinkOptions):
 
         The names are those of datasets; helpers, if there are any, work while all others wait.
         """
-        devices, helpers = (
-            [spent[f"{prefix}{name}"] for name in _MODELLED] for prefix in ("", "helper_")
-        )
-        found = self.phase_seconds(*devices)
-        if helpers[0] is None or not helpers[0].shape[-1]:
+        found = self.phase_seconds(*(spent[name] for name in _MODELLED))
+        up, down, *messages, cpu = (spent[f"helper_{name}"] for name in _MODELLED)
+        if up is None or not up.shape[-1]:
             return found
-        return found + self.helper_seconds(*helpers)
+        moved = self.helper_transfer_seconds(up, down) + self.latency_seconds(*messages)
+        return np.asarray(found + (cpu + moved).max(axis=-1))
 
     def phase_seconds(
         self,
@@ -55,7 +54,7 @@ class LinkModel(LinkOptions):
         messages_down: NDArray[np.uint64],
         cpu_seconds: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """Return the modelled seconds of each phase, shape (..., P).
+        """Return the same of devices and server alone.
 
         Bytes and messages have the shape (..., P, N), CPU seconds (..., P, N + 1) with the server
         last. A phase lasts until its slowest device has computed, sent and received, one after the
@@ -66,28 +65,12 @@ class LinkModel(LinkOptions):
         waiting = self.latency_seconds(messages_up, messages_down)
         return (cpu_seconds[..., :-1] + transfer + waiting).max(axis=-1) + cpu_seconds[..., -1]
 
-    def helper_seconds(
-        self,
-        bytes_up: NDArray[np.uint64],
-        bytes_down: NDArray[np.uint64],
-        messages_up: NDArray[np.uint64],
-        messages_down: NDArray[np.uint64],
-        cpu_seconds: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """Return what the slowest helper adds to each phase, shape (..., P).
-
-        The same of helpers, each of shape (..., P, K), whose link is as wide in both directions.
-        """
-        transfer = self.helper_transfer_seconds(bytes_up, bytes_down)
-        waiting = self.latency_seconds(messages_up, messages_down)
-        return (cpu_seconds + transfer + waiting).max(axis=-1)
-
     def transfer_seconds(self, bytes_up: Moved, bytes_down: Moved) -> Moved:
-        """Return how long a device's bytes are on their way, without latency."""
+        """Return how long the bytes of a device are on their way, without latency."""
         return 8e-6 * bytes_up / self.uplink_mbps + 8e-6 * bytes_down / self.downlink_mbps
 
     def helper_transfer_seconds(self, bytes_up: Moved, bytes_down: Moved) -> Moved:
-        """Return the same of a helper's."""
+        """Return the same of a helper, whose link is as wide in both directions."""
         return 8e-6 * (bytes_up + bytes_down) / self.helper_mbps
 
     def latency_seconds(self, up: Moved, down: Moved) -> Moved:

@@ -15,14 +15,9 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
 from hpcfl.report import brief, formats
 from hpcfl.results import schema
-from hpcfl.results import summary as summaries
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.reached import reached
 from hpcfl.results.reader import Run
-from hpcfl.results.resuming import joined
-from hpcfl.results.statistics import kruskal_wallis
-from hpcfl.results.summary import Summary
-from hpcfl.system import revision
+from hpcfl.results.summary import Summary, summarise
 from hpcfl.system.environment import MCA, steering
 
 # Options that leave the work of a round as it is, and what follows from options or from going on.
@@ -74,25 +69,9 @@ class Pool:
         unfinished = [run.status for run in self.runs if run.status != "complete"]
         return dataclasses.replace(first, status=[*unfinished, "complete"][0], **rounds)
 
-    @property
-    def drawn(self) -> list[Run]:
-        """What figures show of it: all launches as one, or every training run by itself."""
-        return [*self.runs] if self.runs[0].training else [self.run]
-
-    @property
-    def launches_p_value(self) -> float | None:
-        """Probability of launches that differ so much in their round seconds, were they alike.
-
-        By the rank test of Kruskal and Wallis over the launches' measured rounds; None with fewer
-        than two launches that have any.
-        """
-        return launches_p_value([run.round_seconds[run.measured] for run in self.runs])
-
-
-def launches_p_value(launches: Sequence[NDArray[np.float64]]) -> float | None:
-    """Return the same of any samples, those of each launch by themselves."""
-    samples = [values for values in launches if values.size]
-    return kruskal_wallis(samples) if len(samples) > 1 else None
+    def summary(self, link: LinkModel, target: float | None = None) -> Summary:
+        """Summarise the measured rounds of all launches together; see `summary.summarise`."""
+        return summarise(self.run, link, target, self.runs)
 
 
 def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
@@ -100,12 +79,11 @@ def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
 
     The configuration is the protocol, its phases, the number of devices and every option but the
     seed, the output and what decides how many rounds there are. Training runs stay apart, because
-    their rounds are not repeats, unless those that differ in their seeds alone are asked for: a
-    pool of them has several results, and its rounds tell only what they cost. A training run that
-    was resumed is one with what it went on from.
+    their rounds are not repeats, unless those that differ in their seeds alone are asked for. A
+    training run that was resumed is one with what it went on from.
     """
     pools: dict[str, list[Run]] = {}
-    for number, run in enumerate(joined(runs)):
+    for number, run in enumerate(runs):
         alone: Any = None
         if run.training:
             # How far it goes is part of what it reaches.
@@ -117,7 +95,7 @@ def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
 
 def apart(runs: Sequence[Run]) -> list[Pool]:
     """Return a pool for every run."""
-    return [Pool((run,)) for run in joined(runs)]
+    return [Pool((run,)) for run in runs]
 
 
 def configuration(run: Run) -> dict[str, Any]:
@@ -149,15 +127,11 @@ def machine(run: Run) -> dict[str, Any]:
 
 def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
     # The links of a lab (hpcfl netlab) are part of the machine.
-    lab = [name for name in environment if name.startswith("netlab_")]
+    lab = sorted(name for name in environment if name.startswith("netlab_"))
     facts = {**environment, **(environment.get("host_facts") or {})}
-    known = {name: facts[name] for name in (*MACHINE, *sorted(lab)) if facts.get(name) is not None}
-    # A build has a part of its commit, in its version.
-    for name, part in (("hpcfl_version", _release), ("git_commit", _shortened)):
-        if isinstance(known.get(name), str):
-            known[name] = part(known[name])
+    known = {name: facts[name] for name in (*MACHINE, *lab) if facts.get(name) is not None}
     variables = facts.get("environment_variables")
-    if isinstance(variables, list):
+    if isinstance(variables, list):  # hosts differ in them
         known["environment_variables"] = variables
     settings = steering(environment.get("environment_variables") or {})
     for file, parameters in (facts.get("mpi_parameters") or {}).items():
@@ -165,14 +139,6 @@ def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
         settings |= {f"{file}: {name}": value for name, value in found.items()}
     # Names from a file are printed, too.
     return known | {formats.words(name): value for name, value in settings.items()}
-
-
-def _release(version: str) -> str:
-    return version.partition("+")[0]
-
-
-def _shortened(commit: str) -> str:
-    return commit[: revision.COMMIT_DIGITS]
 
 
 def differences(
@@ -216,38 +182,8 @@ def summarised(
     In the order of their sizes, and of the pools where these are equal. `link` is as for
     :meth:`~hpcfl.results.reader.Run.link`, `target` as for `reached`.
     """
-    found = [(pool, summarise(pool, pool.runs[0].link(**link), target)) for pool in pools]
+    found = [(pool, pool.summary(pool.runs[0].link(**link), target)) for pool in pools]
     return sorted(found, key=lambda one: one[1].like)
-
-
-def summarise(pool: Pool, link: LinkModel, target: float | None = None) -> Summary:
-    """Summarise the measured rounds of all launches together.
-
-    As for one run, with the files of all launches, and what disturbed any of them.
-    """
-    whole = summaries.summarise(pool.run, link, target)
-    if len(pool.runs) == 1:
-        return whole
-    reasons = dict.fromkeys(str(run.environment.get("stop_reason") or "") for run in pool.runs)
-    first = [float(run.round_seconds[0]) for run in pool.runs if run.rounds]
-    return dataclasses.replace(
-        whole,
-        files=tuple(str(run.path) for run in pool.runs),
-        repeats=len(pool.runs),
-        repeats_p_value=pool.launches_p_value,
-        stop_reason=", ".join(reason for reason in reasons if reason) or None,
-        first_round_seconds=max(first) if first else None,
-        warnings=summaries.warnings(pool.runs),
-        reached=reached(pool.runs, link, target),
-        config={
-            name: _common([run.config.get(name) for run in pool.runs]) for name in whole.config
-        },
-    )
-
-
-def _common(values: list[Any]) -> Any:
-    """Return the value that launches have, or a list of their values where they differ."""
-    return values[0] if all(value == values[0] for value in values) else values
 
 
 def _all(runs: Sequence[Run], name: str) -> NDArray[Any] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError, no_such
-from hpcfl.options.definition import Option, OptionGroup, make, options_of
+from hpcfl.options.definition import OptionGroup, make, options_of
 from hpcfl.report.formats import words
 from hpcfl.results.schema import stored
 
@@ -27,34 +27,14 @@ def together(
 ) -> dict[str, Any]:
     """Return by name what makes the options of a run that goes on.
 
-    Parameters
-    ----------
-    group : type
-        Of the options.
-    path : Path
-        The file, for messages.
-    asked : mapping or None
-        What it says that the run was asked for; see `~hpcfl.options.definition.asked_for`.
-    config : mapping
-        What it says that the options came to, where that is decided later than they are given.
-    given : mapping
-        What is given beside it, by name.
-    free : collection of str
-        Options that may be given with another value.
-    code : collection of str
-        Those of a name that may be ``MODULE:NAME``.
-
-    Raises
-    ------
-    UsageError
-        If something given is another value than the run's, code has to be named, or a file that the
-        run read is gone.
+    `asked` is what its file, at `path`, says that it was asked for (see
+    `~hpcfl.options.definition.asked_for`), and `config` what that came to. What is `given` beside
+    it must be the same, but for options that are `free`. Options named by `code` may be
+    ``MODULE:NAME``, and then have to be given again. It is a UsageError if something is another
+    value than the run's, or code has to be named.
     """
     if asked is None:
-        raise UsageError(
-            f"{path} does not record what was asked for, because an earlier version of hpcfl wrote "
-            "it: give all options of the run again, beside --resume"
-        )
+        raise UsageError(f"{path} does not record what was asked for: it cannot be continued")
     try:
         before = make(group, asked)
     except (UsageError, TypeError) as error:
@@ -67,18 +47,20 @@ def together(
             raise no_such("option", name, known, listed=False)
         if value is None:
             continue
-        now = value if about is None else _checked(about, value)
-        if about is not None and (name in free or "launch" in about.marks):
-            changed[name] = now
-            continue
+        now = value
+        if about is not None:
+            now = about.read(value)
+            about.check(now)
+            if name in free or "launch" in about.marks:
+                changed[name] = str(now) if isinstance(now, Path) else now
+                continue
         was = getattr(before, name)
         # It may be given as it was, or as it was decided on.
-        decided = stored({name: now})[name] == config.get(name)
-        if now != was and not (was is None and decided):
-            was = config.get(name) if was is None else was
+        decided = config.get(name) if was is None else was
+        if now != was and not (was is None and stored({name: now})[name] == decided):
             raise UsageError(
-                f"{path} is of a run with {name} {words(was, nothing='none')}, not {words(now)}: "
-                "leave it out, or give the same"
+                f"{path} is of a run with {name} {words(decided, nothing='none')}, not "
+                f"{words(now)}: leave it out, or give the same"
             )
     for name in code:
         named = getattr(before, name)
@@ -88,15 +70,7 @@ def together(
                 f"{path} is of a run with the {name} {words(named)}, which does not come with "
                 f"hpcfl, and no file decides which code is loaded: give {shown} beside --resume"
             )
-    for name, about in known.items():
-        read = about.type is Path and not {"launch", "output"} & {*about.marks}
-        place = changed.get(name, getattr(before, name)) if read else None
-        if place is not None and not place.exists():
-            raise UsageError(
-                f"{path} is of a run with --{about.dashed} {place}, and nothing is there now: "
-                + ("say where it is" if name in free else "put it back to go on")
-            )
-    return {**asked, **{name: _plain(value) for name, value in changed.items()}}
+    return {**asked, **changed}
 
 
 def chosen(asked: Mapping[str, Any] | None) -> frozenset[str]:
@@ -107,13 +81,3 @@ def chosen(asked: Mapping[str, Any] | None) -> frozenset[str]:
     if asked is None or asked.get("levels") is not None:
         return frozenset()
     return frozenset(("levels", *(["group"] if asked.get("group") is None else [])))
-
-
-def _checked(about: Option, value: Any) -> Any:
-    read = about.read(value)
-    about.check(read)
-    return read
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value

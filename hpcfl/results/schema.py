@@ -2,8 +2,7 @@
 
 A file is HDF5. Its root has attributes that say what the run was; options and environment are
 attributes of groups; everything that is measured is a dataset whose first axis is the round.
-`docs/method.md` describes it for those who read it with other tools, and the site of the
-documentation has a page made from what is said here.
+Writer, reader and the page of the documentation go by the tables of this module.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ import numpy as np
 from hpcfl.system.outputs import without_home
 
 SCHEMA = "hpcfl/1"
-STATUSES = ("running", "complete", "failed", "interrupted")
 
-# Attributes of the root, all of them text: written when the file is created,
+# Attributes of the root. Status and end are written in place when the run ends, so they have a
+# fixed length; a time is 2025-01-31T23:59:59Z. From what was asked for a run goes on.
+STATUS, FINISHED, ASKED = "status", "finished", "asked"
+STATUS_TYPE, TIME_TYPE = "S11", "S20"
 HEADER = {
     "schema": "version of the layout of the file",
     "hpcfl_version": "build of hpcfl that wrote it",
@@ -30,25 +31,16 @@ HEADER = {
     "protocol": "aggregation protocol",
     "command": "command line that does the same",
     "started": "when the run began, UTC",
-}
-# and when the run ends, in place, so they have a fixed length.
-STATUS, FINISHED = "status", "finished"
-AT_END = {
     STATUS: "running, complete, failed, or interrupted by a signal",
     FINISHED: "when the run ended, UTC; empty before",
+    ASKED: "what was asked for, as JSON",
 }
-# From it a run goes on.
-ASKED = "asked"
-ADDED = {ASKED: "what was asked for, as JSON; files of earlier versions do without"}
-STATUS_TYPE, TIME_TYPE = "S11", "S20"  # a time is 2025-01-31T23:59:59Z
 # Text that is found out when a launch ends.
 WORD_TYPE = "S16"
 
 # Groups and datasets of the root.
 CONFIG, ENVIRONMENT, RESUMED = "config", "environment", "resumed"
 PHASES, ROUNDS, TRAINING, PARTITION = "phases", "rounds", "training", "partition"
-# Of the rounds: which of them count.
-MARKS = "finished"
 # Of a launch that went on with a run: the number of rounds that were finished before.
 FIRST_ROUND = "first_round"
 # Of what is found out when a launch ends, this is the run's: the others describe the machine.
@@ -63,10 +55,6 @@ CHECKPOINT_SUFFIX = ".checkpoint.npz"
 INCOMPLETE = "incomplete_data"
 # How a value that there is not is stored.
 NONE = "none"
-
-_TRAFFIC = ("phase", "device")
-_OF_HELPERS = ("phase", "helper")
-_TIMES = ("phase", "device or server")
 NOT_LOST = -1
 
 
@@ -79,196 +67,146 @@ class StoredDataset:
     axes: tuple[str, ...]  # labels of those after the first, the round
     unit: str  # ``bytes``, ``s``, ``1`` for what has none, or "" for what its name says
     about: str = ""  # what it is
-    # What stands for rounds that were measured without it, by an earlier version or by a run that
-    # could not go on when ranks die. None where all files have it.
+    # What stands for rounds that were measured without it. None where all files have it.
     unknown: float | None = None
 
-    def shape(self, phases: int, devices: int, ranks: int = 0, helpers: int = 0) -> tuple[int, ...]:
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape of one round of it."""
-        sizes = {"phase": phases, "device": devices, "device or server": devices + 1}
-        sizes |= {"rank": ranks, "helper": helpers}
         return tuple(sizes[label] for label in self.axes)
 
 
+def sizes(phases: int, devices: int, ranks: int = 0, helpers: int = 0) -> dict[str, int]:
+    """Return how long each axis is."""
+    known = {"phase": phases, "device": devices, "device or server": devices + 1}
+    return known | {"rank": ranks, "helper": helpers}
+
+
+def _stored(
+    dtype: type, unit: str, *axes: str, unknown: float | None = None, **about: str
+) -> tuple[StoredDataset, ...]:
+    return tuple(
+        StoredDataset(name, dtype, axes, unit, text, unknown) for name, text in about.items()
+    )
+
+
 DATASETS = (
-    StoredDataset(
-        "bytes_up", np.uint64, _TRAFFIC, "bytes", "what the device sent, envelopes included"
+    *_stored(
+        *(np.uint64, "bytes", "phase", "device"),
+        bytes_up="what the device sent, envelopes included",
+        bytes_down="what it received, envelopes included",
     ),
-    StoredDataset(
-        "bytes_down", np.uint64, _TRAFFIC, "bytes", "what it received, envelopes included"
+    *_stored(
+        *(np.uint64, "1", "phase", "device"),
+        messages_up="messages that it sent",
+        messages_down="messages that it received",
     ),
-    StoredDataset("messages_up", np.uint64, _TRAFFIC, "1", "messages that it sent"),
-    StoredDataset("messages_down", np.uint64, _TRAFFIC, "1", "messages that it received"),
-    StoredDataset(
-        "wall_seconds",
-        np.float64,
-        _TIMES,
-        "s",
-        "elapsed time of the device's part of the phase; the server is last",
+    *_stored(
+        *(np.float64, "s", "phase", "device or server"),
+        wall_seconds="elapsed time of the device's part of the phase; the server is last",
+        cpu_seconds="CPU time of the device's part of the phase; the server is last",
     ),
-    StoredDataset(
-        "cpu_seconds",
-        np.float64,
-        _TIMES,
-        "s",
-        "CPU time of the device's part of the phase; the server is last",
+    *_stored(np.float64, "s", round_seconds="elapsed time of the round, on the slowest rank"),
+    *_stored(np.bool_, "1", "device", survived="whether the device's vector is in the sum"),
+    *_stored(
+        *(np.bool_, "1"),
+        validated="whether the sum is right",
+        warmup="whether the round is of the warm-up",
     ),
-    StoredDataset(
-        "round_seconds", np.float64, (), "s", "elapsed time of the round, on the slowest rank"
-    ),
-    StoredDataset(
-        "survived", np.bool_, ("device",), "1", "whether the device's vector is in the sum"
-    ),
-    StoredDataset("validated", np.bool_, (), "1", "whether the sum is right"),
-    StoredDataset("warmup", np.bool_, (), "1", "whether the round is of the warm-up"),
-    StoredDataset(
-        "promise_failure",
-        np.float64,
-        (),
-        "1",
-        "at most how likely it is that something that was promised does not hold of the round, "
-        "recomputed from who was there; NaN where nothing is promised",
-        math.nan,
+    *_stored(
+        *(np.float64, "1"),
+        unknown=math.nan,
+        promise_failure="at most how likely it is that something that was promised does not hold "
+        "of the round, recomputed from who was there; NaN where nothing is promised",
     ),
 )
 # Only of runs that go on when ranks die.
 FAILURES = (
-    StoredDataset(
-        "lost_phase",
-        np.int16,
-        ("device",),
-        "1",
-        "phase, its index in `/phases`, in which the device's rank was found dead; the number of "
-        "phases for outside of all; -1 if it was alive, or dead before",
-        NOT_LOST,
+    *_stored(
+        *(np.int16, "1", "device"),
+        unknown=NOT_LOST,
+        lost_phase="phase, its index in `/phases`, in which the device's rank was found dead; the "
+        "number of phases for outside of all; -1 if it was alive, or dead before",
     ),
-    StoredDataset(
-        "detect_seconds",
-        np.float64,
-        (),
-        "s",
-        "how long it took to find ranks dead; NaN without a loss",
-        math.nan,
-    ),
-    StoredDataset(
-        "recover_seconds",
-        np.float64,
-        (),
-        "s",
-        "how long it took to continue without them; NaN without a loss",
-        math.nan,
+    *_stored(
+        *(np.float64, "s"),
+        unknown=math.nan,
+        detect_seconds="how long it took to find ranks dead; NaN without a loss",
+        recover_seconds="how long it took to continue without them; NaN without a loss",
     ),
 )
 # What ranks did with their time and memory; only of runs of benchmarks. NaN for a rank that died,
 # and what is not known of earlier rounds.
-_RANK_TIMES = ("phase", "rank")
 RANK_TIMES = (
-    StoredDataset(
-        "begin_seconds",
-        np.float64,
-        _RANK_TIMES,
-        "s",
-        "when the rank began the phase, since the first one began the round, by the server's clock",
-        math.nan,
+    *_stored(
+        *(np.float64, "s", "phase", "rank"),
+        unknown=math.nan,
+        begin_seconds="when the rank began the phase, since the first one began the round, by the "
+        "server's clock",
+        end_seconds="when it ended the phase, likewise",
+        computing_seconds="what the rank computed in the phase",
+        mpi_seconds="what the rank spent in calls of MPI, waiting left out",
+        waiting_seconds="what the rank waited for others",
     ),
-    StoredDataset(
-        "end_seconds", np.float64, _RANK_TIMES, "s", "when it ended the phase, likewise", math.nan
+    *_stored(
+        *(np.float64, "s"),
+        unknown=math.nan,
+        skew_seconds="between the first and the last rank that left the barrier before the round",
     ),
-    StoredDataset(
-        "computing_seconds",
-        np.float64,
-        _RANK_TIMES,
-        "s",
-        "what the rank computed in the phase",
-        math.nan,
+    *_stored(
+        *(np.float64, "s", "rank"),
+        unknown=math.nan,
+        clock_offset_seconds="what was added to the rank's clock",
     ),
-    StoredDataset(
-        "mpi_seconds",
-        np.float64,
-        _RANK_TIMES,
-        "s",
-        "what the rank spent in calls of MPI, waiting left out",
-        math.nan,
+    *_stored(
+        *(np.float64, "s"),
+        unknown=math.nan,
+        clock_uncertainty_seconds="by how much the worst of these may be off",
     ),
-    StoredDataset(
-        "waiting_seconds", np.float64, _RANK_TIMES, "s", "what the rank waited for others", math.nan
-    ),
-    StoredDataset(
-        "skew_seconds",
-        np.float64,
-        (),
-        "s",
-        "between the first and the last rank that left the barrier before the round",
-        math.nan,
-    ),
-    StoredDataset(
-        "clock_offset_seconds",
-        np.float64,
-        ("rank",),
-        "s",
-        "what was added to the rank's clock",
-        math.nan,
-    ),
-    StoredDataset(
-        "clock_uncertainty_seconds",
-        np.float64,
-        (),
-        "s",
-        "by how much the worst of these may be off",
-        math.nan,
-    ),
-    StoredDataset(
-        "resident_bytes",
-        np.float64,
-        ("rank",),
-        "bytes",
-        "resident memory of the rank's process when the round began",
-        math.nan,
-    ),
-    StoredDataset(
-        "peak_bytes",
-        np.float64,
-        ("rank",),
-        "bytes",
-        "its peak in the round; pages that processes share count for each",
-        math.nan,
+    *_stored(
+        *(np.float64, "bytes", "rank"),
+        unknown=math.nan,
+        resident_bytes="resident memory of the rank's process when the round began",
+        peak_bytes="its peak in the round; pages that processes share count for each",
     ),
 )
 # What each phase cost each helper; only of protocols that have helpers.
 HELPERS = (
-    StoredDataset("helper_bytes_up", np.uint64, _OF_HELPERS, "bytes", "what the helper sent", 0),
-    StoredDataset("helper_bytes_down", np.uint64, _OF_HELPERS, "bytes", "what it received", 0),
-    StoredDataset("helper_messages_up", np.uint64, _OF_HELPERS, "1", "messages that it sent", 0),
-    StoredDataset(
-        "helper_messages_down", np.uint64, _OF_HELPERS, "1", "messages that it received", 0
+    *_stored(
+        *(np.uint64, "bytes", "phase", "helper"),
+        unknown=0,
+        helper_bytes_up="what the helper sent",
+        helper_bytes_down="what it received",
     ),
-    StoredDataset(
-        "helper_wall_seconds",
-        np.float64,
-        _OF_HELPERS,
-        "s",
-        "elapsed time of the helper's part of the phase",
-        0,
+    *_stored(
+        *(np.uint64, "1", "phase", "helper"),
+        unknown=0,
+        helper_messages_up="messages that it sent",
+        helper_messages_down="messages that it received",
     ),
-    StoredDataset("helper_cpu_seconds", np.float64, _OF_HELPERS, "s", "CPU time of it", 0),
+    *_stored(
+        *(np.float64, "s", "phase", "helper"),
+        unknown=0,
+        helper_wall_seconds="elapsed time of the helper's part of the phase",
+        helper_cpu_seconds="CPU time of it",
+    ),
 )
 # Which devices were the committee; only of protocols that choose one. A member works for all, and
 # its figures are never averaged with those of other devices.
-COMMITTEE = (
-    StoredDataset(
-        "in_committee",
-        np.bool_,
-        ("device",),
-        "1",
-        "whether the device is in the committee of the round",
-        0,
-    ),
+COMMITTEE = _stored(
+    *(np.bool_, "1", "device"),
+    unknown=0,
+    in_committee="whether the device is in the committee of the round",
 )
-MARKED = StoredDataset(MARKS, np.bool_, (), "1", "whether the round counts: its data are all there")
+(MARKED,) = _stored(np.bool_, "1", finished="whether the round counts: its data are all there")
 KNOWN = (*DATASETS, *FAILURES, *RANK_TIMES, *HELPERS, *COMMITTEE)
 # What each phase cost each device, and the server where it takes part.
 SPENT = tuple(dataset.name for dataset in DATASETS if "phase" in dataset.axes)
 SPENT_BY_HELPERS = tuple(dataset.name for dataset in HELPERS)
+
+
+def finished(rounds: Any) -> int:
+    """Return how many rounds of a file count: those before the first without its mark."""
+    return int(np.logical_and.accumulate(rounds[MARKED.name][()]).sum())
 
 
 class _Described(StrEnum):
@@ -359,9 +297,6 @@ def _encoded(value: Any) -> Any:
         return NONE
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, str):
-        # Some MPI libraries end their version text with a NUL, which HDF5 does not store.
-        return without_home(value.replace("\0", ""))
     if isinstance(value, bool | float):
         return value
     if isinstance(value, int):
@@ -372,7 +307,8 @@ def _encoded(value: Any) -> Any:
         import json  # which device ranks do without
 
         return without_home(json.dumps(value, default=_json_default))
-    return without_home(str(value))
+    # Some MPI libraries end their version text with a NUL, which HDF5 does not store.
+    return without_home(str(value).replace("\0", ""))
 
 
 def _json_default(value: Any) -> Any:

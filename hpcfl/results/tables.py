@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,23 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcfl.report import formats, jsontext, table
 from hpcfl.report.formats import counted, seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph, size
-from hpcfl.results import repeating
-from hpcfl.results.columns import COLUMNS, Choice, Row, choose, telling_apart
-from hpcfl.results.reached import OverLaunches
+from hpcfl.results.columns import (
+    COLUMNS,
+    COMMON,
+    COMMON_IF_KNOWN,
+    Choice,
+    Row,
+    choose,
+    telling_apart,
+)
 from hpcfl.results.reader import Run
-from hpcfl.results.schema import PLACEMENT, Metric
-from hpcfl.results.statistics import DIFFERENT, Percentiles
-from hpcfl.results.summary import PhaseSummary, Summary, baselines, ratios
+from hpcfl.results.schema import PLACEMENT
+from hpcfl.results.statistics import DIFFERENT, PERCENTILES
+from hpcfl.results.summary import RATIOS, Summary, baselines, ratio
 
 # A first round of so many times the median is warned of where it was measured.
 _SLOW_START = 2.0
-
-_STAR = "*: unreliable: see warnings"
 
 STOPPED = {
     "rel_ci": "the median's interval was narrow enough",
@@ -35,23 +37,15 @@ STOPPED = {
     "target_accuracy": "--target-accuracy was reached",
     "epsilon": "one more round would have cost more than --epsilon",
 }
-
-
-_WALL = tuple(f"wall_seconds_{of}" for of in ("median", "p95", "max"))
 _PHASES = (
     label("phase"),
     size("bytes_up_mean", "up", "/device"),
     size("bytes_down_mean", "down", "/device"),
-    *(
-        table.seconds(f"device_cpu_seconds_{of}", f"device CPU {of}")
-        for of in ("median", "p95", "max")
-    ),
-    *(table.seconds(name, f"rank wall {name.rpartition('_')[2]}") for name in _WALL),
+    *(table.seconds(f"device_cpu_seconds_{of}", f"device CPU {of}") for of in PERCENTILES),
+    *(table.seconds(f"wall_seconds_{of}", f"rank wall {of}") for of in PERCENTILES),
     table.seconds("server_cpu_seconds_median", "server CPU median"),
     table.seconds("modelled_seconds", "modelled median"),
 )
-# Parties that only some protocols have.
-_OTHERS = ("member", "helper")
 
 
 def _columns_of(party: str) -> Sequence[Column]:
@@ -64,18 +58,17 @@ def _columns_of(party: str) -> Sequence[Column]:
 
 def phases(summary: Summary) -> Table:
     """Return the cost of one run, a phase to a row, and of whole rounds in the last row."""
-    others = [party for party in _OTHERS if getattr(summary.total, f"{party}_cpu_seconds")]
-    warned = warnings_of(summary)
-    places = range(len(summary.phases) + 1) if warned else ()
+    # Parties that only some protocols have.
+    others = [one for one in ("member", "helper") if f"{one}_bytes_up_mean" in summary.phases[-1]]
+    columns = (*_PHASES, *(column for party in others for column in _columns_of(party)))
+    rows: list[Sequence[Any]] = [
+        [phase[column.name] for column in columns] for phase in summary.phases
+    ]
     return Table(
-        (*_PHASES, *(column for party in others for column in _columns_of(party))),
-        [
-            *(_phase_row(one, others) for one in summary.phases),
-            RULE,
-            _phase_row(summary.total, others),
-        ],
-        f"A round of {summary.variant}, N = {summary.devices}, "
-        f"d = {summary.dim}{_of_model(summary)}",
+        columns,
+        [*rows[:-1], RULE, rows[-1]],
+        f"A round of {summary['protocol']}, N = {summary['devices']}, "
+        f"d = {summary['dim']}{_of_model(summary)}",
         [
             "device: the slowest device of each round; rank: the slowest of devices and server",
             "B/device: mean over the devices that sent or received any; total: over the survivors",
@@ -83,58 +76,48 @@ def phases(summary: Summary) -> Table:
                 f"{party}: mean bytes of one, and the slowest one's CPU time; not in the devices'"
                 for party in others
             ),
-            *(f"warning: {sentence}" for sentence in warned),
-            *([_STAR] if warned else []),
+            *(f"warning: {sentence}" for sentence in warnings_of(summary)),
         ],
-        doubts={(row, name) for row in places for name in _WALL},
     )
 
 
 def facts(summary: Summary) -> Facts:
     """Return what a run was, how it went, and how long its rounds took."""
+    one = summary.figures
     survivors = "none measured"
-    if summary.survivors_mean is not None:
+    if one["survivors_mean"] is not None:
         survivors = (
-            f"{summary.survivors_mean:.4g} of {summary.devices} a round on average "
-            f"(fewest {summary.survivors_min}, most {summary.survivors_max})"
+            f"{one['survivors_mean']:.4g} of {one['devices']} a round on average "
+            f"(fewest {one['survivors_min']}, most {one['survivors_max']})"
         )
-    reason = summary.stop_reason
-    stopped = f"; stopped because {STOPPED[reason]} ({reason})" if reason in STOPPED else ""
-    launches = f"{counted(summary.repeats, 'launch')}: {', '.join(summary.files)}"
+    rounds = f"{one['rounds_measured']} measured + {one['rounds_warmup']} of warm-up"
+    reason = one["stop_reason"]
+    if reason in STOPPED:
+        rounds += f"; stopped because {STOPPED[reason]} ({reason})"
+    idle = f", of which {one['idle_ranks']} took no part" if one["idle_ranks"] else ""
+    loopback = "none (one process)" if one["transport"] == "loopback" else "not recorded"
+    launches = f"{counted(one['launches'], 'launch')}: {', '.join(summary.files)}"
     return Facts(
         {
-            "file": summary.path,
-            "status": _status(summary.status),
-            "protocol": summary.variant,
-            "devices N": summary.devices,
-            "parameters d": f"{summary.dim}{_of_model(summary)}",
-            "rounds": f"{summary.rounds_measured} measured + {summary.rounds_warmup} of warm-up"
-            + stopped,
-            "validated": f"{summary.rounds_validated}/{summary.rounds_total}",
+            "file": one["path"],
+            "status": _status(summary),
+            "protocol": one["protocol"],
+            "devices N": one["devices"],
+            "parameters d": f"{one['dim']}{_of_model(summary)}",
+            "rounds": rounds,
+            "validated": f"{one['rounds_validated']}/{one['rounds_total']}",
             "survivors": survivors,
-            "transport": summary.transport or "not recorded",
-            "ranks": _ranks(summary),
-            "MPI library": summary.mpi_library or _without_mpi(summary),
-            "link model": str(summary.link),
-            "repeats": launches if summary.repeats > 1 else None,
+            "transport": one["transport"] or "not recorded",
+            "ranks": f"{one['ranks']}{idle}" if (one["ranks"] or 1) > 1 else None,
+            "MPI library": one["mpi_library"] or loopback,
+            "link model": one["link"],
+            "repeats": launches if one["launches"] > 1 else None,
             "memory": _memory(summary),
             "first round": _first_round(summary),
             "measured": _measured(summary),
-            "modelled": _spread(summary.modelled_round_seconds),
+            "modelled": _spread(summary, "modelled_round_seconds"),
         }
     )
-
-
-def _without_mpi(summary: Summary) -> str:
-    return "none (one process)" if summary.transport == "loopback" else "not recorded"
-
-
-def _ranks(summary: Summary) -> str | None:
-    """Return how many ranks there were, where there were several."""
-    if summary.ranks is None or summary.ranks == 1:
-        return None
-    idle = f", of which {summary.idle_ranks} took no part" if summary.idle_ranks else ""
-    return f"{summary.ranks}{idle}"
 
 
 def _of_model(summary: Summary) -> str:
@@ -144,48 +127,54 @@ def _of_model(summary: Summary) -> str:
 
 
 def _memory(summary: Summary) -> str | None:
-    """Return what ranks had resident, None if nothing is known."""
-    parts = []
+    """Return what ranks had resident at the peak of a round, None if nothing is known."""
     # In one process devices and server are together.
-    server = "the server's rank" if summary.server_ranks == 1 else "the server's largest rank"
-    first = "the process" if summary.device_ready_bytes is None else server
-    for who, ready, peak in (
-        (first, summary.server_ready_bytes, summary.server_peak_bytes),
-        ("the largest helper's", summary.helper_ready_bytes, summary.helper_peak_bytes),
-        ("the largest other rank", summary.device_ready_bytes, summary.device_peak_bytes),
-    ):
-        if ready is not None and peak is not None:
-            parts.append(f"{who} {ready / 1e6:.4g} MB before the first round, {peak / 1e6:.4g} MB")
-    return f"{'; '.join(parts)} at the peak of a round" if parts else None
+    alone = summary["device_peak_bytes"] is None
+    parts = [
+        f"{who} {formats.amount(summary[f'{party}_peak_bytes'])}"
+        for party, who in (
+            ("server", "the process" if alone else "the server's largest rank"),
+            ("helper", "the largest helper's"),
+            ("device", "the largest other rank"),
+        )
+        if summary[f"{party}_peak_bytes"] is not None
+    ]
+    return f"{', '.join(parts)} at the peak of a round" if parts else None
 
 
-def rounds(run: Run) -> Table:
-    """Return a row for every round of a run: what it took and, of training, what it reached."""
-    reached = {
-        name: values
-        for name, values in run.training.items()
-        if values.ndim == 1 and name != Metric.BYTES_UP_TOTAL
-    }
-    columns = [
-        Column("round", "round", format=formats.count),
-        Column("warmup", "warm-up", format=formats.words),
-        Column("validated", "validated", format=formats.words),
-        Column("survivors", "survivors", format=formats.count),
-        Column("round_seconds", "round", "s", seconds),
-        Column(Metric.BYTES_UP_TOTAL, "up, all devices", "B", formats.count),
-        *(Column(name, name.replace("_", " "), format=formats.number) for name in reached),
-    ]
-    sent = run.bytes_up.sum(axis=(1, 2), dtype=np.int64).cumsum()
-    rows = [
-        [
-            *(index, bool(run.warmup[index]), bool(run.validated[index])),
-            *(int(run.survived[index].sum()), float(run.round_seconds[index]), int(sent[index])),
-            *(float(values[index]) for values in reached.values()),
-        ]
-        for index in range(run.rounds)
-    ]
-    title = f"Rounds of {run.protocol}, N = {run.devices}"
-    return Table(columns, rows, title, ["up, all devices: since the first round"])
+def _first_round(summary: Summary) -> str | None:
+    first, median = summary["first_round_seconds"], summary["round_seconds_median"]
+    if first is None:
+        return None
+    kind = "warm-up" if summary["rounds_warmup"] else "measured"
+    times = f", {first / median:.2f} times the median" if median > 0 else ""
+    return f"{seconds(first)} s ({kind}{times})"
+
+
+def _measured(summary: Summary) -> str | None:
+    spread = _spread(summary, "round_seconds")
+    if spread is None:
+        return None
+    ends = _interval(summary)
+    if ends is None:
+        return f"{spread}; no 95 % interval of the median: that takes 6 measured rounds"
+    return f"{spread}; 95 % interval of the median {ends} s (order statistics)"
+
+
+def _interval(summary: Summary) -> str | None:
+    low, high = summary["round_seconds_low"], summary["round_seconds_high"]
+    return None if math.isnan(low) else formats.interval(low, high)
+
+
+def _spread(summary: Summary, name: str) -> str | None:
+    if math.isnan(summary[f"{name}_median"]):
+        return None
+    return ", ".join(f"{of} {seconds(summary[f'{name}_{of}'])} s" for of in PERCENTILES)
+
+
+def _status(summary: Summary) -> str:
+    status = str(summary["status"])
+    return "running, or killed before its end" if status == "running" else status
 
 
 def comparison(
@@ -212,28 +201,22 @@ def comparison(
     for number, row in enumerate(rows):
         if number and row.summary.like != rows[number - 1].summary.like:
             values.append(RULE)
-        values.append([choice.value(row) for choice in chosen])
+        values.append([row[choice.name] for choice in chosen])
     warned: dict[str, list[int]] = {}
     for row in rows:
         for sentence in warnings_of(row.summary):
             warned.setdefault(sentence, []).append(row.number)
-    doubtful = {number for numbers in warned.values() for number in numbers}
-    elapsed = [choice.column.name for choice in chosen if choice.elapsed]
-    doubts = {(number - 1, name) for number in doubtful for name in elapsed}
     return Table(
         [choice.column for choice in chosen],
         values,
         ", ".join(["What a round costs", *same]),
         [
             *_about_baselines(rows),
-            *_about_figures(rows, {choice.column.name for choice in chosen}),
-            *_about_members(summaries),
+            *_about_figures(rows, {choice.name for choice in chosen}),
             *(f"row {row.number}: {_remarks(row.summary)}" for row in rows),
             *notes,
             *(f"warning: {_rows(found)}: {sentence}" for sentence, found in warned.items()),
-            *([_STAR] if doubts else []),
         ],
-        doubts=doubts,
     )
 
 
@@ -244,18 +227,19 @@ _TOLD = ("row", "protocol", "algorithm", "devices", "dim", "alpha", "theta")
 def _chosen(rows: Sequence[Row]) -> tuple[list[Choice], list[str]]:
     """Return the columns that have something to tell, and in words what all rows have in common."""
     chosen, same = [], []
-    for choice in COLUMNS.values():
-        values = [choice.value(row) for row in rows]
-        if not choice.shown or not any(map(formats.has_value, values)):
-            continue
+    for name, choice in COLUMNS.items():
+        values = [row[name] for row in rows]
         known = {value for value in values if formats.has_value(value)}
-        if choice.common and len(known) == 1 and (choice.common == "known" or None not in values):
+        if not choice.shown or not known:
+            continue
+        everywhere = name in COMMON and None not in values
+        if len(known) == 1 and (everywhere or name in COMMON_IF_KNOWN):
             (told,) = map(choice.column.format, known)
             # The notes say at what link seconds are modelled.
-            same += [f"{choice.column.title} = {told}"] if choice.column.name != "link" else []
+            same += [f"{choice.column.title} = {told}"] if name != "link" else []
         else:
             chosen.append(choice)
-    first = max(i for i, choice in enumerate(chosen) if choice.column.name in _TOLD) + 1
+    first = max(i for i, choice in enumerate(chosen) if choice.name in _TOLD) + 1
     return [*chosen[:first], *telling_apart(rows), *chosen[first:]], same
 
 
@@ -264,7 +248,7 @@ def _about_baselines(rows: Sequence[Row]) -> list[str]:
     bases = [row for row in rows if row.summary is row.baseline]
     if not bases:
         return []
-    variants = ", ".join(dict.fromkeys(row.summary.variant for row in bases))
+    variants = ", ".join(dict.fromkeys(row["protocol"] for row in bases))
     each = ", each for the rows between the same lines" if len(bases) > 1 else ""
     alone = [row.number for row in rows if row.baseline is None]
     without = f"; {_rows(alone)}: none of the same size, dropout and link" if alone else ""
@@ -275,8 +259,8 @@ def _about_baselines(rows: Sequence[Row]) -> list[str]:
 
 
 def _about_figures(rows: Sequence[Row], names: set[str]) -> list[str]:
-    """Return how the figures of some columns are computed."""
-    links = {str(row.summary.link) for row in rows}
+    """Return how the figures of some columns are computed, and what they leave out."""
+    links = {row["link"] for row in rows}
     modelled = f"; modelled: at {links.pop()}" if len(links) == 1 else ""
     said = [
         "times are medians over measured rounds, bytes are means; device: the slowest of each "
@@ -286,56 +270,57 @@ def _about_figures(rows: Sequence[Row], names: set[str]) -> list[str]:
         said.append(
             "to target: from the first round until held-out accuracy was there, by all devices"
         )
-    return said
-
-
-def _about_members(summaries: Sequence[Summary]) -> list[str]:
-    """Return a note if figures of devices leave out members of a committee, and what these cost."""
-    rows = [
-        f"row {row}: {formats.count(total.member_bytes_up_mean)} B up, "
-        f"{formats.milliseconds(total.member_cpu_seconds.median)} ms of CPU"
-        for row, total in enumerate((summary.total for summary in summaries), 1)
-        if total.member_cpu_seconds is not None
+    members = [
+        f"row {row.number}: {formats.count(row['member_bytes_up_mean'])} B up, "
+        f"{formats.milliseconds(row['member_cpu_seconds_median'])} ms of CPU"
+        for row in rows
+        if row["member_cpu_seconds_median"] is not None
     ]
-    if not rows:
-        return []
-    return [f"members of a committee are not among the devices: {'; '.join(rows)} of a member"]
+    if members:
+        told = f"{'; '.join(members)} of a member"
+        said.append(f"members of a committee are not among the devices: {told}")
+    return said
 
 
 def to_json(summaries: Sequence[Summary], baseline: str | None = None) -> str:
     """Return the summaries, and the ratios where there is something to compare, as JSON.
 
     An object with ``runs``, a list; with several runs, each has ``baseline``, the path of the run
-    that it is compared with, and ``baseline_over_run``. What is undefined is null.
+    that it is compared with, and the ratios. What is undefined is null.
     """
     runs = [summary.as_dict() for summary in summaries]
     if len(runs) > 1:
         compared = baselines(summaries, baseline)
         for run, summary, base in zip(runs, summaries, compared, strict=True):
-            run["baseline"] = None if base is None else base.path
-            run["baseline_over_run"] = None if base is None else ratios(base, summary)
+            run["baseline"] = None if base is None else base["path"]
+            run |= {name: ratio(base, summary, name) for name in RATIOS}
     return jsontext.dumps({"runs": runs})
 
 
 def details(run: Run) -> list[Facts]:
     """Return everything that was set and found out for a run."""
-    about = {"command": repeating.command(run), "run": run.run_id, "started": run.started}
+    about = {"command": command(run), "run": run.run_id, "started": run.started}
     about |= {"finished": run.finished or "not finished"}
     options = {name: value for name, value in run.config.items() if name != "promises"}
-    found = [Facts(about)]
-    known = dict(sorted(run.environment.items()))
-    ranks = known.pop(PLACEMENT, None)
-    found += [Facts(dict(sorted(options.items())), "options"), Facts(known, "environment")]
-    found.append(Facts(_placement(ranks, run.server_ranks), "ranks"))
-    for launch in run.resumed:
-        title = f"resumed from round {launch['first_round']}"
-        known = dict(sorted(launch.items()))
+    found = [Facts(about), Facts(dict(sorted(options.items())), "options")]
+    launches = {"": run.environment}
+    launches |= {f", resumed from round {one['first_round']}": one for one in run.resumed}
+    for which, environment in launches.items():
+        known = dict(sorted(environment.items()))
         ranks = known.pop(PLACEMENT, None)
-        found += [
-            Facts(known, title),
-            Facts(_placement(ranks, run.server_ranks), f"ranks, {title}"),
-        ]
+        found.append(Facts(known, f"environment{which}"))
+        found.append(Facts(_placement(ranks, run.server_ranks), f"ranks{which}"))
     return [one for one in found if one.known]
+
+
+def command(run: Run) -> str:
+    """Return the command line of a run with what started its ranks: ``mpirun -n 101 hpcfl ...``."""
+    ranks = run.environment.get("ranks")
+    if run.environment.get("transport") == "netlab":
+        program, _, arguments = run.command.partition(" ")
+        hosts = run.environment.get("netlab_hosts")
+        return f"{program} netlab --hosts {hosts} ... -- {arguments}"
+    return f"mpirun -n {ranks} {run.command}" if type(ranks) is int and ranks > 1 else run.command
 
 
 def _placement(ranks: Any, servers: int) -> dict[str, str]:
@@ -350,7 +335,7 @@ def _placement(ranks: Any, servers: int) -> dict[str, str]:
         together[where] = [*members, rank], devices + len(place["devices"])
     return {
         where: f"{_rows(members, 'rank')}: {'server and ' if members[0] < servers else ''}"
-        f"{devices} {'device' if devices == 1 else 'devices'}"
+        f"{counted(devices, 'device')}"
         for where, (members, devices) in together.items()
     }
 
@@ -359,41 +344,31 @@ def promises(run: Run) -> list[str]:
     """Return what the run's protocol hides, and how surely, as it was recorded."""
     sentences = [*(run.config.get("promises") or [])]
     found = run.promise_failure
-    if found is not None and np.isfinite(found).any():
+    checked = 0 if found is None else int(np.isfinite(found).sum())
+    if found is not None and checked:
         worst = float(np.nanmax(found))
         chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
-        where = f"{_checked(run, np.isfinite(found))} against the devices that were present"
-        sentences.append(f"checked {where}: it held{chance}")
+        sentences.append(
+            f"checked in {checked} of {counted(run.rounds, 'round')} against the devices that were "
+            f"present: it held{chance}"
+        )
     return sentences
-
-
-def _checked(run: Run, checked: NDArray[np.bool_]) -> str:
-    """Return in which rounds promises were checked, and of how many devices if that differs."""
-    count = int(checked.sum())
-    rounds = f"in each of {counted(count, 'round')}" if count > 1 else "in the only round"
-    if count < len(checked):
-        rounds += f" that had devices, of {len(checked)},"
-    devices = run.training.get(Metric.PARTICIPANTS)
-    if devices is None or devices[checked].min() == devices[checked].max():
-        return rounds
-    smallest, largest = int(devices[checked].min()), int(devices[checked].max())
-    return f"{rounds.rstrip(',')}, each as it is for its own {smallest} to {largest} devices,"
 
 
 def warnings_of(summary: Summary) -> list[str]:
     """Return what speaks against the measured seconds of a run, or of repeats, a sentence each."""
     found = list(summary.warnings)
-    first, median = summary.first_round_seconds, summary.round_seconds.median
-    if first is not None and not summary.rounds_warmup and first > _SLOW_START * median:
-        advice = "" if summary.algorithm else "; see --warmup"  # which training has not
+    first, median = summary["first_round_seconds"], summary["round_seconds_median"]
+    if first is not None and not summary["rounds_warmup"] and first > _SLOW_START * median:
+        advice = "" if summary["algorithm"] else "; see --warmup"  # which training has not
         found.append(
             f"the first round took {first / median:.1f} times the median and was measured: "
             f"connections and buffers are set up in it{advice}"
         )
-    p_value = summary.repeats_p_value
+    p_value = summary["launches_p_value"]
     if p_value is not None and p_value <= DIFFERENT:
         found.append(
-            f"the {summary.repeats} launches differ more than their rounds do (rank test, "
+            f"the {summary['launches']} launches differ more than their rounds do (rank test, "
             f"p = {p_value:.2g}): the interval is of these launches, not of a further one"
         )
     return found
@@ -409,68 +384,39 @@ def render_promises(run: Run) -> str:
     return "\n".join(paragraph(sentence, "- ") for sentence in promises(run))
 
 
-def _phase_row(phase: PhaseSummary, others: Sequence[str]) -> list[Any]:
-    return [
-        *(phase.name, phase.bytes_up_mean, phase.bytes_down_mean),
-        *dataclasses.astuple(phase.device_cpu_seconds),
-        *dataclasses.astuple(phase.wall_seconds),
-        *(phase.server_cpu_seconds.median, phase.modelled_seconds),
-        *(figure for party in others for figure in _other_row(phase, party)),
-    ]
-
-
-def _other_row(phase: PhaseSummary, party: str) -> list[Any]:
-    names = ("bytes_up_mean", "bytes_down_mean", "cpu_seconds")
-    up, down, cpu = (getattr(phase, f"{party}_{name}") for name in names)
-    return [up, down, cpu.median]
-
-
 def _remarks(summary: Summary) -> str:
     """Return the files of a row, and how surely its seconds are known."""
-    text = ", ".join(Path(path).name for path in summary.files) or summary.name
-    if summary.repeats > 1:
-        text = f"{counted(summary.repeats, 'repeat')}: {text}"
-    remarks = [] if summary.status == "complete" else [_status(summary.status)]
-    if summary.rounds_validated < summary.rounds_total:
-        remarks.append(f"validated {summary.rounds_validated}/{summary.rounds_total}")
+    text = ", ".join(Path(path).name for path in summary.files)
+    if summary["launches"] > 1:
+        text = f"{counted(summary['launches'], 'repeat')}: {text}"
+    remarks = [] if summary["status"] == "complete" else [_status(summary)]
+    if not summary["validated"]:
+        remarks.append(f"validated {summary['rounds_validated']}/{summary['rounds_total']}")
     if remarks:
         text += f" ({', '.join(remarks)})"
     text += _over_launches(summary)
-    interval = summary.round_seconds_interval
-    if interval.known:
-        text += (
-            f"; round measured {seconds(summary.round_seconds.median)} s, 95 % interval "
-            f"{formats.interval(interval.low, interval.high)} s over "
-            f"{formats.counted(summary.rounds_measured, 'round')}"
-        )
-    else:
-        text += f"; measured rounds: {summary.rounds_measured}"
-    return text
+    ends = _interval(summary)
+    if ends is None:
+        return f"{text}; measured rounds: {summary['rounds_measured']}"
+    return (
+        f"{text}; round measured {seconds(summary['round_seconds_median'])} s, 95 % interval "
+        f"{ends} s over {counted(summary['rounds_measured'], 'round')}"
+    )
 
 
 def _over_launches(summary: Summary) -> str:
     """Return how far what several launches reached varies; "" for one, and for benchmarks."""
-    if summary.repeats < 2:
-        return ""
-    found = summary.reached
+    launches = summary["launches"]
     parts = [
-        f"{name} {formats.number(one.median)} {_ends(one)}"
-        for name, one in (("accuracy", found.accuracy), ("epsilon", found.epsilon_proven))
-        if one.median is not None and one.least != one.most
+        f"{words} {formats.number(summary[name])} "
+        f"{formats.interval(summary[f'{name}_least'], summary[f'{name}_most'], formats.number)} "
+        "(lowest and highest)"
+        for name, words in (("accuracy", "accuracy"), ("epsilon_proven", "epsilon"))
+        if summary[f"{name}_least"] != summary[f"{name}_most"]
     ]
-    if found.target is not None and found.launches_at_target != summary.repeats:
-        parts.append(f"{found.launches_at_target} of {summary.repeats} reached the target")
+    if summary["launches_at_target"] not in (None, launches) and launches > 1:
+        parts.append(f"{summary['launches_at_target']} of {launches} reached the target")
     return "".join(f"; {part}" for part in parts)
-
-
-def _ends(found: OverLaunches) -> str:
-    if found.interval.known:
-        low, high, what = found.interval.low, found.interval.high, "95 % interval, order statistics"
-    else:
-        assert found.least is not None
-        assert found.most is not None
-        low, high, what = found.least, found.most, "lowest and highest"
-    return f"{formats.interval(low, high, formats.number)} ({what})"
 
 
 def _rows(rows: Sequence[int], what: str = "row") -> str:
@@ -480,36 +426,3 @@ def _rows(rows: Sequence[int], what: str = "row") -> str:
     runs = [[row for _, row in numbered] for _, numbered in found]
     parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
     return f"{what}{'s' if len(rows) > 1 else ''} {', '.join(parts)}"
-
-
-def _first_round(summary: Summary) -> str | None:
-    first = summary.first_round_seconds
-    if first is None:
-        return None
-    kind = "warm-up" if summary.rounds_warmup else "measured"
-    median = summary.round_seconds.median
-    times = f", {first / median:.2f} times the median" if median > 0 else ""
-    return f"{seconds(first)} s ({kind}{times})"
-
-
-def _measured(summary: Summary) -> str | None:
-    spread = _spread(summary.round_seconds)
-    if spread is None:
-        return None
-    interval = summary.round_seconds_interval
-    if not interval.known:
-        return f"{spread}; no 95 % interval of the median: that takes 6 measured rounds"
-    ends = formats.interval(interval.low, interval.high)
-    return f"{spread}; 95 % interval of the median {ends} s (order statistics)"
-
-
-def _spread(found: Percentiles) -> str | None:
-    if math.isnan(found.median):
-        return None
-    return (
-        f"median {seconds(found.median)} s, p95 {seconds(found.p95)} s, max {seconds(found.max)} s"
-    )
-
-
-def _status(status: str) -> str:
-    return "running, or killed before its end" if status == "running" else status

@@ -5,8 +5,7 @@ headers that say where the data lie). So all metadata are written before the fir
 another name: the file appears under its own name complete, with space for some rounds, or for all
 where they do not take much. After that a round only overwrites raw data in place, and
 ``/rounds/finished`` tells which rounds count. When the space is used up, a copy with twice as much
-takes the file's place at once: a run that is planned for a million rounds does not begin by writing
-them.
+takes the file's place at once, as a copy without the rest does at the end.
 
 A full disk breaks a file in the same way. So the draft's blocks are allocated by the file system as
 well, and what finds no room is found before the first round.
@@ -66,14 +65,11 @@ class ResultsWriter:
     A context manager: leaving it closes the file, with status ``complete``; ``interrupted`` if
     `Left` is on its way out, ``failed`` if another exception is. `config` and `environment` are
     stored by `schema.encode`, `asked` is what `~hpcfl.options.definition.asked_for` returns.
-    `rounds` is the largest number of rounds, warm-up included: space for all is allocated now if it
-    is not much, and space for `at_end`, what of the environment is found out when the run ends
-    (with what stands for it until then, see `record_end`). `training` and
-    `device_training` name figures of each round, and of each round and device; `partition` has the
-    shape (N, classes). With `failures` it is kept which devices failed and how long it took to go
-    on without them, with `ranks`, their number, what the ranks did with their time, and with
-    `helpers` what each of so many helpers spent, and with `committee` who was in it. A file that
-    exists or cannot be created is a UsageError.
+    `rounds` is the largest number of rounds, warm-up included. `at_end` names what of the
+    environment is found out when the run ends, with what stands for it until then.
+    `training` and `device_training` name figures of each round, and of each round and device;
+    `partition` has the shape (N, classes). `failures`, `ranks`, `helpers` and `committee` say which
+    of the optional datasets there are. A file that exists or cannot be created is a UsageError.
     """
 
     def __init__(
@@ -101,7 +97,7 @@ class ResultsWriter:
         self.run_id = uuid.uuid4().hex
         self.written = 0
         self._rounds = rounds
-        self._at_end = dict(at_end or {})
+        self._inode: tuple[int, int] | None = None
         outputs.check(self.path, outputs.RESULTS)
 
         header = {
@@ -114,18 +110,17 @@ class ResultsWriter:
         }
         if asked is not None:
             header[schema.ASKED] = json.dumps(asked)
-        some = failures, ranks, helpers, committee
-        self._allocated = _first_rounds(0, rounds, _bytes_of_round(len(phases), devices, *some))
-        needed = predicted_bytes(len(phases), devices, self._allocated, *some)
-        with self._creating(needed, keep=True) as file:
+        datasets = _of_rounds(failures, ranks, helpers, committee)
+        sizes = schema.sizes(len(phases), devices, ranks, helpers)
+        self._allocated = min(rounds, max(1, int(_FIRST_BYTES / _bytes_of_round(datasets, sizes))))
+        with self._creating() as file:
             _fill_attributes(file, header)
             _fill_attributes(file.create_group(schema.CONFIG), config)
             facts = {**environment, schema.LOCKED: hdf5.locked(Path(file.filename))}
             _fill_attributes(file.create_group(schema.ENVIRONMENT), facts)
-            _begin(file, schema.ENVIRONMENT, self._at_end)
+            _begin(file, schema.ENVIRONMENT, at_end or {})
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
-            sizes = self._allocated, len(phases), devices
-            _allocate(file.create_group(schema.ROUNDS), _datasets(*some), *sizes, ranks, helpers)
+            _allocate(file.create_group(schema.ROUNDS), datasets, sizes, self._allocated)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
@@ -134,8 +129,8 @@ class ResultsWriter:
                 learned += [
                     StoredDataset(name, np.float64, ("device",), "") for name in device_training
                 ]
-                _allocate(file.create_group(schema.TRAINING), learned, *sizes)
-        self._open(schema.ENVIRONMENT, (*training, *device_training))
+                _allocate(file.create_group(schema.TRAINING), learned, sizes, self._allocated)
+        self._open(schema.ENVIRONMENT)
 
     @classmethod
     def resume(
@@ -145,92 +140,71 @@ class ResultsWriter:
         command: str,
         environment: Mapping[str, Any],
         rounds: int,
+        kept: int | None = None,
         config: Mapping[str, Any] | None = None,
         at_end: Mapping[str, Any] | None = None,
-        failures: bool = False,
         ranks: int = 0,
     ) -> ResultsWriter:
         """Open the file of a run that did not come to its end, to go on behind its finished rounds.
 
+        Of these the first `kept` stay, by default all.
+
         What the file says of run and machine stays, but for the values of `config`. The launch that
         goes on is described in a group of its own, ``/resumed/1`` and so on; `rounds` counts those
-        that are finished too. The file is replaced as a whole, and must be of a run without
-        training figures. It is a UsageError if it cannot be opened or replaced, or another process
-        is writing it.
+        that are finished too, and `ranks` may be more than there were. The file is replaced as a
+        whole. It is a UsageError if it cannot be opened or replaced, or another process is writing
+        it.
         """
         self = cls.__new__(cls)
         # The file itself, where the path is a link to it: its folder is where it is replaced.
         self.path = Path(os.path.realpath(path))
         self._rounds = rounds
-        self._at_end = dict(at_end or {})
-        try:
+        self._inode = _inode(self.path)
+        with _told(UsageError, f"cannot continue {self.path}", ": see that it can be written to"):
             # The lock is that of a writer which is at work; it ends with the writer's process.
             old = _opened(self.path, "r+")
-        except (OSError, RuntimeError) as error:
-            raise UsageError(
-                f"cannot continue {self.path} ({hdf5.reason(error)}): see that it can be written to"
-            ) from error
         with old:
             self.run_id = str(old.attrs["run_id"])
             with suppress(OSError):  # of a process that was killed while it wrote it
                 self._draft.unlink(missing_ok=True)
-            before = old[schema.ROUNDS]
-            self.written = int(np.logical_and.accumulate(before[schema.MARKS][()]).sum())
-            _, phases, devices = before["bytes_up"].shape
+            finished = schema.finished(old[schema.ROUNDS])
+            self.written = finished if kept is None else min(kept, finished)
+            self._allocated = max(self.written, min(rounds, 2 * self.written + 1))
             launch = f"{schema.RESUMED}/{len(old.get(schema.RESUMED, ())) + 1}"
-            failures = failures or schema.FAILURES[0].name in before
-            of_ranks, of_helpers = (
-                before[some[0].name].shape[-1] if some[0].name in before else 0
-                for some in (schema.RANK_TIMES, schema.HELPERS)
-            )
-            ranks, helpers = max(ranks, of_ranks), of_helpers
-            committee = schema.COMMITTEE[0].name in before
-            some = failures, ranks, helpers, committee
-            size = _bytes_of_round(phases, devices, *some)
-            self._allocated = _first_rounds(self.written, rounds, size)
-            needed = predicted_bytes(phases, devices, self._allocated, *some)
-            with self._creating(needed) as file:
+            with self._creating() as file:
                 _copy(old, file, self._allocated, self.written, ranks)
                 _fill_attributes(file[schema.CONFIG], config or {})
-                for name in schema.OF_THE_RUN & self._at_end.keys():
+                for name in schema.OF_THE_RUN & (at_end or {}).keys():
                     file[schema.ENVIRONMENT].attrs[name] = _fixed("")
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
                 told |= {**environment, schema.LOCKED: hdf5.locked(Path(file.filename))}
                 _fill_attributes(file.require_group(launch), told)
-                _begin(file, launch, self._at_end)
-                new = [dataset for dataset in _datasets(*some) if dataset.name not in before]
-                sizes = self._allocated, phases, devices
-                _allocate(file[schema.ROUNDS], new, *sizes, ranks, helpers)
-                for dataset in new:
-                    file[schema.ROUNDS][dataset.name][: self.written] = dataset.unknown
-            self._open(launch, ())
+                _begin(file, launch, at_end or {})
+            self._open(launch)
         return self
 
     @contextmanager
-    def _creating(self, needed_bytes: int, keep: bool = False) -> Iterator[Any]:
+    def _creating(self) -> Iterator[Any]:
         """Yield a new file to be filled, which then takes its name with all its space.
 
-        With `keep` it must not have the place of another one.
+        The first one must not have the place of another file, and others that of none but the one
+        before.
         """
-        try:
-            with outputs.replacing(self.path, self._draft, keep=keep) as draft:
-                with _opened(draft, "x") as file:
-                    yield file
-                _allocate_blocks(draft)
-        except (OSError, RuntimeError) as error:
-            why = hdf5.reason(error) + _room(self.path, needed_bytes)
-            raise UsageError(
-                f"cannot create {self.path} ({why}): make room, or choose another place with "
-                "--output"
-            ) from error
+        self._check_place()
+        advice = ": make room, or choose another place with --output"
+        with (
+            _told(UsageError, f"cannot create {self.path}", advice),
+            outputs.replacing(self.path, self._draft, keep=self._inode is None) as draft,
+        ):
+            with _opened(draft, "x") as file:
+                yield file
+            _allocate_blocks(draft)
 
-    def _open(self, launch: str, training: Sequence[str]) -> None:
+    def _open(self, launch: str) -> None:
         """Open the file that is there complete."""
-        try:
+        with _told(UsageError, f"cannot write to {self.path}"):
             # Without a cache of chunks: it would hold rounds that are never looked at again.
             self._file = _opened(self.path, "r+", rdcc_nbytes=0)
-        except (OSError, RuntimeError) as error:
-            raise UsageError(f"cannot write to {self.path} ({hdf5.reason(error)})") from error
         # A node of HDF5's trees takes six times what it is accounted for.
         config = self._file.id.get_mdc_config()
         config.set_initial_size = True
@@ -238,31 +212,12 @@ class ResultsWriter:
         self._file.id.set_mdc_config(config)
         self._launch = launch
         self._inode = _inode(self.path)
-        group = self._file[schema.ROUNDS]
-        known = (dataset.name for dataset in schema.KNOWN)
-        self._datasets = {name: group[name] for name in known if name in group}
-        self._finished = group[schema.MARKS]
-        self._training = {name: self._file[schema.TRAINING][name] for name in training}
-
-    def _grow(self) -> None:
-        """Let a copy with space for twice as many rounds take the place of the file."""
-        self._check_place()
-        before, self._allocated = self._file, min(self._rounds, 2 * self._allocated)
-        # As large as the file, and for each round that is added as much as it has for one.
-        needed = self.path.stat().st_size * self._allocated // self.written
-        try:
-            with self._creating(needed) as file:
-                _copy(before, file, self._allocated, self.written)
-            before.close()
-            self._open(self._launch, [*self._training])
-        except UsageError as error:
-            raise HpcflError(
-                f"{error}; what there is, {formats.counted(self.written, 'round')}, is kept: "
-                f"continue with {self._how_on}"
-            ) from error
+        self._datasets = dict(self._file[schema.ROUNDS])
+        self._finished = self._datasets.pop(schema.MARKED.name)
+        self._training = dict(self._file.get(schema.TRAINING, {}))
 
     def _check_place(self) -> None:
-        if _inode(self.path) != self._inode:
+        if self._inode is not None and _inode(self.path) != self._inode:
             raise HpcflError(
                 f"{self.path} was removed, moved or replaced while rounds were written to it: "
                 "leave results alone until their run has ended"
@@ -270,9 +225,8 @@ class ResultsWriter:
 
     @property
     def _how_on(self) -> str:
-        if self._training:
-            return "hpcfl train --resume and its checkpoint, if there is one"
-        return f"hpcfl bench --resume {shlex.quote(str(self.path))}"
+        command = "train" if self._training else "bench"
+        return f"hpcfl {command} --resume {shlex.quote(str(self.path))}"
 
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
@@ -280,28 +234,33 @@ class ResultsWriter:
         `training` has a value, or an array of shape (N,), for each name given at the start.
         HpcflError says that the file system refuses the data, or that the file is no longer there.
         """
-        values = {name: np.asarray(getattr(record, name)) for name in self._datasets}
-        for dataset in schema.RANK_TIMES:
-            if dataset.name in values:
-                shape = self._datasets[dataset.name].shape[1:]
-                values[dataset.name] = _of_ranks(values[dataset.name], shape)
-        values |= {name: np.asarray(value) for name, value in (training or {}).items()}
+        kept = f"the rounds before it are kept; make room, and continue with {self._how_on}"
         if self.written == self._allocated:
-            self._grow()
-        try:
+            try:
+                self._grow()
+            except UsageError as error:
+                raise HpcflError(f"{error}; {kept}") from error
+        values = {name: getattr(record, name) for name in self._datasets} | dict(training or {})
+        with _told(HpcflError, f"cannot write round {self.written} to {self.path}", f": {kept}"):
             for name, dataset in (self._datasets | self._training).items():
-                dataset[self.written] = values[name]
+                value = np.asarray(values[name])
+                # Of a launch with fewer ranks than the first nothing is known of the others.
+                dataset[(self.written, *map(slice, value.shape))] = value
             # Two flushes: the mark must not reach the file before what it vouches for.
             self._file.flush()
             self._finished[self.written] = True
             self._file.flush()
-        except (OSError, RuntimeError) as error:
-            raise HpcflError(
-                f"cannot write round {self.written} to {self.path} ({hdf5.reason(error)}): the "
-                f"rounds before it are kept; make room, and continue with {self._how_on}"
-            ) from error
         self.written += 1
         self._check_place()
+
+    def _grow(self) -> None:
+        """Let a copy with space for twice as many rounds take the place of the file."""
+        allocated = min(self._rounds, 2 * self._allocated)
+        with self._creating() as file:
+            _copy(self._file, file, allocated, self.written)
+        self._file.close()
+        self._allocated = allocated
+        self._open(self._launch)
 
     def mark_interrupted(self) -> None:
         """Set the status to ``interrupted`` now: the process was told to leave, and may be killed.
@@ -318,12 +277,10 @@ class ResultsWriter:
         By the names of `at_end`: numbers, arrays of them of the size that was planned, and text of
         at most 16 bytes. HpcflError says that the file system refuses the data.
         """
-        try:
+        with _told(HpcflError, f"cannot finish {self.path}"):
             for name, value in values.items():
                 group = schema.ENVIRONMENT if name in schema.OF_THE_RUN else self._launch
                 self._file[group].attrs.modify(name, _fixed(value))
-        except (OSError, RuntimeError) as error:
-            raise HpcflError(f"cannot finish {self.path} ({hdf5.reason(error)})") from error
 
     def close(self, status: str) -> None:
         """End the file: set its status and cut it to the rounds that are finished.
@@ -332,26 +289,13 @@ class ResultsWriter:
         """
         if not self._file:
             return
-        try:
-            # Fixed-length values of the same type are overwritten in place.
-            self._file.attrs.modify(schema.FINISHED, np.array(_now(), schema.TIME_TYPE))
-            self._file.attrs.modify(schema.STATUS, np.array(status, schema.STATUS_TYPE))
+        with _told(HpcflError, f"cannot finish {self.path}"):
+            _end(self._file, status)
             self._file.close()
-        except (OSError, RuntimeError) as error:
-            raise HpcflError(f"cannot finish {self.path} ({hdf5.reason(error)})") from error
-        # Another file that has the name by now is somebody else's.
-        if self.written < self._allocated and _inode(self.path) == self._inode:
-            self._trim()
-
-    def _trim(self) -> None:
-        # It only tidies up: readers go by the marks, so on a full disk the file stays as it is.
-        with (
-            suppress(OSError, RuntimeError),
-            outputs.replacing(self.path, self._draft) as draft,
-            _opened(self.path, "r") as whole,
-            _opened(draft, "x") as file,
-        ):
-            _copy(whole, file, self.written, self.written)
+        if self.written < self._allocated:
+            # It only tidies up: readers go by the marks, so on a full disk the file stays as it is.
+            with suppress(HpcflError), self._creating() as file, _opened(self.path, "r") as whole:
+                _copy(whole, file, self.written, self.written)
 
     @property
     def _draft(self) -> Path:
@@ -375,12 +319,8 @@ def complete(path: Path) -> None:
 
     An HpcflError says that it cannot be written to, as by a process that is at work on it.
     """
-    try:
-        with _opened(path, "r+") as file:
-            file.attrs.modify(schema.FINISHED, np.array(_now(), schema.TIME_TYPE))
-            file.attrs.modify(schema.STATUS, np.array("complete", schema.STATUS_TYPE))
-    except (OSError, RuntimeError) as error:
-        raise HpcflError(f"cannot finish {path} ({hdf5.reason(error)})") from error
+    with _told(HpcflError, f"cannot finish {path}"), _opened(path, "r+") as file:
+        _end(file, "complete")
 
 
 def predicted_bytes(
@@ -397,75 +337,59 @@ def predicted_bytes(
     Raw data, HDF5's index of chunks with one entry a round and dataset, and a flat amount for
     everything that does not grow with the rounds.
     """
-    size = _bytes_of_round(phases, devices, failures, ranks, helpers, committee)
-    return _HEADER_BYTES + round(rounds * size)
+    datasets = _of_rounds(failures, ranks, helpers, committee)
+    a_round = _bytes_of_round(datasets, schema.sizes(phases, devices, ranks, helpers))
+    return _HEADER_BYTES + round(rounds * a_round)
 
 
-def _first_rounds(written: int, planned: int, bytes_of_round: float) -> int:
-    """Return for how many rounds, in all, a file has space at first."""
-    return min(planned, written + max(1, int(_FIRST_BYTES / bytes_of_round)))
+def check_room(path: Path, needed_bytes: int) -> None:
+    """Refuse a file that its file system has no room for, by UsageError."""
+    with suppress(OSError):  # It is said when the file is created.
+        free = shutil.disk_usage(outputs.nearest_folder(path.parent)).free
+        if needed_bytes > free:
+            raise UsageError(
+                f"the results would take about {formats.amount(needed_bytes)}, and "
+                f"{formats.amount(free)} are free for {path}: give fewer --rounds or --devices, or "
+                "another --output"
+            )
 
 
-def _bytes_of_round(
-    phases: int, devices: int, failures: bool, ranks: int, helpers: int, committee: bool
-) -> float:
+def _bytes_of_round(datasets: Iterable[StoredDataset], sizes: Mapping[str, int]) -> float:
     a_round = 0.0
-    for dataset in _datasets(failures, ranks, helpers, committee):
-        shape = dataset.shape(phases, devices, ranks, helpers)
+    for dataset in datasets:
+        shape = dataset.shape(sizes)
         a_round += np.dtype(dataset.dtype).itemsize * math.prod(shape)
         a_round += _ENTRY_BYTES + _AXIS_BYTES * len(shape)
     return a_round
 
 
-def check_room(path: Path, needed_bytes: int) -> None:
-    """Refuse a file that its file system has no room for, by UsageError."""
+def _of_rounds(
+    failures: bool, ranks: int, helpers: int, committee: bool
+) -> tuple[StoredDataset, ...]:
+    """Return the datasets of the rounds, in the order in which they are created."""
+    return (
+        *schema.DATASETS,
+        *(schema.FAILURES if failures else ()),
+        *(schema.RANK_TIMES if ranks else ()),
+        *(schema.HELPERS if helpers else ()),
+        *(schema.COMMITTEE if committee else ()),
+        schema.MARKED,
+    )
+
+
+@contextmanager
+def _told(problem: type[HpcflError], sentence: str, advice: str = "") -> Iterator[None]:
+    """Raise a problem in place of what HDF5 and the file system raise."""
     try:
-        free = shutil.disk_usage(outputs.nearest_folder(path.parent)).free
-    except OSError:
-        return  # It is said when the file is created.
-    if needed_bytes > free:
-        raise UsageError(
-            f"the results would take about {formats.size(needed_bytes)}, and {formats.size(free)} "
-            f"are free for {path}: give fewer --rounds or --devices, or another --output"
-        )
+        yield
+    except (OSError, RuntimeError) as error:
+        raise problem(f"{sentence} ({hdf5.reason(error)}){advice}") from error
 
 
 def _opened(path: Path, mode: str, **more: Any) -> Any:
     # The oldest file format has no checksums: a half-written attribute at the end of a run then
     # spoils nothing but itself.
     return hdf5.opened(path, mode, libver="earliest", **more)
-
-
-def _datasets(
-    failures: bool, ranks: int, helpers: int, committee: bool
-) -> tuple[StoredDataset, ...]:
-    """Return the datasets of the rounds, in the order in which they are created."""
-    some = (
-        *((failures, schema.FAILURES), (ranks, schema.RANK_TIMES)),
-        *((helpers, schema.HELPERS), (committee, schema.COMMITTEE)),
-    )
-    more = (dataset for there, datasets in some if there for dataset in datasets)
-    return (*schema.DATASETS, *more, schema.MARKED)
-
-
-def _of_ranks(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the values of fewer ranks as those of more, of which nothing is known."""
-    if not shape or values.shape[-1] >= shape[-1]:
-        return values
-    whole = np.full((*values.shape[:-1], shape[-1]), np.nan)
-    whole[..., : values.shape[-1]] = values
-    return whole
-
-
-def _room(path: Path, needed_bytes: int) -> str:
-    """Return what is needed and free at a place, if that may be what is wrong."""
-    try:
-        free_bytes = shutil.disk_usage(path.parent).free
-    except OSError:
-        return ""
-    if free_bytes > 2 * needed_bytes:
-        return ""
-    return f": about {formats.size(needed_bytes)} are needed, {formats.size(free_bytes)} are free"
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
@@ -482,8 +406,6 @@ def _allocate_blocks(path: Path) -> None:
     File systems that write every block anew to another place (btrfs, ZFS) promise nothing. OSError
     says that there is not enough room.
     """
-    if not hasattr(os, "posix_fallocate"):
-        return
     with path.open("r+b") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
@@ -500,44 +422,41 @@ def _begin(file: Any, launch: str, at_end: Mapping[str, Any]) -> None:
         file[launch].attrs.create(name, _fixed(value))
 
 
-def _allocate(group: Any, datasets: Iterable[StoredDataset], rounds: int, *sizes: int) -> None:
+def _end(file: Any, status: str) -> None:
+    # Fixed-length values of the same type are overwritten in place.
+    file.attrs.modify(schema.FINISHED, np.array(_now(), schema.TIME_TYPE))
+    file.attrs.modify(schema.STATUS, np.array(status, schema.STATUS_TYPE))
+
+
+def _allocate(
+    group: Any, datasets: Iterable[StoredDataset], sizes: Mapping[str, int], rounds: int
+) -> None:
     """Create datasets of all rounds, allocated, one round to a chunk."""
     for wanted in datasets:
-        shape = wanted.shape(*sizes)
-        labels = ("round", *wanted.axes)
-        _create(group, wanted.name, (rounds, *shape), wanted.dtype, labels, wanted.unit)
-
-
-def _create(
-    group: Any,
-    name: str,
-    shape: tuple[int, ...],
-    dtype: Any,
-    labels: Sequence[str],
-    unit: str | None,
-) -> Any:
-    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    dataset = group.create_dataset(
-        name,
-        shape=shape,
-        maxshape=(None, *shape[1:]),
-        chunks=(1, *shape[1:]),
-        dtype=dtype,
-        dcpl=early,
-    )
-    for axis, label in enumerate(labels):
-        dataset.dims[axis].label = label
-    if unit:
-        dataset.attrs["unit"] = unit
-    return dataset
+        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        shape = wanted.shape(sizes)
+        dataset = group.create_dataset(
+            wanted.name,
+            shape=(rounds, *shape),
+            maxshape=(None, *shape),
+            chunks=(1, *shape),
+            dtype=wanted.dtype,
+            fillvalue=wanted.unknown,
+            dcpl=early,
+        )
+        for axis, label in enumerate(("round", *wanted.axes)):
+            dataset.dims[axis].label = label
+        if wanted.unit:
+            dataset.attrs["unit"] = wanted.unit
 
 
 def _copy(old: Any, new: Any, rounds: int, kept: int, ranks: int = 0) -> None:
     """Copy a results file to another one with space for `rounds`, of which the `kept` first are in.
 
-    And with columns for so many ranks, if the old one has fewer.
+    And for so many ranks, if the old one has fewer.
     """
+    known = {dataset.name: dataset for dataset in (*schema.KNOWN, schema.MARKED)}
     for name, value in old.attrs.items():
         new.attrs.create(name, value, dtype=old.attrs.get_id(name).dtype)
     for name in old:
@@ -545,17 +464,16 @@ def _copy(old: Any, new: Any, rounds: int, kept: int, ranks: int = 0) -> None:
             old.copy(name, new)
             continue
         group = new.create_group(name)
-        for data in old[name].values():
-            labels = [dim.label for dim in data.dims]
-            row = data.shape[1:]
-            if labels[-1] == "rank":
-                row = (*row[:-1], max(row[-1], ranks))
-            unit, word = data.attrs.get("unit"), data.name.rpartition("/")[2]
-            copy = _create(group, word, (rounds, *row), data.dtype, labels, unit)
+        for word, data in old[name].items():
+            axes = tuple(dim.label for dim in data.dims)[1:]
+            sizes = dict(zip(axes, data.shape[1:], strict=True))
+            sizes["rank"] = max(ranks, sizes.get("rank", 0))
+            of_training = StoredDataset(word, np.float64, axes, "")
+            _allocate(group, [known.get(word, of_training)], sizes, rounds)
             step = max(1, _AT_ONCE_BYTES // max(1, data.nbytes // max(1, len(data))))
             for start in range(0, kept, step):
                 part = slice(start, min(start + step, kept))
-                copy[part] = _of_ranks(data[part], row)
+                group[word][(part, *map(slice, data.shape[1:]))] = data[part]
 
 
 def _fill_attributes(target: Any, values: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS
 from hpcfl.rounds.clock import timed
-from hpcfl.rounds.driver import Round
+from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger
 
 # Stands for the round in envelopes of an enrolment.
@@ -65,19 +65,18 @@ def enrol(
             for id in transport.local_helpers
         }
     _register(enrolment, transport, devices)
-    played = Round(
-        enrolment.steps,
-        transport,
-        ledger,
+    config = RoundConfig(
         index=NO_ROUND,
+        dim=0,
+        largest_message=enrolment.largest_message,
         called=f"the enrolment of the protocol {protocol.name!r}",
+    )
+    played = Round(
+        *(enrolment.steps, transport, ledger, config),
         devices=devices,
         helpers=helpers,
         server=enrolment.server() if transport.has_server else None,
         inputs=lambda id: np.empty(0),
-        dropouts={},
-        dim=0,
-        largest_message=enrolment.largest_message,
     )
     return Enrolled(devices | helpers, count, timed(transport, played), first_round)
 

@@ -27,6 +27,10 @@ class Finished(Protocol):
     def right(self) -> bool:
         """Whether nothing speaks against its aggregate."""
 
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """What training reached, by name, as results files keep it; empty without training."""
+
 
 F = TypeVar("F", bound=Finished)
 

@@ -36,7 +36,7 @@ class Run:
 
     world: World
     place: Path  # of the results file
-    resume: Path | None  # what to go on from: the results file itself, or a checkpoint
+    resume: Path | None  # the results file, if the run goes on from it
     observer: RoundObserver
     command: Sequence[str]  # what is typed for it
 
@@ -113,11 +113,8 @@ class Bench:
         """Run the options into a results file; errors are those of the command."""
         from hpcfl.benchmark import session
 
-        session.run(
-            *(how.world, options, options.devices, how.place, lambda path: None, how.observer),
-            command=how.command,
-            resume=how.resume,
-        )
+        options = replace(options, output=how.place, resume=how.resume)
+        session.run(how.world, options, lambda path: None, how.observer, how.command)
 
 
 class Train(Bench):
@@ -169,13 +166,10 @@ class Train(Bench):
     def run(self, options: TrainOptions, how: Run) -> None:
         from hpcfl.training import session
 
-        if not options.error_feedback:
-            # So that a cell that is killed goes on behind its last round.
-            every = options.checkpoint_every or 1
-            options = replace(options, resume=how.resume, checkpoint_every=every)
-        session.run(
-            *(how.world, options, options.devices, how.place, how.observer), command=how.command
-        )
+        # So that a cell that is killed goes on behind its last round.
+        every = None if options.error_feedback else options.checkpoint_every or 1
+        options = replace(options, output=how.place, resume=how.resume, checkpoint_every=every)
+        session.run(how.world, options, how.observer, how.command)
 
 
 COMMANDS: dict[str, Bench] = {command.name: command for command in (Bench(), Train())}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,7 @@ from pathlib import Path
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report.formats import counted
 from hpcfl.results.reader import Run, find, load
-from hpcfl.results.resuming import distinct_names, joined
 from hpcfl.sweeping import manifest as manifests
-from hpcfl.sweeping import states
 from hpcfl.system import hdf5, outputs
 
 
@@ -27,11 +24,10 @@ class Merged:
 
 
 def merge(paths: Sequence[Path], output: Path) -> Merged:
-    """Copy results files into a new folder, which appears whole or not at all.
+    """Copy results files into a new folder.
 
-    It is a UsageError if the new folder is not empty or cannot be written to, a path does not
-    exist, there are no results, or two files hold the same run; an HpcflError if none of the files
-    can be read.
+    It is a UsageError if that is not empty or cannot be written to, a path does not exist, or two
+    files hold the same run; an HpcflError if none of the files can be read.
     """
     outputs.check(output, outputs.FOLDER)
     if output.exists() and any(output.iterdir()):
@@ -45,24 +41,19 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
         warnings += [
             f"cell {cell.index} of the sweep in {folder} has no results ({cell.title})"
             for cell in (() if manifest is None else manifest.cells)
-            if not states.parts(folder, cell)
+            if not (folder / cell.file).exists()
         ]
-    # What was interrupted and went on in another file is complete if that is.
-    whole = joined(runs)
-    warnings += [f"{run.path} {run.unfinished}" for run in whole if run.unfinished is not None]
-    # A hidden folder beside the output is filled, then gets its name.
-    draft = output.with_name(f".{output.name}.{secrets.token_hex(4)}")
+    warnings += [f"{run.path} {run.unfinished}" for run in runs if run.unfinished is not None]
+    called = Counter(run.path.name for run in runs)
     try:
-        draft.mkdir(parents=True)
-        for run, name in zip(runs, distinct_names(runs), strict=True):
-            shutil.copyfile(run.path, draft / name)
-        os.rename(draft, output)
+        output.mkdir(parents=True, exist_ok=True)
+        for run in runs:
+            tag = f"-{run.run_id[:8]}" if called[run.path.name] > 1 else ""
+            shutil.copyfile(run.path, output / f"{run.path.stem}{tag}{run.path.suffix}")
     except OSError as error:
         raise UsageError(
-            f"cannot merge into {output} ({error.strerror or error}): choose another --output"
+            f"cannot merge into {output} ({error.strerror}): choose another --output"
         ) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return Merged(runs, warnings)
 
 

@@ -121,9 +121,8 @@ def _look(
         return CellOutcome(cell, SKIPPED), None
     try:
         cell.command.check(options)
-        if states.end(output, cell, found):
-            return CellOutcome(cell, DONE, before=found.rounds), None
-        states.make_room(output, found)
+        if not found.resumable:
+            states.make_room(output, cell)
     except HpcflError as error:
         return CellOutcome(cell, FAILED, sentence=str(error)), None
     return None, found
@@ -139,9 +138,9 @@ def _run_one(
 ) -> CellOutcome:
     """Run a cell; `found` is how far it is, on rank 0, which alone reads and writes files."""
     start = time.monotonic()
-    place, resume, before = output / cell.file, None, 0
-    if found is not None:
-        place, resume, before = found.place or place, found.resume, found.rounds
+    place, before = output / cell.file, 0 if found is None else found.rounds
+    # Every rank goes on, of which rank 0 alone has looked.
+    resume = place if world.tell(int(found is not None and found.resumable)) else None
     command = ["hpcfl", cell.command.name, *cell.arguments]
     try:
         cell.command.run(options, Run(world, place, resume, observer, command))

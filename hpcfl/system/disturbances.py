@@ -1,8 +1,6 @@
 """What else the machine did while something was measured: counters before and after, and warnings.
 
-The counters of every host are recorded, in the order of `hosts`. One that the system does not keep
-is NaN; nothing here fails, because a measurement is worth more than the description of its
-disturbances.
+The counters of every host are recorded, in the order of `hosts`; NaN where the system keeps none.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ AFTER = tuple(f"after_{name}" for name in COUNTERS)
 SWAP_BYTES = 1 << 20
 LOST_SHARE = 0.01
 LOST_SECONDS = 0.1
-
 # A sentence names at most so many hosts.
 _HOSTS_NAMED = 4
 
@@ -60,19 +57,13 @@ def counters() -> dict[str, float]:
     return dict(zip(COUNTERS, values, strict=True))
 
 
-def before(hosts: Sequence[Mapping[str, float] | None]) -> dict[str, NDArray[np.float64]]:
-    """Return counters before a run by their names in a file; `hosts` has None for unknown ones."""
-    return _arrays(BEFORE, hosts)
-
-
-def after(hosts: Sequence[Mapping[str, float] | None]) -> dict[str, NDArray[np.float64]]:
-    """Return the same of counters after a run."""
-    return _arrays(AFTER, hosts)
-
-
-def _arrays(
+def recorded(
     names: Sequence[str], hosts: Sequence[Mapping[str, float] | None]
 ) -> dict[str, NDArray[np.float64]]:
+    """Return counters of all hosts by their names in a file, which are `BEFORE` or `AFTER`.
+
+    `hosts` has None for a host of which nothing is known.
+    """
     return {
         name: np.array([math.nan if values is None else values[counter] for values in hosts])
         for name, counter in zip(names, COUNTERS, strict=True)
@@ -114,8 +105,8 @@ def found(environment: Mapping[str, Any]) -> list[Disturbance]:
     names, hosts = _by_host(environment)
     places: dict[Disturbance, list[str]] = {}
     for name, facts in zip(names, hosts, strict=True):
-        for kind, sentence in _of_host(facts):
-            places.setdefault(Disturbance(kind, sentence), []).append(name)
+        for disturbance in _of_host(facts):
+            places.setdefault(disturbance, []).append(name)
     # All hosts of a lab are one machine.
     if len(hosts) == 1 or environment.get("transport") == "netlab":
         return list(places)
@@ -145,8 +136,8 @@ def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, 
     return [*names], hosts
 
 
-def _of_host(facts: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yield kinds and sentences of what disturbed the ranks of a host."""
+def _of_host(facts: Mapping[str, float]) -> Iterator[Disturbance]:
+    """Yield what disturbed the ranks of a host."""
 
     def grown(name: str) -> float:
         start, end = facts.get(f"before_{name}"), facts.get(f"after_{name}")
@@ -155,7 +146,7 @@ def _of_host(facts: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     cores, ranks = facts.get("cores_usable", 0.0), facts.get("ranks", 0.0)
     on_cores = counted(round(cores), "core")
     if cores and ranks > cores:
-        yield (
+        yield Disturbance(
             "oversubscribed",
             f"{ranks:.0f} ranks on {on_cores}: measured seconds show the scheduler, CPU seconds do "
             "not",
@@ -164,10 +155,10 @@ def _of_host(facts: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     load = facts.get("before_load_1min", 0.0)
     if cores and load > max(cores, ranks):
         told = f"a load of {load:.1f} on {on_cores} before the run: other programs were at work"
-        yield "load", told
+        yield Disturbance("load", told)
     swapped = grown("swapped_in_bytes"), grown("swapped_out_bytes")
     if max(swapped) > SWAP_BYTES:
-        yield (
+        yield Disturbance(
             "swap",
             f"{swapped[0] / 2**20:.0f} MiB were swapped in and {swapped[1] / 2**20:.0f} MiB out "
             "during the run: seconds show the disk too",
@@ -175,17 +166,18 @@ def _of_host(facts: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     seconds = grown("clock_seconds")
     throttled = grown("quota_throttled_seconds")
     if throttled > max(LOST_SECONDS, LOST_SHARE * seconds):
-        yield (
+        yield Disturbance(
             "quota",
             f"the CPU quota held threads back for {throttled:.1f} s of a run of {seconds:.1f} s: "
             "measured seconds show the quota",
         )
     hot = grown("thermal_throttlings")
     if hot > 0:
-        yield "heat", f"cores slowed down {hot:.0f} times because of heat during the run"
+        told = f"cores slowed down {hot:.0f} times because of heat during the run"
+        yield Disturbance("heat", told)
     stolen, every = grown("stolen_seconds"), facts.get("cores_logical", 1.0)
     if stolen > max(LOST_SECONDS, LOST_SHARE * seconds * every):
-        yield (
+        yield Disturbance(
             "stolen",
             f"the hypervisor kept {stolen:.1f} CPU seconds from this machine's "
             f"{counted(round(every), 'core')} during the run of {seconds:.1f} s",

@@ -1,21 +1,18 @@
 """The machine, the software and the settings that a measurement was made with.
 
-Readers of system facts return None, or nothing, for what the system does not tell. None of them
-fails, because a measurement is worth more than the description of its environment.
+What the system does not tell is None, or nothing, and no error.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import itertools
 import os
 import platform
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +39,6 @@ _MPI_FACTS = (
 )
 _CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _NETWORKS = Path("/sys/class")
-_TIMER_CALLS = 2000
 
 # How the names of Open MPI's parameters begin as variables.
 MCA = "OMPI_MCA_"
@@ -66,13 +62,6 @@ _IDENTIFIES = re.compile(
     r"|TOKEN|KEY|SECRET|PASS|CRED|AUTH|COOKIE|LICENSE",
     re.IGNORECASE,
 )
-_FILES = [
-    f"{name}-mca-params{kind}.conf"
-    for name in ("openmpi", "prte", "pmix")
-    for kind in ("", "-override")
-]
-# Further files that Open MPI's users name, its version 4 with the first variable.
-_NAMING = ("OMPI_MCA_mca_base_param_files", "OMPI_MCA_mca_param_files")
 
 
 def capture(
@@ -95,8 +84,6 @@ def capture(
     sharing = [sum(counts)] if mpi_facts.get("transport") == "netlab" else counts
     usable = [None if facts is None else facts["cores_usable"] for facts in found]
     ratios = [ranks / each for ranks, each in zip(sharing, usable, strict=False) if each]
-    wall_resolution, wall_overhead = timer_quality(time.perf_counter)
-    cpu_resolution, cpu_overhead = timer_quality(time.thread_time)
     return {
         **dict.fromkeys(_MPI_FACTS),
         **mpi_facts,
@@ -107,20 +94,13 @@ def capture(
         "oversubscription_ratio": max(ratios, default=None),
         "wall_timer": f"time.perf_counter: {time.get_clock_info('perf_counter').implementation}",
         "cpu_timer": f"time.thread_time: {time.get_clock_info('thread_time').implementation}",
-        "wall_timer_resolution_seconds": wall_resolution,
-        "wall_timer_overhead_seconds": wall_overhead,
-        "cpu_timer_resolution_seconds": cpu_resolution,
-        "cpu_timer_overhead_seconds": cpu_overhead,
         **local,
         "host_facts": _differing(found),
     }
 
 
 def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
-    """Return the facts about this host and this process that need no MPI.
-
-    `threads` are the hardware threads that the ranks on this host may use, as in `machine.usable`.
-    """
+    """Return the facts about this host and this process; `threads` as for `machine.usable`."""
     import psutil
 
     swap, code = psutil.swap_memory(), revision.current()
@@ -144,7 +124,7 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
         "networks": networks(),
         "python_version": platform.python_version(),
         "hpcfl_version": hpcfl.__version__,
-        **{f"{name}_version": package_version(name) for name in _PACKAGES},
+        **{f"{name}_version": _package_version(name) for name in _PACKAGES},
         "openssl_version": _openssl_version(),
         "git_commit": code.commit,
         "git_dirty": code.dirty,
@@ -166,10 +146,7 @@ def _mapping(homes: Sequence[int]) -> str | None:
 
 
 def _binding(places: Sequence[tuple[str, Sequence[int]]]) -> str | None:
-    """Return to how many hardware threads ranks are bound, and how many ranks share one at most.
-
-    Which threads those are may be another each time that a batch system allocates some.
-    """
+    """Return to how many hardware threads ranks are bound, and how many ranks share one at most."""
     sizes = {len(threads) for _, threads in places}
     if not sizes or 0 in sizes:
         return None
@@ -188,28 +165,12 @@ def _differing(found: Sequence[Mapping[str, Any] | None]) -> dict[str, list[Any]
     return {name: each for name, each in values.items() if any(v != each[0] for v in each)}
 
 
-def package_version(distribution: str) -> str | None:
+def _package_version(distribution: str) -> str | None:
     """Return the version of an installed package without importing it, None if it is not there."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def timer_quality(clock: Callable[[], float]) -> tuple[float | None, float]:
-    """Return the seconds of a clock's smallest step, None if it stood still, and of a call."""
-    readings = [clock() for _ in range(_TIMER_CALLS)]
-    steps = [later - earlier for earlier, later in itertools.pairwise(readings)]
-    # The best of several batches: the others were interrupted.
-    overhead = min(_seconds_per_call(clock) for _ in range(5))
-    return min((step for step in steps if step > 0), default=None), overhead
-
-
-def _seconds_per_call(clock: Callable[[], float]) -> float:
-    start = time.perf_counter()
-    for _ in range(_TIMER_CALLS):
-        clock()
-    return (time.perf_counter() - start) / _TIMER_CALLS
 
 
 def _turbo() -> bool | None:
@@ -249,7 +210,7 @@ def networks() -> list[str]:
 def steering(settings: Mapping[str, str], prefix: str = "") -> dict[str, str]:
     """Return those variables that steer a measurement; equal launches have equal ones.
 
-    Or those parameters of a file, which are variables with the `prefix` `MCA`.
+    Parameters in a file are variables with the `prefix` `MCA`.
     """
     return {
         name: value
@@ -261,32 +222,21 @@ def steering(settings: Mapping[str, str], prefix: str = "") -> dict[str, str]:
 def parameters() -> dict[str, dict[str, str]]:
     """Return what steers of what the parameter files of Open MPI, PRRTE and PMIx set, by file.
 
-    Those beside the library that is loaded, or of this Python environment, those in the home
-    folder, and those that a variable names. `hpcfl.system.mpiconfig` writes to the first ones.
+    Those of the library that is loaded, or of this Python environment, and those in the home
+    folder. `hpcfl.system.mpiconfig` writes to the first ones.
     """
-    paths: dict[str, Path] = {}
-    for name in _FILES:
-        for folder in reversed(_folders()):
-            if (folder / name).exists():
-                paths[name] = folder / name
-    with suppress(RuntimeError):  # there is no home folder
-        home = Path.home()
-        for name in ("openmpi", "prte", "pmix"):
-            paths[f"~/.{name}/mca-params.conf"] = home / f".{name}/mca-params.conf"
-    for name in _NAMING:
-        paths |= {path: Path(path) for path in re.split("[:,]", os.environ.get(name, "")) if path}
-    found = {name: _settings(path) for name, path in paths.items()}
-    return {name: settings for name, settings in found.items() if settings}
-
-
-def _folders() -> list[Path]:
-    library = re.search(r" (/\S*/libmpi\.so\S*)$", read("/proc/self/maps"), re.MULTILINE)
-    if library is None:
-        return [Path(sys.prefix) / "etc"]
-    prefix = Path(library[1]).parent.parent
-    # A distribution's packages keep their files in one place.
-    own = [Path("/etc") / name for name in ("openmpi", "prte", "pmix")]
-    return [prefix / "etc", *(own if prefix.is_relative_to("/usr") else [])]
+    library = re.search(r" (/\S*)/\w+/libmpi\.so\S*$", read("/proc/self/maps"), re.MULTILINE)
+    prefix = Path(library[1] if library else sys.prefix)
+    found = {}
+    for name in ("openmpi", "prte", "pmix"):
+        file = f"{name}-mca-params.conf"
+        # A distribution's packages keep their files in /etc.
+        found[file] = _settings(prefix / "etc" / file) or (
+            _settings(Path("/etc") / name / file) if prefix.is_relative_to("/usr") else {}
+        )
+        own = f"~/.{name}/mca-params.conf"
+        found[own] = _settings(Path(os.path.expanduser(own)))
+    return {file: settings for file, settings in found.items() if settings}
 
 
 def _settings(path: Path) -> dict[str, str]:

@@ -55,9 +55,7 @@ def locked(path: Path) -> bool:
 
 def reason(error: BaseException) -> str:
     """Return what the system says is wrong, without HDF5's account of where."""
-    number = getattr(error, "errno", None)
-    if not number:
-        # HDF5 hands some errors on in words alone.
-        found = re.search(r"errno = (\d+)", str(error))
-        number = int(found[1]) if found else None
+    # HDF5 hands some errors on in words alone.
+    found = re.search(r"errno = (\d+)", str(error))
+    number = getattr(error, "errno", None) or (found and int(found[1]))
     return os.strerror(number) if number else " ".join(str(error).split())

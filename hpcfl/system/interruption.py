@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import NoReturn
 
 from hpcfl.errors import AgreedError
@@ -75,7 +74,7 @@ class Interruption:
 
         Another thread calls `mark` as soon as a signal comes, because the process may be killed
         next, and `last_words` for the sentence to print when the round is given up. `how_on`
-        returns what to tell at once of how to go on, where a launcher may let nothing else through.
+        returns what to tell the terminal at once.
         """
         self._mark, self._last_words, self._how_on = mark, last_words, how_on
         if self.asked:
@@ -84,14 +83,13 @@ class Interruption:
         try:
             yield
         except Left:
-            # Gone before the thread, on a busy machine, has told the terminal.
+            # On a busy machine this comes before the thread has told the terminal.
             afterwards = how_on
             raise
         finally:
             self._mark, self._last_words, self._how_on = str, _given_up, afterwards
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        # Also noted by the thread, which hears of it even if this one is inside MPI.
+    def _note(self, *_: object) -> None:
         self.asked = True
 
     def _watch(self, heard: int) -> None:
@@ -109,6 +107,7 @@ class Interruption:
                     continue
                 now, first = time.monotonic(), number not in received
                 if not received:
+                    # The main thread, which also notes it, may be inside MPI.
                     self.asked = True
                     _within(LAST_SECONDS, self._mark)
                 received.setdefault(number, now)
@@ -126,9 +125,8 @@ class Interruption:
         """
         if launch.launched_by_mpi() and launch.guess_rank() == 0:
             sentence = self._how_on() or "stopped by a signal while no round was played"
-            terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
-            os.write(terminal, f"\r\nhpcfl: {sentence}\r\n".encode())
-            os.close(terminal)
+            with open("/dev/tty", "wb", buffering=0) as terminal:
+                terminal.write(f"\r\nhpcfl: {sentence}\r\n".encode())
 
     def _leave(self) -> NoReturn:
         """End the process at once; what other threads are at is lost."""
@@ -174,21 +172,17 @@ def noting_signals(*, to_the_end: bool = False) -> Iterator[Interruption]:
     """Note Ctrl-C, SIGTERM and SIGUSR1 instead of dying of them.
 
     After Ctrl-C or SIGTERM the process ends with `LEFT_STATUS` when `DEADLINE_SECONDS` have passed,
-    or when the same signal comes again. Within another such context this one changes nothing. In a
-    thread that is not the main one no signal is noted.
+    or when the same signal comes again. Within another such context, and in a thread that is not
+    the main one, this changes nothing.
 
     `to_the_end` says that nothing but the end of the process follows. A rank of MPI then ignores
-    these signals from there on: if it died of one, the others would end with its status, or wait
-    for it in `MPI_Finalize` for ever, though all is done.
+    these signals: if it died of one, the others might wait for it in `MPI_Finalize` for ever.
     """
     global _current
-    if _current is not None:
-        yield _current
+    if _current is not None or threading.current_thread() is not threading.main_thread():
+        yield _current or Interruption()
         return
     interruption = Interruption()
-    if threading.current_thread() is not threading.main_thread():
-        yield interruption
-        return
     heard, told = os.pipe()
     os.set_blocking(told, False)
     thread = threading.Thread(target=interruption._watch, args=(heard,), daemon=True)
@@ -202,8 +196,7 @@ def noting_signals(*, to_the_end: bool = False) -> Iterator[Interruption]:
         _current = None
         signal.set_wakeup_fd(wakeup)
         for number, handler in handlers.items():
-            # Ignored by the kernel: handlers in Python are gone when the interpreter's end comes to
-            # MPI_Finalize.
+            # By the kernel, as Python's handlers are gone before MPI_Finalize.
             ignored = to_the_end and launch.launched_by_mpi()
             signal.signal(number, signal.SIG_IGN if ignored else handler)
         os.write(told, bytes([_STOP]))

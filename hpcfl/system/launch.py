@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-# As in typing, which is not imported because it costs milliseconds. Type checkers know the name.
+# As in typing, which costs milliseconds to import.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
@@ -66,7 +66,7 @@ def guess_size() -> int | None:
 def survives_deaths() -> bool:
     """Return whether this job was started with ``mpirun --with-ft ulfm``.
 
-    Asked of the variable that the launcher sets for its ranks; MPI itself does not tell.
+    MPI itself does not tell.
     """
     return os.environ.get(ULFM_VARIABLE, "").lower() in ("1", "true", "yes", "enabled")
 
@@ -74,8 +74,7 @@ def survives_deaths() -> bool:
 def wait_for_turn() -> None:
     """Let the ranks of such a job that end with a status other than 0 do so one after the other.
 
-    Where all did at once, the launcher of Open MPI 5.0.11 waited for itself, for ever, in 3 of 16
-    jobs of 17 ranks whose server had died, and in none of 46 like this.
+    Where all do at once, the launcher of Open MPI 5.0.11 hangs in one job of five.
     """
     if survives_deaths():
         import time
@@ -88,10 +87,7 @@ _alone = False
 
 
 def leave_to_first_rank() -> bool:
-    """Return whether this rank can go: a command that one rank does by itself is left to rank 0.
-
-    That rank then never starts MPI, where it would wait for the others.
-    """
+    """Return whether this rank can go: a command of one process is left to rank 0, without MPI."""
     global _alone
     _alone = guess_rank() == 0
     return not _alone
@@ -132,7 +128,7 @@ def netlab_link() -> dict[str, float]:
     facts = netlab_facts()
     values = {n: facts.get(f"netlab_{n}") for n in ("uplink_mbps", "downlink_mbps", "latency_ms")}
     found = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
-    # Helpers are hosts like the devices', and a helper's link is modelled as wide both ways.
+    # A helper's link is modelled as wide both ways.
     rates = [value for name, value in found.items() if name.endswith("_mbps")]
     return found | ({"helper_mbps": min(rates)} if rates else {})
 
@@ -140,9 +136,8 @@ def netlab_link() -> dict[str, float]:
 def terminal_for_progress() -> TextIO | None:
     """Return the stream for a progress bar on this rank, None where no person is looking.
 
-    Under a launcher our own streams do not tell: Open MPI gives a rank a pseudo-terminal as
-    standard output even when its own output goes to a file, and a pipe as standard error even when
-    it runs on a terminal. So the launcher's standard error is looked at, to which it forwards ours.
+    Open MPI gives a rank a pseudo-terminal as standard output even when its own output goes to a
+    file, and a pipe as standard error even on a terminal. So the launcher's streams are looked at.
     """
     stream: TextIO | None = sys.stderr
     if stream is None or stream.closed or guess_rank() != 0:

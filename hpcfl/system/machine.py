@@ -1,8 +1,7 @@
 """Cores and memory of this host, and what of them this process and the ranks beside it may use.
 
-A *core* is a physical core, and may run several hardware threads: operating systems, launchers and
-Slurm count those as CPUs. A CPU-bound rank needs a core. What the system does not tell is None or
-empty, and no error. psutil is imported where it is needed: most ranks ask for nothing of it.
+A *core* is a physical core; launchers and Slurm count its hardware threads as CPUs. What the system
+does not tell is None or empty. psutil is imported late: most ranks need nothing of it.
 """
 
 from __future__ import annotations
@@ -11,13 +10,9 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcfl.errors import UsageError
 from hpcfl.system import launch
-
-if TYPE_CHECKING:
-    pass
 
 CPUS = Path("/sys/devices/system/cpu")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -55,10 +50,9 @@ def physical() -> int | None:
 def usable(threads: Iterable[int] = ()) -> int | None:
     """Return the number of cores that the ranks on this host may use together.
 
-    `threads` are the hardware threads of all their affinities together. One process alone does not
-    know the others', and its own says little, as launchers bind every rank to cores of its own:
-    without `threads`, its launcher's count, or what Slurm allocated here, in hardware threads. In
-    any case no more than the container's CPU quota.
+    `threads` are the hardware threads of all their affinities together. Without them, those of this
+    process and its launcher count, or what Slurm allocated: launchers bind a rank to its own cores.
+    A container's CPU quota is the upper limit.
     """
     known = set(threads)
     found = _cores(known) if known else _guess()
@@ -149,8 +143,7 @@ def check_memory(what: str, needed_bytes: float, advice: str) -> None:
 def forget_peak() -> bool:
     """Let the peak of this process's resident memory begin anew; return whether the system can."""
     try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         return False
     return True

@@ -44,14 +44,14 @@ def version() -> str:
 
 def current() -> Revision:
     """Return the state of the code that runs: its checkout's, else the one it was built from."""
-    state = of_checkout(_ROOT)
+    state = _of_checkout(_ROOT)
     if state.commit is None:
         found = re.search(r"\+g([0-9a-f]+)(?:\.(\w+)\.dirty)?$", version())
         return Revision(found[1], found[2] is not None, found[2]) if found else state
     return state
 
 
-def of_checkout(root: Path) -> Revision:
+def _of_checkout(root: Path) -> Revision:
     """Return the state of the package in a folder, if that is a repository of git."""
     # An installed package may lie within somebody else's repository.
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
@@ -63,8 +63,7 @@ def of_checkout(root: Path) -> Revision:
     digest = hashlib.sha256(_git(root, "diff", "--binary", "HEAD", "--", _PACKAGE) or b"")
     added = _git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", _PACKAGE) or b""
     for name in filter(None, added.split(b"\0")):
-        path = root / os.fsdecode(name)
-        digest.update(name + (path.read_bytes() if path.is_file() else b""))
+        digest.update(name + (root / os.fsdecode(name)).read_bytes())
     return Revision(commit.decode(), True, digest.hexdigest()[:COMMIT_DIGITS])
 
 
@@ -73,7 +72,7 @@ def version_to_build(root: Path) -> str:
 
     Without a repository, the version of the source archive that was unpacked there, or the release.
     """
-    state = of_checkout(root)
+    state = _of_checkout(root)
     if state.commit is not None:
         dirty = f".{state.changes}.dirty" if state.dirty else ""
         return f"{RELEASE}+g{state.commit[:COMMIT_DIGITS]}{dirty}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 
-# As in typing, which is not imported because it costs milliseconds. Type checkers know the name.
+# As in typing, which costs milliseconds to import.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -21,9 +21,7 @@ UNREAD_STATUS = 141
 class Lossy(io.FileIO):
     """A stream of the process that takes everything, and drops it once the system refuses some."""
 
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor, "wb", closefd=False)
-        self.refused: OSError | None = None
+    refused: OSError | None = None
 
     def write(self, data: Any) -> int:
         if self.refused is None:
@@ -51,7 +49,7 @@ def guard() -> Lossy | None:
         stream = getattr(sys, name)
         if stream is None:  # closed from the beginning: what is printed goes nowhere
             continue
-        raw = Lossy(stream.fileno())
+        raw = Lossy(stream.fileno(), "wb", closefd=False)
         text = io.TextIOWrapper(
             io.BufferedWriter(raw),
             encoding=stream.encoding,

@@ -3,43 +3,49 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate
+from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import HpcflError
-from hpcfl.options.definition import part
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.definition import asked_for, part
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief, formats
+from hpcfl.report.formats import counted
+from hpcfl.results import restoring
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
-from hpcfl.rounds import parties
+from hpcfl.results.schema import INCOMPLETE, SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
 from hpcfl.rounds.clock import timed
-from hpcfl.rounds.driver import Round
+from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.inputs import Held
 from hpcfl.rounds.ledger import Ledger
-from hpcfl.rounds.loop import repeat
+from hpcfl.rounds.loop import REASONS, repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver
+from hpcfl.rounds.session import Job, played_in_vain
 from hpcfl.rounds.timed import Played, play
+from hpcfl.training import checkpoint as checkpoints
 from hpcfl.training import planned
+from hpcfl.training.build import claims, make_config
 from hpcfl.training.checkpoint import Checkpoint
 from hpcfl.training.clients import Clients
 
 if TYPE_CHECKING:
     from hpcfl.learning.training import Trainer
+    from hpcfl.results.reader import Run
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,9 +53,8 @@ class RoundResult:
     """What a round of training gave, at the server."""
 
     record: RoundRecord  # what the protocol cost, for all n devices
-    figures: dict[str, float]  # a value for each `Metric`
-    # A value for each `DeviceMetric`, shape (n,), if they were asked for.
-    device_figures: dict[str, NDArray[np.float64]]
+    # A value for each `Metric`, and one for each `DeviceMetric`, shape (n,), if they are asked for.
+    figures: dict[str, Any]
 
     def __repr__(self) -> str:
         accuracy = formats.number(self.figures.get(Metric.ACCURACY))
@@ -85,65 +90,160 @@ class Invited:
     prepare_seconds: float  # of training
 
 
-class Training:
-    """A model in training on this rank, from the weights given, shape (d,)."""
+class Training(Job):
+    """A model in training on this rank, from the weights given, shape (d,).
+
+    `protocol` is that of the expected number of devices; `asked` are the options as they were
+    given, `options` those with levels and group settled.
+    """
+
+    command = "train"
+    by_rank = False
 
     def __init__(
         self,
         options: TrainOptions,
+        asked: TrainOptions,
+        model: str,
+        protocol: AggregationProtocol,
         algorithm: FederatedAlgorithm,
         clients: Clients,
         trainer: Trainer,
         weights: NDArray[np.float32],
     ) -> None:
-        self._options = options
-        self._algorithm = algorithm
+        self.options: TrainOptions = options
+        self.asked: TrainOptions = asked
+        self.protocol = protocol
+        self.algorithm = algorithm
+        self.model = model
         self._clients = clients
         self._trainer = trainer
         self._state = np.concatenate([weights, algorithm.first_state])
-        self._dim = weights.size
         self._velocity = np.zeros(weights.size)
         self._bytes_up = 0
         self._next_round = 0
+        self._accuracy = float("nan")  # after the round before the next one
         self._survivors: list[int] = []
         self._enrolled: Enrolled | None = None
+        self._kept = Path()  # where checkpoints are written
+        self._latest = self._checkpoint()
+
+    @property
+    def devices(self) -> int:
+        """Number n of devices."""
+        return self._clients.sizes.size
+
+    @property
+    def dim(self) -> int:
+        """Length d of the model."""
+        return self._velocity.size
+
+    @property
+    def rounds(self) -> int:
+        """The most rounds that there can be."""
+        return self.options.rounds
+
+    @property
+    def name(self) -> str:
+        """What is trained, as the names of results files begin."""
+        subject = self.protocol.name if self.options.algorithm == "fedavg" else self.algorithm.name
+        return f"train-{subject}"
+
+    @property
+    def recorded_as(self) -> str:
+        """The protocol, as results files call it."""
+        return self.protocol.name
+
+    @property
+    def own_code(self) -> list[str]:
+        """What names code of one's own on a command line."""
+        options = self.asked
+        own = [options.algorithm] if ":" in options.algorithm else []
+        for option, named in (("--aggregate", options.aggregate), ("--model", options.model or "")):
+            own += [option, named] if ":" in named else []
+        return own
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases of a round, those of a first stage included."""
+        return self.algorithm.phases(self.protocol)
+
+    @property
+    def chosen(self) -> Collection[str]:
+        """Levels and group, which are chosen for the rounds that are planned.
+
+        Not where an account counts on the precision of all rounds.
+        """
+        return () if self.algorithm.private else restoring.chosen(asked_for(self.asked))
 
     @property
     def weights(self) -> NDArray[np.float32]:
         """The model, shape (d,)."""
-        return self._state[: self._dim]
+        return self._state[: self.dim]
 
-    @property
-    def rounds_left(self) -> int:
-        """Rounds that are planned and have not been played, at the server."""
-        return self._options.rounds - self._next_round
+    def config(self) -> dict[str, Any]:
+        """Return every option with its value, for the record; None where it has no effect."""
+        config = make_config(self.options, self.devices, self.model, self.dim)
+        config |= self.protocol.settings()
+        config |= self.algorithm.settings()
+        if self._clients.incomplete:
+            config[INCOMPLETE] = self._clients.incomplete
+        if self.algorithm.repeated:
+            config["rounds_repeated"] = self.algorithm.repeated
+        return config | {"promises": claims(self.protocol, self.algorithm)}
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Take up the state of an interrupted run, at the server."""
-        self._next_round = checkpoint.next_round
-        self._state = checkpoint.weights
-        self._velocity = checkpoint.velocity[: self._dim]
-        self._bytes_up = checkpoint.bytes_up
-        self._survivors = list(checkpoint.survivors)
-        self._algorithm.resume(self._survivors, checkpoint.repeated)
+    def written(self) -> dict[str, Any]:
+        """Return what the results file has of training."""
+        return {
+            "training": tuple(Metric),
+            "device_training": tuple(DeviceMetric) if self.options.device_loss else (),
+            # A measurement without noise, of every device.
+            "partition": None if self.algorithm.private else self._clients.table,
+        }
 
-    def checkpoint(
-        self, config: Mapping[str, Any], asked: Mapping[str, Any], at_risk: int = 0
-    ) -> Checkpoint:
-        """Return the state between two rounds, at the server; see `Checkpoint`."""
-        # Nothing but the model has a velocity.
-        velocity = np.append(self._velocity, np.zeros(self._state.size - self._dim))
-        return Checkpoint(
-            self._next_round,
-            self._state.copy(),
-            velocity,
-            self._bytes_up,
-            config,
-            asked,
-            self._algorithm.repeated,
-            at_risk,
-            tuple(self._survivors),
-        )
+    def go_on_from(self, earlier: Run) -> int:
+        """Take up the checkpoint beside the results; the account counts what was lost."""
+        found = checkpoints.load(earlier.path)
+        kept = found.next_round
+        if earlier.status == "complete" and kept >= self.rounds:
+            raise UsageError(
+                f"{earlier.path} has {counted(kept, 'round')} behind it, and --rounds is "
+                f"{self.rounds}: there is nothing left to train"
+            )
+        self._next_round, self._state = kept, found.weights
+        self._velocity = found.velocity
+        if kept:
+            self._bytes_up = int(earlier.training[Metric.BYTES_UP_TOTAL][kept - 1])
+            self._accuracy = float(earlier.training[Metric.ACCURACY][kept - 1])
+        self._survivors = earlier.survived[:kept].sum(axis=1).tolist()
+        repeated = played_in_vain(earlier, kept) if self.algorithm.private else 0
+        self.algorithm.resume(self._survivors, repeated)
+        self._latest = self._checkpoint()
+        # What chance draws for the rounds to come depends on where the run goes on.
+        planned.check(self.options, self.algorithm, self.dim)
+        return kept
+
+    def begin(self, path: Path) -> None:
+        """Write a checkpoint before the first round: whoever starts again early goes on from it.
+
+        So it is charged for the rounds that were played, and draws anew.
+        """
+        self._kept = checkpoints.path_for(path)
+        if self.options.checkpoint_every is not None:
+            self._latest.save(self._kept)
+
+    def keep(self) -> str:
+        """Write a checkpoint of the last round that has ended; return why there is none."""
+        if self.options.error_feedback:
+            return "with --error-feedback the run cannot be continued"
+        try:
+            self._latest.save(self._kept)
+        except HpcflError as problem:
+            return str(problem)
+        return ""
+
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(self._next_round, self._state.copy(), self._velocity.copy())
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
         """Train until the target, the rounds or the time are reached; every rank calls this.
@@ -155,19 +255,27 @@ class Training:
         start = time.monotonic()
         first = transport.tell(self._next_round)
         # Who takes part, and what noise there is, every rank finds by itself.
-        self._algorithm.repeated = transport.tell(self._algorithm.repeated)
-        options = self._options
+        self.algorithm.repeated = transport.tell(self.algorithm.repeated)
+        # A launch before may have been killed behind the last round.
+        reason = self._reason_to_stop(first, self._accuracy, 0) if transport.has_server else ""
+        reason = REASONS[transport.tell(REASONS.index(reason))]
+        if reason:
+            return reason
+        options = self.options
         self._enrolled = enrol(
             find(options.aggregate, options.security),
             transport,
             first_round=first,
             insecure_seed=options.insecure_seed,
         )
-        if transport.tell(int(transport.has_server and self._would_overspend(first))):
-            return "epsilon"
 
         def decide(index: int, result: RoundResult) -> str:
-            return self._reason_to_stop(index, result, time.monotonic() - start)
+            accuracy, elapsed = result.figures[Metric.ACCURACY], time.monotonic() - start
+            reason = self._reason_to_stop(index + 1, accuracy, elapsed)
+            every = options.checkpoint_every
+            if every is not None and (reason or (index + 1 - first) % every == 0):
+                self._latest.save(self._kept)
+            return reason
 
         play_one = partial(self._round, transport, observer)
         return repeat(transport, range(first, options.rounds), play_one, decide, observer)
@@ -175,7 +283,7 @@ class Training:
     def _round(
         self, transport: Transport, observer: RoundObserver, index: int
     ) -> RoundResult | None:
-        algorithm = self._algorithm
+        algorithm = self.algorithm
         work = Work.empty(self._clients.sizes.size)
         participants = algorithm.participants(index)
         first = None
@@ -187,7 +295,7 @@ class Training:
         slowest = transport.max_to_server(float(work.cpu.max()))
         overlap = self._overlap(transport)
         device_figures: dict[str, NDArray[np.float64]] = {}
-        if self._options.device_loss:
+        if self.options.device_loss:
             summed = transport.sum_to_server(work.losses)
             if summed is not None:
                 device_figures[DeviceMetric.DEVICE_LOSS] = np.where(
@@ -205,8 +313,9 @@ class Training:
         played = replace(played, record=record)
         figures = self._conclude(played, participants, index, slowest) | {Metric.OVERLAP: overlap}
         self._next_round = index + 1
+        self._latest = self._checkpoint()
         transport.wait_for_all()
-        return RoundResult(record, figures, device_figures)
+        return RoundResult(record, figures | device_figures)
 
     def _play(
         self,
@@ -218,14 +327,14 @@ class Training:
         with_model: bool,
     ) -> Played:
         """Sum the participants' vectors; what is not yet in `work` is made on the way."""
-        algorithm, options = self._algorithm, self._options
+        algorithm, options = self.algorithm, self.options
         kind = find(options.aggregate, options.security)
         if not participants:
             record = RoundRecord.empty(len(kind.phases()), 0, transport.placement.helpers)
             record.validated = True
             return Played(record, Aggregate(np.zeros(self._state.size), 1.0, 0.0), 0.0)
         if len(participants) < kind.min_devices:
-            selected = formats.counted(len(participants), "device")
+            selected = counted(len(participants), "device")
             raise HpcflError(
                 f"round {index} cannot be played: {selected} is selected for it, and {kind.name} "
                 f"needs at least {kind.min_devices}; with a larger --per-round chance does that "
@@ -258,15 +367,15 @@ class Training:
         self, index: int, participants: list[int], work: Work, live: Mapping[int, Any]
     ) -> None:
         """Let the live devices of this rank train from the model that they received."""
-        algorithm, options, seed = self._algorithm, self._options, self._options.seed
+        algorithm, options, seed = self.algorithm, self.options, self.options.seed
         for slot, device in live.items():
             id = participants[slot]
             samples = self._clients.samples(id)
             received = getattr(device, "model", None)
             if received is None:
-                raise parties.without_model(options.aggregate, device)
-            model, state = received[: self._dim], received[self._dim :]
-            if self._options.device_loss:
+                raise without_model(options.aggregate)
+            model, state = received[: self.dim], received[self.dim :]
+            if self.options.device_loss:
                 work.losses[:, id] = self._trainer.evaluate(model, *samples)[1], 1
             before = time.thread_time()
             # Of a device that goes through its data in an order of its own, the order is the same
@@ -296,17 +405,12 @@ class Training:
         }
         server = stage.server(index, self._state) if chosen.has_server else None
         played = Round(
-            stage.steps,
-            chosen,
-            ledger,
-            index=index,
+            *(stage.steps, chosen, ledger),
+            RoundConfig(index=index, dim=self._state.size, largest_message=8),
             devices=devices,
             server=server,
             inputs=lambda slot: work.updates[invited[slot]],
             prepare=partial(self._train, index, invited, work),
-            dropouts={},
-            dim=self._state.size,
-            largest_message=8,
         )
         record = _for_all(timed(chosen, played), invited, count)
         for slot, device in devices.items():
@@ -322,11 +426,11 @@ class Training:
 
     def _overlap(self, transport: Transport) -> float:
         """Return the pairwise overlap of the coordinates chosen in this round, at the server."""
-        choices = self._algorithm.take_choices(self._dim)
+        choices = self.algorithm.take_choices(self.dim)
         if choices is None:
             return float("nan")
         chosen, size = choices
-        counts = transport.sum_to_server(selection_counts(chosen, self._dim))
+        counts = transport.sum_to_server(selection_counts(chosen, self.dim))
         if counts is None:
             return float("nan")
         return pairwise_overlap(counts, int(counts.sum()) // size, size)
@@ -335,16 +439,16 @@ class Training:
         self, played: Played, participants: list[int], index: int, slowest: float
     ) -> dict[str, float]:
         """Take the server's step and evaluate; return the round's figures."""
-        options = self._options
-        state = self._state[self._dim :]
+        options = self.options
+        state = self._state[self.dim :]
         assert played.aggregate is not None
         self._survivors.append(int(played.record.survived.sum()))
-        self._algorithm.observe(self._survivors[-1])
-        update = self._algorithm.update(played.aggregate, state, participants, index)
+        self.algorithm.observe(self._survivors[-1])
+        update = self.algorithm.update(played.aggregate, state, participants, index)
         self._velocity *= options.server_momentum
-        self._velocity += update[: self._dim]
+        self._velocity += update[: self.dim]
         self.weights[:] -= (options.server_learning_rate * self._velocity).astype(np.float32)
-        state -= update[self._dim :].astype(np.float32)
+        state -= update[self.dim :].astype(np.float32)
         spent = self._spent(index) or Spent(float("nan"), float("nan"))
 
         start = time.monotonic()
@@ -373,11 +477,11 @@ class Training:
 
     def _spent(self, index: int) -> Spent | None:
         """Return what the rounds up to this one have cost, with those played in vain."""
-        return self._algorithm.spent(self._algorithm.play_index(index) + 1)
+        return self.algorithm.spent(self.algorithm.play_index(index) + 1)
 
     def _would_overspend(self, index: int) -> bool:
         """Return whether a round would cost more privacy than there is to spend."""
-        options = self._options
+        options = self.options
         spent = self._spent(index)
         if spent is None or options.epsilon is None:
             return False
@@ -385,15 +489,24 @@ class Training:
         limit = options.epsilon * (1 + 1e-9)
         return (spent.paper if options.epsilon_by == "paper" else spent.proven) > limit
 
-    def _reason_to_stop(self, index: int, result: RoundResult, elapsed: float) -> str:
-        target, limit = self._options.target_accuracy, self._options.max_seconds
-        if target is not None and result.figures[Metric.ACCURACY] >= target:
+    def _reason_to_stop(self, next_round: int, accuracy: float, elapsed: float) -> str:
+        target, limit = self.options.target_accuracy, self.options.max_seconds
+        if target is not None and accuracy >= target:
             return "target_accuracy"
-        if limit is not None and elapsed >= limit:
+        if limit is not None and elapsed and elapsed >= limit:
             return "max_seconds"
-        if index + 1 == self._options.rounds:
+        if next_round >= self.options.rounds:
             return "rounds"
-        return "epsilon" if self._would_overspend(index + 1) else ""
+        return "epsilon" if self._would_overspend(next_round) else ""
+
+
+def without_model(name: str) -> UsageError:
+    """Return the error for a protocol whose devices are to train and receive no model."""
+    return UsageError(
+        f"the protocol {name!r} cannot be trained by: before its upload a device must receive the "
+        "model in the phase model, float32 of shape (d,), and keep it as model, as "
+        "hpcfl.algorithms.aggregation.base.ModelReceiver does"
+    )
 
 
 def _joined(first: RoundRecord, second: RoundRecord) -> RoundRecord:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,36 +20,24 @@ from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
-from hpcfl.options.definition import asked_for, make
+from hpcfl.options.definition import make
 from hpcfl.options.names import DATASETS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief
 from hpcfl.report.formats import counted, number
-from hpcfl.results.restoring import chosen
-from hpcfl.results.schema import INCOMPLETE, DeviceMetric, Metric
-from hpcfl.rounds import memory
+from hpcfl.results.schema import Metric
+from hpcfl.rounds import session as rounds
 from hpcfl.rounds.build import build
-from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
-from hpcfl.rounds.parties import rehearse
+from hpcfl.rounds.observer import NOBODY, Results, RoundObserver, Together
 from hpcfl.system import outputs
-from hpcfl.system.interruption import Left, current
-from hpcfl.system.launch import again
 from hpcfl.training import checkpoint, clients, defaults, planned
-from hpcfl.training.build import (
-    check_algorithm,
-    claims,
-    make_algorithm,
-    make_config,
-    make_federation,
-    with_precision,
-)
-from hpcfl.training.experiment import RoundResult, Training
+from hpcfl.training.build import check_algorithm, make_algorithm, make_federation, with_precision
+from hpcfl.training.experiment import RoundResult, Training, without_model
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
     from hpcfl.learning.training import Trainer
-    from hpcfl.results.writer import ResultsWriter
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,19 +66,19 @@ class Trained:
 def asked(world: World, given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     """Return the options that keywords, or a command line, stand for; every rank calls this.
 
-    With ``resume`` they are those that the checkpoint says its run was asked for, but for what may
-    be given with another value. Raises what `~hpcfl.training.defaults.asked` does, and a UsageError
-    on every rank if something is given that is not as in the checkpoint.
+    With ``resume`` they are those that the file says its run was asked for, but for what may be
+    given with another value. Raises what `~hpcfl.training.defaults.asked` and
+    `~hpcfl.rounds.session.restored` do.
     """
-    path = given.get("resume")
-    if path is None:
+    if given.get("resume") is None:
         if given.get("algorithm") is None:
             raise UsageError(
                 "no algorithm is given, such as hpcfl train fedavg: hpcfl train --help lists them"
             )
         return defaults.asked(given, preset)
     beside = defaults.with_preset(given, preset)
-    options = make(TrainOptions, world.agreed(lambda: checkpoint.restored(Path(path), beside)))
+    code = ("algorithm", "aggregate", "model")
+    options = make(TrainOptions, rounds.restored(world, TrainOptions, beside, code))
     defaults.check_used(given, options)
     return options
 
@@ -100,11 +86,9 @@ def asked(world: World, given: Mapping[str, Any], preset: str | None = None) -> 
 def run(
     world: World,
     options: TrainOptions,
-    devices: int | None,
-    output: Path,
     observer: RoundObserver = NOBODY,
     command: Sequence[str] | None = None,
-    begun: Callable[[Path], object] = lambda path: None,
+    ended: Callable[[Path], object] = lambda path: None,
 ) -> Trained | None:
     """Train a model, and return the result on rank 0; every rank calls this.
 
@@ -112,19 +96,19 @@ def run(
     rank, let the round end, and the training leave with a checkpoint. Where the round does not end
     in time, the checkpoint is of the round before.
 
-    There is one device on every rank but the server's, if no number is given. `output` is the
-    results file, or the folder for it; `command`, for the record, what does just this (by default
-    what was typed). `begun` takes the path of the results file on rank 0. An HpcflError on every
+    `command` does just this, for the record; by default it is what was typed. `ended` takes the
+    path of the results file on rank 0, whether the run finished or failed. An HpcflError on every
     rank says that something cannot work or fails, with exit status
     `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave; finished rounds are kept.
     """
     helpers = find_protocol(options.aggregate, options.security).helpers_of(options.helpers)
-    count = devices or devices_on(world, 1 + helpers)
+    options = replace(options, devices=options.devices or devices_on(world, 1 + helpers))
+    assert options.devices is not None
     # Wrong options are refused before any data are read.
-    check(options, count)
+    check(options, options.devices)
     trained, failed = None, None
     try:
-        trained = _run(world, options, count, output, observer, command, begun)
+        trained = _run(world, options, options.devices, observer, command, ended)
     except AgreedError as agreed:
         failed = agreed
     # Ranks that hold no device have come here before the others.
@@ -138,7 +122,8 @@ def check(options: TrainOptions, devices: int) -> None:
     _check_convex(options, name)
     check_algorithm(options, devices, _expected_dim(name, options))
     protocol = _protocol(options, devices)
-    rehearse(protocol, reduce=options.upload == "reduce", learns=True)
+    if "model" not in protocol.phases():
+        raise without_model(protocol.name)
 
 
 def _model(options: TrainOptions) -> str:
@@ -155,21 +140,19 @@ def _run(
     world: World,
     options: TrainOptions,
     count: int,
-    output: Path,
     observer: RoundObserver,
     command: Sequence[str] | None,
-    begun: Callable[[Path], object],
+    ended: Callable[[Path], object],
 ) -> Trained | None:
     """Do the same with options that can work."""
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
 
-    interruption = current()
     neighbour = world.rank_on_host()
-    wanted = asked_for(replace(options, devices=count))
-    name, protocol = _model(options), _protocol(options, count)
+    asked, name, protocol = options, _model(options), _protocol(options, count)
     helpers = protocol.helpers
-    world.first_alone(lambda: _check_outputs(output))
+    if options.resume is None:
+        world.first_alone(lambda: _check_outputs(options.output))
     mine = clients.load(
         world,
         world.placement(count, helpers=helpers),
@@ -199,86 +182,20 @@ def _run(
     options, algorithm = _algorithm(transport, options, mine.sizes, weights.size)
     where = choose_device(options.torch_device, neighbour)
     trainer = _trainer(model, options, where)
-    training = Training(options, algorithm, mine, trainer, weights)
-
-    results: list[RoundResult] = []
-    error, writer = None, None
-    config: dict[str, Any] = {}
-    kept = None
-    if transport.has_server:
-        from hpcfl.results.writer import ResultsWriter, check_room, default_path, predicted_bytes
-
-        path = output
-        if outputs.RESULTS.is_folder(path):
-            what = protocol.name if options.algorithm == "fedavg" else find(options.algorithm).name
-            path = default_path(path, f"train-{what}", count, weights.size)
-        config = make_config(options, count, name, weights.size)
-        config |= protocol.settings()
-        config |= algorithm.settings()
-        if mine.incomplete:
-            config[INCOMPLETE] = mine.incomplete
-            observer.warned(mine.incomplete)
-        kept = checkpoint.Checkpoints(checkpoint.path_for(path))
-        try:
-            memory.check(protocol, hosts.memory(transport.placement))
-            if options.resume is not None:
-                # An account counts on the precision of all rounds.
-                private = find(options.algorithm).private
-                free = () if private else chosen(wanted)
-                state = checkpoint.load(options.resume, config, free)
-                _check_unfinished(state, options)
-                if private:
-                    state = state.claimed(_rounds_at_risk(state, options))
-                    training.restore(state)
-                    state.save(options.resume)
-                    kept = checkpoint.Checkpoints(kept.path, options.resume, state)
-                    config["rounds_repeated"] = state.repeated
-                else:
-                    training.restore(state)
-                # What chance draws for the rounds to come depends on where the run goes on.
-                planned.check(options, algorithm, weights.size)
-            config["promises"] = claims(protocol, algorithm)
-            if options.max_seconds is None and options.target_accuracy is None:
-                phases = len(algorithm.phases(protocol))
-                check_room(path, predicted_bytes(phases, count, options.rounds, helpers=helpers))
-            writer = ResultsWriter(
-                path,
-                protocol=protocol.name,
-                command=shlex.join(command or ["hpcfl", *sys.argv[1:]]),
-                config=config,
-                asked=wanted,
-                environment=hosts.environment(world.facts(), transport.placement),
-                at_end={"stop_reason": "", **hosts.unknown()},
-                phases=algorithm.phases(protocol),
-                devices=count,
-                rounds=options.rounds,
-                training=tuple(Metric),
-                device_training=tuple(DeviceMetric) if options.device_loss else (),
-                # A measurement without noise, of every device.
-                partition=None if find(options.algorithm).private else mine.table,
-                helpers=helpers,
-                committee=protocol.has_committee,
-            )
-        except HpcflError as problem:
-            error = problem
-    transport.raise_everywhere(error)
-    watching = Together(observer, Leaving(interruption.told_to_leave))
-    if writer is None or kept is None:
-        training.run(transport, watching)
-        hosts.counters(transport)
-        return None
-    keeping = _Keeping(world, training, options, config, wanted, writer, kept, results)
-    with (
-        writer,
-        interruption.writing(writer.mark_interrupted, keeping.given_up, keeping.how_on),
-    ):
-        begun(writer.path)
-        keeping.begin()
-        observer.begins(protocol, training.rounds_left, transport.placement)
-        reason = training.run(transport, Together(keeping, watching))
-        keeping.end(reason, hosts.counters(transport))
-    notes = _notes(algorithm)
-    return Trained(writer.path, name, training.weights, results, config, notes, reason)
+    training = Training(options, asked, name, protocol, algorithm, mine, trainer, weights)
+    if mine.incomplete:
+        observer.warned(mine.incomplete)
+    results: Results[RoundResult] = Results()
+    finished: list[tuple[Path, str]] = []
+    rounds.run(
+        *(world, hosts, transport, training, options.output, Together(results, observer), command),
+        done=lambda path, reason: finished.append((path, reason)),
+        ended=ended,
+    )
+    for path, reason in finished:
+        notes, config = _notes(algorithm), training.config()
+        return Trained(path, name, training.weights, results.results, config, notes, reason)
+    return None
 
 
 def _expected_dim(name: str, options: TrainOptions) -> int:
@@ -298,93 +215,6 @@ def _check_outputs(output: Path) -> None:
         outputs.check(checkpoint.path_for(output), outputs.CHECKPOINT)
 
 
-class _Keeping(RoundObserver):
-    """Writes results and checkpoints, at the server."""
-
-    def __init__(
-        self,
-        world: World,
-        training: Training,
-        options: TrainOptions,
-        config: Mapping[str, Any],
-        asked: Mapping[str, Any],
-        writer: ResultsWriter,
-        kept: checkpoint.Checkpoints,
-        results: list[RoundResult],
-    ) -> None:
-        self._training = training
-        self._options = options
-        self._config = config
-        self._asked = asked
-        self._writer = writer
-        self._kept = kept
-        self._results = results
-        self._latest = self._state()
-        # Code of one's own is named anew.
-        own = [options.algorithm] if ":" in options.algorithm else []
-        for option, named in (("--aggregate", options.aggregate), ("--model", options.model or "")):
-            own += [option, named] if ":" in named else []
-        alone = again(world.size, ["train", *own, "--resume", str(kept.path)])
-        self._again = current().advice or f"continue with {alone}"
-
-    def begin(self) -> None:
-        """Keep what must be kept before the first round."""
-        if self._options.resume is None and find(self._options.algorithm).private:
-            _claim_first_rounds(self._kept, self._latest, self._options)
-
-    def finished(self, index: int, result: RoundResult) -> None:
-        self._writer.append(result.record, result.figures | result.device_figures)
-        self._results.append(result)
-        self._latest = self._state()
-        every = self._options.checkpoint_every
-        if every is not None and len(self._results) % every == 0:
-            self._kept.save(self._state(at_risk=every))
-
-    def _state(self, at_risk: int = 0) -> checkpoint.Checkpoint:
-        return self._training.checkpoint(self._config, self._asked, at_risk)
-
-    def how_on(self) -> str:
-        """Say where the finished rounds are, and what there will be to go on from."""
-        path, options = self._kept.path, self._options
-        told = f"stopped by a signal after {counted(len(self._results), 'round')}, which are in "
-        told += str(self._writer.path)
-        if options.error_feedback:
-            return f"{told}; with --error-feedback the run cannot be continued"
-        if path.exists() or current().advice:
-            return f"{told}; {self._again}"
-        return (
-            f"{told}; {self._again} if there is a checkpoint now (to be sure of it, "
-            "send SIGUSR1 instead, or give --checkpoint-every)"
-        )
-
-    def given_up(self) -> str:
-        """Keep what there was before the round that does not end; say how to go on."""
-        # It is played again by whoever resumes, with new noise.
-        return str(self._left(replace(self._latest, at_risk=1)))
-
-    def end(self, reason: str, counters: Mapping[str, NDArray[np.float64]]) -> None:
-        """Write what is known at the end of the rounds; raises `Left` if a signal ended them."""
-        self._writer.record_end({"stop_reason": reason, **counters})
-        if reason == "interrupted":
-            raise self._left(self._state())
-        every = self._options.checkpoint_every
-        if every is not None and self._results and len(self._results) % every == 0:
-            # The last one, after which nothing is played any more.
-            self._kept.save(self._state())
-
-    def _left(self, state: checkpoint.Checkpoint) -> Left:
-        """Keep the state of a training that was told to leave; return what to tell every rank."""
-        told = f"stopped by a signal after {counted(state.next_round, 'round')}"
-        if self._options.error_feedback:
-            sentence = f"{told}; with --error-feedback the run cannot be continued"
-            return Left(sentence, resumable=False)
-        try:
-            self._kept.save(state)
-        except HpcflError as problem:
-            return Left(f"{told}, but {problem}", resumable=False)
-        return Left(f"{told}; {self._again}")
-
-
 def _notes(algorithm: FederatedAlgorithm) -> tuple[str, ...]:
     """Return what to know of the epsilons of a run that has ended."""
     if not algorithm.repeated:
@@ -395,24 +225,6 @@ def _notes(algorithm: FederatedAlgorithm) -> tuple[str, ...]:
         f"{rounds} {'round' if rounds == 1 else 'rounds'} that earlier launches may have played in "
         "vain, after the checkpoints that the run went on from, are counted besides",
     )
-
-
-def _claim_first_rounds(
-    kept: checkpoint.Checkpoints, start: checkpoint.Checkpoint, options: TrainOptions
-) -> None:
-    """Write a checkpoint before the first round, of the rounds up to the first one after it.
-
-    Whoever starts again after an early death goes on from it, is charged for those rounds, and
-    draws anew; without it the same would be drawn once more, and charged once.
-    """
-    if options.checkpoint_every is not None:
-        kept.save(replace(start, at_risk=_rounds_at_risk(start, options)))
-
-
-def _rounds_at_risk(state: checkpoint.Checkpoint, options: TrainOptions) -> int:
-    """Return how many rounds are played, at most, before there is a checkpoint of this launch."""
-    remaining = options.rounds - state.next_round
-    return min(options.checkpoint_every or remaining, remaining)
 
 
 def _check_convex(options: TrainOptions, model: str, classes: int | None = None) -> None:
@@ -435,15 +247,6 @@ def _check_convex(options: TrainOptions, model: str, classes: int | None = None)
         f"--convex is for linear models of two classes, or --steps 1, and this is {what}, whose "
         "clipped gradient steps may expand distances: leave it out"
     )
-
-
-def _check_unfinished(state: checkpoint.Checkpoint, options: TrainOptions) -> None:
-    rounds = options.rounds
-    if state.next_round >= rounds:
-        raise UsageError(
-            f"{options.resume} has {counted(state.next_round, 'round')} behind it, and --rounds is "
-            f"{rounds}: there is nothing left to train"
-        )
 
 
 def _algorithm(

@@ -21,6 +21,7 @@ from hpcfl.comm.world import connect
 from hpcfl.options.bench import DP_FEDAVG, BenchOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.statistics import median_interval
+from hpcfl.rounds.build import build
 from papers.artefact import Setting
 
 # As in SparseSecAgg's paper: its default numbers, and the length of its model for CIFAR-10.
@@ -95,7 +96,9 @@ def _expected(setting: Setting) -> dict[str, Any]:
     try:
         given, taken = options_of(setting)
         asked = experiment.asked(given)
-        protocol = experiment.Experiment.prepare(asked, asked.devices[0]).protocol
+        prepared = experiment.Experiment.prepare(asked, asked.devices[0])
+        # What is predicted is a round without the noise of devices, of which the model knows none.
+        protocol, _ = build(setting["protocol"], asked, asked.devices[0], prepared.updates.dim)
         found = {name: predict(protocol, known, link) for name, link in _links().items()}
         sent = setting.get("alpha") if protocol.sparse_upload else None
         seen = AdviseOptions(

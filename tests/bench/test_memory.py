@@ -30,17 +30,17 @@ def test_protocols_that_exchange_no_rows_take_no_memory_for_them():
 
 
 def test_a_round_is_refused_where_its_rows_do_not_fit_a_host():
-    needed = int(memory.ROWS_AT_PEAK * 500 * 999 * ROW)
+    needed = int(memory.ROWS_AT_PEAK * 500 * 999 * ROW * 1.001)
     enough = HostMemory("a", 500, needed)
     memory.check(protocol(), [enough, HostMemory("b", 500, None)])
 
     with pytest.raises(UsageError, match=r"500 devices on b exchange rows .* about 0\.1 GB"):
-        memory.check(protocol(), [enough, HostMemory("b", 500, needed - 1)])
+        memory.check(protocol(), [enough, HostMemory("b", 500, int(needed * 0.998))])
 
 
 def test_a_round_that_survives_deaths_needs_more():
     needed = memory.ROWS_AT_PEAK * 500 * 999 * ROW
-    host = HostMemory("a", 500, int(needed) + 1)
+    host = HostMemory("a", 500, int(needed * 1.001))
     memory.check(protocol(), [host])
 
     with pytest.raises(UsageError, match="exchange rows"):

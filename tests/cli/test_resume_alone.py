@@ -172,12 +172,13 @@ def test_a_file_of_a_sweep_and_of_the_api():
     assert run.resumed[0]["command"] == "hpcfl bench --resume=api.h5"
 
 
-def test_a_training_goes_on_from_its_checkpoint_and_not_from_its_results():
-    _, checkpoint = trained("fedavg", *TRAIN, "--rounds", 1, folder="part")
-    for command, found in (("bench", "is of a training, which"), ("train", "is a file of results")):
-        said = refusal(command, "--resume", "part/run.h5")
-        assert found in said
-        assert f"hpcfl train --resume {checkpoint}" in said
+def test_a_run_goes_on_by_the_command_that_began_it():
+    trained("fedavg", *TRAIN, "--rounds", 1, folder="part")
+    said = refusal("bench", "--resume", "part/run.h5")
+    assert "is of a training: hpcfl train --resume part/run.h5" in said
+    _, path = measured("secagg", *SIZE)
+    said = refusal("train", "--resume", path)
+    assert f"is of a benchmark: hpcfl bench --resume {path}" in said
 
 
 def another(about):
@@ -224,7 +225,7 @@ def trained(*arguments, folder):
     assert torch
     Path(folder).mkdir()
     shown = told("train", *arguments, "--output", f"{folder}/run.h5", "--json")
-    return json.loads(shown)["rounds"], Path(folder, "run.checkpoint.npz")
+    return json.loads(shown)["rounds"], Path(folder, "run.h5")
 
 
 @pytest.mark.parametrize(
@@ -247,26 +248,25 @@ def test_a_training_goes_on_from_its_checkpoint_alone(arguments):
     private = arguments[0] in ("cdp", "dp-fedavg")
     rounds = ("--rounds", 4)
     whole, _ = trained(*arguments, *rounds, folder="whole")
-    _, checkpoint = trained(*arguments, *rounds, "--max-seconds", 0, folder="part")
-    again = ("train", "--resume", checkpoint, "--max-seconds", 1000, "--json")
+    _, path = trained(*arguments, *rounds, "--max-seconds", 0, folder="part")
+    first = load(path).config
+    again = ("train", "--resume", path, "--max-seconds", 1000, "--json")
     done = json.loads(told(*again))
 
-    assert Path(done["path"]).parent == Path("part")  # beside what was played before
-    assert len(done["rounds"]) == 3
+    assert (Path(done["path"]).name, len(done["rounds"]), load(path).rounds) == ("run.h5", 3, 4)
     enrols = "prf" in arguments
     for name in (
         ("participants",) if private else ("accuracy", "loss", "bytes_up_total")[: 3 - enrols]
     ):
         assert [one[name] for one in done["rounds"]] == [one[name] for one in whole[1:]]
-    config, first = load(done["path"]).config, load("part/run.h5").config
-    free = {"resume", "max_seconds", "rounds_repeated", "promises"}
+    config, free = load(path).config, {"max_seconds"}
     assert {k: v for k, v in config.items() if k not in free} == {
         k: v for k, v in first.items() if k not in free
     }
 
 
 def test_what_is_given_beside_a_checkpoint_must_be_as_it_was():
-    _, checkpoint = trained("fedavg", *TRAIN, "--rounds", 1, folder="part")
+    _, path = trained("fedavg", *TRAIN, "--rounds", 1, folder="part")
     for given, sentence in (
         (("--seed", 1), "seed 0, not 1"),
         (("top-k",), "algorithm fedavg, not top-k"),
@@ -275,20 +275,20 @@ def test_what_is_given_beside_a_checkpoint_must_be_as_it_was():
         (("--preset", "zcdp-adult-lr"), "not"),
         ((), "nothing left to train"),
     ):
-        assert sentence in refusal("train", "--resume", checkpoint, *given)
-    told("train", "fedavg", *TRAIN, "--resume", checkpoint, "--rounds", 2, "--output", "b.h5")
-    assert load("b.h5").rounds == 1
+        assert sentence in refusal("train", "--resume", path, *given)
+    told("train", "fedavg", *TRAIN, "--resume", path, "--rounds", 2)
+    assert load(path).rounds == 2
 
 
 def test_code_that_a_checkpoint_names_is_named_again():
     code = ("--aggregate", "mine:Own", "--model", "mine:network")
-    _, checkpoint = trained("mine:Slow", *code, *TRAIN, "--rounds", 1, folder="part")
+    _, path = trained("mine:Slow", *code, *TRAIN, "--rounds", 1, folder="part")
     sys.modules.pop("mine", None)
     for given, missing in (
         ((), "give mine:Slow beside --resume"),
         (("mine:Slow",), "give --aggregate mine:Own beside --resume"),
         (("mine:Slow", *code[:2]), "give --model mine:network beside --resume"),
     ):
-        assert missing in refusal("train", *given, "--resume", checkpoint, "--rounds", 2)
-    told("train", "mine:Slow", *code, "--resume", checkpoint, "--rounds", 2, "--output", "b.h5")
-    assert load("b.h5").protocol == "own"
+        assert missing in refusal("train", *given, "--resume", path, "--rounds", 2)
+    told("train", "mine:Slow", *code, "--resume", path, "--rounds", 2)
+    assert (load(path).protocol, load(path).rounds) == ("own", 2)

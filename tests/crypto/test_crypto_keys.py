@@ -47,14 +47,10 @@ def test_only_the_one_spelling_of_a_key_is_a_public_key(high_bit):
         keys.check_public(public)
 
 
-def test_a_key_pair_takes_its_private_key_from_the_source_it_is_given():
+def test_a_key_pair_takes_its_private_key_from_a_source_and_shows_the_public_one_only():
     asked = []
     pair = keys.KeyPair.generate(lambda count: asked.append(count) or ALICE)
     assert (keys.KeyPair(ALICE, ALICE_PUBLIC), [32]) == (pair, asked)
-
-
-def test_a_key_pair_shows_its_public_key_only():
-    pair = keys.KeyPair.from_private(ALICE)
     shown = f"{pair!r} {pair} {[pair]!r}"
     assert repr(ALICE_PUBLIC) in shown
     assert os.urandom is keys.system_secrets is keys.secrets_of(None, 0, 0)
@@ -69,16 +65,11 @@ def test_derivation_gives_test_case_3_of_rfc_5869():
     assert expected == keys.derive(b"\x0b" * 22, b"", 42).hex()
 
 
-def test_insecure_secrets_repeat_themselves_in_whatever_parts_they_are_drawn():
-    source = keys.insecure_secrets(7, 1, 2)
-    counts = [32, 0, 1, 16, 51]
+def test_insecure_secrets_repeat_themselves_and_differ_for_every_seed_round_and_device():
+    source, counts = keys.insecure_secrets(7, 1, 2), [32, 0, 1, 16, 51]
     parts = [source(count) for count in counts]
     assert counts == [len(part) for part in parts]
     assert keys.insecure_secrets(7, 1, 2)(sum(counts)) == b"".join(parts)
-
-
-def test_insecure_secrets_differ_for_every_seed_round_and_device():
-    seeds = (-(2**63), -2, -1, 0, 1, 2, 11, 12, 2**63, 2**64 - 1)
-    numbers = (0, 1, 2, 11, 12, 21, 112, 2**31 - 1)
+    seeds, numbers = (-(2**63), -1, 0, 1, 11, 2**64 - 1), (0, 1, 2, 11, 12, 21, 112, 2**31 - 1)
     arguments = list(itertools.product(seeds, numbers, numbers))
     assert len(arguments) == len({keys.insecure_secrets(*which)(16) for which in arguments})

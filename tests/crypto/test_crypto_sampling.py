@@ -64,9 +64,7 @@ def patterns(sampler, keys, dim):
     ("name", "probability"),
     [
         ("gaps", HALF),
-        ("gaps", HUNDREDTH),
         ("reach 1", TENTH),
-        ("reach 4", TENTH),
         ("reach 4", Fraction(3, 4)),
         ("reach 50", HUNDREDTH),
         ("reach 1000", PAIR),
@@ -91,7 +89,7 @@ def test_dense_selection_compares_elements_as_the_definition_says(probability):
     assert expected == lists(DenseSampler(probability), keys, dim)
 
 
-@pytest.mark.parametrize("probability", [HALF, HUNDREDTH, Fraction(1, 1000), PAIR, Fraction(1e-5)])
+@pytest.mark.parametrize("probability", [HALF, PAIR, Fraction(1e-5)])
 def test_thresholds_are_exact_to_one_unit(probability):
     thresholds, reach = GapSampler(probability)._thresholds.tolist(), GapSampler.REACH
     assert reach == len(thresholds)
@@ -140,9 +138,6 @@ def test_two_machines_select_the_same(name, digest):
     assert digest == hashlib.sha256(positions.astype("<i8").tobytes()).hexdigest()
 
 
-# Laws
-
-
 @pytest.mark.parametrize("name", ["gaps", "reach 1", "dense"])
 def test_probability_1_selects_everything(name, make):
     for dim in (1, 2, 100):
@@ -152,22 +147,16 @@ def test_probability_1_selects_everything(name, make):
     assert np.int64 == positions.dtype == counts.dtype
 
 
-# Distribution: what is defined above draws coordinates independently
-
-
 @pytest.mark.parametrize(
     ("name", "probability"),
-    [("gaps", HALF), ("reach 2", Fraction(2, 5)), ("reach 4", HALF), ("dense", Fraction(2, 5))],
+    [("gaps", HALF), ("reach 2", Fraction(2, 5)), ("dense", Fraction(2, 5))],
 )
 def test_six_coordinates_have_the_joint_distribution_of_independent_ones(name, probability, make):
-    selected = patterns(make(name, probability), fixed_keys(40_000, seed=10), 6)
+    selected = patterns(make(name, probability), fixed_keys(20_000, seed=10), 6)
     seen = np.bincount(selected @ (1 << np.arange(6)), minlength=64)
     ones = np.bitwise_count(np.arange(64)).astype(np.float64)
     expected = float(probability) ** ones * float(1 - probability) ** (6 - ones)
     assert_fits(seen, expected)
-
-
-# Permutations
 
 
 @given(seed=st.binary(min_size=16, max_size=40), count=st.integers(0, 300))

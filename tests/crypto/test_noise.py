@@ -59,11 +59,10 @@ def test_noise_follows_from_its_key_or_seed_alone():
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-@pytest.mark.parametrize("lag", [1, 1 << 12, 1 << 13])
-def test_no_block_repeats_another(kind, lag):
+def test_no_block_repeats_another(kind):
     noise = getattr(SecureNoise(insecure_secrets(1, 2, 4)), kind)(SIZE, 1.0)
-    correlation = np.corrcoef(noise[:-lag], noise[lag:])[0, 1]
-    assert abs(correlation) < 5 / math.sqrt(SIZE)
+    for lag in (1, 1 << 12, 1 << 13):
+        assert abs(np.corrcoef(noise[:-lag], noise[lag:])[0, 1]) < 5 / math.sqrt(SIZE)
     assert np.unique(noise).size == SIZE
 
 

@@ -21,7 +21,7 @@ SIGNS = [1, -1, 1, 1, -1]
     ],
     ids=lambda group: f"{group.name}-{group.modulus}",
 )
-@pytest.mark.parametrize("size", [1, 8191, 24_577, 300_001])
+@pytest.mark.parametrize("size", [1, 24_577])
 def test_any_number_of_threads_adds_the_same_masks(monkeypatch, group, size):
     """Also in a group that often rejects words, and in blocks that are none of keystream's."""
     vector = np.random.default_rng(1).integers(0, group.modulus, size).astype(group.dtype)
@@ -35,15 +35,13 @@ def test_any_number_of_threads_adds_the_same_masks(monkeypatch, group, size):
 
 
 @pytest.mark.parametrize("group", [FQ, GROUPS["ring12"], Field(3 * 2**30)], ids=lambda g: g.modulus)
-@pytest.mark.parametrize("first", [64, 6720, 13_440])
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_part_of_a_vector_gets_its_part_of_the_masks(group, first, count):
+def test_a_part_of_a_vector_gets_its_part_of_the_masks(group):
     vector = np.random.default_rng(1).integers(0, group.modulus, 40_001).astype(group.dtype)
     expected = group.add_masks(vector, KEYS, SIGNS)
-    part = vector[first:].copy()
-    group.mask(part, KEYS, SIGNS, count, first)
-
-    np.testing.assert_array_equal(part, expected[first:])
+    for first, count in ((64, 1), (6720, 2), (13_440, 1)):
+        part = vector[first:].copy()
+        group.mask(part, KEYS, SIGNS, count, first)
+        np.testing.assert_array_equal(part, expected[first:])
 
 
 def test_parts_make_up_the_whole_and_all_threads_have_one():

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from data_files import BATCHES, batch_bytes, real_data, write, write_batches, write_mnist
+from data_files import BATCHES, batch_bytes, write, write_batches, write_mnist
 
 from hpcfl.cli.data import command
 from hpcfl.errors import HpcflError, UsageError
@@ -125,17 +125,6 @@ def test_what_is_not_the_publishers_file_replaces_nothing(sent, server, tmp_path
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(HpcflError, match=r"adult\.data cannot be stored"):
         fetch("adult", tmp_path / "file")
-
-
-def test_the_table_has_the_checksums_of_the_real_files():
-    tables = {name: (name, DOWNLOADS[name].files) for name in ("mnist", "adult")}
-    tables["cifar10"] = (BATCHES, images.CIFAR10_DIGESTS)
-    for name, (folder, digests) in tables.items():
-        found = [real_data(name) / folder / file for file in digests]
-        there = [path for path in found if path.is_file()]
-        assert len(there) >= 2
-        for path in there:
-            assert hashlib.sha256(path.read_bytes()).hexdigest() == digests[path.name]
 
 
 def test_what_cannot_be_fetched_is_a_sentence(tmp_path, monkeypatch):

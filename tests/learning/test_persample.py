@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ORDERS = {"l1": 1, "l2": 2}
-MODELS = ["softmax", "adult-lr", "2nn", "adult-nn", "femnist-cnn", "cifar-cnn"]
+MODELS = ["softmax", "adult-lr", "2nn", "femnist-cnn"]
 
 
 def data(samples, seed=0, scale=1.0):

@@ -45,14 +45,13 @@ def accesses(shuffle, samples, batch, steps, rounds):
     return counts
 
 
-@pytest.mark.parametrize("shuffle", ["fresh", "continuing", "poisson"])
-@pytest.mark.parametrize(("name", "weight_decay"), [("2nn", 0.0), ("femnist-cnn", 0.1)])
-def test_without_noise_and_clipping_it_is_plain_gradient_descent(name, shuffle, weight_decay):
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_without_noise_and_clipping_it_is_plain_gradient_descent(shuffle):
     inputs, labels = data(30)
-    local = {"batch_size": 0, "learning_rate": 0.1, "decay": 0.5, "weight_decay": weight_decay}
-    one, start = trainer(name, PrivateOptions(clip=1e6, shuffle=shuffle), **local)
+    local = {"batch_size": 0, "learning_rate": 0.1, "decay": 0.5, "weight_decay": 0.1}
+    one, start = trainer("femnist-cnn", PrivateOptions(clip=1e6, shuffle=shuffle), **local)
     plain = Trainer(
-        models.build(name, SHAPE, CLASSES, seed=3),
+        models.build("femnist-cnn", SHAPE, CLASSES, seed=3),
         LocalOptions(epochs=None, steps=4, momentum=0.0, **local),
     )
     update = one.local_update(start, inputs, labels, seed(), round_index=1)
@@ -104,7 +103,7 @@ def test_steps_are_those_of_the_batches_written_out(norm, shuffle):
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-@pytest.mark.parametrize("name", ["2nn", "femnist-cnn"])
+@pytest.mark.parametrize("name", ["femnist-cnn"])
 def test_the_same_arguments_give_the_same_bits_whatever_was_trained_before(name, shuffle):
     private = PrivateOptions(clip=0.5, shuffle=shuffle)
     inputs, labels = data(40)
@@ -139,22 +138,6 @@ def test_the_noise_in_an_update_has_the_stated_deviation(samples):
     low, high = stats.chi2.interval(1 - 1e-6, df=len(update))
     assert low < ratio < high
     assert len(update) > 50_000  # so within 3 percent
-
-
-def test_dropout_follows_seed_and_participation():
-    from torch import nn
-
-    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, CLASSES))
-    options = LocalOptions(epochs=None, steps=1, batch_size=0, momentum=0.0)
-    one = PrivateTrainer(model, options, PrivateOptions(clip=1e6))
-    start = models.get_flat(model)
-    before = torch.get_rng_state()
-    first, again, later = (one.local_update(start, *data(1), seed(), 0, p) for p in (0, 0, 1))
-
-    assert torch.equal(before, torch.get_rng_state())
-    assert np.array_equal(first, again)
-    # One step on one sample: nothing but dropout can differ.
-    assert np.abs(first - later).max() > 1e-4
 
 
 def test_epochs_are_steps_of_full_batches():
@@ -238,7 +221,7 @@ def test_continuing_epochs_partition_the_data_and_spare_a_rounds_records(
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_batches_are_new_in_every_epoch_and_for_every_device(shuffle):
+def test_batches_are_new_for_every_round_and_device_and_use_every_record_equally_often(shuffle):
     def drawn(number, participation):
         device = np.random.SeedSequence(0, spawn_key=(number,))
         steps = batches(shuffle, 40, 8, 5, participation, device)
@@ -246,13 +229,9 @@ def test_batches_are_new_in_every_epoch_and_for_every_device(shuffle):
 
     kinds = {drawn(number, participation) for number in range(4) for participation in range(4)}
     assert len(kinds) == 16
-
-
-@pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_every_record_is_used_equally_often(shuffle):
-    counts = accesses(shuffle, 23, 4, 3, rounds=3000).sum(axis=0)
+    counts = accesses(shuffle, 23, 4, 3, rounds=1000).sum(axis=0)
     # Binomial: 12 of 23 records a round at the most uneven, and one step is 4 of 23.
-    expected, deviation = 3000 * 12 / 23, math.sqrt(3000 * 3 * 4 / 23 * 19 / 23)
+    expected, deviation = 1000 * 12 / 23, math.sqrt(1000 * 3 * 4 / 23 * 19 / 23)
     assert np.abs(counts - expected).max() < 5.5 * deviation
 
 

@@ -34,11 +34,13 @@ def test_memory_and_descriptors_stay_flat(tmp_path, protocol):
             memory.append(tracemalloc.get_traced_memory()[0])
             opened.append(len(os.listdir("/proc/self/fd")))
 
-    options = BenchOptions(protocol, dim=50, rounds=ROUNDS, warmup=0, dropout=0.3)
     path = tmp_path / "run.h5"
+    options = BenchOptions(
+        protocol, dim=50, rounds=ROUNDS, warmup=0, dropout=0.3, devices=(5,), output=path
+    )
     tracemalloc.start()
     try:
-        session.run(World(None), options, [5], path, lambda path: None, Spoken(progress))
+        session.run(World(None), options, lambda path: None, Spoken(progress))
     finally:
         tracemalloc.stop()
     run = load(path)

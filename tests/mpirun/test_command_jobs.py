@@ -183,11 +183,9 @@ PRIVATE = ("--devices", 3, "--rounds", 2, "--dropout", 0)
     "options",
     [
         ("fedavg", "--aggregate", "sparse", "--per-round", 2, *TRAIN),
-        ("fedavg", "--aggregate", "prf", *TRAIN),
         ("top-k", *TRAIN[:-2]),
         # With noise that is not secret.
         ("cdp", "--aggregate", "secagg", "--steps", 2, "--sigma", 0.01, *PRIVATE),
-        ("dp-fedavg", "--sampling", "poisson", "--per-round", 2, "--noise-multiplier", 1, *PRIVATE),
         ("locks", "--variant", "local", "--per-round", 2, "--noise-multiplier", 0.1, *PRIVATE),
     ],
     ids=lambda options: "-".join(map(str, options[:3])),
@@ -211,13 +209,13 @@ def test_the_model_does_not_depend_on_the_number_of_ranks(tmp_path, options):
     ("options", "sentence"),
     [
         (["--dataset", "mnist", "--data-dir", "/nowhere"], "hpcfl data fetch mnist"),
-        (["--resume", "/nowhere.npz"], "cannot be read as a checkpoint"),
+        (["--resume", "/nowhere.h5"], "/nowhere.h5"),
         (["--model", "nonsense"], "nonsense"),
     ],
 )
 def test_wrong_use_of_train_is_refused_once_with_a_sentence(options, sentence, tmp_path):
     pytest.importorskip("torch")
-    assert_refused(hpcfl(3, "train", "fedavg", "--output", tmp_path, *options), sentence)
+    assert_refused(hpcfl(3, "train", "fedavg", *options), sentence)
 
 
 # Hosts

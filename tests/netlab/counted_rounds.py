@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcfl.__main__ import main
 from hpcfl.comm.mpi import MpiTransport
-from hpcfl.netlab.plan import INTERFACE
+from hpcfl.netlab.lab import INTERFACE
 from hpcfl.rounds.driver import Round
 from hpcfl.system import launch
 

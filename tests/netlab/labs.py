@@ -7,18 +7,17 @@ import sys
 from pathlib import Path
 
 from hpcfl.errors import HpcflError
-from hpcfl.netlab import lab, launcher
+from hpcfl.netlab import lab
 from hpcfl.netlab.links import Link
-from hpcfl.netlab.plan import NETWORKS, LabPlan
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
 
 
-def star(devices=2, uplink=None, downlink=None, server=None, owner="hpcfl-netlab-7-9-"):
-    """Return a plan that nothing is built from unless the owner is this process."""
+def star(devices=2, uplink=None, downlink=None, server=None):
+    """Return a lab; nothing is built."""
     uplink = uplink or Link(1e8)
-    return LabPlan.star(devices, uplink, downlink or uplink, server, owner, NETWORKS[0])
+    return lab.Lab(devices, uplink, downlink or uplink, server)
 
 
 def why_no_lab():
@@ -26,11 +25,12 @@ def why_no_lab():
     if shutil.which("mpirun", path=ENVIRONMENT["PATH"]) is None:
         return "there is no mpirun"
     try:
-        launcher.check_machine()
-        with lab.lab(star(1, owner=lab.my_owner_name())):
-            return ""
+        lab.check_machine()
     except HpcflError as error:
         return str(error)
+    built = lab.script(star(1), "true", [])
+    done = subprocess.run(lab.ISOLATED.split(), input=built, capture_output=True, text=True)
+    return done.stderr if done.returncode else ""
 
 
 def hpcfl(*arguments):

@@ -24,7 +24,6 @@ from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
-from hpcfl.privacy import population
 from hpcfl.privacy.accounting import dp_fedavg, fedsgd_dpc, locks
 
 GROUPS_OF_OPTIONS = (BenchOptions, TrainOptions, PredictOptions, ExposureOptions)
@@ -89,7 +88,6 @@ def test_choices_are_those_that_there_are():
     assert known["sampling"].choices == participation.MODES
     assert set(known["mechanism"].choices) == set(fedsgd_dpc.MECHANISMS)
     assert set(known["noise"].choices) == set(dp_fedavg.NOISES)
-    assert set(known["dropout_model"].choices) < set(population.MODELS)
 
 
 def test_wrong_keywords_are_refused_in_a_sentence():

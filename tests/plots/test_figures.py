@@ -203,8 +203,10 @@ def test_a_timeline_has_a_row_a_rank_and_bars_that_begin_where_phases_did(tmp_pa
 
 def bench(folder, protocol, **options):
     found = []
-    asked = BenchOptions(protocol, dim=200, rounds=2, warmup=0, **options)
-    session.run(World(None), asked, [20], folder, found.append)
+    asked = BenchOptions(
+        protocol, dim=200, rounds=2, warmup=0, devices=(20,), output=folder, **options
+    )
+    session.run(World(None), asked, found.append)
     return load(found[0])
 
 
@@ -241,8 +243,8 @@ def test_what_is_learned_alone_follows_from_the_options_of_the_run(run_of):
         run = run_of(name, 20, 200, **({"dropout": 0.1, "degree": None} | known))
         protocol = find(name.removeprefix("dp-fedavg-"))
         masking = protocol.masking(20, known.get("alpha", 0.1), known.get("degree"))
-        expected = exposure(protocol.name, masking, Population(20, 6, 0.1), samples=10)
-        assert tradeoff.exposed_alone(run) == expected.alone_of_sent.value
+        found = exposure(protocol.name, masking, Population(20, 6, 0.1), samples=10)
+        assert tradeoff.exposed_alone(run) == found.figures["alone_of_sent"].value
     # A file does not choose which code is loaded.
     assert tradeoff.exposed_alone(replace(run, protocol="antigravity:Flight")) is None
     assert "antigravity" not in sys.modules

@@ -37,8 +37,8 @@ def log_sum(summands, sigma):
     return found
 
 
-@pytest.mark.parametrize("summands", [1, 2, 3, 7, 1000, 1001, 1002, 5000])
-@pytest.mark.parametrize("sigma", [0.5, 0.8, 1.7])
+@pytest.mark.parametrize("summands", [1, 2, 3, 1000, 1001, 1002, 5000])
+@pytest.mark.parametrize("sigma", [0.5, 1.7])
 def test_divergence_is_the_sum_of_its_terms(summands, sigma):
     terms = [10 * math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, summands)]
     found = distributed.divergence(summands, sigma)
@@ -50,7 +50,7 @@ def test_divergence_is_the_sum_of_its_terms(summands, sigma):
 
 
 @pytest.mark.parametrize("summands", [2, 4])
-@pytest.mark.parametrize("sigma", [0.5, 0.6, 0.75, 1.0, 1.4])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 1.4])
 def test_divergence_bounds_every_ratio_of_probabilities(summands, sigma):
     # Of the sum to one discrete Gaussian of the same width.
     one = log_gaussian(INTEGERS, math.sqrt(summands) * sigma)
@@ -73,8 +73,7 @@ def rounded_gaussian(mean, variance, width):
     return dict(zip(near, chances @ (density / density.sum()), strict=True))
 
 
-@pytest.mark.parametrize("width", [0.4, 0.5, 0.7, 2.0])
-@pytest.mark.parametrize("mean", [0, 3])
+@pytest.mark.parametrize(("width", "mean"), [(0.4, 0), (0.5, 3), (2.0, 3)])
 def test_a_rounded_gaussian_is_all_but_a_discrete_one(width, mean, monkeypatch):
     monkeypatch.setattr(distributed, "_SMOOTHING", width)
     sigma = 3.0
@@ -127,13 +126,6 @@ def test_rounding_moves_two_vectors_apart_by_no_more(values, drawn):
     most = distributed.rounded_distance(float(np.linalg.norm(one - other)), one.size)
 
     assert apart <= most * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("norm", [1e-3, 1.0, 300.0, 1e7])
-@pytest.mark.parametrize("dim", [1, 165_000])
-def test_the_norm_of_integers_is_between_that_of_the_mean_square_and_the_worst(norm, dim):
-    found = distributed.rounded_norm(norm, dim)
-    assert math.sqrt(norm**2 + min(dim / 4, norm)) <= found <= norm + math.sqrt(dim)
 
 
 def test_no_vector_of_a_norm_has_a_larger_mean_square_when_it_is_rounded(monkeypatch):

@@ -39,9 +39,7 @@ def poisson(rate, z, count, delta):
     [
         (0.2, 1.32, 100, 1e-5),
         (0.01, 0.5, 50, 1e-6),
-        (0.001, 0.8, 300, 1e-7),
         (0.5, 10.0, 7, 1e-3),
-        (0.9, 2.0, 1, 1e-4),
         (1.0, 3.0, 20, 1e-5),
     ],
 )
@@ -54,8 +52,7 @@ def test_poisson_samples_are_dp_accountings(rate, z, count, delta):
     assert lower <= found <= upper * (1 + 5e-4)
 
 
-@pytest.mark.parametrize("count", [1, 30, 10**4, 10**6])
-@pytest.mark.parametrize("delta", [0.3, 1e-5, 1e-10, 1e-40])
+@pytest.mark.parametrize(("count", "delta"), [(1, 0.3), (30, 1e-5), (10**4, 1e-10), (10**6, 1e-40)])
 def test_gaussians_are_exact_at_any_delta(count, delta):
     z = 2.5 * math.sqrt(count)
     exact = zcdp.exact_epsilon(count * zcdp.gaussian_rho(z), delta)
@@ -84,7 +81,7 @@ def profile(pair, epsilons):
     return above_p - np.exp(epsilons) * above_q
 
 
-@pytest.mark.parametrize(("rate", "z"), [(0.2, 0.66), (0.05, 3.0), (0.7, 1.2)])
+@pytest.mark.parametrize(("rate", "z"), [(0.2, 0.66), (0.7, 1.2)])
 def test_profile_of_a_replacement_is_the_theorems_and_a_pairs(rate, z):
     def gaussians(epsilon):
         return norm.cdf(1 / (2 * z) - z * epsilon) - np.exp(epsilon) * norm.cdf(
@@ -125,6 +122,7 @@ def hockey_sticks(first, second, z, epsilons):
     return np.array([np.clip(p - math.exp(e) * q, 0, None).sum() * step for e in epsilons])
 
 
+@pytest.mark.full
 def test_every_small_dataset_is_dominated_by_the_pair_of_a_replacement():
     """Two of four records, from -1/2 to 1/2, so that a replacement moves the sum by 1."""
     rng = np.random.default_rng(5)
@@ -142,16 +140,6 @@ def test_every_small_dataset_is_dominated_by_the_pair_of_a_replacement():
             largest = np.maximum(largest, found)
         # It is not reached: of three numbers not all can be 1 apart.
         assert largest[3] > 0.85 * bound[3]
-
-
-def test_one_release_of_a_fixed_size_in_closed_form():
-    rate, z, delta = 0.3, 0.8, 1e-4
-    found = pld.epsilon(pld.replacement(rate, z), 1, delta)
-    inner = math.log1p(math.expm1(found) / rate)
-
-    assert rate * math.exp(zcdp.log_hockey_stick(inner, zcdp.gaussian_rho(z))) == pytest.approx(
-        delta, rel=2e-3
-    )
 
 
 @pytest.mark.parametrize(("z", "count", "delta"), [(20.0, 100, 1e-5), (0.5, 3, 1e-3), (2, 2, 0.01)])
@@ -179,30 +167,22 @@ def test_coarse_grids_err_upwards(pair):
     assert found[2] < 1.05 * found[3]
 
 
-@pytest.mark.parametrize("factor", [0.6, 0.8, 1.3, 1.7])
-def test_every_tilt_gives_the_same(factor):
-    pair = pld.removal(0.2, 1.32)
-    grid = pld.Grid.of(pair, *pair.span(1e-20), 0.01)
-    tilt = grid.best_tilt(100, 1e-5)
-
-    assert grid.epsilon(100, 1e-5, factor * tilt) == pytest.approx(
-        grid.epsilon(100, 1e-5, tilt), rel=1e-6
-    )
-
-
-def test_losses_beyond_the_grid_count_as_infinite():
+def test_every_tilt_gives_the_same_and_losses_beyond_the_grid_count_as_infinite():
     pair = pld.removal(0.2, 1.32)
     cut = pld.Grid.of(pair, *pair.span(2e-7), 0.003)  # 2e-7, ten times, of a delta of 1e-5
     whole = pld.Grid.of(pair, *pair.span(1e-20), 0.003)
     tilt = whole.best_tilt(10, 1e-5)
+    right = whole.epsilon(10, 1e-5, tilt)
 
+    for factor in (0.8, 1.3):
+        assert whole.epsilon(10, 1e-5, factor * tilt) == pytest.approx(right, rel=1e-4)
     assert 0 < cut.beyond < 2.1e-7
-    assert cut.epsilon(10, 1e-5, tilt) > whole.epsilon(10, 1e-5, tilt)
+    assert cut.epsilon(10, 1e-5, tilt) > right
     assert cut.epsilon(10, 9 * cut.beyond, tilt) == math.inf
 
 
 @pytest.mark.parametrize("make", [pld.removal, pld.addition, pld.replacement])
-@pytest.mark.parametrize(("rate", "z"), [(0.3, 0.02), (0.3, 0.5), (1e-6, 1.0), (0.999, 1e5)])
+@pytest.mark.parametrize(("rate", "z"), [(0.3, 0.02), (1e-6, 1.0), (0.999, 1e5)])
 def test_masses_add_up_and_losses_are_ratios(make, rate, z):
     pair = make(rate, z)
     low, high = pair.span(1e-12)
@@ -221,12 +201,6 @@ def test_masses_add_up_and_losses_are_ratios(make, rate, z):
     slack = 1e-8 * max(1.0, abs(low), abs(high))
     assert (ratio >= edges[:-1][seen] - slack).all()
     assert (ratio <= edges[1:][seen] + slack).all()
-
-
-def test_what_need_not_be_undercut_is_not_refined():
-    pair = pld.addition(0.2, 1.32)
-
-    assert pld.epsilon(pair, 100, 1e-5) < pld.epsilon(pair, 100, 1e-5, enough=1e9)
 
 
 # --- Sampled mechanisms ---
@@ -279,6 +253,7 @@ def test_hardly_any_noise_is_accounted_by_participations(rate, z, rounds, delta)
     assert zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), delta) > 2 * expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("account", [sampling.poisson_gaussian, sampling.fixed_size_gaussian])
 def test_no_cliff_in_the_noise_or_in_the_rounds(account):
     found = [account(1e-4, z, 1000, 1e-6)[0] for z in np.geomspace(1e-5, 3, 12).tolist()]

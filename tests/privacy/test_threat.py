@@ -2,17 +2,24 @@
 
 from fractions import Fraction
 from itertools import combinations
-from math import comb, log, log2
+from math import comb, log
 
 import numpy as np
 import pytest
 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import UsageError
-from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
 from hpcfl.privacy.distributions import binomial, hypergeometric, log_binomial
 from hpcfl.privacy.population import count_of
-from hpcfl.privacy.ring import best_threshold, choose, failures
+from hpcfl.privacy.ring import (
+    below_floor,
+    best_threshold,
+    choose,
+    cohort_size,
+    failures,
+    fewest_survivors,
+    refused,
+)
 from hpcfl.privacy.threat import SPARE, Threat
 
 
@@ -195,31 +202,7 @@ def test_bounds_are_the_expected_numbers_of_failures_over_all_rings(who, degree)
             assert split == pytest.approx(limit, rel=1e-9, abs=1e-12)
 
 
-def cut(threat, degree, expelled=1):
-    """Return the expected number of stretches of the ring that are gone, or nearly so."""
-    devices, half, found = threat.devices, degree // 2, Fraction(0)
-    for bad in range(devices + 1):
-        likely = chance(threat.population, threat.colluding, devices, [bad])
-        gone = min(devices, bad + threat.dropped)
-        if likely:
-            found += likely * chance(devices, gone, half, range(max(0, half - expelled), half + 1))
-    return devices * found
-
-
-def test_bounds_are_exact_at_any_size():
-    threat = Threat(1000, 333, 300, 1000)
-    found = failures(threat, 150, 80)
-
-    revealed = 667 * chance(999, 333, 150, range(80, 151))
-    assert log2(found.revealed) == pytest.approx(log2(revealed), abs=1e-6)
-    stuck = 1000 * chance(999, 700, 150, range(80 + 2))
-    assert log2(found.stuck) == pytest.approx(log2(stuck), abs=1e-6)
-    for expelled in range(3):
-        split = failures(threat, 150, 80, expelled).split
-        assert log2(split) == pytest.approx(log2(cut(threat, 150, expelled)), abs=1e-6)
-
-
-@pytest.mark.parametrize("devices", [50, 100, 1000])
+@pytest.mark.parametrize("devices", [50, 1000])
 @pytest.mark.parametrize(("gamma", "dropout"), [(0.05, 0.3), (0.3, 0.2)])
 @pytest.mark.parametrize(("drawn_from", "rate"), [(1, None), (10, None), (1, 0.1)])
 def test_the_smallest_degree_that_keeps_all_promises_is_chosen(
@@ -319,12 +302,11 @@ def test_where_devices_drop_out_by_chance_survivors_are_binomial_but_for_one_tha
     assert near == pytest.approx(binomial(3, 0.7, np.arange(5)))
 
 
-@pytest.mark.parametrize("threat", [Threat(100, 10, 30, 100), Threat(50, 0, 21, 50, rate=0.2)])
-@pytest.mark.parametrize("failure", [0.5, 2.0**-20])
-def test_so_many_survive_in_every_cohort_and_one_more_is_not_sure(threat, failure):
-    least = fewest_survivors(threat, 30, failure)
-
-    assert refused(threat, 30, least) <= failure < refused(threat, 30, least + 1)
+def test_so_many_survive_in_every_cohort_and_one_more_is_not_sure():
+    for threat in (Threat(100, 10, 30, 100), Threat(50, 0, 21, 50, rate=0.2)):
+        for failure in (0.5, 2.0**-20):
+            least = fewest_survivors(threat, 30, failure)
+            assert refused(threat, 30, least) <= failure < refused(threat, 30, least + 1)
 
 
 def test_sizes_are_rounded_as_written():

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "accounting.py"
 
 

@@ -35,34 +35,23 @@ def test_conversions_at_delta_1e_4(epsilon, rdp_epsilon, exact_epsilon):
     assert zcdp.exact_epsilon(rho, 1e-4) == pytest.approx(exact_epsilon, abs=6e-4)
 
 
-@pytest.mark.parametrize("rho", [0.005, 0.1, 1.8, 20])
-@pytest.mark.parametrize("part", [0, 0.3, 1, 1.5])
-def test_hockey_stick_is_the_integral(rho, part):
-    epsilon = part * zcdp.bun_steinke_epsilon(rho, 1e-4)
-
-    assert zcdp.log_hockey_stick(epsilon, rho) == pytest.approx(
-        math.log(hockey_stick(epsilon, rho)), abs=1e-6
-    )
+@pytest.mark.parametrize("rho", [0.005, 1.8, 20])
+def test_hockey_stick_is_the_integral(rho):
+    for part in (0, 0.3, 1, 1.5):
+        epsilon = part * zcdp.bun_steinke_epsilon(rho, 1e-4)
+        expected = math.log(hockey_stick(epsilon, rho))
+        assert zcdp.log_hockey_stick(epsilon, rho) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("rho", [0.1, 20, 49.9, 50.1, 200, 1e4])
-def test_hockey_stick_is_smooth_where_its_formula_changes(rho):
+def test_hockey_stick_is_smooth_where_its_formula_changes_and_keeps_digits():
     # Where exp(epsilon) does not overflow, against the textbook formula.
-    mu = math.sqrt(2 * rho)
-    epsilon = 2.0
-    textbook = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
-        -mu / 2 - epsilon / mu
-    )
-
-    assert math.exp(zcdp.log_hockey_stick(epsilon, rho)) == pytest.approx(textbook, rel=1e-9)
-
-
-def test_hockey_stick_keeps_digits_where_exp_overflows():
+    for rho in (49.9, 50.1, 1e4):
+        upper, lower = (half * math.sqrt(rho / 2) - 2 / math.sqrt(2 * rho) for half in (1, -1))
+        textbook = norm.cdf(upper) - math.exp(2) * norm.cdf(lower)
+        assert math.exp(zcdp.log_hockey_stick(2.0, rho)) == pytest.approx(textbook, rel=1e-9)
     # ln delta ~ -upper**2 / 2 far out; the naive formula is 0 - inf * 0 there.
-    log_delta = zcdp.log_hockey_stick(5000, 50)
-    upper = 5 - 500
-
-    assert -(upper**2) / 2 - 20 < log_delta < -(upper**2) / 2
+    far = (5 - 500) ** 2 / 2
+    assert -far - 20 < zcdp.log_hockey_stick(5000, 50) < -far
 
 
 def test_exact_epsilon_is_zero_where_total_variation_is_below_delta():
@@ -76,14 +65,6 @@ def test_extremes_are_ordered(rho, delta):
 
     assert 0 <= exact <= zcdp.rdp_epsilon(rho, delta) * (1 + 1e-12) <= loose * (1 + 1e-12)
     assert exact > 0.99 * rho or delta > 0.9
-
-
-@given(rho=RHOS, delta=DELTAS)
-def test_exact_is_below_rdp_is_below_bun_steinke(rho, delta):
-    exact, by_rdp = zcdp.exact_epsilon(rho, delta), zcdp.rdp_epsilon(rho, delta)
-
-    assert exact <= by_rdp + 1e-9
-    assert by_rdp <= zcdp.bun_steinke_epsilon(rho, delta) + 1e-9
 
 
 @given(rho=RHOS, more=st.floats(1.001, 10), delta=DELTAS, less=st.floats(0.01, 0.99))

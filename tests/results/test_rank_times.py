@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from run_files import new_writer, simple_record
 
-import hpcfl
 from hpcfl.errors import UsageError
-from hpcfl.results import load, trace
-from hpcfl.results.ranktimes import rank_times, shares
+from hpcfl.results import load
+from hpcfl.results.ranktimes import rank_times, shares, write_trace
 from hpcfl.results.writer import ResultsWriter
 
 RANKS = 3
@@ -51,7 +50,7 @@ def without_times(tmp_path):
 
 def test_a_trace_has_a_slice_for_every_phase_rank_and_round(run, tmp_path):
     path = tmp_path / "trace.json"
-    count = trace.write(path, [run])
+    count = write_trace(path, [run])
     events = json.loads(path.read_text())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     phases = [event for event in slices if event["name"] in run.phases]
@@ -84,7 +83,7 @@ def test_a_trace_has_a_slice_for_every_phase_rank_and_round(run, tmp_path):
 
 def test_a_trace_of_runs_without_times_is_refused(tmp_path):
     with pytest.raises(UsageError, match="records the times of ranks"):
-        trace.write(tmp_path / "trace.json", [without_times(tmp_path)])
+        write_trace(tmp_path / "trace.json", [without_times(tmp_path)])
 
 
 def test_shares_are_medians_of_the_server_and_of_the_mean_of_devices_ranks(run, tmp_path):
@@ -110,11 +109,3 @@ def test_a_resumed_run_may_have_more_ranks_and_keeps_what_is_known(tmp_path):
     assert times.ranks == 5
     assert np.isnan(times.begin[:, :, RANKS:]).all()
     np.testing.assert_array_equal(times.computing[1, :, :RANKS], record(1).computing_seconds)
-
-
-def test_a_run_gives_its_table_and_trace_from_python(run, tmp_path):
-    found = hpcfl.load(run.path)
-    found.trace(tmp_path / "trace.json")
-
-    assert found.ranks_table().text() == shares(run).text()
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

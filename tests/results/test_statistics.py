@@ -11,11 +11,11 @@ from scipy import stats
 
 from hpcfl.results.statistics import (
     Interval,
-    Percentiles,
-    kruskal_wallis,
+    launches_p_value,
     least_p_value,
     mann_whitney,
     median_interval,
+    percentiles,
     shift,
 )
 
@@ -24,10 +24,9 @@ samples_apart = st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=40)
 
 def test_percentiles_of_known_samples():
     # 21 samples: the 95th percentile is exactly the 20th; 4 samples: it is interpolated.
-    assert Percentiles.of(range(20, -1, -1)) == Percentiles(median=10, p95=19, max=20)
-    assert Percentiles.of([4.0, 1.0, 3.0, 2.0]) == Percentiles(2.5, pytest.approx(3.85), 4.0)
-    nothing = Percentiles.of(np.zeros((0, 3)))
-    assert all(math.isnan(value) for value in (nothing.median, nothing.p95, nothing.max))
+    assert percentiles("x", range(20, -1, -1)) == {"x_median": 10, "x_p95": 19, "x_max": 20}
+    assert [*percentiles("x", [4.0, 1.0, 3.0, 2.0]).values()] == pytest.approx([2.5, 3.85, 4.0])
+    assert all(math.isnan(value) for value in percentiles("x", np.zeros((0, 3))).values())
 
 
 def test_the_interval_of_the_median_has_the_textbooks_ranks():
@@ -76,12 +75,14 @@ def test_small_samples_without_ties_are_counted(values, size):
 def test_equal_samples_are_not_distinguishable_and_samples_apart_have_the_least_p_value():
     for count in (5, 40):
         assert mann_whitney([2.0] * count, [2.0] * count)[1] == 1
-        assert kruskal_wallis([[2.0] * count] * 3) == 1
+        assert launches_p_value([np.full(count, 2.0)] * 3) == 1
     for n, m in ((3, 3), (3, 5), (6, 6)):
         found = mann_whitney(range(n), range(100, 100 + m))[1]
         assert found == pytest.approx(least_p_value(n, m))
-    assert kruskal_wallis([[1, 2, 3], [4, 5, 6]]) == mann_whitney([1, 2, 3], [4, 5, 6])[1]
-    assert kruskal_wallis([range(9), range(9, 18), range(18, 27)]) < 1e-4
+    groups = np.arange(27.0).reshape(3, 9)
+    assert launches_p_value([*groups, groups[0, :0]]) < 1e-4
+    assert launches_p_value([*groups[:2]]) == mann_whitney(*groups[:2])[1]
+    assert launches_p_value([groups[0], groups[0, :0]]) is None
 
 
 def test_the_shift_of_known_samples():

@@ -479,8 +479,8 @@ def test_the_secret_of_noise_dies_with_its_run(tmp_path):
         experiments = [one for one in gc.get_objects() if type(one) is Experiment]
         alive_then.append(sorted(one.devices for one in experiments))
 
-    asked = options("dp-fedavg", rounds=1)
-    session.run(World(None), asked, [4, 5], tmp_path, lambda path: None, Spoken(look))
+    asked = options("dp-fedavg", rounds=1, devices=(4, 5), output=tmp_path)
+    session.run(World(None), asked, lambda path: None, Spoken(look))
 
     assert [[4, 5], [5]] == alive_then
 

@@ -245,7 +245,7 @@ def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(clust
     options += ("--signal", "B:USR1@10")
     submit = ("hpcfl", "slurm", "render", "train", "--submit", *options, "--", *learn)
     job = run(cluster, folder, *submit, 3000).strip()
-    checkpoint = folder / "r" / f"train-{job}-0.checkpoint.npz"
+    checkpoint = folder / "r" / "train.checkpoint.npz"
     started = time.monotonic()
     while not checkpoint.exists():
         assert facts(cluster, folder, job)[0]["JobState"] in ("PENDING", "RUNNING"), logs(folder)
@@ -260,16 +260,16 @@ def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(clust
     assert facts(cluster, folder, job)[0]["ExitCode"] == "75:0"
     assert "submit this script again" in logs(folder)
     reached = int(np.load(checkpoint)["next_round"])
-    first = load(checkpoint.with_name(f"train-{job}-0.h5"))
+    first = load(folder / "r" / "train.h5")
     assert first.rounds == reached
     assert first.environment["hosts"] == ["n1", "n2"]
 
     again = run(cluster, folder, *submit, reached + 2).strip()
 
     assert finish(cluster, folder, again) == ["COMPLETED"], logs(folder)
-    assert f"continuing from r/train-{job}-0.checkpoint.npz" in logs(folder)
-    second = load(folder / "r" / f"train-{again}-0.h5")
-    assert second.rounds == 2
+    assert "continuing r/train.h5" in logs(folder)
+    second = load(folder / "r" / "train.h5")
+    assert second.rounds == reached + 2
     sent = "bytes_up_total"
-    assert second.training[sent][0] > first.training[sent][-1]
+    assert second.training[sent][reached] > first.training[sent][-1]
     assert "complete" in run(cluster, folder, "hpcfl", "report", second.path)

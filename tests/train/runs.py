@@ -8,8 +8,9 @@ from hpcfl.training import session
 
 def train(folder, aggregate="fedavg", devices=6, algorithm="fedavg", observer=NOBODY, **options):
     common = {"rounds": 3, "dropout": 0.0, "epochs": 1, "batch_size": 20, "learning_rate": 0.1}
+    common |= {"devices": devices, "output": folder}
     asked = TrainOptions(algorithm, aggregate=aggregate, **common | options)
-    trained = session.run(World(None), asked, devices, folder, observer)
+    trained = session.run(World(None), asked, observer)
     assert trained is not None
     return trained
 

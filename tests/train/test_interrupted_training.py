@@ -29,7 +29,8 @@ from hpcfl.options.training import TrainOptions
 
 interruption.DEADLINE_SECONDS = 0.3
 asked = TrainOptions(
-    "fedavg", rounds=4, dropout=0.0, epochs=1, batch_size=20, learning_rate=0.1
+    "fedavg", rounds=4, dropout=0.0, epochs=1, batch_size=20, learning_rate=0.1, devices=4,
+    output=Path(sys.argv[1]),
 )
 
 class Stuck(RoundObserver):
@@ -40,7 +41,7 @@ class Stuck(RoundObserver):
                 ctypes.CDLL(None).pause()
 
 with interruption.noting_signals():
-    session.run(World(None), asked, 4, Path(sys.argv[1]), Stuck())
+    session.run(World(None), asked, Stuck())
 """
 
 
@@ -59,7 +60,7 @@ def train(folder, rounds=4, number=None, **options):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(tmp_path, number):
-    for name in ("told", "resumed", "whole"):
+    for name in ("told", "whole"):
         (tmp_path / name).mkdir()
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)]
     with pytest.raises(
@@ -71,12 +72,11 @@ def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(tmp_path, number):
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)] == before
     run = load(tmp_path / "told" / "run.h5")
     assert (run.rounds, run.status) == (2, "interrupted")
-    checkpoint = tmp_path / "told" / "run.checkpoint.npz"
-    resumed = train(tmp_path / "resumed", resume=checkpoint)
+    resumed = train(tmp_path, resume=run.path, checkpoint_every=4)
     np.testing.assert_array_equal(resumed, train(tmp_path / "whole"))
-    assert load(tmp_path / "resumed" / "run.h5").rounds == 2
+    assert load(run.path).rounds == 4
     with pytest.raises(UsageError, match="nothing left to train"):
-        train(tmp_path, rounds=2, resume=checkpoint)
+        train(tmp_path, resume=run.path)
 
 
 def test_a_signal_in_the_last_round_is_none(tmp_path):
@@ -105,14 +105,10 @@ def test_a_round_that_does_not_end_costs_nothing_but_itself(tmp_path):
     job.send_signal(signal.SIGTERM)
     _, err = job.communicate(timeout=30)
     run = load(tmp_path / "run.h5")
-    checkpoint = tmp_path / "run.checkpoint.npz"
 
     assert job.returncode == LEFT_STATUS, err
-    assert f"after 2 rounds; continue with hpcfl train --resume {checkpoint}" in err
+    assert f"after 2 rounds; continue with hpcfl train --resume {run.path}" in err
     assert (run.status, run.rounds) == ("interrupted", 2)
-    with np.load(checkpoint) as state:
-        assert (int(state["next_round"]), int(state["at_risk"])) == (2, 1)
-    for name in ("resumed", "whole"):
-        (tmp_path / name).mkdir()
-    resumed = train(tmp_path / "resumed", dropout=0.0, resume=checkpoint)
+    (tmp_path / "whole").mkdir()
+    resumed = train(tmp_path, dropout=0.0, resume=run.path)
     np.testing.assert_array_equal(resumed, train(tmp_path / "whole", dropout=0.0))

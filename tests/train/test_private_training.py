@@ -16,7 +16,6 @@ from hpcfl.results import load
 from hpcfl.results.footer import footer
 from hpcfl.results.summary import summarise
 from hpcfl.results.tables import render_run
-from hpcfl.training import checkpoint
 from hpcfl.training.report import render_end
 
 pytest.importorskip("torch")
@@ -145,8 +144,7 @@ def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_pat
     ):
         whole = train(tmp_path, name, rounds=6, **options)
         half = train(tmp_path, name, rounds=3, checkpoint_every=3, **options)
-        state = checkpoint.path_for(half.path)
-        resumed = train(tmp_path, name, rounds=6, resume=state, **options)
+        resumed = train(tmp_path, name, rounds=6, resume=half.path, **options)
 
         assert 3 == len(resumed.results)
         assert np.array_equal(whole.weights, resumed.weights)

@@ -46,9 +46,8 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.errors import UsageError
-from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
-from hpcfl.privacy.masking import InCohorts, check_alpha, largest_degree, ring_degree
-from hpcfl.privacy.ring import log2
+from hpcfl.privacy.masking import InCohorts, largest_degree, ring_degree
+from hpcfl.privacy.ring import below_floor, cohort_size, fewest_survivors, log2, refused
 from hpcfl.privacy.threat import Threat
 
 if TYPE_CHECKING:
@@ -480,7 +479,6 @@ class Cohort(SecAgg):
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
-        check_alpha(alpha)
         size = cohort_size(devices, alpha)
         return InCohorts(size, ring_degree(degree, devices, size), alpha)
 

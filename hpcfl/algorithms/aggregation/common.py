@@ -26,7 +26,6 @@ from hpcfl.privacy.masking import (
     Flags,
     InCohorts,
     Masking,
-    check_alpha,
     ring_degree,
 )
 from hpcfl.privacy.population import Population
@@ -55,7 +54,6 @@ class CommonCoordinates(SecAgg):
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
-        check_alpha(alpha)
         return AllOrNobody(devices, alpha, ring_degree(degree, devices))
 
 

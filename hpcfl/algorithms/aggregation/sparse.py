@@ -35,7 +35,7 @@ from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import MessageError
-from hpcfl.privacy.masking import BySelection, check_alpha, ring_degree
+from hpcfl.privacy.masking import BySelection, ring_degree
 
 if TYPE_CHECKING:
     from hpcfl.options.shared import RoundOptions
@@ -155,7 +155,6 @@ class SparseSecAgg(SecAgg):
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> BySelection:
-        check_alpha(alpha)
         return BySelection(devices, alpha, ring_degree(degree, devices))
 
     @property

@@ -30,19 +30,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
+from functools import partial
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import Section, described, option
+from hpcfl.options.definition import Section, option
 from hpcfl.privacy.accounting import distributed, zcdp
-from hpcfl.privacy.accounting.account import (
-    REPLACE_RECORD,
-    Account,
-    Guarantee,
-    after_failures,
-    failure_clauses,
-)
+from hpcfl.privacy.accounting.account import REPLACE_RECORD, Account, Found, Guarantee
 from hpcfl.report.formats import counted
 
 SHUFFLES = {
@@ -51,6 +46,9 @@ SHUFFLES = {
     "already used in it behind the round's end",
 }
 """How a device goes through its data; each epoch is a partition of it into batches of gamma."""
+
+Cost = Callable[[int], float]
+"""The rho of a round, from the number of a record's accesses in it."""
 
 # More coordinates than models have: what a sum of discrete Gaussians lacks is charged for each.
 _MOST_COORDINATES = 10**12
@@ -68,17 +66,17 @@ class CDPAccount(Account):
     claim: ClassVar[str] = "Theorem 1"
 
     # A step's sum of gradients is divided by it also on a device with fewer samples.
-    batch_size: int = field(
-        metadata=described("Samples gamma in a mini-batch.", section=Section.SIZE)
+    batch_size: int = option(
+        MISSING, "Samples gamma in a mini-batch.", section=Section.SIZE, at_least=1
     )
-    samples: int = field(
-        metadata=described(
-            "Records m on a device, on the smallest if they differ.", section=Section.SIZE
-        )
+    samples: int = option(
+        MISSING,
+        "Records m on a device, on the smallest if they differ.",
+        section=Section.SIZE,
+        at_least=1,
     )
-    steps: int = option(1, "Local steps tau in a round.", section=Section.SIZE)
-    clip_norm: float = option(1.0, "Norm G to which a sample's gradient is clipped.")
-    delta: float = option(1e-5, "Delta of the guarantee.")
+    steps: int = option(1, "Local steps tau in a round.", section=Section.SIZE, at_least=1)
+    delta: float = option(1e-5, "Delta of the guarantee.", above=0, below=1)
     secagg: bool = option(True, "Whether the server learns only sums.")
     convex: bool = option(
         False,
@@ -91,20 +89,15 @@ class CDPAccount(Account):
         "Whether every round starts a new epoch, or epochs continue, no record twice in a round.",
         choices=tuple(SHUFFLES),
     )
-    colluding: int = option(0, "Devices that tell the server their noise.")
-    discrete: bool = False  # whether the last step\'s noise is discrete Gaussian, on integers
+    colluding: int = option(0, "Devices that tell the server their noise.", at_least=0)
+    discrete: bool = False  # whether the last step's noise is discrete Gaussian, on integers
     # A device's parameter of discrete noise, in integers, at the least. The exact conversion takes
     # 4 off its square.
     integer_sigma: float = 8.0
     participations: int | None = None  # rounds C of the device that takes part most; else by turns
-    failure: float = 0.0  # probability, in a round, that what is assumed of its sum does not hold
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts, naturals = ("batch_size", "samples", "steps"), ("colluding", "participations")
-        self.check(("clip_norm", "integer_sigma"), counts, naturals, shuffle=SHUFFLES)
-        self.check_delta(self.delta)
-        self.check_at_most_all("participations")
         if self.colluding >= self.devices:
             raise UsageError(
                 f"{self.colluding} of {self.devices} devices collude; at least one must be honest"
@@ -141,44 +134,38 @@ class CDPAccount(Account):
         """Return the epsilon that the paper claims."""
         rho = self.paper_rho
         most = counted(self.worst_participations, "round")
-        return Guarantee(
-            zcdp.bun_steinke_epsilon(rho, self.delta),
-            self.delta,
-            REPLACE_RECORD,
-            (
-                "accesses of a record count as fractions, and all noise of a round protects it",
-                f"a device takes part in at most {most}",
-            ),
-            f"{self.claim}, Bun-Steinke, rho = {rho:.4g}",
+        assumptions = (
+            "accesses of a record count as fractions, and all noise of a round protects it",
+            f"a device takes part in at most {most}",
         )
+        epsilon = zcdp.bun_steinke_epsilon(rho, self.delta)
+        method = f"{self.claim}, Bun-Steinke, rho = {rho:.4g}"
+        return Guarantee(epsilon, self.delta, REPLACE_RECORD, assumptions, method)
 
     def bounds(self) -> tuple[Guarantee, ...]:
         """Return everything that is proven under the settings, P1 first."""
-        found = []
-        for name, cost, assumptions in self.round_costs():
-            rho, failure = self.worst_rho(cost), 0.0 if name == "P1" else self.failure
-
-            def epsilon(delta: float, rho: float = rho) -> tuple[float, str]:
-                return self._converted(rho, delta)
-
-            value, method = after_failures(self.delta, self.rounds, failure, epsilon)
-            basis = (
-                *assumptions,
-                f"a device takes part in at most {self.worst_participations} of the {self.rounds} "
-                "rounds",
-                f"the gradient of every sample is clipped to {self.clip_norm:g}, and their sum "
-                f"divided by {self.batch_size} in every batch",
-                *failure_clauses(self.rounds, failure),
-                SHUFFLES[self.shuffle],
+        always = (
+            f"a device takes part in at most {self.worst_participations} of the {self.rounds} "
+            "rounds",
+            f"the gradient of every sample is clipped to {self.clip_norm:g}, and their sum "
+            f"divided by {self.batch_size} in every batch",
+            SHUFFLES[self.shuffle],
+        )
+        return tuple(
+            self.guarantee(
+                partial(self._converted, name, self.worst_rho(cost)),
+                self.delta,
+                REPLACE_RECORD,
+                (*assumptions, *always),
+                failure=0.0 if name == "P1" else self.failure,
             )
-            found.append(Guarantee(value, self.delta, REPLACE_RECORD, basis, f"{name}, {method}"))
-        return tuple(found)
+            for name, cost, assumptions in self.round_costs()
+        )
 
-    def round_costs(self) -> list[tuple[str, Callable[[int], float], tuple[str, ...]]]:
+    def round_costs(self) -> list[tuple[str, Cost, tuple[str, ...]]]:
         """Return the bounds that apply: name, rho of a round from its accesses, assumptions."""
         rho, hidden = self.access_rho, self.hidden
-        alone: tuple[str, Callable[[int], float], tuple[str, ...]]
-        alone = ("P1", lambda accesses: accesses * rho, ())
+        alone: tuple[str, Cost, tuple[str, ...]] = ("P1", lambda accesses: accesses * rho, ())
         if not self.secagg:
             return [alone]
         noise = (
@@ -204,11 +191,8 @@ class CDPAccount(Account):
             sums = (*sums, smooth)
         return [alone, ("P2", lambda a: min(a * rho, a**2 * rho / hidden), sums)]
 
-    def worst_rho(self, cost: Callable[[int], float]) -> float:
-        """Return the largest total that any record's accesses can cost.
-
-        `cost` is from the number of accesses in a round, at least 1, to their rho.
-        """
+    def worst_rho(self, cost: Cost) -> float:
+        """Return the largest total that any record's accesses can cost."""
         rounds, steps, epoch = self.worst_participations, self.steps, self.epoch
         if self.shuffle == "fresh":
             return rounds * cost(-(-steps // epoch))
@@ -220,10 +204,10 @@ class CDPAccount(Account):
         whole = again * _worst_split(period, steps, epoch, cost) if again else 0.0
         return whole + (_worst_split(rest, steps, epoch, cost) if rest else 0.0)
 
-    def _converted(self, rho: float, delta: float) -> tuple[float, str]:
+    def _converted(self, name: str, rho: float, delta: float) -> Found:
         """Return the epsilon of a rho, and how it was found."""
         if not self.discrete:
-            return zcdp.exact_epsilon(rho, delta), "exact Gaussian"
+            return zcdp.exact_epsilon(rho, delta), f"{name}, exact Gaussian"
         # Of one device's noise, which is what P1 has, rounding takes more than of a sum of several.
         sigma = self.integer_sigma
         variance = distributed.gaussian_variance(sigma)
@@ -231,7 +215,7 @@ class CDPAccount(Account):
         apart = distributed.divergence(self.hidden, sigma) + distributed.smoothing_divergence()
         apart *= self.worst_participations * _MOST_COORDINATES
         exact = distributed.nearly_gaussian_epsilon(rho * growth, apart, delta)
-        return exact, "exact Gaussian, rounded"
+        return exact, f"{name}, exact Gaussian, rounded"
 
 
 @dataclass(frozen=True)
@@ -254,11 +238,11 @@ class DPDSGDAccount(CDPAccount):
         return self.worst_participations * self.access_rho / self.devices
 
 
-def _worst_split(total: int, steps: int, epoch: int, cost: Callable[[int], float]) -> float:
+def _worst_split(total: int, steps: int, epoch: int, cost: Cost) -> float:
     """Choose a step in every epoch so that the costs of the rounds add up to the most.
 
     Of the rounds that an epoch reaches, only the first and the last can have accesses of other
-    epochs; all between them are alike. States are the accesses in the latest round chosen.
+    epochs; all between them are alike.
     """
     states = {(-1, 0): 0.0}  # (round, accesses in it) -> most that all accesses cost so far
     for start in range(0, total, epoch):

@@ -27,8 +27,8 @@ proven.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
@@ -36,13 +36,12 @@ from hpcfl.options.definition import Section, option
 from hpcfl.privacy.accounting import distributed, sampling, zcdp
 from hpcfl.privacy.accounting.account import (
     ADD_USER,
+    POSITIVE,
     REPLACE_USER,
     ZERO_USER,
     Account,
+    Found,
     Guarantee,
-    after_failures,
-    failure_clauses,
-    spaced,
 )
 from hpcfl.report.formats import counted
 
@@ -52,8 +51,7 @@ _ONLY_SUMS = (
     "only the sum with all its noise is seen: the server is trusted, or learns only sums, with the "
     "noise of users who keep theirs to themselves"
 )
-# Settings of distributed noise alone; it needs the first three.
-_OF_INTEGERS = ("honest", "unit", "dim", "participations", "honest_by_round")
+_OF_INTEGERS = ("honest", "unit", "dim")  # settings that distributed noise has, and it alone
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,7 @@ class DPFedAvgAccount(Account):
 
     algorithm: ClassVar[str] = "dp-fedavg"
 
-    clip_norm: float = option(1.0, "Norm C to which an update is clipped.")
-    delta: float = option(1e-5, "Delta of the guarantee.")
+    delta: float = option(1e-5, "Delta of the guarantee.", above=0, below=1)
     sampling: str = option(
         "poisson",
         "Who takes part: each user independently, or an exact number.",
@@ -85,39 +82,37 @@ class DPFedAvgAccount(Account):
     )
     # With distributed noise, bits are one more coordinate, scaled so as to have the noise of all.
     sigma_count: float | None = option(
-        None, "Noise on the count of adaptive clipping, which sums a bit minus 1/2 of every user."
+        None,
+        "Noise on the count of adaptive clipping, which sums a bit minus 1/2 of every user.",
+        **POSITIVE,
     )
     noise: str = option("central", "Who adds the noise.", choices=NOISES)
     # Those that neither drop out nor collude, at the least.
     honest: int | None = option(
-        None, "Users whose noise is in every sum and known to nobody else (distributed)."
+        None,
+        "Users whose noise is in every sum and known to nobody else (distributed).",
+        at_least=1,
     )
     unit: float | None = option(
-        None, "Factor by which values are scaled before they are rounded to integers (distributed)."
+        None,
+        "Factor by which values are scaled before they are rounded to integers (distributed).",
+        **POSITIVE,
     )
-    dim: int | None = option(None, "Coordinates of an update (distributed).", section=Section.SIZE)
+    dim: int | None = option(
+        None, "Coordinates of an update (distributed).", section=Section.SIZE, at_least=1
+    )
     participations: int | None = None  # rounds of a user at the most, of a public schedule; or all
     # What `honest` was in each of the rounds, where they have taken place: devices add the noise
     # that `honest` asks for, and a round is charged by the noise that it has.
     honest_by_round: tuple[int, ...] | None = None
     # Whether an exact number of a round's users drops out, any of them as likely as any other.
     exact_dropouts: bool = False
-    failure: float = 0.0  # probability, in a round, that what is assumed of it does not hold
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(("clip_norm", "sigma_count"), sampling=SAMPLINGS, noise=NOISES)
-        self.check_delta(self.delta)
-        if self.noise == "central":
-            for name in _OF_INTEGERS:
-                if getattr(self, name) is not None:
-                    raise UsageError(f"{spaced(name)} is for distributed noise: leave it out")
-            return
-        missing = [name for name in _OF_INTEGERS[:3] if getattr(self, name) is None]
-        if missing:
-            raise UsageError(f"distributed noise also needs {', '.join(missing)}")
-        self.check(("unit",), ("honest", "dim"), ("participations",))
-        self.check_at_most_all("participations")
+        given = [getattr(self, name) is not None for name in _OF_INTEGERS]
+        if not all(given) if self.noise == "distributed" else any(given):
+            raise UsageError(f"distributed noise, and it alone, takes {', '.join(_OF_INTEGERS)}")
         most = self.per_round if self.sampling == "exact" else self.devices
         if self._honest > most:
             raise UsageError(
@@ -180,66 +175,65 @@ class DPFedAvgAccount(Account):
         if self.noise == "distributed":
             own = replace(self, honest_by_round=(1,) * self.rounds, failure=0.0)
             return self._of_integers(), own._of_integers(own=True)
-        z, rate = self.multiplier, self.per_round / self.devices
+        return (self._of_fixed_size() if self.sampling == "exact" else self._of_poisson_samples(),)
 
-        def epsilon(delta: float) -> tuple[float, str]:
-            if self.sampling == "exact":
-                return sampling.fixed_size_gaussian(rate, z / 2, self.rounds, delta)
-            moved = 2 if self.exact_dropouts else 1
-            return sampling.poisson_gaussian(rate, z / moved, self.rounds, delta)
+    def _of_fixed_size(self) -> Guarantee:
+        clauses = (
+            f"a round has {self.per_round} of the {self.devices} users, all sets equally likely, "
+            "chosen in secret",
+            "the sum is divided by the number of users of a round, or by nothing",
+            *self._clipped(),
+            _ONLY_SUMS,
+            "who drops out does not depend on the users' data",
+        )
+        rate, z = self.per_round / self.devices, self.multiplier / 2
+        found = partial(sampling.fixed_size_gaussian, rate, z, self.rounds)
+        return self.guarantee(found, self.delta, REPLACE_USER, clauses, self.failure)
 
-        if self.sampling == "poisson":
-            adjacency = ADD_USER
-            how = f"every user is in a round with probability {rate:g}, independently and in secret"
-            number = "expected number of users"
+    def _of_poisson_samples(self) -> Guarantee:
+        rate, z = self.per_round / self.devices, self.multiplier
+        dropouts = "whether a user drops out does not depend on who else is in a round"
+        if self.exact_dropouts:
+            z /= 2
             dropouts = (
                 "of the users of a round an exact number drops out, all as likely: one user more "
                 "moves the sum by up to twice the norm"
-                if self.exact_dropouts
-                else "whether a user drops out does not depend on who else is in a round"
             )
-        else:
-            adjacency = REPLACE_USER
-            how = f"a round has {self.per_round} of the {self.devices} users, all sets equally "
-            how += "likely, chosen in secret"
-            number = "number of users of a round"
-            dropouts = "who drops out does not depend on the users' data"
-        scale = f"the sum is divided by the {number}, or by nothing"
-        clauses = (how, scale, *self._clipped(), _ONLY_SUMS, dropouts)
-        return (self._guarantee(epsilon, adjacency, clauses),)
+        clauses = (
+            f"every user is in a round with probability {rate:g}, independently and in secret",
+            "the sum is divided by the expected number of users, or by nothing",
+            *self._clipped(),
+            _ONLY_SUMS,
+            dropouts,
+        )
+        found = partial(sampling.poisson_gaussian, rate, z, self.rounds)
+        return self.guarantee(found, self.delta, ADD_USER, clauses, self.failure)
 
     def _of_integers(self, own: bool = False) -> Guarantee:
-        found, worst = self.integers(), self.worst_rounds
+        integers, worst = self.integers(), self.worst_rounds
 
-        def epsilon(delta: float) -> tuple[float, str]:
-            value, method = distributed.epsilon(worst, found.sigma, found.dim, found.norm, delta)
-            return value, f"own noise, {method}" if own else method
+        def found(delta: float) -> Found:
+            epsilon, method = distributed.epsilon(
+                worst, integers.sigma, integers.dim, integers.norm, delta
+            )
+            return epsilon, f"own noise, {method}" if own else method
 
-        noise = f"discrete Gaussian noise of parameter {found.sigma} to every coordinate"
-        least = min(worst, default=self._honest)
-        who = (
-            f"a user adds {noise} that it sends, and keeps it to itself"
-            if own
-            else f"at least {counted(least, 'honest user')} add {noise} of every sum, and keep it "
-            "to themselves"
-        )
-        seen = "users send integers" if own else "the server learns only sums of integers"
+        noise = f"discrete Gaussian noise of parameter {integers.sigma} to every coordinate"
+        least = counted(min(worst, default=self._honest), "honest user")
+        who = f"at least {least} add {noise} of every sum, and keep it to themselves"
+        seen = "the server learns only sums of integers"
+        if own:
+            who = f"a user adds {noise} that it sends, and keeps it to itself"
+            seen = "users send integers"
         clauses = (
             "who takes part may be known to all: no amplification by sampling is claimed",
             f"a user takes part in at most {len(worst)} of the {counted(self.rounds, 'round')}",
             who,
             f"{seen}, {self.unit:g} to a unit, and those of a user have an l2 norm of at most "
-            f"{found.norm:.10g}, however they are rounded",
+            f"{integers.norm:.10g}, however they are rounded",
             *self._clipped(),
         )
-        return self._guarantee(epsilon, ZERO_USER, clauses)
-
-    def _guarantee(
-        self, found: Callable[[float], tuple[float, str]], adjacency: str, clauses: tuple[str, ...]
-    ) -> Guarantee:
-        epsilon, method = after_failures(self.delta, self.rounds, self.failure, found)
-        basis = (*clauses, *failure_clauses(self.rounds, self.failure))
-        return Guarantee(epsilon, self.delta, adjacency, basis, method)
+        return self.guarantee(found, self.delta, ZERO_USER, clauses, self.failure)
 
     def _clipped(self) -> tuple[str, ...]:
         clipped = f"every user's update is clipped to {self.clip_norm:g}"

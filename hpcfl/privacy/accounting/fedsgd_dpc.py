@@ -18,13 +18,20 @@ and for epsilon < c1 q**2 T1; it is shown with c2 = 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
+from functools import partial
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import Section, described, option
+from hpcfl.options.definition import Section, option
 from hpcfl.privacy.accounting import sampling
-from hpcfl.privacy.accounting.account import ADD_RECORD, REPLACE_RECORD, Account, Guarantee
+from hpcfl.privacy.accounting.account import (
+    ADD_RECORD,
+    POSITIVE,
+    REPLACE_RECORD,
+    Account,
+    Guarantee,
+)
 
 MECHANISMS = ("laplace", "gaussian")
 SAMPLINGS = ("poisson", "fixed")
@@ -40,21 +47,25 @@ class FedSGDDPCAccount(Account):
 
     algorithm: ClassVar[str] = "fedsgd-dpc"
 
-    samples: int = field(
-        metadata=described(
-            "Records d_i on a device, on the smallest if they differ.", section=Section.SIZE
-        )
-    )
-    clip_norm: float = option(
-        1.0, "Norm xi to which a sample's gradient is clipped: l1 (laplace) or l2."
+    samples: int = option(
+        MISSING,
+        "Records d_i on a device, on the smallest if they differ.",
+        section=Section.SIZE,
+        at_least=1,
     )
     delta: float | None = option(
-        None, "Delta of the guarantee.", default_text="1e-5 for Gaussian noise; 0 for Laplace noise"
+        None,
+        "Delta of the guarantee.",
+        default_text="1e-5 for Gaussian noise; 0 for Laplace noise",
+        at_least=0,
+        below=1,
     )
     mechanism: str = option("laplace", "Distribution of the noise.", choices=MECHANISMS)
     # Above 1 an answer has all samples, and their sum is divided by more: a device has fewer
     # samples than a batch.
-    fraction: float = option(1.0, "Part q of its samples that an answer uses (gaussian).")
+    fraction: float = option(
+        1.0, "Part q of its samples that an answer uses (gaussian).", **POSITIVE
+    )
     record_sampling: str = option(
         "poisson", "How the samples of an answer are drawn (gaussian).", choices=SAMPLINGS
     )
@@ -63,20 +74,13 @@ class FedSGDDPCAccount(Account):
         "Answers of the device that answers most often.",
         default_text="ceil(T b / N)",
         section=Section.SIZE,
+        at_least=0,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(
-            ("clip_norm", "fraction"),
-            ("samples",),
-            ("replies",),
-            mechanism=MECHANISMS,
-            record_sampling=SAMPLINGS,
-        )
-        self.check_at_most_all("replies")
-        if self.actual_delta or self.mechanism == "gaussian":
-            self.check_delta(self.actual_delta)
+        if self.actual_delta == 0 and self.mechanism == "gaussian":
+            raise UsageError("--delta is 0; it must be above 0 with Gaussian noise")
         if self.fraction != 1 and self.mechanism == "laplace":
             raise UsageError(
                 f"fraction is {self.fraction}; with Laplace noise an answer uses all samples"
@@ -126,16 +130,12 @@ class FedSGDDPCAccount(Account):
         answers = f"a device answers T b / N = {replies:g} times, counted as a fraction"
         if self.mechanism == "laplace":
             epsilon = replies / self.multiplier
-            return Guarantee(epsilon, 0.0, self.adjacency, (answers,), "Theorem 1")
+            return Guarantee(epsilon, 0.0, REPLACE_RECORD, (answers,), "Theorem 1")
         epsilon = self.rate * math.sqrt(replies * -math.log(self.actual_delta)) / self.multiplier
         regime = f"epsilon is below c1 q**2 T1 = {self.rate**2 * replies:g} c1 for an unknown c1"
-        return Guarantee(
-            epsilon,
-            self.actual_delta,
-            self.adjacency,
-            (answers, "the unknown constant c2 is taken to be 1", regime),
-            "Theorem 2 with c2 = 1",
-        )
+        assumptions = (answers, "the unknown constant c2 is taken to be 1", regime)
+        method = "Theorem 2 with c2 = 1"
+        return Guarantee(epsilon, self.actual_delta, self.adjacency, assumptions, method)
 
     def bounds(self) -> tuple[Guarantee, ...]:
         """Return what is proven; for Laplace noise and a delta, with and without using it."""
@@ -148,14 +148,14 @@ class FedSGDDPCAccount(Account):
         )
         if self.mechanism == "laplace":
             basis = (*common, f"every answer is the mean over all {self.samples} samples")
-            found = []
-            for allowed in sorted({0.0, delta}):
-                epsilon, method = sampling.laplace(z, replies, allowed)
-                found.append(Guarantee(epsilon, allowed, REPLACE_RECORD, basis, method))
-            return tuple(found)
+            found = partial(sampling.laplace, z, replies)
+            return tuple(
+                self.guarantee(found, allowed, REPLACE_RECORD, basis)
+                for allowed in sorted({0.0, delta})
+            )
         how: tuple[str, ...]
         if self.record_sampling == "poisson":
-            epsilon, method = sampling.poisson_gaussian(self.rate, z, replies, delta)
+            found = partial(sampling.poisson_gaussian, self.rate, z, replies)
             how = (
                 f"an answer uses every sample with probability {self.rate:g}, independently "
                 "and in secret",
@@ -164,10 +164,9 @@ class FedSGDDPCAccount(Account):
                 "with or without the record",
             )
         else:
-            rate = self.batch / self.samples
-            epsilon, method = sampling.fixed_size_gaussian(rate, z, replies, delta)
+            found = partial(sampling.fixed_size_gaussian, self.batch / self.samples, z, replies)
             how = (
                 f"an answer uses {self.batch:g} of {self.samples} samples, all sets equally "
                 "likely, in secret",
             )
-        return (Guarantee(epsilon, delta, self.adjacency, (*common, *how), method),)
+        return (self.guarantee(found, delta, self.adjacency, (*common, *how)),)

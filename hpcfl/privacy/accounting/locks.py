@@ -22,20 +22,20 @@ for a user. What is proven depends on who adds the noise:
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
+from functools import partial
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import Section, described, option
+from hpcfl.options.definition import Section, option
 from hpcfl.privacy.accounting import sampling, zcdp
 from hpcfl.privacy.accounting.account import (
     ADD_USER,
+    POSITIVE,
     REPLACE_USER,
     Account,
+    Found,
     Guarantee,
-    after_failures,
-    failure_clauses,
 )
 
 VARIANTS = ("trusted", "local")
@@ -52,13 +52,12 @@ class LocksAccount(Account):
 
     algorithm: ClassVar[str] = "locks"
 
-    first_stage: int = field(
-        metadata=described("Users m that stage 1 keeps in expectation.", section=Section.SIZE)
+    first_stage: int = option(
+        MISSING, "Users m that stage 1 keeps in expectation.", section=Section.SIZE, at_least=1
     )
-    clip_norm: float = option(1.0, "Norm C to which an update is clipped.")
-    delta: float = option(1e-5, "Delta of the guarantee.")
+    delta: float = option(1e-5, "Delta of the guarantee.", above=0, below=1)
     sigma_norms: float | None = option(
-        None, "Noise on the norms; inf if they are not used.", default_text="that on updates"
+        None, "Noise on the norms.", default_text="that on updates", **POSITIVE
     )
     variant: str = option(
         "trusted", "Who adds the noise: an aggregator, or every user.", choices=VARIANTS
@@ -69,27 +68,20 @@ class LocksAccount(Account):
         "Rounds B in which a user is in stage 2 at most (local).",
         default_text="as many as in stage 1",
         section=Section.SIZE,
+        at_least=0,
     )
     # Whether an exact number of a round's users drops out, any of them as likely as any other.
     exact_dropouts: bool = False
-    failure: float = 0.0  # probability, in a round, that what is assumed of it does not hold
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(("clip_norm",), ("first_stage",), ("first_stages", "replies"), variant=VARIANTS)
-        self.check_delta(self.delta)
-        if self.sigma_norms != math.inf:
-            self.check(("sigma_norms",))
         if not self.per_round <= self.first_stage <= self.devices:
             raise UsageError(
                 f"stage 2 keeps {self.per_round} of the {self.first_stage} users of stage 1, of "
                 f"{self.devices}; the numbers must not increase"
             )
-        if self.variant == "trusted" and (self.first_stages, self.replies) != (None, None):
-            raise UsageError(
-                "first stages and replies are bounded for the variant local only; trusted "
-                "accounts for the chance to take part"
-            )
+        if self.variant == "trusted" and self.replies is not None:
+            raise UsageError("--replies is for the variant local: trusted counts on the chance")
 
     @property
     def multipliers(self) -> tuple[float, float]:
@@ -101,64 +93,55 @@ class LocksAccount(Account):
         """Return the epsilon of eqs. 92 and 7, with the rho T (m rho_s + b rho_0)."""
         norms, updates = (zcdp.gaussian_rho(z) for z in self.multipliers)
         rho = self.rounds * (self.first_stage * norms + self.per_round * updates)
+        epsilon = zcdp.rdp_epsilon(rho, self.delta)
+        assumptions = ("costs of different users add up, and average over their sampling",)
         return Guarantee(
-            zcdp.rdp_epsilon(rho, self.delta),
-            self.delta,
-            ADD_USER,
-            ("costs of different users add up, and average over their sampling",),
-            f"eq. 92, RDP, rho = {rho:.4g}",
+            epsilon, self.delta, ADD_USER, assumptions, f"eq. 92, RDP, rho = {rho:.4g}"
         )
 
     def bounds(self) -> tuple[Guarantee, ...]:
         """Return the one bound that is proven for the variant."""
-        trusted = self.variant == "trusted"
-        epsilon, method = after_failures(
-            self.delta, self.rounds, self.failure, self._trusted if trusted else self._local
-        )
-        assumptions = (
-            f"every user's update, and so its norm, is clipped to {self.clip_norm:g}",
-            *(self._trusted_clauses() if trusted else self._local_clauses()),
-            *failure_clauses(self.rounds, self.failure),
-        )
-        adjacency = ADD_USER if trusted else REPLACE_USER
-        return (Guarantee(epsilon, self.delta, adjacency, assumptions, method),)
+        return (self._of_sums() if self.variant == "trusted" else self._of_users(),)
 
-    def _trusted(self, delta: float) -> tuple[float, str]:
-        moved = 2 if self.exact_dropouts else 1
-        multiplier = zcdp.combined_multiplier(*self.multipliers) / moved
-        rate = self.first_stage / self.devices
-        return sampling.poisson_gaussian(rate, multiplier, self.rounds, delta)
-
-    def _trusted_clauses(self) -> tuple[str, ...]:
-        return (
+    def _of_sums(self) -> Guarantee:
+        rate, z = self.first_stage / self.devices, zcdp.combined_multiplier(*self.multipliers)
+        dropouts = "whether a user drops out does not depend on who else is in a round"
+        if self.exact_dropouts:
+            z /= 2
+            dropouts = (
+                "of the users of a round an exact number drops out, all as likely: one user more "
+                "moves both sums by up to twice as much"
+            )
+        clauses = (
+            self._clipped,
             "only the two sums are seen, with their noise: norms, updates and who takes part stay "
             "with an aggregator that is trusted or learns only sums",
-            f"every user is in stage 1 with probability {self.first_stage / self.devices:g}, "
-            "independently and in secret",
+            f"every user is in stage 1 with probability {rate:g}, independently and in secret",
             "an update is divided by its inclusion probability, which its exact norm over the "
             "noisy sum of norms sets, and the noise scales with the common norm that this gives",
-            "of the users of a round an exact number drops out, all as likely: one user more moves "
-            "both sums by up to twice as much"
-            if self.exact_dropouts
-            else "whether a user drops out does not depend on who else is in a round",
+            dropouts,
         )
+        found = partial(sampling.poisson_gaussian, rate, z, self.rounds)
+        return self.guarantee(found, self.delta, ADD_USER, clauses, self.failure)
 
-    @property
-    def _stages(self) -> tuple[int, int]:
-        """How often a user is in stage 1, A, and in stage 2, B, at the most."""
+    def _of_users(self) -> Guarantee:
+        # How often a user is in stage 1, A, and in stage 2, B, at the most.
         first = self.rounds if self.first_stages is None else min(self.rounds, self.first_stages)
-        return first, first if self.replies is None else min(first, self.replies)
-
-    def _local(self, delta: float) -> tuple[float, str]:
-        first, second = self._stages
+        second = first if self.replies is None else min(first, self.replies)
         norm, update = (zcdp.gaussian_rho(z) for z in self.multipliers)
         rho = (first - second) * norm + second * max(4 * update, norm + update)
-        return zcdp.exact_epsilon(rho, delta), f"exact Gaussian, rho = {rho:.4g}"
-
-    def _local_clauses(self) -> tuple[str, ...]:
-        first, second = self._stages
-        return (
+        clauses = (
+            self._clipped,
             "every user adds all of its noise itself; the server sees who takes part",
             f"a user is in stage 1 at most {first} times, and in stage 2 at most {second} times",
             "who is in stage 2 is drawn from the noisy norms alone",
         )
+
+        def found(delta: float) -> Found:
+            return zcdp.exact_epsilon(rho, delta), f"exact Gaussian, rho = {rho:.4g}"
+
+        return self.guarantee(found, self.delta, REPLACE_USER, clauses, self.failure)
+
+    @property
+    def _clipped(self) -> str:
+        return f"every user's update, and so its norm, is clipped to {self.clip_norm:g}"

@@ -1,8 +1,8 @@
-"""Sampled and composed mechanisms.
+"""Sampled and composed mechanisms: their epsilon, and how it is found.
 
 A noise multiplier is always the noise's standard deviation (or Laplace scale) over the true
-sensitivity for the caller's adjacency. Poisson sampling is accounted for adding or removing one,
-sampling without replacement for replacing one.
+sensitivity for the adjacency: to adding or removing one for Poisson samples, to replacing one for
+samples of a fixed size, which is twice the clipping norm for a sum.
 
 What is proven comes from privacy loss distributions (:mod:`~hpcfl.privacy.accounting.pld`), and is
 compared with that of the same releases without sampling, which holds as well and is exact. What
@@ -33,24 +33,9 @@ _LARGEST_MULTIPLIER = 1e9
 def poisson_gaussian(
     rate: float, multiplier: float, rounds: int, delta: float
 ) -> tuple[float, str]:
-    """Return the epsilon of Gaussian releases of Poisson samples; adjacency: add or remove one.
+    """Return the epsilon of Gaussian releases of Poisson samples, each fresh and secret.
 
-    Parameters
-    ----------
-    rate : float
-        Probability of each member to be in a round's sample, above 0 and at most 1.
-    multiplier : float
-        Standard deviation of the noise over the l2-sensitivity to adding or removing one member.
-    rounds : int
-        Number of releases, each of a fresh and secret sample.
-    delta : float
-
-    Returns
-    -------
-    epsilon : float
-        The lesser of the bounds by PLD and without amplification.
-    method : str
-        Which one it is.
+    Every member is in a sample with the probability `rate`, above 0 and at most 1.
     """
     plain = _unsampled(multiplier, rounds, delta)
     if rate == 1 or rounds == 0:
@@ -65,18 +50,9 @@ def poisson_gaussian(
 def fixed_size_gaussian(
     rate: float, multiplier: float, rounds: int, delta: float
 ) -> tuple[float, str]:
-    """Return the epsilon of releases of samples without replacement; adjacency: replace one.
+    """Return the epsilon of Gaussian releases of samples that hold a part `rate` of the members.
 
-    Parameters
-    ----------
-    rate : float
-        Part of the members that is in each round's sample, all sets of that size equally likely;
-        their number is public.
-    multiplier : float
-        Standard deviation of the noise over the l2-sensitivity to replacing one member, which is
-        twice the clipping norm for a sum.
-    rounds, delta
-        As for :func:`poisson_gaussian`, and so is what is returned.
+    All sets of that size are equally likely; the number of members is public.
     """
     plain = _unsampled(multiplier, rounds, delta)
     if rate == 1 or rounds == 0:
@@ -85,12 +61,16 @@ def fixed_size_gaussian(
     return min(plain, (pld.epsilon(pair, rounds, delta), "PLD, sampling without replacement"))
 
 
+def _unsampled(multiplier: float, rounds: int, delta: float) -> tuple[float, str]:
+    epsilon = zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(multiplier), delta)
+    return epsilon, "exact Gaussian, without amplification"
+
+
 @lru_cache(maxsize=4096)
 def laplace(multiplier: float, releases: int, delta: float) -> tuple[float, str]:
-    """Return the epsilon of Laplace releases of the same data, and how it was found.
+    """Return the epsilon of Laplace releases of the same data, whatever the adjacency.
 
-    `multiplier` is the scale of the noise over the l1-sensitivity, whatever the adjacency; a delta
-    of 0 stands for pure differential privacy: releases / multiplier.
+    A delta of 0 stands for pure differential privacy: releases / multiplier.
     """
     pure = (releases / multiplier, "pure, by adding up")
     if delta == 0 or releases == 0:
@@ -104,17 +84,9 @@ def laplace(multiplier: float, releases: int, delta: float) -> tuple[float, str]
     return min(pure, (pld.epsilon(pair, releases, delta), "PLD, Laplace"))
 
 
-def _unsampled(multiplier: float, rounds: int, delta: float) -> tuple[float, str]:
-    epsilon = zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(multiplier), delta)
-    return epsilon, "exact Gaussian, without amplification"
-
-
 @lru_cache(maxsize=4096)
 def poisson_gaussian_rdp(rate: float, multiplier: float, rounds: int, delta: float) -> float:
-    """Return the epsilon that Rényi divergences give, which is what papers claim.
-
-    Parameters are as for :func:`poisson_gaussian`. It needs the package dp-accounting.
-    """
+    """Return the epsilon of Poisson samples by Rényi divergences, which is what papers claim."""
     if rounds == 0:
         return 0.0
     try:

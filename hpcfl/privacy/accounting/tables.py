@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from hpcfl.privacy.accounting.account import Account, spaced
+from hpcfl.privacy.accounting.account import Account
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
 
@@ -47,7 +47,7 @@ def render_noise(epsilon: float, found: Mapping[str, Account]) -> str:
 
 def _header(account: Account, *without: str) -> str:
     settings = ", ".join(
-        f"{spaced(name)} {_setting(value)}"
+        f"{name.replace('_', ' ')} {formats.words(value)}"
         for name, value in asdict(account).items()
         if value is not None and name not in without
     )
@@ -64,9 +64,3 @@ def _assumptions(account: Account) -> str:
             *(paragraph(clause, "  - ") for clause in proven.assumptions),
         ]
     )
-
-
-def _setting(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -22,7 +22,7 @@ from hpcfl.crypto.groups import FQ
 from hpcfl.crypto.keys import KeyPair, agree, insecure_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.rounds.driver import Round
+from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
@@ -278,13 +278,10 @@ def test_an_enrolment_without_all_devices_is_refused():
             enrolment.steps,
             Loopback(4),
             Ledger(["advertise_keys"], 4, range(4), True),
-            index=NO_ROUND,
+            RoundConfig(index=NO_ROUND, dim=0, largest_message=32),
             devices={id: device for id, device in devices.items() if id != 2},
             server=enrolment.server(),
             inputs=lambda id: np.empty(0),
-            dropouts={},
-            dim=0,
-            largest_message=32,
         ).play()
 
 

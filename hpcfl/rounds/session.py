@@ -1,0 +1,353 @@
+"""One run with its results file: what `hpcfl bench` and `hpcfl train` have in common.
+
+A run is built once, as a `Job`, and then plays its rounds. Observers write, print and stop them.
+What differs is in the job: where the vectors come from, and what becomes of their sum.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.comm.hosts import Hosts
+from hpcfl.comm.transport import Transport
+from hpcfl.comm.world import World
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.definition import asked_for, names, options_of
+from hpcfl.options.shared import LinkOptions, RunOptions
+from hpcfl.report.formats import counted, words
+from hpcfl.rounds import memory
+from hpcfl.rounds.observer import Finished, Leaving, RoundObserver, Together
+from hpcfl.system.interruption import DEADLINE_SECONDS, Left, current
+from hpcfl.system.launch import again
+from hpcfl.system.outputs import RESULTS
+
+if TYPE_CHECKING:
+    from hpcfl.results.reader import Run
+    from hpcfl.results.writer import ResultsWriter
+
+# What the file says anew when a run goes on.
+REPLACED = ("promises", "rounds_repeated")
+
+
+class Job(ABC):
+    """What is played into one results file, as seen from one rank.
+
+    Attributes
+    ----------
+    command : str
+        The command that runs it, ``bench`` or ``train``.
+    options, asked : RunOptions
+        Its options with all defaults resolved, and as they were given.
+    protocol : AggregationProtocol
+        What sums the vectors of a round.
+    devices, dim : int
+        Numbers N of devices and d of coordinates.
+    rounds : int
+        The most rounds that there can be, warm-up included.
+    by_rank : bool
+        Whether it is recorded what each rank did with its time, and which died.
+    """
+
+    command: str
+    options: RunOptions
+    asked: RunOptions
+    protocol: AggregationProtocol
+
+    @property
+    @abstractmethod
+    def devices(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def dim(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int: ...
+
+    by_rank = True
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What is run, as the names of results files begin."""
+
+    @property
+    @abstractmethod
+    def own_code(self) -> Sequence[str]:
+        """What names code of one's own on a command line: no file decides what is loaded."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Return every option with its value, for the record; None where it has no effect."""
+
+    @abstractmethod
+    def go_on_from(self, earlier: Run) -> int:
+        """Take up, at the server, an earlier launch; return after how many of its rounds.
+
+        UsageError if there is nothing left to do, or nothing to go on from.
+        """
+
+    @abstractmethod
+    def run(self, transport: Transport, observer: RoundObserver) -> str:
+        """Play rounds until there are enough; every rank calls this.
+
+        Returns why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`, the same on every rank.
+        An HpcflError says that a round cannot end or its aggregate is wrong.
+        """
+
+    @property
+    def recorded_as(self) -> str:
+        """The protocol, as results files call it."""
+        return self.name
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases of a round."""
+        return self.protocol.phases()
+
+    @property
+    def chosen(self) -> Collection[str]:
+        """Options that a run chose itself, and may choose otherwise when it goes on."""
+        return ()
+
+    def written(self) -> dict[str, Any]:
+        """Return what `ResultsWriter` takes about figures of training."""
+        return {}
+
+    def begin(self, path: Path) -> None:
+        """Learn, at the server, where the results are, before the first round."""
+        return
+
+    def keep(self) -> str:
+        """Keep now, at the server, what the run can go on with; return why it cannot, "" if it can.
+
+        May be called from another thread.
+        """
+        return ""
+
+
+def free(group: type[RunOptions]) -> set[str]:
+    """Return the options that may differ between two launches of a run.
+
+    The file says for which link its seconds are modelled: that is none of them.
+    """
+    return {*names(group, "resumable")} - {*names(LinkOptions)}
+
+
+def restored(
+    world: World,
+    group: type[RunOptions],
+    given: Mapping[str, Any],
+    code: Collection[str],
+) -> dict[str, Any]:
+    """Return, on every rank, what makes the options of a run that goes on, beside what is given.
+
+    The file that ``resume`` names says what the run was asked for. `code` are the options that may
+    name code of one's own. Raises what `~hpcfl.results.restoring.together` does, and a UsageError
+    if the file is of another command.
+    """
+    if given.get("output") is not None:
+        raise UsageError("--resume continues in its own file: leave --output out")
+
+    def read() -> dict[str, Any]:
+        from hpcfl.options.training import TrainOptions
+        from hpcfl.results.reader import load
+        from hpcfl.results.restoring import together
+
+        path = Path(given["resume"])
+        run = load(path)
+        trained = bool(run.training)
+        if trained != (group is TrainOptions):
+            what, command = ("training", "train") if trained else ("benchmark", "bench")
+            raise UsageError(f"{path} is of a {what}: hpcfl {command} --resume {path}")
+        return together(group, path, run.asked, run.config, given, free(group), code)
+
+    return world.agreed(read)
+
+
+def run(
+    world: World,
+    hosts: Hosts,
+    transport: Transport,
+    job: Job,
+    output: Path,
+    observer: RoundObserver,
+    command: Sequence[str] | None = None,
+    done: Callable[[Path, str], object] = lambda path, reason: None,
+    ended: Callable[[Path], object] = lambda path: None,
+) -> None:
+    """Play a job into a results file; every rank of the transport calls this.
+
+    Parameters
+    ----------
+    output : Path
+        The results file, or the folder for it; not used by a run that is resumed.
+    observer : RoundObserver
+        Watches the rounds.
+    command : sequence of str, optional
+        What does just this, for the record; by default what was typed.
+    done : callable
+        Takes, at the server, the path of the file of a run that has finished, and why it stopped.
+    ended : callable
+        Takes after that the path of the file, whether the run finished or failed.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if something cannot work or fails; finished rounds are kept. `Left` if a
+        signal told the run to leave.
+    """
+    interruption = current()
+    writer, error = None, None
+    if transport.has_server:
+        try:
+            place = transport.placement
+            memory.check(job.protocol, hosts.memory(place), world.tolerant)
+            writer = _writer(world, hosts, transport, job, output, command)
+        except HpcflError as problem:
+            error = problem
+    transport.raise_everywhere(error)
+    watching = Together(observer, Leaving(interruption.told_to_leave))
+    if writer is None:
+        job.run(transport, watching)
+        hosts.counters(transport)
+        return
+
+    def told() -> str:
+        on = again(world.size, [job.command, *job.own_code, "--resume", str(writer.path)])
+        on = interruption.advice or f"continue with {on}"
+        return f"stopped by a signal after {counted(writer.written, 'round')}; {refused or on}"
+
+    def mark() -> None:
+        writer.mark_interrupted()
+        job.keep()
+
+    def given_up() -> str:
+        return f"{told()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
+
+    refused = ""
+    try:
+        with writer, interruption.writing(mark, given_up, told):
+            job.begin(writer.path)
+            left = max(0, len(range(writer.written, job.rounds)))
+            observer.begins(job.protocol, left, transport.placement)
+            reason = job.run(transport, Together(_Writing(writer), watching))
+            writer.record_end({"stop_reason": reason, **hosts.counters(transport)})
+            if reason == "interrupted":
+                refused = job.keep()
+                raise Left(told(), resumable=not refused)
+        done(writer.path, reason)
+    finally:
+        ended(writer.path)
+
+
+class _Writing(RoundObserver):
+    def __init__(self, writer: ResultsWriter) -> None:
+        self._writer = writer
+
+    def finished(self, index: int, result: Finished) -> None:
+        self._writer.append(result.record, result.figures)
+
+
+def _writer(
+    world: World,
+    hosts: Hosts,
+    transport: Transport,
+    job: Job,
+    output: Path,
+    command: Sequence[str] | None,
+) -> ResultsWriter:
+    """Return the results file, begun or opened to go on with."""
+    from hpcfl.results.writer import ResultsWriter, check_room, default_path, predicted_bytes
+
+    place, options, protocol = transport.placement, job.options, job.protocol
+    earlier = None if options.resume is None else _earlier(options.resume, job)
+    kept = None if earlier is None else job.go_on_from(earlier)
+    config = job.config()
+    about: dict[str, Any] = {
+        "command": shlex.join(command or ["hpcfl", *sys.argv[1:]]),
+        "environment": hosts.environment(world.facts(), place),
+        "at_end": {"stop_reason": "", **hosts.unknown()},
+        "rounds": job.rounds,
+        "ranks": place.ranks * job.by_rank,
+    }
+    if earlier is not None:
+        changed = {*REPLACED, *free(type(options))}
+        replaced = {name: value for name, value in config.items() if name in changed}
+        return ResultsWriter.resume(earlier.path, config=replaced, kept=kept, **about)
+    path = output
+    if RESULTS.is_folder(output):
+        path = default_path(output, job.name, job.devices, job.dim)
+    if not options.may_vary:
+        needed = predicted_bytes(
+            len(job.phases),
+            job.devices,
+            job.rounds,
+            failures=world.tolerant,
+            ranks=place.ranks * job.by_rank,
+            helpers=place.helpers,
+            committee=protocol.has_committee,
+        )
+        check_room(path, needed)
+    return ResultsWriter(
+        path,
+        protocol=job.recorded_as,
+        config=config,
+        asked=asked_for(job.asked),
+        phases=job.phases,
+        devices=job.devices,
+        helpers=place.helpers,
+        committee=protocol.has_committee,
+        failures=world.tolerant and job.by_rank,
+        **job.written(),
+        **about,
+    )
+
+
+def _earlier(path: Path, job: Job) -> Run:
+    """Return the launch to go on with.
+
+    A UsageError says that it is of another configuration, or must not go on.
+    """
+    from hpcfl.results.reader import load
+    from hpcfl.results.schema import stored
+
+    earlier = load(path)
+    group = type(job.options)
+    # What files hold only if it is given has its default in those that do not.
+    known = options_of(group)
+    unsaid = {name: known[name].default for name in names(group, "recorded if given")}
+    wanted = stored({**unsaid, **job.config(), "protocol": job.recorded_as})
+    found = stored({**unsaid, **earlier.config, "protocol": earlier.protocol})
+    may_differ = {*free(group), *REPLACED, *job.chosen}
+    other = [name for name in wanted if name not in may_differ and found.get(name) != wanted[name]]
+    if other:
+        name = other[0]
+        before, now = (words(values.get(name), nothing="none") for values in (found, wanted))
+        raise UsageError(
+            f"{path} is of a run with {name} {before}, not {now}: leave it out, or give the same"
+        )
+    if not earlier.validated.all():
+        wrong = int(earlier.validated.argmin())
+        raise UsageError(
+            f"round {wrong} of {path} has a wrong aggregate: the file is kept as evidence, and "
+            "it cannot be continued"
+        )
+    return earlier
+
+
+def played_in_vain(earlier: Run, kept: int) -> int:
+    """Return how many rounds all earlier launches may have played that are not among those kept.
+
+    A launch that did not end by itself may have had the sum of one more than its file has.
+    """
+    before = int(str(earlier.config.get("rounds_repeated", 0)))
+    in_flight = not earlier.environment.get("stop_reason")
+    return before + earlier.rounds - kept + in_flight
