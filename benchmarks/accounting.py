@@ -216,7 +216,8 @@ def sgd_integers(settings: Any) -> tuple[list[Loss], int]:
 
 def users(pairs: Callable[[float, float], list[Loss]], moved: float) -> Callable[[Any], Any]:
     def find(settings: Any) -> tuple[list[Loss], int]:
-        z = settings.sigma / settings.clip_norm / moved
+        parts = (settings.sigma / settings.clip_norm, 2 * (settings.sigma_count or math.inf))
+        z = sum(one**-2 for one in parts) ** -0.5 / moved
         return pairs(settings.per_round / settings.devices, z), settings.rounds
 
     return find
@@ -226,6 +227,13 @@ def distributed(settings: Any) -> tuple[list[Loss], int]:
     norm = settings.unit * settings.clip_norm + math.sqrt(settings.dim)
     sigma = math.ceil(settings.sigma / settings.clip_norm * norm / math.sqrt(settings.honest))
     return integers(sigma, settings.honest, math.floor(norm)), settings.rounds
+
+
+def distributed_by_round(settings: Any) -> tuple[list[Loss], int]:
+    """Return that of rounds with less noise or more, which is Gaussian but for 1e-6."""
+    planned = settings.sigma / settings.clip_norm
+    each = [planned * math.sqrt(h / settings.honest) for h in settings.honest_by_round]
+    return gaussian(sum(z**-2 for z in each) ** -0.5), 1
 
 
 def distributed_plain(settings: Any) -> tuple[list[Loss], int]:
@@ -277,13 +285,25 @@ CASES = [
         sigma=0.01, calibrated=TWENTY,
     ),
     Case(
+        "cdp, colluding devices", "cdp", ADULT | {"rounds": 20, "colluding": 4}, sgd, sigma=0.02,
+    ),
+    Case(
         "cdp, integers", "cdp",
         ADULT | {"rounds": 8, "discrete": True, "integer_sigma": 960.0, "devices": 10},
         sgd_integers, sgd, 1.25, sigma=0.06,
     ),
     Case("dp-dsgd, sums", "dp-dsgd", ADULT | {"rounds": 50}, sgd, sigma=0.03),
     Case(
+        "dp-dsgd, integers", "dp-dsgd",
+        ADULT | {"rounds": 10, "discrete": True, "integer_sigma": 240.0, "devices": 10},
+        sgd_integers, sgd, 1.25, sigma=0.03,
+    ),
+    Case(
         "dp-fedavg, Poisson", "dp-fedavg", USERS, users(poisson, 1), sigma=1.32, calibrated=TWENTY,
+    ),
+    Case(
+        "dp-fedavg, Poisson, adaptive", "dp-fedavg", USERS | {"sigma_count": 2.0},
+        users(poisson, 1), sigma=2.0, calibrated={"rounds": 20, "sigma_count": 1e5},
     ),
     Case(
         "dp-fedavg, Poisson, exact dropouts", "dp-fedavg", USERS | {"exact_dropouts": True},
@@ -299,6 +319,14 @@ CASES = [
         distributed, distributed_plain, 1.25, sigma=3.0, calibrated={"unit": 40.0},
     ),
     Case(
+        "dp-fedavg, distributed, absentees", "dp-fedavg",
+        {
+            **USERS, "rounds": 4, "noise": "distributed", "honest": 9, "unit": 1e6, "dim": 1000,
+            "honest_by_round": (9, 5, 9, 7),
+        },
+        distributed_by_round, None, 1.25, sigma=3.0,
+    ),
+    Case(
         "locks, trusted", "locks", {**USERS, "first_stage": 30, "sigma_norms": 5.0}, trusted,
         sigma=1.5, calibrated={"rounds": 20, "sigma_norms": 1e5},
     ),
@@ -306,6 +334,11 @@ CASES = [
         "locks, local", "locks",
         {**USERS, "first_stage": 30, "variant": "local", "sigma_norms": 8.0, "replies": 40}, local,
         sigma=8.0, calibrated={"sigma_norms": 1e5},
+    ),
+    Case(
+        "locks, local, noisier updates", "locks",
+        {**USERS, "first_stage": 30, "variant": "local", "sigma_norms": 5.0}, local, sigma=20.0,
+        calibrated={"sigma_norms": 1e5},
     ),
     Case("fedsgd-dpc, Laplace, delta", "fedsgd-dpc", ANSWERS, answers(laplace, False), sigma=0.01),
     Case(

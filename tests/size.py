@@ -39,6 +39,18 @@ def lines(*places):
     return sum(len(path.read_bytes().splitlines()) for path in files)
 
 
+def leaves(command, name=""):
+    """Yield all commands that do something, each after its name."""
+    import click
+
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command)
+    for sub in command.list_commands(context):
+        yield from leaves(command.get_command(context, sub), f"{name} {sub}".strip())
+
+
 def options():
     """Return the options of all commands, each after the name of its command.
 
@@ -47,7 +59,6 @@ def options():
     import click
 
     from hpcfl.cli import group
-    from hpcfl.cli.options import leaves
 
     found = {
         (name, one.name)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING
 from textwrap import dedent
 
 import click
 
 from hpcfl.cli import COMMANDS, group
-from hpcfl.cli.options import ShownOption
+from hpcfl.cli.options import DefinedOption
 from hpcfl.options.definition import TYPES, Option
 from sitepages.markdown import anchor, block, code, table, words
 
@@ -105,7 +104,7 @@ def _options(command: click.Command, context: click.Context) -> str:
 
 def described(parameter: click.Option, context: click.Context) -> tuple[str, str, str]:
     """Return an option's value, default and sentence, as Markdown."""
-    if isinstance(parameter, ShownOption) and parameter.about is not None:
+    if isinstance(parameter, DefinedOption):
         takes, usual, _ = defined(parameter.about)
         return takes, usual, words(_DEFAULT.sub("", parameter.help or ""))
     # What click itself shows: the value after the names, the default after the sentence.
@@ -134,11 +133,4 @@ def defined(about: Option) -> tuple[str, str, str]:
 
 def default_of(about: Option) -> str:
     """Return the default of an option, in words where it depends on something; "" for none."""
-    if about.default_text:
-        return words(about.default_text)
-    if about.default is None or about.default is False or about.default == ():
-        return ""
-    if about.default is MISSING:
-        return "required"
-    several = about.default if isinstance(about.default, tuple) else (about.default,)
-    return code(",".join(map(str, several)))
+    return words(about.default_text) or (code(about.default_shown) if about.default_shown else "")

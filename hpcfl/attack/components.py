@@ -67,9 +67,6 @@ class Findings:
     unmasked: int  # values of which no mask is left, as a comparison with the true ones tells
     # Those that were recognised and that nobody is meant to learn; 0 if chance explains as many.
     learned: int
-    # The part of what it sent that was recognised and is true, of the honest survivor with the
-    # smallest part, in the median, and with the largest.
-    by_device: tuple[float, float, float]
     prediction: ExpectedCount
     # Every value that was recognised, shape (n, 3): device, coordinate, quantised value.
     values: NDArray[np.int64]
@@ -89,7 +86,6 @@ class Findings:
     def render(self) -> str:
         """Return the findings as text: who was there, what was recovered and what was predicted."""
         expected = self.prediction
-        least, median, most = self.by_device
         facts = {
             "protocol": f"{self.protocol}, round {self.round_index}",
             "devices N": f"{self.devices}: {self.colluding} collude with the server, "
@@ -102,7 +98,6 @@ class Findings:
             "agrees": "yes" if self.agrees else "NO",
             "recognised": f"{self.recognised}, of which {self.by_chance:.3g} are expected by "
             "chance",
-            "by device": f"{least:.4%} to {most:.4%} of sent, median {median:.4%}",
         }
         meaning = (
             f"At each of {self.allowed} coordinates the server learned the sum that it is meant to "
@@ -144,10 +139,6 @@ def attack(transcript: Transcript) -> Findings:
     prediction = predict(adversary, transcript)
     # The only value at a coordinate is the sum that the server is meant to learn.
     learned = int(np.count_nonzero(contributors[np.concatenate(right)] > 1))
-    parts = [
-        places.size / max(1, one.coordinates.size)
-        for places, one in zip(right, remainders, strict=True)
-    ]
     return Findings(
         protocol=transcript.kind.name,
         devices=transcript.parameters.devices,
@@ -161,7 +152,6 @@ def attack(transcript: Transcript) -> Findings:
         by_chance=by_chance,
         unmasked=unmasked,
         learned=learned if learned > most_by_chance(prediction.by_chance) else 0,
-        by_device=(min(parts), float(np.median(parts)), max(parts)),
         prediction=prediction,
         values=np.concatenate(values),
     )

@@ -16,7 +16,6 @@ from hpcfl.system.plugins import explained
 COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",
     "sweep": "Run a grid of benchmarks and trainings from a plan, and continue where it stopped.",
-    "merge": "Put the results of several jobs into one folder.",
     "train": "Train a model through an aggregation protocol.",
     "data": "Fetch data sets to train on.",
     "predict": "Say what a round would cost, without playing it.",
@@ -24,13 +23,25 @@ COMMANDS = {
     "calibrate": "Measure what operations and messages cost here, for predict.",
     "report": "Print results files: one in full, or several side by side.",
     "compare": "Say whether one run is slower than another, and by how much.",
+    "plot": "Draw figures of results.",
     "privacy": "Say what a protocol hides, and what it exposes.",
     "optimize": "Find the numbers of queries and replies that suit a budget.",
     "attack": "Play the curious server on a recorded round.",
-    "plot": "Draw figures of results.",
     "netlab": "Run on one machine with a shaped link for every device (Linux, root).",
     "slurm": "Write and submit job scripts for Slurm.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
+}
+# Modules with several commands; the others are called as theirs.
+_HOMES = {
+    "advise": "predict",
+    "calibrate": "predict",
+    "compare": "report",
+    "plot": "report",
+    "optimize": "privacy",
+    "attack": "privacy",
+    "data": "machine",
+    "doctor": "machine",
+    "netlab": "machine",
 }
 
 
@@ -43,7 +54,8 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
+        home = importlib.import_module(f"hpcfl.cli.{_HOMES.get(name, name)}")
+        found: click.Command = getattr(home, name)
         return found
 
     def resolve_command(

@@ -8,26 +8,29 @@ from typing import Any
 import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.cli.options import Command, given, listing, options
-from hpcfl.cli.terminal import footer_wanted, json_option, progress_bar, show_footer, warn
+from hpcfl.cli.options import Command, given, options
+from hpcfl.cli.terminal import (
+    footer_wanted,
+    json_option,
+    progress_bar,
+    show_footer,
+    warn,
+    warn_of_insecurity,
+)
 from hpcfl.options.bench import BenchOptions
 
 
-@click.command("bench", cls=Command)
+@click.command("bench", cls=Command, lists={"Protocols": PROTOCOLS})
 @click.argument("protocol", required=False)
 @options(BenchOptions)
-@json_option("Print the summary as JSON.")
-@listing(protocols=PROTOCOLS)
-def command(as_json: bool, **typed: Any) -> None:
-    """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
+@json_option
+def bench(as_json: bool, **typed: Any) -> None:
+    """Measure PROTOCOL on vectors: one of those below, dp-fedavg, or MODULE:CLASS of your own.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
     and SIGUSR1 let the round end; the exit status is then 75, and --resume FILE alone continues.
 
-    \b
-    Protocols:
-      {protocols}
-      dp-fedavg     discrete Gaussian noise in --aggregate (Kairouz et al. 2021)
+    dp-fedavg adds discrete Gaussian noise within the protocol --aggregate (Kairouz et al. 2021).
 
     \b
     Examples:
@@ -51,8 +54,7 @@ def command(as_json: bool, **typed: Any) -> None:
     summaries: list[dict[str, Any]] = []
     warned: set[str] = set()
     options = session.asked(world, wanted)
-    if first and options.insecure_seed is not None:
-        warn("--insecure-seed is given: keys are not secret, nor is noise")
+    warn_of_insecurity(first and options.insecure_seed is not None)
     if first and options.keep_transcript is not None:
         warn("--keep-transcript is given: values are not secret either")
 
@@ -79,14 +81,10 @@ def command(as_json: bool, **typed: Any) -> None:
             click.echo("\n\n".join(part for part in parts if part) + "\n")
 
     rounds = max(1, len(options.devices)) * options.planned_rounds
-    with (
-        noting_signals(to_the_end=True),
-        progress_bar(rounds, options.protocol) as bar,
-    ):
+    with noting_signals(to_the_end=True), progress_bar(rounds, options.protocol) as bar:
         observer = Spoken(lambda: bar.update(1))
         session.run(
-            *(world, options, report, observer),
-            ended=show_footer if footed else lambda path: None,
+            *(world, options, report, observer), ended=show_footer if footed else lambda path: None
         )
     if first and as_json:
         from hpcfl.report import jsontext

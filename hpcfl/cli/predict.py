@@ -1,22 +1,24 @@
-"""`hpcfl predict`: what a round would cost, without playing it."""
+"""What rounds would cost: `hpcfl predict`, `hpcfl advise`, and `hpcfl calibrate` for both."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, given, options
-from hpcfl.cli.terminal import alone, json_option, show
+from hpcfl.cli.options import PLACE, Command, given, options
+from hpcfl.cli.terminal import alone, json_option, progress_bar, show, warn
+from hpcfl.options.advise import AdviseOptions
 from hpcfl.options.predict import PredictOptions
 
 
 @click.command("predict", cls=Command)
 @click.argument("protocol")
 @options(PredictOptions)
-@json_option()
+@json_option
 @alone
-def command(as_json: bool, **typed: Any) -> None:
+def predict(as_json: bool, **typed: Any) -> None:
     """Predict bytes and seconds of a round of PROTOCOL, for any N, d and link.
 
     Bytes follow from the protocol; what its work costs was measured by 'hpcfl calibrate'. Up to a
@@ -33,3 +35,72 @@ def command(as_json: bool, **typed: Any) -> None:
     found = api.predict(**given(typed))
     document = {"predictions": [one.as_dict() for one in found]}
     show(as_json, lambda: document, lambda: found.table().text())
+
+
+@click.command("advise", cls=Command)
+@options(AdviseOptions)
+@json_option
+@alone
+def advise(as_json: bool, **typed: Any) -> None:
+    """Say which protocols do what is asked for, what they cost, and why the others do not.
+
+    The one that costs least comes first. Costs are predicted, as by 'hpcfl predict', from what
+    'hpcfl calibrate' has measured on this machine; they are of a round, on devices of their own.
+
+    \b
+    Examples:
+      hpcfl advise --devices 1000 --dim 1000000 --uplink-mbps 10
+      hpcfl advise --helpers 2 --criterion device-cpu
+      hpcfl advise --security active --dropout 0.2
+      hpcfl advise --alpha 0.1 --criterion upload --max-exposed 0.5
+      hpcfl advise --epsilon 8 --rounds 100
+    """
+    from hpcfl import api
+    from hpcfl.advice import tables
+    from hpcfl.costmodel.calibration import default_path, load
+
+    advice = api.advise(**given(typed))
+    known = load(advice.asked.calibration or default_path())
+    show(as_json, advice.as_dict, lambda: tables.table(advice, known).text())
+
+
+@click.command("calibrate", cls=Command)
+@click.argument("protocols", nargs=-1, metavar="[PROTOCOL]...")
+@click.option(
+    "--output",
+    type=PLACE,
+    help="JSON file to write; an older calibration is replaced.  [default: one for this host in "
+    "the user's cache folder]",
+)
+@alone
+def calibrate(protocols: tuple[str, ...], output: Path | None) -> None:
+    """Measure what the work of protocols costs on this machine, in a few minutes.
+
+    Small real rounds of each PROTOCOL are played in one process; without one, of all protocols that
+    come with hpcfl. Close other programs: they make work take longer.
+
+    \b
+    Examples:
+      hpcfl calibrate
+      hpcfl calibrate secagg mine:Mine --output mine.json
+    """
+    from hpcfl.algorithms.aggregation import PROTOCOLS, find
+    from hpcfl.costmodel import learning
+    from hpcfl.costmodel.calibration import default_path
+    from hpcfl.system import outputs
+
+    path = output or default_path()
+    told = outputs.check(path, outputs.CALIBRATION)
+    names = list(protocols or PROTOCOLS)
+    for name in names:
+        find(name)  # refuses a wrong name before minutes are spent
+    with progress_bar(len(names), "calibrate") as bar:
+        found = learning.calibrate(names, lambda name: bar.update(1))
+    found.save(path)
+    click.echo(f"Calibration: {told}")
+    for name, error in found.errors.items():
+        if error > learning.MOST_ERROR:
+            warn(
+                f"rounds of {name} took {error:.0%} more or less than one cost of each term "
+                "explains: were other programs at work?"
+            )

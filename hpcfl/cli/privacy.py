@@ -1,28 +1,30 @@
-"""``hpcfl privacy``: what a protocol hides and what training costs in privacy."""
+"""What is hidden and what leaks: `hpcfl privacy`, `hpcfl optimize` and `hpcfl attack`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from hpcfl.algorithms.federated import PRIVATE, find_private
-from hpcfl.cli.options import Command, Group, Subjects, given, option, options
+from hpcfl.audit.instance import AuditOptions, Instance, default
+from hpcfl.cli.options import Command, Group, given, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
-from hpcfl.errors import UsageError
-from hpcfl.options.definition import Option, Section
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.definition import Option, make, options_of
 from hpcfl.options.exposure import ExposureOptions
 
 
 @click.group("privacy", cls=Group)
-def command() -> None:
+def privacy() -> None:
     """Say what a protocol hides, what it exposes, and what training costs in privacy."""
 
 
-@command.command("exposure")
+@privacy.command("exposure")
 @click.argument("protocol")
 @options(ExposureOptions)
-@json_option("Print the figures as JSON.")
+@json_option
 @alone
 def exposure(as_json: bool, **typed: Any) -> None:
     """Show what a round of PROTOCOL, or MODULE:CLASS of your own, exposes.
@@ -56,8 +58,8 @@ def _account(name: str) -> click.Command:
 
     @click.command(name, cls=Command, short_help=f"The account of {name}.")
     @options(kind)
-    @option("--epsilon", metavar="EPSILON", section=Section.PRIVACY, help="The target.")
-    @json_option()
+    @click.option("--epsilon", metavar="EPSILON", help="The target.")
+    @json_option
     @alone
     def account(as_json: bool, epsilon: str | None, **typed: Any) -> None:
         """Show what training costs with --sigma, or the noise with which it costs an --epsilon.
@@ -85,7 +87,17 @@ def _account(name: str) -> click.Command:
     return account
 
 
-@command.group("epsilon", cls=Subjects, names=PRIVATE, make=_account)
+class _Algorithms(Group):
+    """A command for each private algorithm, or for MODULE:CLASS; only that one is imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*PRIVATE]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return _account(name)
+
+
+@privacy.group("epsilon", cls=_Algorithms)
 def epsilon() -> None:
     """Show what training by an algorithm costs, or find the noise for an epsilon.
 
@@ -106,3 +118,119 @@ def epsilon() -> None:
       hpcfl privacy epsilon fedsgd-dpc --epsilon 1 --mechanism gaussian \\
           --fraction 0.01 --rounds 500 --devices 10 --per-round 5 --samples 6000
     """
+
+
+@click.group("optimize", cls=Group)
+def optimize() -> None:
+    """Find settings under which training with noise does best."""
+
+
+@optimize.command("fedsgd-dpc")
+@click.argument("constants", type=Path, metavar="CONSTANTS.json")
+@click.option(
+    "--epsilon", type=float, default=1.0, help="Privacy budget of a device for all its replies."
+)
+@json_option
+@alone
+def fedsgd_dpc(constants: Path, epsilon: float, as_json: bool) -> None:
+    """Find how often FedSGD-DPC should query and reply: T rounds of b devices.
+
+    U(T, b) bounds the squared distance of the trained model from the best one. T and b are where it
+    is least, by the formulas of the paper and among whole numbers. The paper counts T b / N replies
+    of a device; among whole numbers, those of the device that replies most are counted, which is
+    the noise that a run needs. T of 0 means that no training beats the start.
+
+    CONSTANTS.json has the constants of the bound by name: devices N, dim p, samples d (on all
+    devices), gradient_norm G, smoothness lambda, convexity mu, heterogeneity Gamma, distance Y0
+    (squared, of the start from the best model) and clip_norm xi (l1).
+
+    \b
+    Examples:
+      hpcfl optimize fedsgd-dpc mnist.json --epsilon 5
+    """
+    from hpcfl.privacy import queries
+
+    found = queries.best(queries.Bound(queries.Constants.read(constants), epsilon))
+    show(as_json, lambda: found, lambda: queries.render(found))
+
+
+@click.group("attack", cls=Group)
+def attack() -> None:
+    """Play the curious server on a recorded round."""
+
+
+@attack.command("components")
+@click.argument("transcript", type=click.Path(path_type=Path))
+@click.option(
+    "--protocol",
+    metavar="MODULE:CLASS",
+    help="Class of the round's protocol, if it does not come with hpcfl.",
+)
+@json_option
+@alone
+def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
+    """Recover single values from the messages of a round in TRANSCRIPT.
+
+    The server followed the protocol. It reconstructs the secrets that it needs to unmask the sum,
+    takes every mask that it or a colluding device knows off each upload, and recognises values of
+    which no mask is left as they are small. They are compared with the true values, and their
+    number with the prediction.
+
+    \b
+    Examples:
+      hpcfl bench sparse --rounds 1 --warmup 0 --gamma 0.33 \\
+          --insecure-seed 1 --keep-transcript round.npz
+      hpcfl attack components round.npz
+    """
+    from hpcfl.attack import components as of_components
+    from hpcfl.attack.transcript import load
+
+    held = load(transcript, protocol)
+    try:
+        found = of_components.attack(held)
+    except HpcflError as error:
+        raise HpcflError(f"{transcript}: {error}") from None
+    show(as_json, found.as_dict, found.render)
+    if not found.agrees:
+        raise HpcflError(
+            f"{found.unmasked} values have no mask left, {found.prediction.count:.6g} are "
+            "predicted: they differ by more than chance"
+        )
+
+
+@attack.command("audit")
+@click.argument("algorithm")
+@options(AuditOptions)
+@options(Instance, defaults=False)
+@json_option
+@alone
+def audit(algorithm: str, as_json: bool, **typed: Any) -> None:
+    """Measure the privacy of ALGORITHM's noise: a lower bound on epsilon.
+
+    ALGORITHM is cdp, dp-dsgd, dp-fedavg, locks, fedsgd-dpc, or MODULE:CLASS of your own.
+
+    A small instance runs many times on each of two neighbouring datasets, which differ in a record
+    or user whose gradient is as long as clipping allows. How well the runs are told apart bounds
+    epsilon from below, for comparison with what the paper claims and with what is proven. Each
+    algorithm has an instance of its own; options change it.
+
+    \b
+    Examples:
+      hpcfl attack audit cdp
+      hpcfl attack audit dp-dsgd --runs 2000 --sigma 1
+      hpcfl attack audit fedsgd-dpc --mechanism laplace --samples 1 \\
+          --sigma 0.5 --devices 4
+    """
+    from hpcfl.audit.measure import audit as measure
+
+    settings = given(typed)
+    how = {name: settings.pop(name) for name in options_of(AuditOptions) if name in settings}
+    asked = make(AuditOptions, how)
+    with progress_bar(2 * asked.runs, algorithm) as bar:
+        found = measure(default(algorithm, **settings), **vars(asked), progress=bar.update)
+    show(as_json, found.as_dict, found.render)
+    if not found.agrees:
+        raise HpcflError(
+            f"an epsilon of at least {found.best:.6g} was measured, {found.proven:.6g} is proven: "
+            "there is less noise than the account assumes"
+        )

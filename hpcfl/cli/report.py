@@ -1,4 +1,4 @@
-"""``hpcfl report``: what stored runs cost."""
+"""What stored runs show: `hpcfl report`, `hpcfl compare` and `hpcfl plot`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcfl.cli.options import PLACE, Command, given, option, options
-from hpcfl.cli.terminal import alone, json_option, usable_runs, warn
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.cli.options import PLACE, Command, given, options
+from hpcfl.cli.terminal import alone, json_option, show, usable_runs, warn
+from hpcfl.errors import UsageError
+from hpcfl.options.compare import CompareOptions
 from hpcfl.options.definition import make, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
+from hpcfl.plots import KINDS, PlotOptions, chosen
 from hpcfl.report.formats import counted
 
 if TYPE_CHECKING:
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
     from hpcfl.results.reader import Run
     from hpcfl.results.summary import Summary
 
+SLOWER_STATUS = 3
+
 
 @click.command("report", cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options(ReportOptions)
-@option(
+@click.option(
     "--format",
     "form",
     type=click.Choice(["terminal", "markdown", "latex", "csv", "json"]),
@@ -33,8 +37,8 @@ if TYPE_CHECKING:
     help="What to print: text, tables for a README or a paper (booktabs), or values for programs. "
     "json without --columns has all figures.",
 )
-@json_option("Print what --format json does.")
-@option(
+@click.option("--json", "as_json", is_flag=True, help="Print what --format json does.")
+@click.option(
     "--trace",
     type=PLACE,
     metavar="FILE",
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
     "replaced.",
 )
 @alone
-def command(
+def report(
     paths: tuple[str, ...], form: str, as_json: bool, trace: Path | None, **typed: Any
 ) -> None:
     """Show what runs cost: bytes, CPU time and wall time, phase by phase.
@@ -64,59 +68,35 @@ def command(
       hpcfl report results/strong/* --speed-up ranks
       hpcfl report sparse.h5 --trace trace.json
     """
-    from hpcfl.results import columns
+    from hpcfl.results import columns, ranktimes, scaling
+    from hpcfl.system import outputs
 
     asked, form = make(ReportOptions, given(typed)), "json" if as_json else form
     if asked.columns is not None:
         columns.choose(asked.columns)  # before files are read
+    told = outputs.check(trace, outputs.TRACE) if trace is not None else ""
+
+    def objection(run: Run) -> str | None:
+        if asked.speed_up is not None:
+            return scaling.lacking(run, asked.speed_up)
+        return None if run.config.get("dim") else "does not record the option dim"
+
+    runs, complete = usable_runs(paths, objection, asked.where)
     if trace is not None:
-        _write_trace(paths, asked, trace)
+        text = f"Trace of {ranktimes.write_trace(trace, runs)} events: {told}"
     elif asked.speed_up is not None:
-        click.echo(_scaling(paths, asked, form), nl=form != "csv")
+        text = _rendered(scaling.table(scaling.study(runs, asked.speed_up)), form)
     else:
-        _show(paths, asked, form)
-
-
-def _read(paths: Sequence[str], asked: ReportOptions) -> tuple[list[Run], bool]:
-    """Return the runs that are asked for, and whether all files could be read."""
-    from hpcfl.results.reader import find
-    from hpcfl.results.selection import select
-
-    files = find(paths)
-    # A file that does not tell the number of parameters is refused by asking for it.
-    runs, errors = usable_runs(files, lambda run: None if run.dim else "")
-    if not runs:
-        raise HpcflError(f"none of the {len(files)} files could be read")
-    return (select(runs, asked.where) if asked.where is not None else runs), not errors
-
-
-def _write_trace(paths: Sequence[str], asked: ReportOptions, path: Path) -> None:
-    from hpcfl.results.ranktimes import write_trace
-    from hpcfl.system import outputs
-
-    told = outputs.check(path, outputs.TRACE)
-    runs, complete = _read(paths, asked)
-    click.echo(f"Trace of {write_trace(path, runs)} events: {told}")
+        text = _costs(runs, asked, form)
+    click.echo(text, nl=form != "csv" or trace is not None)
     if not complete:
         raise SystemExit(1)
 
 
-def _scaling(paths: Sequence[str], asked: ReportOptions, form: str) -> str:
-    """Return speed-up and efficiency of runs in a format."""
-    from hpcfl.results.reader import find
-    from hpcfl.results.scaling import lacking, study, table
-
-    against, files = str(asked.speed_up), find(paths)
-    runs, _ = usable_runs(files, lambda run: lacking(run, against), asked.where)
-    if not runs:
-        raise UsageError(f"none of the {len(files)} files can be shown")
-    return rendered(table(study(runs, against)), form)
-
-
-def _show(paths: Sequence[str], asked: ReportOptions, form: str) -> None:
+def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
+    """Return in a format what rounds cost: of one run, or of several side by side."""
     from hpcfl.results import pooling, tables
 
-    runs, complete = _read(paths, asked)
     if asked.target_accuracy is not None and not any(run.training for run in runs):
         raise UsageError(
             "--target-accuracy is of training, and none of the runs is of hpcfl train: leave it out"
@@ -137,14 +117,10 @@ def _show(paths: Sequence[str], asked: ReportOptions, form: str) -> None:
             wrong = counted(int((~run.validated).sum()), "round")
             warn(f"{run.path} has {wrong} that failed validation")
     if form == "json" and asked.columns is None:
-        text = tables.to_json(summaries, asked.baseline if len(summaries) > 1 else None)
-    elif len(summaries) > 1 or asked.columns is not None:
-        text = rendered(compared, form)
-    else:
-        text = _one(pools[0], summaries[0], form)
-    click.echo(text, nl=form != "csv")
-    if not complete:
-        raise SystemExit(1)
+        return tables.to_json(summaries, asked.baseline if len(summaries) > 1 else None)
+    if len(summaries) > 1 or asked.columns is not None:
+        return _rendered(compared, form)
+    return _one(pools[0], summaries[0], form)
 
 
 def _one(pool: Pool, summary: Summary, form: str) -> str:
@@ -154,7 +130,7 @@ def _one(pool: Pool, summary: Summary, form: str) -> str:
     if form == "markdown":
         return f"{tables.facts(summary).markdown()}\n\n{tables.phases(summary).markdown()}"
     if form in ("latex", "csv"):
-        return rendered(tables.phases(summary), form)
+        return _rendered(tables.phases(summary), form)
     parts = [facts.text() for facts in tables.details(pool.runs[0])]
     parts.append(tables.render_run(summary))
     spent = ranktimes.shares(pool.run)
@@ -163,6 +139,112 @@ def _one(pool: Pool, summary: Summary, form: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def rendered(table: Table, form: str) -> str:
+def _rendered(table: Table, form: str) -> str:
     """Return a table in a format."""
     return str(getattr(table, "text" if form == "terminal" else form)())
+
+
+def _share(context: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Return a share in per cent or as a fraction below 1: 5 could mean 5 % or five times."""
+    if value is None:
+        return None
+    try:
+        share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < (float("inf") if value.endswith("%") else 1):
+        raise click.BadParameter(f"{value!r} is not a share like 5% or 0.05", context, param)
+    return share
+
+
+@click.command("compare", cls=Command)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@options(CompareOptions)
+@click.option(
+    "--fail-if-slower",
+    callback=_share,
+    metavar="PERCENT",
+    help="Exit with status 3 if B is slower (or larger) than A by more than this share: if the "
+    "whole interval of the ratio lies above it.",
+)
+@json_option
+@alone
+def compare(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed: Any) -> None:
+    """Compare the measured rounds of B with those of A.
+
+    A and B are results files, or folders with several launches of one configuration, which are
+    pooled. Medians, their difference and ratio come with rank-based intervals, and a rank test says
+    whether there is a difference to be seen. Bytes that are the same in all rounds are compared
+    exactly.
+
+    \b
+    Examples:
+      hpcfl compare before.h5 after.h5
+      hpcfl compare main/ branch/ --fail-if-slower 5%
+      hpcfl compare secagg.h5 sparse.h5 --metric bytes_up
+    """
+    from hpcfl import api
+    from hpcfl.results import comparison
+
+    asked = make(CompareOptions, given(typed))
+    found = api.compare(api.load_many(a), api.load_many(b), **vars(asked))
+    slower = fail_if_slower is not None and found.exceeds(fail_if_slower)
+    for sentence in comparison.remarks(found):
+        warn(sentence)
+    limit = {} if fail_if_slower is None else {"limit": fail_if_slower, "slower_than_limit": slower}
+    show(
+        as_json,
+        lambda: found.as_dict() | {"sentence": comparison.verdict(found)} | limit,
+        found.table().text,
+    )
+    if slower and fail_if_slower is not None:
+        click.echo(f"B is beyond the limit of {100 * fail_if_slower:g} %", err=True)
+        raise SystemExit(SLOWER_STATUS)
+
+
+@click.command("plot", cls=Command)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--kind",
+    metavar="KIND",
+    type=click.Choice([*KINDS]),
+    required=True,
+    help="; ".join(f"{name}: {what}" for name, what in KINDS.items()) + ".",
+)
+@click.option(
+    "--output",
+    type=PLACE,
+    help="File of the figure: .png, .svg or .pdf; an older one is replaced.  [default: KIND.png]",
+)
+@options(PlotOptions)
+@alone
+def plot(paths: tuple[str, ...], kind: str, output: Path | None, **typed: Any) -> None:
+    """Draw a figure of results.
+
+    PATH is a results file or a folder of them. Launches of one configuration on equal machines
+    are pooled as repeats, trainings that differ in their seeds alone are drawn as their mean, and
+    a training that was resumed with the one that it went on from. A protocol has one colour and
+    marker, a phase one colour, in all figures.
+
+    \b
+    Examples:
+      hpcfl plot results/ --kind accuracy --against bytes --output accuracy.pdf
+      hpcfl plot results/ --kind scaling --size column --output scaling.pdf
+      hpcfl plot results/ --kind scaling --against dim \\
+          --where 'protocol=secagg|sparse,devices=100'
+      hpcfl plot results/strong/* --kind scaling --against ranks
+      hpcfl plot sparse.h5 --kind timeline --round 3
+      hpcfl plot results/train-cdp-*.h5 --kind accuracy --against epsilon
+    """
+    from hpcfl.plots import style
+    from hpcfl.system import outputs
+
+    path = output or Path(f"{kind}.png")
+    told = outputs.check(path, outputs.FIGURE)
+    drawing = chosen(kind, given(typed))
+    runs, complete = usable_runs(paths, drawing.lacking, drawing.asked.where)
+    style.save(drawing.draw(runs), path)
+    click.echo(f"Figure: {told}")
+    if not complete:
+        raise SystemExit(1)

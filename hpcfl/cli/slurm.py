@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import Command, Group, given, option, options
+from hpcfl.cli.options import Command, Group, given, options
 from hpcfl.cli.terminal import alone
 from hpcfl.errors import UsageError
 from hpcfl.slurm.script import KINDS, Job
@@ -34,7 +34,7 @@ _PASSING = {"ignore_unknown_options": True}
 
 
 @click.group("slurm", cls=Group)
-def command() -> None:
+def slurm() -> None:
     """Write and submit job scripts for Slurm.
 
     \b
@@ -59,8 +59,10 @@ def command() -> None:
     """
 
 
-@command.command("render", cls=_JobCommand, context_settings=_PASSING)
-@option("--submit", is_flag=True, help="Hand the script to sbatch, and print the job's number.")
+@slurm.command("render", cls=_JobCommand, context_settings=_PASSING)
+@click.option(
+    "--submit", is_flag=True, help="Hand the script to sbatch, and print the job's number."
+)
 @_job_options
 def render_command(submit: bool, **typed: Any) -> None:
     """Print a job script, or submit it."""
@@ -79,7 +81,7 @@ def render_command(submit: bool, **typed: Any) -> None:
     click.echo(hand_over(script.render(job)))
 
 
-@command.command("probe", cls=Command)
+@slurm.command("probe", cls=Command)
 @alone
 def probe_command() -> None:
     """Print with what srun --mpi two ranks find each other; for job scripts.
@@ -102,7 +104,7 @@ def _job(typed: dict[str, Any]) -> Job:
     job = make(Job, given(typed) | {"arguments": arguments})
     if arguments and job.kind != "scaling":
         name = job.kind.partition("-")[0]
-        wanted: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
+        wanted: click.Command = getattr(importlib.import_module(f"hpcfl.cli.{name}"), name)
         with wanted.make_context(name, list(arguments)) as context:
             protocol, algorithm = map(context.params.get, ("protocol", "algorithm"))
         # One's own (MODULE:CLASS) may be found where the job runs, and not here.

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli.options import PLACE, Command, option
-from hpcfl.cli.terminal import progress_bar, warn
+from hpcfl.cli.options import PLACE, Command
+from hpcfl.cli.terminal import progress_bar, warn_of_insecurity
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.report.formats import counted
 from hpcfl.system import launch
 
 if TYPE_CHECKING:
@@ -21,24 +22,24 @@ if TYPE_CHECKING:
 
 @click.command("sweep", cls=Command)
 @click.argument("plan", type=click.Path(), metavar="[PLAN]", required=False)
-@option(
+@click.option(
     "--output",
     type=PLACE,
     default=Path("results/sweep"),
     help="Folder of the sweep, one for each plan.",
 )
-@option(
+@click.option(
     "--seed",
     type=click.IntRange(min=0),
     metavar="SEED",
     default=0,
     help="Seed of the order of the cells, at the first start.",
 )
-@option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
-@option("--dry-run", is_flag=True, help="List the cells and their state; run nothing.")
-@option("--freeze", is_flag=True, help="Write sweep.json only, for jobs that run --cell.")
-@option("--cell", type=int, metavar="I", help="Run this cell of the frozen sweep.json only.")
-def command(
+@click.option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
+@click.option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")
+@click.option("--freeze", is_flag=True, help="Write sweep.json only, for jobs that run --cell.")
+@click.option("--cell", type=int, metavar="I", help="Run this cell of the frozen sweep.json only.")
+def sweep(
     plan: str | None,
     output: Path,
     seed: int,
@@ -114,7 +115,6 @@ def _print_plans() -> None:
 
 
 def _freeze(output: Path, manifest: Manifest) -> None:
-    from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import NAME, freeze
 
     cells = freeze(output, manifest).cells
@@ -123,7 +123,6 @@ def _freeze(output: Path, manifest: Manifest) -> None:
 
 
 def _list(output: Path, manifest: Manifest) -> None:
-    from hpcfl.report.formats import counted
     from hpcfl.sweeping.manifest import check_same, load
     from hpcfl.sweeping.tables import list_cells, render_cells
 
@@ -147,8 +146,8 @@ def _run(output: Path, prepare: Callable[[int], Manifest], index: int | None) ->
     world = connect()
     cells = session.plan_cells(world, output, lambda: prepare(world.size), index)
     first = world.rank == 0
-    if first and any("--insecure-seed" in text for cell in cells for text in cell.arguments):
-        warn("insecure-seed is given: keys are not secret, nor is noise")
+    given = {word.partition("=")[0] for cell in cells for word in cell.arguments}
+    warn_of_insecurity(first and "--insecure-seed" in given)
     seen = launch.terminal_for_progress() is not None
     with noting_signals(to_the_end=True), progress_bar(sum(cell.rounds for cell in cells)) as bar:
         before = 0

@@ -6,25 +6,20 @@ import io
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcfl.cli.options import option
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import launch
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hpcfl.results.reader import Run
 
 Command = Callable[..., Any]
 
-
-def json_option(help: str = "Print the findings as JSON.") -> Callable[[Command], Command]:
-    """Return a decorator that gives a command --json; see `show`."""
-    return option("--json", "as_json", is_flag=True, help=help)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
 def footer_wanted(as_json: bool) -> bool:
@@ -67,28 +62,42 @@ def warn(sentence: str) -> None:
     click.echo(f"warning: {sentence}", err=True)
 
 
+def warn_of_insecurity(insecure: bool) -> None:
+    """Say, at rank 0, what an --insecure-seed means."""
+    if insecure:
+        warn("--insecure-seed is given: keys are not secret, nor is noise")
+
+
 def usable_runs(
-    files: Sequence[Path], objection: Callable[[Run], str | None], where: str | None = None
-) -> tuple[list[Run], list[HpcflError]]:
-    """Return the runs of results files that can be used, and warn of the others, and of doubts.
+    paths: Sequence[str], objection: Callable[[Run], str | None], where: str | None
+) -> tuple[list[Run], bool]:
+    """Return the runs that can be used, and whether all files could be read.
 
-    With `where`, of those that it describes alone; see :func:`hpcfl.results.selection.select`.
+    Warns of the others, and of runs that are incomplete. `objection` returns why a run cannot be
+    used, and `where` describes those that are asked for, see `hpcfl.results.selection.select`.
     """
-    from hpcfl.results.reader import load_usable
+    from hpcfl.results.reader import find, load_usable
+    from hpcfl.results.selection import select
 
-    runs, errors = load_usable(files, objection if where is None else lambda run: None)
-    if where is not None:
-        from hpcfl.results.selection import select
-
-        reasons = {run.path: objection(run) for run in select(runs, where)}
-        runs = [run for run in runs if run.path in reasons and reasons[run.path] is None]
-        errors += [UsageError(f"{path} {why}") for path, why in reasons.items() if why is not None]
+    files = find(paths)
+    runs, errors = load_usable(files)
+    complete = not errors
+    selected = runs if where is None else select(runs, where)
+    reasons = {run.path: objection(run) for run in selected}
+    errors += [UsageError(f"{path} {why}") for path, why in reasons.items() if why is not None]
+    if len(files) == 1 and errors:
+        raise errors[0]
     for error in errors:
         warn(f"{error}; left out")
+    runs = [run for run in selected if reasons[run.path] is None]
+    if not runs:
+        raise (UsageError if complete else HpcflError)(
+            f"none of the {len(files)} files can be used"
+        )
     for run in runs:
         if run.unfinished:
             warn(f"{run.path} {run.unfinished}")
-    return runs, errors
+    return runs, complete
 
 
 def progress_bar(length: int, label: str = "") -> Any:

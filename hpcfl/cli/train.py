@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcfl.algorithms.federated import REGISTRY
-from hpcfl.cli.options import Command, given, listing, option, options
-from hpcfl.cli.terminal import footer_wanted, json_option, show, show_footer, warn
-from hpcfl.options.definition import Section
+from hpcfl.cli.options import Command, given, options
+from hpcfl.cli.terminal import footer_wanted, json_option, show, show_footer, warn_of_insecurity
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
 
@@ -18,26 +17,20 @@ if TYPE_CHECKING:
     from hpcfl.training.session import Trained
 
 
-@click.command("train", cls=Command)
+@click.command("train", cls=Command, lists={"Algorithms": REGISTRY})
 @click.argument("algorithm", required=False)
-@option(
+@click.option(
     "--preset",
-    section=Section.WHAT,
     metavar="NAME",
     help=f"Settings of a paper; other options override them: {', '.join(PRESETS)}.",
 )
 @options(TrainOptions)
-@json_option("Print the rounds as JSON.")
-@listing(algorithms=REGISTRY)
-def command(preset: str | None, as_json: bool, **typed: Any) -> None:
+@json_option
+def train(preset: str | None, as_json: bool, **typed: Any) -> None:
     """Train a model by ALGORITHM, its updates summed by an aggregation protocol.
 
     Every round's update goes through the protocol, the checks and the ledger that `hpcfl bench`
     measures.
-
-    \b
-    Algorithms:
-      {algorithms}
 
     \b
     Examples:
@@ -59,8 +52,7 @@ def command(preset: str | None, as_json: bool, **typed: Any) -> None:
     footed = footer_wanted(as_json)
     world = connect()
     options = session.asked(world, given(typed), preset)
-    if world.rank == 0 and options.insecure_seed is not None:
-        warn("--insecure-seed is given: keys are not secret, nor is noise")
+    warn_of_insecurity(world.rank == 0 and options.insecure_seed is not None)
 
     files: list[Path] = []
     try:

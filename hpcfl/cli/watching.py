@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcfl.cli import terminal
+from hpcfl.cli.terminal import warn
 from hpcfl.errors import HpcflError
-from hpcfl.report import formats
 from hpcfl.results.schema import Metric
 from hpcfl.rounds.observer import RoundObserver
-from hpcfl.system import launch
 
 if TYPE_CHECKING:
-    from hpcfl.algorithms.aggregation.base import AggregationProtocol
-    from hpcfl.comm.placement import Placement
     from hpcfl.training.experiment import RoundResult
 
 
-# Of rounds that take longer than this a terminal is told beforehand how long.
-LONG_SECONDS = 30
-
-
 class Spoken(RoundObserver):
-    """Passes on warnings and who was refused, and calls `progress` after every round.
-
-    On a terminal it says after the first round how long the others may take, where that is long.
-    """
+    """Passes on warnings and who was refused, and calls `progress` after every round."""
 
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
-        self._untold, self._began = 0, 0.0
 
     def refused(self, index: int, error: HpcflError) -> None:
         click.echo(f"round {index}: {error}", err=True)
 
-    def begins(self, protocol: AggregationProtocol, rounds: int, place: Placement) -> None:
-        if launch.terminal_for_progress() is not None:
-            self._untold, self._began = rounds, time.monotonic()
-
     def warned(self, sentence: str) -> None:
-        terminal.warn(sentence)
+        warn(sentence)
 
     def ended(self, index: int) -> None:
         self._progress()
-        left, self._untold = self._untold - 1, 0
-        seconds = left * (time.monotonic() - self._began)
-        if left > 0 and seconds > LONG_SECONDS:
-            rounds = formats.counted(left, "round")
-            click.echo(f"{rounds} more may take about {formats.duration(seconds)}.", err=True)
 
 
 class Rows(Spoken):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import Section, again, option
+from hpcfl.options.definition import again, option
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LinkOptions, ProtocolOptions
@@ -17,9 +17,7 @@ CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mea
 class AdviseOptions(LinkOptions):
     """What `hpcfl advise` was asked for; see ``hpcfl advise --help``."""
 
-    criterion: str = option(
-        "time", "What is to be least.", choices=tuple(CRITERIA), section=Section.WHAT
-    )
+    criterion: str = option("time", "What is to be least.", choices=tuple(CRITERIA))
     alpha: float | None = again(
         ProtocolOptions,
         "alpha",
@@ -37,7 +35,6 @@ class AdviseOptions(LinkOptions):
         # A device rounds its vector times its weight: a coordinate of a million devices' would need
         # a million times as many levels to be as exact as that of one.
         default_text="that of 2^20 levels, N / 2^20; with --epsilon, what its noise has room for",
-        section=Section.WHAT,
     )
     devices: int = option(100, "Number N of devices.", **DEVICES)
     dim: int = option(DEFAULT_DIM, "Length d of the vectors.", **DIM)
@@ -68,7 +65,6 @@ class AdviseOptions(LinkOptions):
         "may learn by themselves.",
         at_least=0,
         at_most=1,
-        section=Section.PRIVACY,
     )
     epsilon: float | None = again(
         PrivacyOptions,

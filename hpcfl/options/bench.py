@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import Section, again, option, recorded
+from hpcfl.options.definition import again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, DIM, ROUNDS, RunOptions
 
@@ -33,7 +33,6 @@ class BenchOptions(RunOptions):
         "Let d be the number of parameters of a model of hpcfl train, such as 2nn or "
         "softmax@digits, or of what MODULE:FUNCTION returns (a torch module, arrays, or d), in "
         "place of --dim.",
-        section=Section.WHAT,
         marks=("recorded if given",),
     )
     rounds: int = option(10, "Measured rounds.", marks=("repeat",), **ROUNDS)
@@ -42,7 +41,6 @@ class BenchOptions(RunOptions):
         "Stop once the 95 % interval of the median round is within this share of it, such as 0.05.",
         above=0,
         below=1,
-        section=Section.SIZE,
         marks=("repeat",),
     )
     max_rounds: int | None = option(
@@ -56,7 +54,6 @@ class BenchOptions(RunOptions):
         None,
         "Stop after the round in which this much time has passed, even if --rounds are more.",
         above=0,
-        section=Section.SIZE,
         marks=("repeat",),
     )
     # Without any, the first measured round pays for what later ones find in place.
@@ -71,28 +68,23 @@ class BenchOptions(RunOptions):
         marks=("label", "recorded if given"),
     )
     updates: Path | None = option(
-        None,
-        "Vectors from a .npy, .npz, .safetensors or HDF5 file, one row per device.",
-        section=Section.WHAT,
+        None, "Vectors from a .npy, .npz, .safetensors or HDF5 file, one row per device."
     )
     save_aggregate: Path | None = option(
         None,
         "Write the last round's decoded sum, as .npy, .npz or HDF5.",
-        section=Section.OUTPUT,
         marks=("output", "resumable", "repeat"),
     )
     keep_transcript: Path | None = option(
         None,
         "Write the last round's messages, the keys of a fraction --gamma of the devices and the "
         "values of all honest devices to an .npz file, for 'hpcfl attack'. Needs --insecure-seed.",
-        section=Section.OUTPUT,
         marks=("output", "resumable", "repeat if given"),
     )
     aggregate: str | None = option(
         None,
         f"Protocol that sums the vectors of {DP_FEDAVG}.",
         default_text="secagg",
-        section=Section.WHAT,
         marks=("unrecorded",),
     )
     noise_multiplier: float | None = again(

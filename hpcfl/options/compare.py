@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, option
+from hpcfl.options.definition import OptionGroup, option
 
 # What can be compared, each with its unit.
 METRICS = {
@@ -31,7 +31,6 @@ class CompareOptions(OptionGroup):
         "the link model, or peak of the memory of the server's rank or of the largest other rank. "
         "Members are not among the devices.",
         choices=tuple(METRICS),
-        section=Section.WHAT,
     )
     by: str = option(
         "auto",

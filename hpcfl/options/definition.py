@@ -12,7 +12,6 @@ import os
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
-from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 from types import NoneType, UnionType
@@ -36,24 +35,11 @@ Mark = Literal[
 ]
 
 
-class Section(StrEnum):
-    """Headings of the help, in the order in which it has them."""
-
-    WHAT = "What is run"
-    SIZE = "How many, and how long"
-    TRAINING = "Training"
-    PRIVACY = "Privacy and security"
-    LINKS = "Links"
-    OUTPUT = "Output"
-    ADVANCED = "Advanced"
-
-
 @dataclass(frozen=True)
 class Option:
-    """What a field says of its option; `name` and what follows are those of the field itself."""
+    """What a field says of its option; `name` and what follows are those of field and class."""
 
     help: str  # a sentence
-    section: Section | None = None  # by default that of the class, see `OptionGroup`
     choices: tuple[str, ...] = ()  # what a text may be; empty for any text
     # The range of a number, or of each of several.
     above: float | None = None
@@ -66,6 +52,7 @@ class Option:
     type: Any = str  # of a value that is not None
     optional: bool = False  # whether None is a value
     default: Any = None
+    heading: str = ""  # in the help, see `OptionGroup`
 
     @property
     def dashed(self) -> str:
@@ -73,15 +60,12 @@ class Option:
         return self.name.replace("_", "-")
 
     @property
-    def value(self) -> str:
-        """What the help calls the value: the choices, or the last word of the name."""
-        several = "[,...]" if self.type == tuple[int, ...] else ""
-        return "|".join(self.choices) or self.name.rpartition("_")[2].upper() + several
-
-    @property
-    def sweepable(self) -> bool:
-        """Whether the plan of a sweep may set it."""
-        return not {"launch", "output"} & {*self.marks}
+    def default_shown(self) -> str:
+        """The default as it is typed; "" for none."""
+        if self.default is None or self.default is MISSING or isinstance(self.default, bool):
+            return ""
+        several = self.default if isinstance(self.default, tuple) else (self.default,)
+        return ",".join(map(str, several))
 
     def read(self, value: Any) -> Any:
         """Return a value of the option's type, from text or from what a caller gave.
@@ -159,7 +143,7 @@ class OptionGroup:
     A UsageError says that a value is out of range.
     """
 
-    heading: ClassVar[Section] = Section.ADVANCED  # of the options that do not have one
+    heading: ClassVar[str]  # of the options that the class itself has; by default "Options"
 
     def __post_init__(self) -> None:
         for name, about in options_of(type(self)).items():
@@ -175,13 +159,11 @@ def options_of(group: type) -> Mapping[str, Option]:
     """Return the options of a dataclass by their names, its own before those that it inherits."""
     if group not in _known:
         fields = {one.name: one for one in dataclasses.fields(group) if _KEY in one.metadata}
-        # A file with postponed annotations has text in the place of types.
-        as_text = any(isinstance(one.type, str) for one in fields.values())
-        types = typing.get_type_hints(group) if as_text else {}
+        types = typing.get_type_hints(group)
         _known[group] = {
-            name: _of_field(kind, fields[name], types.get(name, fields[name].type))
-            for kind in group.__mro__
-            for name in vars(kind).get("__annotations__", ())
+            name: _of_field(home, fields[name], types[name])
+            for home in group.__mro__
+            for name in vars(home).get("__annotations__", ())
             if name in fields
         }
     return _known[group]
@@ -197,7 +179,7 @@ def _of_field(home: type, one: dataclasses.Field[Any], hint: Any) -> Option:
         type=next(kind for kind in hint.__args__ if kind is not NoneType) if optional else hint,
         optional=optional,
         default=one.default,
-        section=about.section or getattr(home, "heading", Section.ADVANCED),
+        heading=vars(home).get("heading", "Options"),
     )
 
 

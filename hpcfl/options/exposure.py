@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from hpcfl.options.definition import OptionGroup, Section, again, option
+from hpcfl.options.definition import OptionGroup, again, option
 from hpcfl.options.shared import DEVICES, ProtocolOptions
 
 # The papers' fraction of colluding devices.
@@ -37,7 +37,6 @@ class ExposureOptions(OptionGroup):
         "Fraction of the devices that collude with the server, rounded down.",
         at_least=0,
         at_most=1,
-        section=Section.PRIVACY,
     )
     degree: int | None = again(
         ProtocolOptions,

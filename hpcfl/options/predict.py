@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
-from hpcfl.options.definition import Section, option
+from hpcfl.options.definition import option
 from hpcfl.options.shared import DEVICES, DIM, LinkOptions, RoundOptions
 
 
@@ -16,7 +16,7 @@ class PredictOptions(RoundOptions, LinkOptions):
     devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
     model: str | None = None  # that says how long vectors are, in place of dim
-    ranks: int = option(2, "Ranks of the modelled cluster.", at_least=2, section=Section.SIZE)
+    ranks: int = option(2, "Ranks of the modelled cluster.", at_least=2)
     network_gbps: float | None = option(
         None,
         "Model the ranks on a cluster that is not here: cores like the calibrated ones, one for "

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, option
+from hpcfl.options.definition import OptionGroup, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyOptions(OptionGroup):
     """What a private algorithm was asked for."""
 
-    heading = Section.PRIVACY
+    heading = "Privacy"
 
     sigma: float | None = option(
         None,

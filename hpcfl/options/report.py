@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hpcfl.options.definition import OptionGroup, Section, again, option
+from hpcfl.options.definition import OptionGroup, again, option
 from hpcfl.options.scaling import SCALES
 from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import TrainOptions
@@ -28,32 +28,26 @@ class ReportOptions(LinkAsked):
         None,
         "Only runs with these values, such as protocol=sparse|cohort,devices=100: the keys are "
         "protocol, devices and any option that files record.",
-        section=Section.WHAT,
     )
     no_pool: bool = option(
-        False,
-        "Keep launches of one configuration, and trainings with other seeds, apart.",
-        section=Section.WHAT,
+        False, "Keep launches of one configuration, and trainings with other seeds, apart."
     )
     columns: str | None = option(
         None,
         "Columns of the table of runs, in this order, such as protocol,devices,accuracy: those of "
         "docs/guide.md, which a wrong name lists, and any option.",
         default_text="those that have something to tell",
-        section=Section.OUTPUT,
     )
     baseline: str | None = option(
         None,
         "Run to compare with, in every group of runs of one size: a file's name, or a protocol's.",
         default_text="the first secagg run, else the first run",
-        section=Section.WHAT,
     )
     speed_up: str | None = option(
         None,
         "Print speed-up and parallel efficiency over more and more of these instead: ranks that "
         "hold devices, whole nodes, ranks of the server, or threads of a rank.",
         choices=(*SCALES,),
-        section=Section.WHAT,
     )
     target_accuracy: float | None = again(
         TrainOptions,
@@ -61,5 +55,4 @@ class ReportOptions(LinkAsked):
         None,
         help="Accuracy of training: show what it took to reach it.",
         default_text="the run's own",
-        section=Section.WHAT,
     )

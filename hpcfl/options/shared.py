@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, option
+from hpcfl.options.definition import OptionGroup, option
 
 DEFAULT_LEVELS = 2**20
 # Bits of the groups that vectors can be summed in.
@@ -16,8 +16,6 @@ WIDTHS = range(8, 33, 4)
 DEVICES: dict[str, Any] = {"at_least": 1, "at_most": 2**31 - 1}
 DIM: dict[str, Any] = {"at_least": 1, "at_most": 2**32 - 1}
 ROUNDS: dict[str, Any] = {"at_least": 1, "at_most": 2**31 - 1}
-for _number in (DEVICES, DIM, ROUNDS):
-    _number["section"] = Section.SIZE
 _MBPS: dict[str, Any] = {"at_least": 1e-9}
 
 
@@ -34,12 +32,13 @@ GROUP_NAMES = tuple(dict.fromkeys(_GROUPS))
 class ProtocolOptions(OptionGroup):
     """What all devices and the server of an aggregation protocol agree on."""
 
+    heading = "Protocol"
+
     alpha: float = option(
         0.1,
         "Fraction of the coordinates that a device sends, where it does not send all.",
         above=0,
         at_most=1,
-        section=Section.WHAT,
         marks=("label",),
     )
     dropout: float = option(
@@ -48,14 +47,12 @@ class ProtocolOptions(OptionGroup):
         at_least=0,
         below=0.5,
         default_text="0.3; 0 for protocols without dropouts",
-        section=Section.SIZE,
         marks=("label",),
     )
     dropout_model: str = option(
         "exact",
         "Drop out exactly that fraction, rounded down, or each device with that probability.",
         choices=("exact", "bernoulli"),
-        section=Section.SIZE,
         marks=("label",),
     )
     scaling: str = option(
@@ -68,7 +65,6 @@ class ProtocolOptions(OptionGroup):
         "Neighbours with whom a device shares keys and masks; an even number.",
         at_least=2,
         default_text="all, or as many as the protocol chooses",
-        section=Section.SIZE,
         marks=("label",),
     )
     gamma: float = option(
@@ -76,14 +72,12 @@ class ProtocolOptions(OptionGroup):
         "Fraction of all devices that may collude with the server: promises hold against them.",
         at_least=0,
         below=0.5,
-        section=Section.PRIVACY,
         marks=("label",),
     )
     min_cohort: int = option(
         1,
         "Honest survivors promised in every cohort: devices do not unmask one with fewer.",
         at_least=1,
-        section=Section.PRIVACY,
         marks=("label",),
     )
     security_bits: int = option(
@@ -91,21 +85,18 @@ class ProtocolOptions(OptionGroup):
         "A promise of secrecy fails with a probability of at most 2 to the power of minus this.",
         at_least=1,
         at_most=1000,
-        section=Section.PRIVACY,
     )
     security: str = option(
         "passive",
         "Protect against a curious server, or also against one that cheats: keys are signed, and "
         "devices agree on the survivors.",
         choices=("passive", "active"),
-        section=Section.PRIVACY,
         marks=("label",),
     )
     group: str = option(
         "fq",
         "Integers modulo 2^32 - 5, 2^B or, where vectors are coded, the largest prime of B bits.",
         choices=GROUP_NAMES,
-        section=Section.WHAT,
         marks=("label",),
     )
     sampler: str = option(
@@ -117,19 +108,15 @@ class ProtocolOptions(OptionGroup):
         at_least=1,
         default_text="2^20, or as many as the bits have room for; where an account pays for "
         "rounding, the most with which no sum can wrap around",
-        section=Section.WHAT,
         marks=("label",),
     )
-    clip: float = option(
-        1.0, "Largest magnitude of a coordinate.", above=0, section=Section.WHAT, marks=("label",)
-    )
+    clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, marks=("label",))
     committee: int | None = option(
         None,
         "Devices in the committee of a round, of a protocol that has one (committee).",
         at_least=2,
         default_text="the fewest with which a device sends at most twice what it would if all "
         "were members",
-        section=Section.SIZE,
         marks=("label", "recorded if given"),
     )
     helpers: int | None = option(
@@ -137,7 +124,6 @@ class ProtocolOptions(OptionGroup):
         "Helpers, each on a rank of its own, of a protocol that has some (assisted).",
         at_least=1,
         default_text="as many as the protocol has by itself",
-        section=Section.SIZE,
         marks=("label", "recorded if given"),
     )
     threads: int = option(
@@ -149,7 +135,6 @@ class ProtocolOptions(OptionGroup):
     rotate: bool = option(
         False,
         "Rotate vectors at random before they are clipped and rounded, so that less is lost.",
-        section=Section.WHAT,
         marks=("label", "recorded if given"),
     )
     # A round fails, because too many devices dropped out, with a probability of at most 2 to the
@@ -168,20 +153,18 @@ class ProtocolOptions(OptionGroup):
 class RoundOptions(ProtocolOptions):
     """How the rounds of an aggregation protocol are played."""
 
+    heading = "Rounds"
+
     bits: str | None = option(
         None,
         "Bits of a value that is sent: --group ringB, or fieldB where vectors are coded; auto: the "
         "fewest with which no sum can wrap around; with noise, the fewest with room for --levels.",
         choices=("auto", *map(str, WIDTHS)),
         default_text="as --group says",
-        section=Section.WHAT,
         marks=("unrecorded",),
     )
     dropout_phase: str | None = option(
-        None,
-        "Phase before which devices drop out.",
-        default_text="their upload",
-        section=Section.SIZE,
+        None, "Phase before which devices drop out.", default_text="their upload"
     )
     upload: str = option(
         "gather",
@@ -208,7 +191,7 @@ def check_group(group: str | None, bits: object) -> None:
 class LinkOptions(OptionGroup):
     """The link between a device and the server, of the modelled seconds."""
 
-    heading = Section.LINKS
+    heading = "Modelled links"
 
     uplink_mbps: float = option(
         100.0, "Modelled uplink of a device.", **_MBPS, marks=("resumable",)
@@ -228,6 +211,8 @@ class LinkOptions(OptionGroup):
 @dataclass(frozen=True, kw_only=True)
 class SeedOptions(OptionGroup):
     """Where random numbers come from that need not be secret."""
+
+    heading = "Randomness"
 
     seed: int = option(
         0,
@@ -251,23 +236,22 @@ def check_length(given: Mapping[str, Any]) -> None:
 class RunOptions(RoundOptions, LinkOptions, SeedOptions):
     """What `hpcfl bench` and `hpcfl train` have in common."""
 
+    heading = "Results file"
+
     output: Path = option(
         Path("results"),
         "Results file (.h5), or a folder for it.",
-        section=Section.OUTPUT,
         marks=("output", "launch", "repeat", "unrecorded"),
     )
     note: str | None = option(
         None,
         "A note that the results file keeps, such as what is special about this run.",
-        section=Section.OUTPUT,
         marks=("resumable", "repeat", "recorded if given"),
     )
     resume: Path | None = option(
         None,
         "Continue the results file of a run that was interrupted, with the options of that "
         "run: no others need be given.",
-        section=Section.OUTPUT,
         marks=("launch", "unrecorded"),
     )
     insecure_seed: int | None = option(

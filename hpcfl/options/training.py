@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, option
+from hpcfl.options.definition import OptionGroup, option
 from hpcfl.options.names import DATASETS
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, ROUNDS, RunOptions
@@ -19,7 +19,7 @@ class LocalOptions(OptionGroup):
     they take, and the velocity starts each round at zero.
     """
 
-    heading = Section.TRAINING
+    heading = "Local training"
 
     epochs: int | None = option(
         5,
@@ -82,7 +82,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     aggregate: str = option(
         "fedavg",
         "Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
-        section=Section.WHAT,
         marks=("unrecorded",),
     )
     devices: int | None = option(
@@ -92,53 +91,27 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         **DEVICES,
     )
     dataset: str = option(
-        "digits",
-        "Data set; digits and synthetic need no files.",
-        choices=tuple(DATASETS),
-        section=Section.WHAT,
+        "digits", "Data set; digits and synthetic need no files.", choices=tuple(DATASETS)
     )
     data_dir: Path | None = option(
-        None,
-        "Folder of the data sets.",
-        default_text="$HPCFL_DATA",
-        marks=("resumable",),
-        section=Section.WHAT,
+        None, "Folder of the data sets.", default_text="$HPCFL_DATA", marks=("resumable",)
     )
     partition: str = option(
-        "iid",
-        "How data are divided among devices: iid, shards, two-digit, dirichlet:A or writer.",
-        section=Section.WHAT,
+        "iid", "How data are divided among devices: iid, shards, two-digit, dirichlet:A or writer."
     )
     data_fraction: float = 1.0  # of its data that every device uses
     model: str | None = option(
-        None,
-        "Model, or MODULE:FUNCTION.",
-        default_text="one for the data set",
-        section=Section.WHAT,
+        None, "Model, or MODULE:FUNCTION.", default_text="one for the data set"
     )
     rounds: int = option(100, "Largest number of rounds.", marks=("resumable",), **ROUNDS)
     target_accuracy: float | None = option(
-        None,
-        "Stop at this accuracy on held-out data.",
-        above=0,
-        at_most=1,
-        marks=("resumable",),
-        section=Section.SIZE,
+        None, "Stop at this accuracy on held-out data.", above=0, at_most=1, marks=("resumable",)
     )
     max_seconds: float | None = option(
-        None,
-        "Stop after the round that passes this time.",
-        at_least=0,
-        section=Section.SIZE,
-        marks=("resumable",),
+        None, "Stop after the round that passes this time.", at_least=0, marks=("resumable",)
     )
     per_round: int | None = option(
-        None,
-        "Devices that take part in a round.",
-        at_least=1,
-        default_text="all",
-        marks=("label",),
-        section=Section.SIZE,
+        None, "Devices that take part in a round.", at_least=1, default_text="all", marks=("label",)
     )
     sampling: str = option(
         "exact",
@@ -147,25 +120,18 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         choices=("exact", "poisson", "balanced"),
         default_text="exact; balanced with noisy steps; poisson for locks",
         marks=("label",),
-        section=Section.SIZE,
     )
     server_learning_rate: float = option(
-        1.0, "Learning rate of the server.", above=0, marks=("label",), section=Section.TRAINING
+        1.0, "Learning rate of the server.", above=0, marks=("label",)
     )
     server_momentum: float = option(
-        0.0,
-        "Momentum of the server.",
-        at_least=0,
-        below=1,
-        marks=("label",),
-        section=Section.TRAINING,
+        0.0, "Momentum of the server.", at_least=0, below=1, marks=("label",)
     )
     torch_device: str = "auto"  # where devices train, as torch names it; ranks share a GPU
     error_feedback: bool = option(
         False,
         "Add what a device has not sent to its next update (rand-k, top-k; fedavg with common).",
         marks=("label",),
-        section=Section.TRAINING,
     )
     device_loss: bool = False  # whether the loss on every device's own data is recorded
     # What a training has little reason to set, and a benchmark offers.
@@ -180,7 +146,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         "Write a checkpoint beside the results file every so many rounds.",
         at_least=1,
         marks=("resumable",),
-        section=Section.OUTPUT,
     )
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UsageError, no_such
-from hpcfl.options.definition import OptionGroup, Section, again, make, option
+from hpcfl.options.definition import OptionGroup, again, make, option
 from hpcfl.options.report import ReportOptions
 from hpcfl.options.scaling import SCALES
 
@@ -51,21 +51,18 @@ class PlotOptions(OptionGroup):
         + ".",
         choices=tuple(value for values in AGAINST.values() for value in values),
         default_text="the first",
-        section=Section.WHAT,
     )
     round: int | None = option(
         None,
         "Round that a timeline shows, from 0.",
         at_least=0,
         default_text="the one of median seconds",
-        section=Section.WHAT,
     )
     no_pool: bool = False  # whether launches of one configuration are kept apart
     size: str = option(
         "page",
         "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
         "needs; or width x height in inches, such as 6x4.",
-        section=Section.OUTPUT,
     )
     title: str | None = None  # in place of the figure's own; "" for none
 

@@ -7,7 +7,7 @@ import glob
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -366,23 +366,13 @@ def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def load_usable(
-    files: Sequence[Path], objection: Callable[[Run], str | None]
-) -> tuple[list[Run], list[HpcflError]]:
-    """Read several runs, and leave out what cannot be used.
-
-    `objection` returns why a run cannot be used, to be said after its path, or None. The errors are
-    one for each file left out, a UsageError for an objection; of a single file the error is raised.
-    """
+def load_usable(files: Sequence[Path]) -> tuple[list[Run], list[HpcflError]]:
+    """Read several runs; return an error for each file left out, or raise that of a single file."""
     runs: list[Run] = []
     errors: list[HpcflError] = []
     for file in files:
         try:
-            run = load(file)
-            reason = objection(run)
-            if reason is not None:
-                raise UsageError(f"{file} {reason}")
-            runs.append(run)
+            runs.append(load(file))
         except HpcflError as error:
             if len(files) == 1:
                 raise

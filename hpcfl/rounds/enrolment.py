@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
-from hpcfl.comm.phases import Role
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.results.record import RoundRecord
@@ -57,15 +56,14 @@ def enrol(
     if enrolment is None:
         return None
     local = transport.local_devices
-    # Helpers of a protocol need not have a part in its enrolment.
-    for_helpers = any(step.role is Role.HELPER for step in enrolment.steps)
-    helping = transport.local_helpers if for_helpers else []
     ledger = Ledger.of(protocol.phases(), transport)
     devices = {id: enrolment.device(id, secrets_of(insecure_seed, NO_ROUND, id)) for id in local}
-    helpers = {
-        id: enrolment.helper(id - count, helper_secrets(insecure_seed, NO_ROUND, id - count))
-        for id in helping
-    }
+    helpers = {}
+    if enrolment.helper is not None:
+        helpers = {
+            id: enrolment.helper(id - count, helper_secrets(insecure_seed, NO_ROUND, id - count))
+            for id in transport.local_helpers
+        }
     _register(enrolment, transport, devices)
     config = RoundConfig(
         index=NO_ROUND,

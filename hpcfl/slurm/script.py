@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, option
+from hpcfl.options.definition import OptionGroup, option
 from hpcfl.sweeping.manifest import load
 
 # What a kind runs when nothing is said, and where its results go.
@@ -61,23 +61,18 @@ class Job(OptionGroup):
         None,
         "MPI ranks, if not one per task; more than that share cores.",
         at_least=1,
-        section=Section.SIZE,
     )
     server_node: bool = option(
         False,
         "Keep the first of --nodes for the server's rank; devices use the others.",
-        section=Section.SIZE,
     )
     setup: tuple[str, ...] = option(
         (),
         "Line of shell that makes hpcfl available, such as 'module load openmpi' or 'source "
         ".venv/bin/activate'; can be repeated.",
-        section=Section.WHAT,
     )
-    launcher: str = option(
-        "mpirun", "What starts the ranks.", choices=("mpirun", "srun"), section=Section.WHAT
-    )
-    results: str | None = option(None, "Folder of the results.", section=Section.OUTPUT)
+    launcher: str = option("mpirun", "What starts the ranks.", choices=("mpirun", "srun"))
+    results: str | None = option(None, "Folder of the results.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,7 +51,9 @@ class Bench:
     def __init__(self) -> None:
         # Nothing that writes files can be set: every cell would write to the same place.
         self.keys: dict[str, Option] = {
-            about.dashed: about for about in options_of(self.group).values() if about.sweepable
+            about.dashed: about
+            for about in options_of(self.group).values()
+            if not {"launch", "output"} & {*about.marks}
         }
 
     def parse(self, arguments: Sequence[str]) -> Any:

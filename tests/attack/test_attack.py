@@ -45,9 +45,6 @@ def attacked(name, **options):
     assert found.learned == sum(
         len(one) == 1 for sets in graph.sets.values() for one in sets if len(sets) > 1
     )
-    sent = {id: sum(key[0] == id for key in graph.values) for id in transcript.truth}
-    parts = sorted(sum(key[0] == id for key in alone) / max(1, sent[id]) for id in sent)
-    assert found.by_device == (parts[0], pytest.approx(np.median(parts)), parts[-1])
     assert found.agrees
     return found, graph
 

@@ -19,8 +19,8 @@ def by_click(arguments, monkeypatch):
     def noted(as_json, **typed):
         found.append(given(typed))
 
-    monkeypatch.setattr(bench.command, "callback", noted)
-    CliRunner().invoke(bench.command, arguments)
+    monkeypatch.setattr(bench.bench, "callback", noted)
+    CliRunner().invoke(bench.bench, arguments)
     return found[0] if found else None
 
 

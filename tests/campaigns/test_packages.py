@@ -149,7 +149,7 @@ def test_the_wheel_alone_measures_and_sweeps(installed):
     assert "\nHPCFL valid: true\n" in told
     hpcfl(installed, "sweep", "small", "--output", "small")
 
-    runs, errors = load_usable(find([folder, folder / "small"]), lambda run: None)
+    runs, errors = load_usable(find([folder, folder / "small"]))
     assert errors == []
     assert len(runs) == 1 + len(resolve(read(locate("small"))))
     assert {found.status for found in runs} == {"complete"}

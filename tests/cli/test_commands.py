@@ -17,13 +17,11 @@ from commandline import hpcfl, invoke, refusal
 
 import hpcfl as api
 from hpcfl.cli import COMMANDS, group
-from hpcfl.cli.options import Command, leaves
-from hpcfl.options.definition import Section
 from hpcfl.results import load
 from hpcfl.system import launch
 from hpcfl.system.streams import UNREAD_STATUS
 
-LEAVES = dict(leaves(group))
+LEAVES = dict(size.leaves(group))
 HUGE = "1" + 30 * "0"
 PRIVATE = "--rounds 2 --devices 4 --per-round 2 --batch-size 2 --samples 8"
 
@@ -44,16 +42,14 @@ def test_there_are_fewer_than_250_options():
     assert len(size.options()) <= size.MOST_OPTIONS
 
 
-def test_help_fits_80_columns_and_has_sentences_under_headings():
+def test_help_fits_80_columns_and_has_sentences():
     for name, command in LEAVES.items():
         done = hpcfl(*name.split(), "--help")
         lines = done.stdout.splitlines()
-        headings = [line[:-1] for line in lines if line[:-1] in (*Section, "Options")]
 
         assert done.returncode == 0, done.stderr
         assert [line for line in lines if len(line) > 80] == []
-        assert isinstance(command, Command)
-        assert headings == ["Options"] or headings == [one for one in Section if one in headings]
+        assert "Options:" in lines
         for one in command.params:
             if isinstance(one, click.Option):
                 assert one.help.partition("  [default: ")[0].endswith("."), (name, one.opts)
@@ -219,7 +215,6 @@ def test_other_files_that_cannot_be_read():
         ("train fedavg --devices 2 --resume text.npz", "text.npz"),
         ("train fedavg --devices 2 --resume good.h5", "good.h5"),
         ("train fedavg --devices 2 --dataset mnist --data-dir .", "mnist"),
-        ("merge none.h5 --output merged", "none.h5"),
         ("plot none.h5 --kind phases", "none.h5"),
     ):
         done = hpcfl(*line.split())
@@ -233,7 +228,7 @@ def test_other_files_that_cannot_be_read():
     "line",
     [
         *("attack components round.npz", "attack audit cdp", "compare a b", "data fetch mnist"),
-        *("merge a --output b", "plot a --kind phases", "predict nothing", "report nowhere"),
+        *("plot a --kind phases", "predict nothing", "report nowhere"),
         *("privacy epsilon cdp", "privacy exposure nothing", "slurm render bench"),
     ],
 )

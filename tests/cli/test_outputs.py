@@ -20,7 +20,6 @@ KEPT = {
         *("--keep-transcript", "x.npz"),
     ),
     "a sweep": ("x", "sweep", "plan.toml", "--output", "x"),
-    "merged results": ("x", "merge", "good.h5", "--output", "x"),
 }
 REPLACED = {
     "a trace": ("x.json", "report", "good.h5", "--trace", "x.json"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from commandline import hpcfl, invoke
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError
 from hpcfl.plots import KINDS, style
 
 pytest.importorskip("torch")
@@ -70,11 +70,11 @@ def test_files_that_cannot_be_drawn_are_left_out_with_a_warning(results, drawn, 
 
     assert result.exit_code == 1  # a file could not be read
     assert len(drawn[0].axes[0].lines) == 1
-    bench, damaged = result.stderr.splitlines()
+    damaged, bench = result.stderr.splitlines()
     assert bench.endswith("bench.h5 has no training: hpcfl train writes it; left out")
     assert "damaged.h5" in damaged
     both = plot(results.bench, results.folder / "damaged.h5", "--kind", "accuracy")
-    assert isinstance(both.exception, UsageError)
-    assert str(both.exception) == "none of the 2 files can be drawn"
+    assert isinstance(both.exception, HpcflError)
+    assert str(both.exception) == "none of the 2 files can be used"
     one = plot(results.folder / "damaged.h5", "--kind", "accuracy")
     assert isinstance(one.exception, HpcflError)

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from data_files import BATCHES, batch_bytes, write, write_batches, write_mnist
 
-from hpcfl.cli.data import command
+from hpcfl.cli.machine import data as command
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.learning import images
 from hpcfl.learning.datasets import load

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 from run_files import simple_record
 
-from hpcfl.cli.report import command
+from hpcfl.cli.report import report as command
 from hpcfl.errors import HpcflError, UsageError
 
 

@@ -163,13 +163,6 @@ def test_runs_that_do_not_go_together_are_refused_with_a_sentence(tmp_path, chan
         study(runs, "ranks")
 
 
-def test_strong_and_weak_lines_are_not_shown_together(tmp_path):
-    strong = [scaled(tmp_path, n, 1.0) for n in (2, 3)]
-    weak = [scaled(tmp_path, n, 1.0, protocol="fedavg", devices=8 * (n - 1)) for n in (2, 3)]
-    with pytest.raises(UsageError, match=r"secagg has the same N and d.*fedavg has more"):
-        study([*strong, *weak], "ranks")
-
-
 def test_what_is_no_point_is_said_of_a_run(tmp_path):
     run = scaled(tmp_path, 2, 1.0)
 

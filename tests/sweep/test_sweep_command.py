@@ -1,4 +1,4 @@
-"""`hpcfl sweep` and `hpcfl merge`: plans and their manifest, arrays of jobs, folders of results."""
+"""`hpcfl sweep`: plans and their manifest, arrays of jobs."""
 
 import os
 from pathlib import Path
@@ -142,30 +142,6 @@ def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(plan, folder):
     assert "4 cells not in its sweep.json, and lacks 0" in changed
     assert "(1 finished, 7 pending)" in listed
     assert listed.count("0 of 3") == 7
-
-
-def test_merged_jobs_are_one_folder(tmp_path, plan, folder):
-    merged = tmp_path / "merged"
-    hpcfl("sweep", plan, "--output", folder, "--freeze")
-    hpcfl("sweep", plan, "--output", folder, "--cell", 1)
-    hpcfl("bench", "fedavg", "--devices", 4, "--dim", 20, "--output", tmp_path / "one.h5")
-    (folder / "damaged.h5").write_text("no results")
-    sources = {path: path.read_bytes() for path in [*folder.iterdir(), tmp_path / "one.h5"]}
-    done = hpcfl("merge", folder, tmp_path / "one.h5", "--output", merged)
-    again = hpcfl("merge", folder, "--output", merged)
-    (tmp_path / "copy.h5").write_bytes((tmp_path / "one.h5").read_bytes())
-    twice = hpcfl("merge", tmp_path / "one.h5", tmp_path / "copy.h5", "--output", tmp_path / "2")
-
-    assert done.returncode == 1  # cells are missing, a file is damaged
-    assert done.stderr.count("has no results") == 7
-    assert "damaged.h5" in done.stderr
-    assert {path.name for path in find(merged)} == {"one.h5", load_manifest(folder).cell(1).file}
-    assert {path: path.read_bytes() for path in sources} == sources
-    assert (again.returncode, twice.returncode) == (2, 2)
-    assert "never overwritten" in again.stderr
-    assert "hold the same run" in twice.stderr
-    assert {path.name for path in tmp_path.iterdir()} >= {"merged"}
-    assert not [*tmp_path.glob("2"), *tmp_path.glob(".*")]
 
 
 @pytest.mark.parametrize("name", shipped.titles())

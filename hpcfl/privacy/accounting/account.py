@@ -9,7 +9,7 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, Section, make, option
+from hpcfl.options.definition import OptionGroup, make, option
 from hpcfl.report.formats import counted, rounded_up
 
 REPLACE_RECORD = "replace one record"
@@ -46,7 +46,6 @@ class Account(OptionGroup, ABC):
     """
 
     algorithm: ClassVar[str]
-    heading: ClassVar[Section] = Section.PRIVACY
 
     sigma: float = option(
         MISSING,
@@ -55,11 +54,9 @@ class Account(OptionGroup, ABC):
         "sum of updates (dp-fedavg), on an update (locks).",
         **POSITIVE,
     )
-    rounds: int = option(MISSING, "Number T of rounds.", section=Section.SIZE, at_least=0)
-    devices: int = option(MISSING, "Number n of devices.", section=Section.SIZE, at_least=1)
-    per_round: int = option(
-        MISSING, "Devices in a round, exactly or in expectation.", section=Section.SIZE, at_least=1
-    )
+    rounds: int = option(MISSING, "Number T of rounds.", at_least=0)
+    devices: int = option(MISSING, "Number n of devices.", at_least=1)
+    per_round: int = option(MISSING, "Devices in a round, exactly or in expectation.", at_least=1)
     clip_norm: float = option(
         1.0, "Norm to which a sample's gradient (dp-fedavg, locks: an update) is clipped.",
         **POSITIVE,

@@ -35,7 +35,7 @@ from functools import partial
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import Section, option
+from hpcfl.options.definition import option
 from hpcfl.privacy.accounting import distributed, zcdp
 from hpcfl.privacy.accounting.account import REPLACE_RECORD, Account, Found, Guarantee
 from hpcfl.report.formats import counted
@@ -66,16 +66,13 @@ class CDPAccount(Account):
     claim: ClassVar[str] = "Theorem 1"
 
     # A step's sum of gradients is divided by it also on a device with fewer samples.
-    batch_size: int = option(
-        MISSING, "Samples gamma in a mini-batch.", section=Section.SIZE, at_least=1
-    )
+    batch_size: int = option(MISSING, "Samples gamma in a mini-batch.", at_least=1)
     samples: int = option(
         MISSING,
         "Records m on a device, on the smallest if they differ.",
-        section=Section.SIZE,
         at_least=1,
     )
-    steps: int = option(1, "Local steps tau in a round.", section=Section.SIZE, at_least=1)
+    steps: int = option(1, "Local steps tau in a round.", at_least=1)
     delta: float = option(1e-5, "Delta of the guarantee.", above=0, below=1)
     secagg: bool = option(True, "Whether the server learns only sums.")
     convex: bool = option(

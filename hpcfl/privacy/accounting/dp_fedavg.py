@@ -32,7 +32,7 @@ from functools import partial
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import Section, option
+from hpcfl.options.definition import option
 from hpcfl.privacy.accounting import distributed, sampling, zcdp
 from hpcfl.privacy.accounting.account import (
     ADD_USER,
@@ -78,7 +78,6 @@ class DPFedAvgAccount(Account):
         "poisson",
         "Who takes part: each user independently, or an exact number.",
         choices=SAMPLINGS,
-        section=Section.SIZE,
     )
     # With distributed noise, bits are one more coordinate, scaled so as to have the noise of all.
     sigma_count: float | None = option(
@@ -98,9 +97,7 @@ class DPFedAvgAccount(Account):
         "Factor by which values are scaled before they are rounded to integers (distributed).",
         **POSITIVE,
     )
-    dim: int | None = option(
-        None, "Coordinates of an update (distributed).", section=Section.SIZE, at_least=1
-    )
+    dim: int | None = option(None, "Coordinates of an update (distributed).", at_least=1)
     participations: int | None = None  # rounds of a user at the most, of a public schedule; or all
     # What `honest` was in each of the rounds, where they have taken place: devices add the noise
     # that `honest` asks for, and a round is charged by the noise that it has.

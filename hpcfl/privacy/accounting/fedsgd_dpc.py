@@ -23,7 +23,7 @@ from functools import partial
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import Section, option
+from hpcfl.options.definition import option
 from hpcfl.privacy.accounting import sampling
 from hpcfl.privacy.accounting.account import (
     ADD_RECORD,
@@ -50,7 +50,6 @@ class FedSGDDPCAccount(Account):
     samples: int = option(
         MISSING,
         "Records d_i on a device, on the smallest if they differ.",
-        section=Section.SIZE,
         at_least=1,
     )
     delta: float | None = option(
@@ -73,7 +72,6 @@ class FedSGDDPCAccount(Account):
         None,
         "Answers of the device that answers most often.",
         default_text="ceil(T b / N)",
-        section=Section.SIZE,
         at_least=0,
     )
 

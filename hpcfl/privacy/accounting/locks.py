@@ -27,7 +27,7 @@ from functools import partial
 from typing import ClassVar
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import Section, option
+from hpcfl.options.definition import option
 from hpcfl.privacy.accounting import sampling, zcdp
 from hpcfl.privacy.accounting.account import (
     ADD_USER,
@@ -52,9 +52,7 @@ class LocksAccount(Account):
 
     algorithm: ClassVar[str] = "locks"
 
-    first_stage: int = option(
-        MISSING, "Users m that stage 1 keeps in expectation.", section=Section.SIZE, at_least=1
-    )
+    first_stage: int = option(MISSING, "Users m that stage 1 keeps in expectation.", at_least=1)
     delta: float = option(1e-5, "Delta of the guarantee.", above=0, below=1)
     sigma_norms: float | None = option(
         None, "Noise on the norms.", default_text="that on updates", **POSITIVE
@@ -67,7 +65,6 @@ class LocksAccount(Account):
         None,
         "Rounds B in which a user is in stage 2 at most (local).",
         default_text="as many as in stage 1",
-        section=Section.SIZE,
         at_least=0,
     )
     # Whether an exact number of a round's users drops out, any of them as likely as any other.

@@ -14,7 +14,7 @@ from protocol_rounds import enrolled as enrolled_for
 from scipy import stats
 from slow_reference import elements, hkdf, modulus_of, stream, unpacked
 
-from hpcfl.algorithms.aggregation.prf import KeyDirectory, Member, PairwiseSeeds, Prf
+from hpcfl.algorithms.aggregation.prf import KeyDirectory, Member, Prf
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -271,7 +271,7 @@ def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(upload, gon
 
 
 def test_an_enrolment_without_all_devices_is_refused():
-    enrolment = PairwiseSeeds(4)
+    enrolment = Prf.enrolment(4)
     devices = {id: enrolment.device(id, insecure_secrets(1, 0, id)) for id in range(4)}
     with pytest.raises(BelowThresholdError, match="cannot end: device 2 advertised no key"):
         Round(

@@ -1,0 +1,145 @@
+"""What is about this machine: `hpcfl doctor`, `hpcfl data` and `hpcfl netlab`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from hpcfl.cli.options import PLACE, Command, Group
+from hpcfl.cli.terminal import alone, json_option
+from hpcfl.errors import UsageError
+
+RESULTS = Path("results")  # where they are written unless --output says otherwise
+
+
+@click.command("doctor", cls=Command)
+@click.option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
+@json_option
+def doctor(fix: bool, as_json: bool) -> None:
+    """Check MPI and everything else that hpcfl needs, and say what to do.
+
+    The exit status is 0 if there is no problem; warnings do not count.
+    """
+    from hpcfl.system import doctor, launch
+    from hpcfl.system.mpiconfig import allow_oversubscription
+
+    if (launch.guess_size() or 1) > 1:
+        raise UsageError("hpcfl doctor starts mpirun by itself: call it without a launcher")
+    if fix:
+        changed = allow_oversubscription(Path(sys.prefix))
+        for path in changed:
+            click.echo(f"fixed: {path}", err=as_json)
+        if not changed:
+            click.echo("nothing to fix: mpirun's settings are made", err=as_json)
+    checks = []
+    for check in doctor.examine(RESULTS):
+        checks.append(check)
+        if not as_json:
+            click.echo(f"{check.status:<8} {check.name:<17} {check.found}")
+    problems = sum(check.status == doctor.PROBLEM for check in checks)
+    if as_json:
+        found = {"problems": problems, "checks": [vars(check) for check in checks]}
+        click.echo(json.dumps(found, indent=2))
+    else:
+        remedies = [check for check in checks if check.remedy]
+        click.echo("\nTo do:" if remedies else "\nEverything is as it should be.")
+        for number, check in enumerate(remedies, 1):
+            click.echo(f"  {number}. {check.name}: {check.remedy}")
+    if problems:
+        sys.exit(1)
+
+
+@click.group("data", cls=Group)
+def data() -> None:
+    """Get the data sets that `hpcfl train` trains on."""
+
+
+@data.command("fetch")
+@click.argument("name", metavar="NAME")
+@click.option("--data-dir", type=PLACE, help="Folder of the data sets.  [default: $HPCFL_DATA]")
+@click.option("--base-url", metavar="URL", help="Mirror that has the files at URL/FILE.")
+@alone
+def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
+    """Download a data set: mnist, cifar10 or adult.
+
+    Only the publisher's own files are kept, by their checksums; files that are there already are
+    not downloaded again. The sets digits and synthetic need no files; for femnist, the command
+    says how it is made.
+
+    \b
+    Examples:
+      hpcfl data fetch mnist --data-dir ~/data
+      hpcfl data fetch adult --data-dir ~/data \\
+          --base-url https://mirror.example.org/adult
+    """
+    from hpcfl.learning.fetch import fetch as fetch_files
+
+    for path in fetch_files(name, data_dir, base_url, progress=sys.stderr.isatty()):
+        click.echo(path)
+
+
+@click.command("netlab", cls=Command, context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--hosts", type=int, metavar="HOSTS", required=True, help="Hosts, each with a rank of devices."
+)
+@click.option(
+    "--rate", metavar="RATE", default="100mbit", help="Rate of a device's link in each direction."
+)
+@click.option("--latency", metavar="TIME", default="0ms", help="One-way delay of a device's link.")
+@click.option(
+    "--downlink-rate", metavar="RATE", help="Rate of a device's downlink.  [default: --rate]"
+)
+@click.option(
+    "--server-rate", metavar="RATE", help="Rate of the server's link.  [default: not shaped]"
+)
+@click.option("--dry-run", is_flag=True, help="Print the script that makes the lab; run nothing.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
+def netlab(
+    hosts: int,
+    rate: str,
+    latency: str,
+    downlink_rate: str | None,
+    server_rate: str | None,
+    dry_run: bool,
+    arguments: tuple[str, ...],
+) -> int:
+    """Run bench, train or sweep over links such as devices have. Linux only, as root.
+
+    Every device, and the server, gets a network namespace, a host name and a cable to a bridge;
+    token-bucket filters shape both directions of a device's link. Open MPI's mpirun starts one rank
+    in each and they talk over TCP. Everything is removed at the end, also after Ctrl-C. Results say
+    transport netlab; their round seconds are measured, at that rate.
+
+    The exit status is that of the run.
+
+    \b
+    Examples:
+      hpcfl netlab --hosts 25 --rate 100mbit -- bench sparse
+      hpcfl netlab --hosts 10 --rate 20mbit --latency 15ms -- train fedavg
+      hpcfl netlab --hosts 10 --rate 10mbit --downlink-rate 50mbit -- bench sparse
+      hpcfl netlab --hosts 2 --dry-run -- bench sparse
+    """
+    from hpcfl.netlab import lab
+    from hpcfl.netlab.links import Link, parse_rate, parse_seconds
+
+    if not arguments or arguments[0] not in ("bench", "train", "sweep"):
+        raise UsageError(
+            "after -- comes what to run in the lab, one of bench, train and sweep: "
+            "hpcfl netlab --hosts 25 --rate 100mbit -- bench sparse"
+        )
+    delay = parse_seconds(latency, "--latency")
+    asked = lab.Lab(
+        hosts,
+        Link(parse_rate(rate, "--rate"), delay),
+        Link(parse_rate(downlink_rate or rate, "--downlink-rate"), delay),
+        Link(parse_rate(server_rate, "--server-rate")) if server_rate else None,
+    )
+    program = [sys.executable, "-m", "hpcfl", *arguments]
+    if not dry_run:
+        return lab.run(asked, program)
+    click.echo(f"# read by: {lab.ISOLATED}")
+    click.echo(lab.script(asked, "mpirun", program), nl=False)
+    return 0
