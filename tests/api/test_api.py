@@ -98,7 +98,6 @@ def test_a_run_shows_itself(secagg):
     assert "masked_input" in secagg._repr_html_()
     assert repr(secagg.table()) == secagg.table().text()
     assert repr(secagg.summary()).startswith("<Summary: secagg, N=6, d=200, 3 measured rounds")
-    assert [row[0] for row in secagg.rounds_table().rows] == [0, 1, 2, 3]
     slower = secagg.summary(uplink_mbps=np.int64(1))["modelled_round_seconds_median"]
     assert slower > secagg.summary(uplink_mbps=100.0)["modelled_round_seconds_median"]
     with h5py.File(secagg.path) as file:
@@ -129,13 +128,12 @@ def test_none_stands_for_the_default(tmp_path):
     )
 
 
-def test_help_and_completion_know_all_options():
+def test_signatures_have_all_options():
     for function, names in (
         (hpcfl.bench, {"protocol", "progress", "devices", "rel_ci"}),
         (hpcfl.train, {"algorithm", "preset", "dataset", "epsilon"}),
     ):
         assert names <= {*inspect.signature(function).parameters}
-    assert "warmup : default 2\n    Unmeasured warm-up rounds." in inspect.getdoc(hpcfl.bench)
 
 
 def test_runs_are_compared(secagg, tmp_path):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from run_files import new_writer, simple_record
 
-import hpcfl
 from hpcfl.errors import UsageError
 from hpcfl.results import load
 from hpcfl.results.ranktimes import rank_times, shares, write_trace
@@ -110,11 +109,3 @@ def test_a_resumed_run_may_have_more_ranks_and_keeps_what_is_known(tmp_path):
     assert times.ranks == 5
     assert np.isnan(times.begin[:, :, RANKS:]).all()
     np.testing.assert_array_equal(times.computing[1, :, :RANKS], record(1).computing_seconds)
-
-
-def test_a_run_gives_its_table_and_trace_from_python(run, tmp_path):
-    found = hpcfl.load(run.path)
-    found.trace(tmp_path / "trace.json")
-
-    assert found.ranks_table().text() == shares(run).text()
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
