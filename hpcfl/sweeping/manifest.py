@@ -97,6 +97,5 @@ def check_same(folder: Path, stored: Manifest, asked: Manifest) -> None:
     if before != now:
         raise UsageError(
             f"{folder} holds another sweep: the plan has {counted(len(now - before), 'cell')} not "
-            f"in its {NAME}, and lacks {len(before - now)} of it; choose another --output, hpcfl "
-            "merge puts results together"
+            f"in its {NAME}, and lacks {len(before - now)} of it; choose another --output"
         )
