@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from run_files import CONFIG, PHASES, new_writer, simple_record
 
-from hpcfl.cli.report import command
+from hpcfl.cli.report import report as command
 from hpcfl.results import pooling
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
