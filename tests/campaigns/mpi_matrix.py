@@ -149,7 +149,6 @@ FEATURES = {
     "transport": (f"{JOBS}::test_the_transport_tests_pass_under_mpirun",),
     "protocols": (f"{JOBS}::test_devices_that_share_ranks_send_and_sum_the_same",),
     "several device counts": (
-        f"{JOBS}::test_several_device_counts_in_one_launch_give_a_file_each",
         f"{COMMANDS}::test_one_launch_does_all_numbers_of_devices",
     ),
     "rank fails": (
