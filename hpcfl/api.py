@@ -29,7 +29,7 @@ from hpcfl.options.predict import PredictOptions
 from hpcfl.options.shared import RoundOptions, SeedOptions, check_length
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief
-from hpcfl.results import comparison, frames, pooling, ranktimes, reader, tables
+from hpcfl.results import comparison, frames, pooling, reader, tables
 from hpcfl.results.comparison import Comparison
 from hpcfl.results.selection import select
 from hpcfl.results.summary import Summary, summarise
@@ -52,20 +52,17 @@ Progress = Callable[[int, Any], object]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _shown(group: type[OptionGroup]) -> Callable[[F], F]:
-    """Return a decorator that puts options into a function's signature and documentation."""
+def _takes(group: type[OptionGroup]) -> Callable[[F], F]:
+    """Return a decorator that puts options into a function's signature, for help and completion."""
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
         *own, _ = signature.parameters.values()
-        lines = [inspect.cleandoc(function.__doc__ or ""), "", "Other Parameters", "-" * 16]
-        for name, about in options_of(group).items():
-            if name not in signature.parameters:
-                lines += [f"{name} : default {about.default_text or repr(about.default)}"]
-                lines += [f"    {about.help}"]
-                keyword = inspect.Parameter.KEYWORD_ONLY
-                own.append(inspect.Parameter(name, keyword, default=about.default))
-        function.__doc__ = "\n".join(lines)
+        own += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=about.default)
+            for name, about in options_of(group).items()
+            if name not in signature.parameters
+        ]
         function.__dict__["__signature__"] = signature.replace(parameters=own)
         return function
 
@@ -95,18 +92,6 @@ class Run(reader.Run):
     def table(self, **link: float | None) -> Table:
         """Return what its measured rounds cost, a phase to a row; see `summary`."""
         return tables.phases(self.summary(**link))
-
-    def rounds_frame(self, **link: float | None) -> pd.DataFrame:
-        """Return a row for every round as a pandas DataFrame; see `Runs.rounds_frame`."""
-        return Runs([self]).rounds_frame(**link)
-
-    def ranks_table(self) -> Table | None:
-        """Return what ranks did with their time; None for one rank, and if it is not known."""
-        return ranktimes.shares(self)
-
-    def trace(self, path: str | os.PathLike[str]) -> None:
-        """Write what ranks did when, for Perfetto or Chrome, as `hpcfl report --trace` does."""
-        ranktimes.write_trace(Path(path), [self])
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure, as `hpcfl plot --kind` does; see :data:`hpcfl.plots.KINDS`."""
@@ -180,10 +165,10 @@ class Runs(tuple[Run, ...]):
         return brief.lines("Runs", self)
 
     def _repr_html_(self) -> str:
-        return str(self.table().html()) if self else ""
+        return self.table().html() if self else ""
 
 
-@_shown(BenchOptions)
+@_takes(BenchOptions)
 def bench(
     protocol: str | type[AggregationProtocol] | None = None,
     *,
@@ -191,7 +176,7 @@ def bench(
     observer: RoundObserver = NOBODY,
     **options: Any,
 ) -> Run | None:
-    """Measure an aggregation protocol, as `hpcfl bench` does.
+    """Measure an aggregation protocol, as `hpcfl bench` does; return the run at the server.
 
     Parameters
     ----------
@@ -203,17 +188,10 @@ def bench(
         :class:`~hpcfl.rounds.timed.Played`.
     observer : RoundObserver, optional
         Watches the rounds more closely.
-
-    Returns
-    -------
-    Run or None
-        At the server; None on the other ranks.
-
-    Raises
-    ------
-    HpcflError
-        If a round fails; those before it are in the file. A UsageError says that there is no such
-        option, or that the options do not go together.
+    **options
+        Those of ``hpcfl bench --help``. A UsageError says that there is no such option, or that
+        they do not go together; if a round fails, which is an HpcflError, those before it are in
+        the file.
     """
     from hpcfl.benchmark import session
 
@@ -233,7 +211,7 @@ def bench(
     return load(found[0]) if found else None
 
 
-@_shown(TrainOptions)
+@_takes(TrainOptions)
 def train(
     algorithm: str | type[FederatedAlgorithm] | None = None,
     *,
@@ -244,21 +222,9 @@ def train(
 ) -> Run | None:
     """Train a model through an aggregation protocol, as `hpcfl train` does.
 
-    Parameters
-    ----------
-    algorithm : str or type
-        Name of a federated algorithm, ``"MODULE:CLASS"``, or a class of one's own; not needed with
-        ``resume=FILE``, as in `bench`.
-    preset : str, optional
-        Settings of a paper, see :data:`~hpcfl.training.presets.PRESETS`.
-    progress, observer
-        As for `bench`; a round's result is a :class:`~hpcfl.training.experiment.RoundResult`.
-
-    Returns
-    -------
-    Run or None
-        At the server, with the `weights` that were reached; None on the other ranks. Errors are
-        those of `bench`.
+    Returns at the server the run, with the `weights` that were reached. `preset` names one of
+    :data:`~hpcfl.training.presets.PRESETS`; all else is as for `bench`, and a round's result a
+    :class:`~hpcfl.training.experiment.RoundResult`.
     """
     from hpcfl.training import session
 
@@ -284,23 +250,10 @@ def sweep(
 ) -> Runs | None:
     """Run all combinations of options of `bench` or `train`; those in the folder already are not.
 
-    Parameters
-    ----------
-    grid : mapping
-        Values of options by name, ``protocol`` or ``algorithm`` among them; those in lists are
-        combined, and ``repeats`` says how often.
-    output : path
-        The sweep's folder.
-    seed : int or None
-        Of the order in which they run; None for that of the grid.
-    progress : callable, optional
-        As for `bench`.
-
-    Returns
-    -------
-    Runs or None
-        At the server, in the order of the grid; None on the other ranks. An HpcflError names the
-        first combination that failed; the others have been run.
+    `grid` has values of options by name, ``protocol`` or ``algorithm`` among them; those in lists
+    are combined, and ``repeats`` says how often. They run in an order shuffled by `seed`, or with
+    None in that of the grid, in which the server gets them. An HpcflError names the first
+    combination that failed; the others have been run.
     """
     from hpcfl.sweeping import cells, plan, session, states
     from hpcfl.sweeping.manifest import arrange
@@ -343,10 +296,10 @@ class Predictions(tuple["Prediction", ...]):
         return of_predictions.side_by_side(self, link, self.calibration)
 
     def _repr_html_(self) -> str:
-        return str(self.table().html())
+        return self.table().html()
 
 
-@_shown(PredictOptions)
+@_takes(PredictOptions)
 def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predictions:
     """Predict what rounds cost, as `hpcfl predict` does, by what `hpcfl calibrate` measured."""
     from hpcfl.algorithms.aggregation import find
@@ -380,7 +333,7 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
     return predictions
 
 
-@_shown(AdviseOptions)
+@_takes(AdviseOptions)
 def advise(**options: Any) -> Advice:
     """Return which protocols do what is asked for and what they cost, as `hpcfl advise` does."""
     from hpcfl.advice import advisor
@@ -391,7 +344,7 @@ def advise(**options: Any) -> Advice:
     return advisor.advise(asked, load_calibration(asked.calibration or default_path()))
 
 
-@_shown(ExposureOptions)
+@_takes(ExposureOptions)
 def exposure(
     protocol: str | type[AggregationProtocol],
     *,
@@ -427,13 +380,7 @@ def load(path: str | os.PathLike[str]) -> Run:
 
 
 def load_many(*paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Runs:
-    """Return the runs of results files, in the order given, each once; see `load`.
-
-    Parameters
-    ----------
-    *paths : path, or several
-        Results files, folders with results files, and patterns such as ``results/*-100x*.h5``.
-    """
+    """Return the runs of results files, folders and patterns such as ``results/*-100x*.h5``."""
     several = [[one] if isinstance(one, str | os.PathLike) else [*one] for one in paths]
     return Runs(map(load, reader.find([path for some in several for path in some])))
 
@@ -444,13 +391,10 @@ def compare(
     metric: str = "round_seconds",
     *,
     by: str = "auto",
-    significance: float = 0.05,
 ) -> Comparison:
     """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
 
-    A side is a run, or several launches of one configuration, which are pooled. `metric` and `by`
-    are those of ``hpcfl compare --help``; `significance` is the level of the rank test, and
-    intervals have the confidence 1 minus it.
+    A side is a run, or several launches of one configuration, which are pooled.
     """
 
     def side(runs: reader.Run | Sequence[reader.Run], name: str) -> pooling.Pool:
@@ -459,7 +403,7 @@ def compare(
             raise UsageError(f"{name} must be a run or several, as hpcfl.load returns them")
         return comparison.one_configuration(several, name)
 
-    return comparison.compare(side(a, "A"), side(b, "B"), metric, significance=significance, by=by)
+    return comparison.compare(side(a, "A"), side(b, "B"), metric, by=by)
 
 
 def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:

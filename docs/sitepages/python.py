@@ -1,4 +1,4 @@
-"""The pages of the Python API, for mkdocstrings, and what these take docstrings to be."""
+"""The pages of the Python API, for mkdocstrings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import griffe
 
 import hpcfl
-import hpcfl.api
 from sitepages.markdown import code
 
 # What the functions return, and what one's own protocol, algorithm or observer is a class of.
@@ -27,8 +26,6 @@ BASES = (
     "hpcfl.algorithms.federated.private.PrivateAlgorithm",
     "hpcfl.rounds.observer.RoundObserver",
 )
-# An option in the documentation of a function.
-_OPTION = re.compile(r"^(\w+ : .+), default (.+)\n    (.+)$", re.MULTILINE)
 _ROLE = re.compile(r":[a-z]+:`(~?)([\w.]+)`")
 
 
@@ -37,8 +34,8 @@ def api() -> str:
     public = sorted((getattr(hpcfl, name) for name in hpcfl.__all__), key=_order)
     parts = [
         "# Python API\n",
-        "Everything that `import hpcfl` gives, from its docstrings. How it is used: "
-        "[hpcfl from Python](../python.md).\n",
+        "Everything that `import hpcfl` gives, from its docstrings. Options are those of the "
+        "[commands](commands/index.md). How it is used: [hpcfl from Python](../python.md).\n",
         *(_shown(f"{found.__module__}.{found.__name__}") for found in public),
         "## What else functions return\n",
         *(_shown(path, level=3, internal=True) for path in RETURNED),
@@ -75,21 +72,12 @@ def _shown(path: str, level: int = 2, internal: bool = False) -> str:
     )
 
 
-class AsAtRunTime(griffe.Extension):
-    """Docstrings as `help` shows them: functions of the API list the options that they take.
-
-    The roles of Sphinx, as in ``:class:`~hpcfl.api.Run` ``, become code.
-    """
+class PlainRoles(griffe.Extension):
+    """The roles of Sphinx in docstrings, as in ``:class:`~hpcfl.api.Run` ``, become code."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.docstring is None:
-            return
-        if obj.is_function and obj.path == f"hpcfl.api.{obj.name}":
-            found = getattr(hpcfl.api, obj.name)
-            # mkdocstrings does not show the defaults of these.
-            told = _OPTION.sub(r"\1\n    \3  Default: \2.", inspect.getdoc(found) or "")
-            obj.docstring.value = told
-        obj.docstring.value = _ROLE.sub(_plain, obj.docstring.value)
+        if obj.docstring is not None:
+            obj.docstring.value = _ROLE.sub(_plain, obj.docstring.value)
 
 
 def _plain(role: re.Match[str]) -> str:

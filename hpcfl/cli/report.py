@@ -11,9 +11,8 @@ import click
 from hpcfl.cli.options import PLACE, Command, given, options
 from hpcfl.cli.terminal import alone, json_option, show, usable_runs, warn
 from hpcfl.errors import UsageError
-from hpcfl.options.compare import CompareOptions
 from hpcfl.options.definition import make, values_of
-from hpcfl.options.report import LinkAsked, ReportOptions
+from hpcfl.options.report import CompareOptions, LinkAsked, ReportOptions
 from hpcfl.plots import KINDS, PlotOptions, chosen
 from hpcfl.report.formats import counted
 

@@ -1,13 +1,32 @@
-"""Options of `hpcfl report`."""
+"""Options of `hpcfl report` and `hpcfl compare`."""
 
 from dataclasses import dataclass
 
 from hpcfl.options.definition import OptionGroup, again, option
-from hpcfl.options.scaling import SCALES
 from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import TrainOptions
 
 _OWN = {"default_text": "the run's own"}
+# What there can be more and more of in tables and figures of scaling, and what one of it is called.
+SCALES = {
+    "ranks": "ranks that hold devices",
+    "nodes": "nodes",
+    "server-ranks": "ranks of the server",
+    "threads": "threads of a rank",
+}
+# What can be compared, each with its unit.
+METRICS = {
+    "round_seconds": "s",
+    "device_cpu_seconds": "s",
+    "server_cpu_seconds": "s",
+    "member_cpu_seconds": "s",
+    "helper_cpu_seconds": "s",
+    "bytes_up": "B",
+    "member_bytes_up": "B",
+    "modelled_seconds": "s",
+    "server_peak_bytes": "B",
+    "device_peak_bytes": "B",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,4 +74,24 @@ class ReportOptions(LinkAsked):
         None,
         help="Accuracy of training: show what it took to reach it.",
         default_text="the run's own",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(OptionGroup):
+    """How two configurations are compared; see ``hpcfl compare --help``."""
+
+    metric: str = option(
+        "round_seconds",
+        "Seconds of a round, CPU seconds of its slowest device, of the server, or of the slowest "
+        "member of a committee or helper, mean bytes that a device or a member sends, seconds of "
+        "the link model, or peak of the memory of the server's rank or of the largest other rank. "
+        "Members are not among the devices.",
+        choices=tuple(METRICS),
+    )
+    by: str = option(
+        "auto",
+        "What one sample is: a round, or the median of a launch; auto: launches where those of a "
+        "side differ more than their rounds do, and else rounds.",
+        choices=("auto", "rounds", "launches"),
     )

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import OptionGroup, again, make, option
-from hpcfl.options.report import ReportOptions
-from hpcfl.options.scaling import SCALES
+from hpcfl.options.report import SCALES, ReportOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.options.scaling import SCALES
+from hpcfl.options.report import SCALES
 from hpcfl.plots import PlotOptions, looks, naming, speedup
 from hpcfl.plots.style import GUIDE, finish, lacking_rounds, leave_room, new_figure, places, ticks
 from hpcfl.results import scaling

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hpcfl.options.scaling import SCALES
+from hpcfl.options.report import SCALES
 from hpcfl.plots import PlotOptions, looks
 from hpcfl.plots.style import GUIDE, finish, leave_room, new_figure, places, ticks
 from hpcfl.results.scaling import Line, Point, Study

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.compare import METRICS, CompareOptions
+from hpcfl.options.report import METRICS, CompareOptions
 from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
@@ -176,7 +176,7 @@ def compare(
     of other links where modelled seconds are compared, and options out of range are a UsageError; a
     side without a measured round is an HpcflError.
     """
-    CompareOptions(metric=metric, by=by, significance=significance)  # refuses what is out of range
+    CompareOptions(metric=metric, by=by)  # refuses what is out of range
     first, second = a.runs[0], b.runs[0]
     for name, one, other in (
         ("devices", first.devices, second.devices),

@@ -26,7 +26,7 @@ import numpy as np
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
-from hpcfl.options.scaling import SCALES
+from hpcfl.options.report import SCALES
 from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted
 from hpcfl.report.table import RULE, Column, Table, label, seconds

@@ -63,7 +63,6 @@ def test_a_frame_of_rounds_has_all_phases(folder):
     rows = frame[frame.path == str(one.path)]
 
     assert len(frame) == 8 * 3
-    assert len(one.rounds_frame()) == one.rounds
     assert rows.warmup.tolist() == [True, False, False]
     assert rows.survivors.tolist() == one.survived.sum(axis=1).tolist()
     for number, phase in enumerate(one.phases):

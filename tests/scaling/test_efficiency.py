@@ -9,7 +9,7 @@ import pytest
 from scaled_runs import SPREAD, scaled
 
 from hpcfl.errors import UsageError
-from hpcfl.options.scaling import SCALES
+from hpcfl.options.report import SCALES
 from hpcfl.results.scaling import lacking, study, table
 from hpcfl.results.statistics import Interval, median_interval
 
