@@ -203,6 +203,8 @@ class Experiment(Job):
             self.algorithm.repeated = played_in_vain(earlier, earlier.rounds)
         self.first_round = earlier.rounds
         self.measured = earlier.round_seconds[~earlier.warmup].tolist()
+        if StopRule(self.options).resume(self.measured):
+            self._refuse_to_save()  # nothing but the end of the file was missing
         return earlier.rounds
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
@@ -222,7 +224,6 @@ class Experiment(Job):
         first = transport.tell(self.first_round)
         reason = REASONS[transport.tell(REASONS.index(reason))]
         if reason:
-            self._refuse_to_save()  # nothing but the end of the file was missing
             return reason
         enrolled = enrol(
             type(self.protocol),

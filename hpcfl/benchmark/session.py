@@ -12,7 +12,7 @@ from hpcfl.benchmark import experiment as experiments
 from hpcfl.benchmark.experiment import Experiment, length
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.world import World
-from hpcfl.errors import AgreedError, UsageError
+from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, options_of
 from hpcfl.options.shared import check_length
@@ -87,8 +87,10 @@ def run(
         experiment, error = prepared.pop(0), None
         try:
             _run_one(world, experiment, observer, command, report, ended)
-        except AgreedError as agreed:
-            error = agreed
+        except HpcflError as problem:
+            if world.rank and not isinstance(problem, AgreedError):
+                raise
+            error = problem
         world.settle(error)
 
 

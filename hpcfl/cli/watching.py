@@ -48,7 +48,7 @@ class Rows(Spoken):
             )
         figures = result.figures
         line = (
-            f"{self._count:6}  {figures[Metric.ACCURACY]:8.4f}  {figures[Metric.LOSS]:7.4f}"
+            f"{index:6}  {figures[Metric.ACCURACY]:8.4f}  {figures[Metric.LOSS]:7.4f}"
             f"  {figures[Metric.BYTES_UP_TOTAL] / 1e6:11.3f}  {result.record.round_seconds:8.3f}"
             f"  {figures[Metric.TRAIN_SECONDS]:11.3f}  {figures[Metric.MODELLED_SECONDS]:11.3f}"
         )

@@ -140,14 +140,17 @@ class ResultsWriter:
         command: str,
         environment: Mapping[str, Any],
         rounds: int,
+        found: int | None = None,
         kept: int | None = None,
+        asked: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
         at_end: Mapping[str, Any] | None = None,
         ranks: int = 0,
     ) -> ResultsWriter:
         """Open the file of a run that did not come to its end, to go on behind its finished rounds.
 
-        Of these the first `kept` stay, by default all.
+        Of these, `found` when the caller looked, the first `kept` stay, by default all. `asked` is
+        what the run is asked for now.
 
         What the file says of run and machine stays, but for the values of `config`. The launch that
         goes on is described in a group of its own, ``/resumed/1`` and so on; `rounds` counts those
@@ -168,12 +171,16 @@ class ResultsWriter:
             with suppress(OSError):  # of a process that was killed while it wrote it
                 self._draft.unlink(missing_ok=True)
             finished = schema.finished(old[schema.ROUNDS])
-            self.written = finished if kept is None else min(kept, finished)
+            if found not in (None, finished):
+                raise UsageError(f"{self.path} has changed meanwhile: try again")
+            self.written = finished if kept is None else kept
             self._allocated = max(self.written, min(rounds, 2 * self.written + 1))
             launch = f"{schema.RESUMED}/{len(old.get(schema.RESUMED, ())) + 1}"
             with self._creating() as file:
                 _copy(old, file, self._allocated, self.written, ranks)
                 _fill_attributes(file[schema.CONFIG], config or {})
+                if asked is not None:
+                    file.attrs[schema.ASKED] = json.dumps(asked)
                 for name in schema.OF_THE_RUN & (at_end or {}).keys():
                     file[schema.ENVIRONMENT].attrs[name] = _fixed("")
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}

@@ -25,9 +25,9 @@ def repeat(
 ) -> str:
     """Play rounds until one was the last; every rank calls this.
 
-    `play` returns the round's result at the server, where `decide` then says why it was the last,
-    one of `REASONS`, or "". The observer takes the result, and says whether a rank is to leave: the
-    ranks agree on going on outside all timed regions.
+    `play` returns the round's result at the server, where `decide`, once it is stored, says why it
+    was the last, one of `REASONS`, or "". The observer takes the result, and says whether a rank is
+    to leave: the ranks agree on going on outside all timed regions.
 
     Returns why it stopped, the same on every rank; "" if there was no round to play. Raises an
     HpcflError on every rank if a round cannot end or be stored, or its aggregate is wrong. The
@@ -36,10 +36,14 @@ def repeat(
     for index in indices:
         with blamed(f"round {index}"):
             result = play(index)
-        error, reason = None, ""
+        error: HpcflError | None = None
+        reason = ""
         if result is not None:
-            error = _store(observer, index, result)
-            reason = decide(index, result)
+            try:
+                _store(observer, index, result)
+                reason = decide(index, result)
+            except HpcflError as problem:
+                error = problem
         observer.ended(index)
         # Only the server knows whether any rank was told to leave.
         leaving = transport.max_to_server(float(observer.told_to_leave()))
@@ -51,15 +55,12 @@ def repeat(
     return ""
 
 
-def _store(observer: RoundObserver, index: int, result: F) -> HpcflError | None:
-    """Let the observer store a round; return what speaks against going on."""
-    try:
-        observer.finished(index, result)
-    except HpcflError as error:
-        return error
+def _store(observer: RoundObserver, index: int, result: F) -> None:
+    """Let the observer store a round; raise what speaks against going on."""
+    observer.finished(index, result)
     if result.right:
-        return None
-    return ValidationError(
+        return
+    raise ValidationError(
         f"the aggregate of round {index} is wrong: it is not the sum of the survivors' vectors; "
         "the results file keeps the round as evidence"
     )

@@ -121,8 +121,8 @@ class Job(ABC):
         """Return what `ResultsWriter` takes about figures of training."""
         return {}
 
-    def begin(self, path: Path) -> None:
-        """Learn, at the server, where the results are, before the first round."""
+    def begin(self, path: Path, run_id: str) -> None:
+        """Learn, at the server, where the results are and of which run, before the first round."""
         return
 
     def keep(self) -> str:
@@ -211,8 +211,11 @@ def run(
             place = transport.placement
             memory.check(job.protocol, hosts.memory(place), world.tolerant)
             writer = _writer(world, hosts, transport, job, output, command)
+            job.begin(writer.path, writer.run_id)
         except HpcflError as problem:
             error = problem
+            if writer is not None:
+                writer.close("failed")
     transport.raise_everywhere(error)
     watching = Together(observer, Leaving(interruption.told_to_leave))
     if writer is None:
@@ -220,22 +223,24 @@ def run(
         hosts.counters(transport)
         return
 
+    refused = ""
+
     def told() -> str:
         on = again(world.size, [job.command, *job.own_code, "--resume", str(writer.path)])
         on = interruption.advice or f"continue with {on}"
         return f"stopped by a signal after {counted(writer.written, 'round')}; {refused or on}"
 
     def mark() -> None:
+        nonlocal refused
         writer.mark_interrupted()
-        job.keep()
+        refused = job.keep()
+        interruption.resumable = not refused
 
     def given_up() -> str:
         return f"{told()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
 
-    refused = ""
     try:
         with writer, interruption.writing(mark, given_up, told):
-            job.begin(writer.path)
             left = max(0, len(range(writer.written, job.rounds)))
             observer.begins(job.protocol, left, transport.placement)
             reason = job.run(transport, Together(_Writing(writer), watching))
@@ -281,7 +286,14 @@ def _writer(
     if earlier is not None:
         changed = {*REPLACED, *free(type(options))}
         replaced = {name: value for name, value in config.items() if name in changed}
-        return ResultsWriter.resume(earlier.path, config=replaced, kept=kept, **about)
+        return ResultsWriter.resume(
+            earlier.path,
+            config=replaced,
+            asked=asked_for(job.asked),
+            found=earlier.rounds,
+            kept=kept,
+            **about,
+        )
     path = output
     if RESULTS.is_folder(output):
         path = default_path(output, job.name, job.devices, job.dim)

@@ -54,6 +54,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.asked = False
+        self.resumable = True  # whether what is given up can go on
         self.advice = ""  # how to go on, where that is not the way of a single run
         self._mark: Callable[[], object] = str
         self._last_words: Callable[[], str] = _given_up
@@ -143,7 +144,7 @@ class Interruption:
         if "hpcfl.system.outputs" in sys.modules:
             _within(LAST_SECONDS, sys.modules["hpcfl.system.outputs"].discard_drafts)
         launch.wait_for_turn()
-        os._exit(LEFT_STATUS)
+        os._exit(LEFT_STATUS if self.resumable else 1)
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ appends. Rounds that the file has and that are behind the checkpoint are played 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,24 +25,33 @@ class Checkpoint:
     next_round: int
     weights: NDArray[np.float32]  # the model, and behind it the algorithm's state, shape (d,)
     velocity: NDArray[np.float64]  # the server's momentum, shape (d,)
+    run_id: str = ""  # of the results file that it belongs to
 
     def save(self, path: Path) -> None:
         """Write the state so that the file is always whole, whenever the process dies."""
         with outputs.writing(path, outputs.CHECKPOINT) as file:
-            np.savez(file, next_round=self.next_round, weights=self.weights, velocity=self.velocity)
+            np.savez(
+                file,
+                next_round=self.next_round,
+                weights=self.weights,
+                velocity=self.velocity,
+                run_id=self.run_id,
+            )
 
 
 def path_for(results: Path) -> Path:
     """Return where the checkpoint of a run is kept: beside its results file."""
-    return results.with_suffix(CHECKPOINT_SUFFIX)
+    return Path(os.path.realpath(results)).with_suffix(CHECKPOINT_SUFFIX)
 
 
-def load(results: Path) -> Checkpoint:
-    """Return the state that is kept beside a results file; UsageError if there is none."""
+def load(results: Path, run_id: str) -> Checkpoint:
+    """Return the state of a run that is kept beside its results; UsageError if there is none."""
     path = path_for(results)
     try:
         arrays = files.load_npz(path)
-        return Checkpoint(int(arrays["next_round"]), arrays["weights"], arrays["velocity"])
+        if str(arrays["run_id"]) != run_id:
+            raise ValueError("it is of another run")
+        return Checkpoint(int(arrays["next_round"]), arrays["weights"], arrays["velocity"], run_id)
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise UsageError(
             f"{results} goes on from a checkpoint, and {path} cannot be read as one ({error}): "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -126,6 +127,8 @@ class Training(Job):
         self._survivors: list[int] = []
         self._enrolled: Enrolled | None = None
         self._kept = Path()  # where checkpoints are written
+        self._saving = threading.Lock()
+        self._run_id = ""
         self._latest = self._checkpoint()
 
     @property
@@ -203,12 +206,18 @@ class Training(Job):
 
     def go_on_from(self, earlier: Run) -> int:
         """Take up the checkpoint beside the results; the account counts what was lost."""
-        found = checkpoints.load(earlier.path)
-        kept = found.next_round
-        if earlier.status == "complete" and kept >= self.rounds:
+        if earlier.status == "complete" and earlier.rounds >= self.rounds:
             raise UsageError(
-                f"{earlier.path} has {counted(kept, 'round')} behind it, and --rounds is "
+                f"{earlier.path} has {counted(earlier.rounds, 'round')}, and --rounds is "
                 f"{self.rounds}: there is nothing left to train"
+            )
+        found = checkpoints.load(earlier.path, earlier.run_id)
+        kept = found.next_round
+        if kept > min(earlier.rounds, self.rounds):
+            raise UsageError(
+                f"the checkpoint of {earlier.path} is behind round {kept}, the file has "
+                f"{counted(earlier.rounds, 'round')}, and --rounds is {self.rounds}: give more "
+                "--rounds, or begin anew if the file has lost some"
             )
         self._next_round, self._state = kept, found.weights
         self._velocity = found.velocity
@@ -223,27 +232,37 @@ class Training(Job):
         planned.check(self.options, self.algorithm, self.dim)
         return kept
 
-    def begin(self, path: Path) -> None:
+    def begin(self, path: Path, run_id: str) -> None:
         """Write a checkpoint before the first round: whoever starts again early goes on from it.
 
-        So it is charged for the rounds that were played, and draws anew.
+        So it is charged for the rounds that were played, and draws anew. One of another run that
+        had the same name is removed.
         """
-        self._kept = checkpoints.path_for(path)
+        self._kept, self._run_id = checkpoints.path_for(path), run_id
+        self._latest = self._checkpoint()
         if self.options.checkpoint_every is not None:
-            self._latest.save(self._kept)
+            self._save()
+        elif self.options.resume is None:
+            self._kept.unlink(missing_ok=True)
 
     def keep(self) -> str:
         """Write a checkpoint of the last round that has ended; return why there is none."""
         if self.options.error_feedback:
             return "with --error-feedback the run cannot be continued"
         try:
-            self._latest.save(self._kept)
+            self._save()
         except HpcflError as problem:
             return str(problem)
         return ""
 
+    def _save(self) -> None:
+        """Write the latest checkpoint; a thread that was told to leave may do so meanwhile."""
+        with self._saving:
+            self._latest.save(self._kept)
+
     def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self._next_round, self._state.copy(), self._velocity.copy())
+        state, velocity = self._state.copy(), self._velocity.copy()
+        return Checkpoint(self._next_round, state, velocity, self._run_id)
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
         """Train until the target, the rounds or the time are reached; every rank calls this.
@@ -272,9 +291,12 @@ class Training(Job):
         def decide(index: int, result: RoundResult) -> str:
             accuracy, elapsed = result.figures[Metric.ACCURACY], time.monotonic() - start
             reason = self._reason_to_stop(index + 1, accuracy, elapsed)
+            # Not before the round is in the file.
+            self._latest = self._checkpoint()
             every = options.checkpoint_every
-            if every is not None and (reason or (index + 1 - first) % every == 0):
-                self._latest.save(self._kept)
+            due = every is not None and (index + 1 - first) % every == 0
+            if due or (reason and (every is not None or self._kept.exists())):
+                self._save()
             return reason
 
         play_one = partial(self._round, transport, observer)
@@ -313,7 +335,6 @@ class Training(Job):
         played = replace(played, record=record)
         figures = self._conclude(played, participants, index, slowest) | {Metric.OVERLAP: overlap}
         self._next_round = index + 1
-        self._latest = self._checkpoint()
         transport.wait_for_all()
         return RoundResult(record, figures | device_figures)
 

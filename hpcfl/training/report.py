@@ -8,6 +8,7 @@ from hpcfl.algorithms.federated import find
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
+from hpcfl.results.reader import load
 from hpcfl.results.schema import Metric
 from hpcfl.results.tables import STOPPED
 from hpcfl.training.session import Trained
@@ -15,17 +16,18 @@ from hpcfl.training.session import Trained
 
 def render_end(trained: Trained, options: TrainOptions) -> str:
     """Return what a run reached and cost, and where its results are."""
-    rounds = [result.figures for result in trained.results]
-    if not rounds:
+    run = load(trained.path)
+    figures, reason = run.training, trained.stop_reason
+    if not run.rounds:
         return (
             f"no round is within epsilon {options.epsilon:g}: give more noise or a larger "
             f"--epsilon\n\nResults: {trained.path}"
         )
-    last, reason = rounds[-1], trained.stop_reason
-    modelled = sum(figures[Metric.MODELLED_SECONDS] for figures in rounds)
+    last = {name: float(values[-1]) for name, values in figures.items() if values.ndim == 1}
+    modelled = float(figures[Metric.MODELLED_SECONDS].sum())
     lines = [
         f"\n{trained.model}, {counted(trained.weights.size, 'parameter')}: accuracy "
-        f"{last[Metric.ACCURACY]:.4f} after {counted(len(rounds), 'round')}, all aggregates "
+        f"{last[Metric.ACCURACY]:.4f} after {counted(run.rounds, 'round')}, all aggregates "
         "validated",
         *([f"stopped because {STOPPED[reason]}"] if reason in STOPPED else []),
         f"sent up by all devices: {last[Metric.BYTES_UP_TOTAL] / 1e6:.3f} MB",
@@ -45,8 +47,8 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
             )
         lines += [f"  {note}" for note in trained.notes]
     if not math.isnan(last[Metric.CLIPPED_FRACTION]):
-        clipped = max(figures[Metric.CLIPPED_FRACTION] for figures in rounds)
-        error = max(figures[Metric.QUANTISATION_ERROR] for figures in rounds)
+        clipped = float(figures[Metric.CLIPPED_FRACTION].max())
+        error = float(figures[Metric.QUANTISATION_ERROR].max())
         lines.append(
             f"clipped: at most {clipped:.2%} of the values of a round; "
             f"quantisation error of a coordinate: at most {error:.2e} (root mean square)"
@@ -54,7 +56,7 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
     if not math.isnan(last[Metric.OVERLAP]):
         lines.append(
             "coordinates that a pair of devices has in common: "
-            f"{rounds[0][Metric.OVERLAP]:.1%} in the first round, "
+            f"{figures[Metric.OVERLAP][0]:.1%} in the first round, "
             f"{last[Metric.OVERLAP]:.1%} in the last"
         )
     return "\n".join([*lines, f"\nResults: {trained.path}"])

@@ -109,8 +109,10 @@ def run(
     trained, failed = None, None
     try:
         trained = _run(world, options, options.devices, observer, command, ended)
-    except AgreedError as agreed:
-        failed = agreed
+    except HpcflError as problem:
+        if world.rank and not isinstance(problem, AgreedError):
+            raise
+        failed = problem
     # Ranks that hold no device have come here before the others.
     world.settle(failed)
     return trained

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 import runs
 
-from hpcfl.errors import AgreedError, UsageError
+from hpcfl.comm.world import World
+from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
+from hpcfl.results.writer import ResultsWriter
 from hpcfl.rounds.observer import RoundObserver
 from hpcfl.system.interruption import LEFT_STATUS, noting_signals
+from hpcfl.training import session
+from hpcfl.training.report import render_end
 
 pytest.importorskip("torch")
 
@@ -112,3 +117,61 @@ def test_a_round_that_does_not_end_costs_nothing_but_itself(tmp_path):
     (tmp_path / "whole").mkdir()
     resumed = train(tmp_path, dropout=0.0, resume=run.path)
     np.testing.assert_array_equal(resumed, train(tmp_path / "whole", dropout=0.0))
+
+
+def test_a_round_that_is_not_stored_is_behind_no_checkpoint(tmp_path, monkeypatch):
+    append, full = ResultsWriter.append, [True]
+
+    def failing(writer, record, figures):
+        if writer.written == 2 and full[0]:
+            raise HpcflError("the disk is full")
+        append(writer, record, figures)
+
+    monkeypatch.setattr(ResultsWriter, "append", failing)
+    with pytest.raises(HpcflError, match="the disk is full"):
+        train(tmp_path, checkpoint_every=1)
+    full[0] = False
+    resumed = train(tmp_path, resume=tmp_path / "run.h5")
+
+    assert load(tmp_path / "run.h5").rounds == 4
+    (tmp_path / "whole").mkdir()
+    np.testing.assert_array_equal(resumed, train(tmp_path / "whole"))
+
+
+def test_what_is_complete_or_of_another_run_is_not_trained_again(tmp_path):
+    path, state = tmp_path / "run.h5", tmp_path / "run.checkpoint.npz"
+    train(tmp_path, rounds=2, checkpoint_every=1)
+    older = state.read_bytes()
+    train(tmp_path, rounds=4, resume=path)
+    assert load(path).rounds == 4
+    with pytest.raises(UsageError, match="nothing left to train"):
+        train(tmp_path, rounds=3, resume=path)
+    # What the second launch was asked for holds from then on.
+    again = session.asked(World(None), {"resume": str(path)})
+    assert (again.rounds, again.resume) == (4, path)
+
+    path.unlink()
+    with pytest.raises(AgreedError):
+        train(tmp_path, rounds=4, number=signal.SIGUSR1)
+    state.write_bytes(older)
+    with pytest.raises(UsageError, match="it is of another run"):
+        train(tmp_path, rounds=4, resume=path)
+
+
+def test_fewer_rounds_than_are_behind_it_are_refused(tmp_path):
+    with pytest.raises(AgreedError):
+        train(tmp_path, number=signal.SIGUSR1)
+    with pytest.raises(UsageError, match=r"is behind round 2, .* --rounds is 1"):
+        train(tmp_path, rounds=1, resume=tmp_path / "run.h5")
+
+
+def test_a_training_that_has_reached_its_target_says_so_again(tmp_path):
+    options = {"target_accuracy": 0.01, "checkpoint_every": 1}
+    train(tmp_path, **options)
+    trained = runs.train(
+        tmp_path, devices=4, rounds=4, dropout=0.3, resume=tmp_path / "run.h5", **options
+    )
+
+    assert (trained.results, trained.stop_reason) == ([], "target_accuracy")
+    said = render_end(trained, TrainOptions("fedavg", **options))
+    assert "after 1 round, all aggregates validated" in said
