@@ -302,11 +302,6 @@ CASES = [
         "dp-fedavg, Poisson", "dp-fedavg", USERS, users(poisson, 1), sigma=1.32, calibrated=TWENTY,
     ),
     Case(
-        "dp-fedavg, Poisson, q = 0.005", "dp-fedavg",
-        {"rounds": 200, "devices": 2000, "per_round": 10}, users(poisson, 1), sigma=0.7, delta=1e-6,
-        calibrated=TWENTY,
-    ),
-    Case(
         "dp-fedavg, Poisson, adaptive", "dp-fedavg", USERS | {"sigma_count": 2.0},
         users(poisson, 1), sigma=2.0, calibrated={"rounds": 20, "sigma_count": 1e5},
     ),
@@ -317,12 +312,6 @@ CASES = [
     Case(
         "dp-fedavg, fixed", "dp-fedavg", USERS | {"sampling": "exact"},
         users(replaced_in_datasets, 2), users(replaced, 2), sigma=1.32, calibrated=TWENTY,
-    ),
-    Case(
-        "dp-fedavg, fixed, b/n = 0.05", "dp-fedavg",
-        {"rounds": 100, "devices": 1000, "per_round": 50, "sampling": "exact"},
-        users(replaced_in_datasets, 2), users(replaced, 2), sigma=2.0, delta=1e-6,
-        calibrated=TWENTY,
     ),
     Case(
         "dp-fedavg, distributed", "dp-fedavg",

@@ -13,50 +13,32 @@ of rows cost: a secagg round takes at most 1.03 times the CPU time of commit 27b
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from harness import figure
+from hpcfl.results import load
 
 LIMITS = {"secagg": 1.03, "cohort": 1.10}
-_CODE = """
-import json, sys
-from hpcfl.comm.loopback import Loopback
-try:
-    from hpcfl.benchmark.experiment import Experiment
-    from hpcfl.options.bench import BenchOptions
-except ImportError:
-    from hpcfl.bench.experiment import Experiment, Options as BenchOptions
-rounds = int(sys.argv[2])
-options = BenchOptions(protocol=sys.argv[1], dim=165_000, dropout=0.3, rounds=rounds, warmup=1)
-records = []
-watching = records.append
-try:
-    from hpcfl.rounds.observer import RoundObserver
-
-    class Keeping(RoundObserver):
-        def finished(self, index, result):
-            records.append(result.record)
-
-    watching = Keeping()
-except ImportError:
-    pass
-Experiment.prepare(options, 100).run(Loopback(100), watching)
-print(json.dumps([record.cpu_seconds.sum() for record in records if not record.warmup]))
-"""
 
 
 def seconds(checkout: Path, protocol: str, rounds: int) -> list[float]:
     """Return the CPU seconds of rounds of the version in a checkout."""
-    environment = os.environ | {"PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", _CODE, protocol, str(rounds)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return list(json.loads(done.stdout))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.h5"
+        command = [sys.executable, "-m", "hpcfl", "bench", protocol, "--dim", "165000"]
+        command += ["--dropout", "0.3", "--rounds", f"{rounds}", "--warmup", "1"]
+        environment = os.environ | {"PYTHONPATH": str(checkout)}
+        command += ["--output", str(path)]
+        subprocess.run(command, env=environment, check=True, cwd=folder, capture_output=True)
+        run = load(path)
+    found: list[float] = run.cpu_seconds[run.measured].sum(axis=(1, 2)).tolist()
+    return found
 
 
 def main() -> None:

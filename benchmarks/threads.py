@@ -28,15 +28,8 @@ def main() -> None:
         # In turns, so that what else the machine does is the same for both.
         for _ in range(given.rounds):
             for threads, found in seconds.items():
-                _, records = run(
-                    "secagg",
-                    given.devices,
-                    dim=given.dim,
-                    rounds=1,
-                    warmup=0,
-                    group=group,
-                    threads=threads,
-                )
+                options = {"rounds": 1, "warmup": 0, "group": group, "threads": threads}
+                _, records = run("secagg", given.devices, dim=given.dim, **options)
                 found += [float(record.wall_seconds[UNMASK, -1]) for record in records]
         one, two = (median(found) for found in seconds.values())
         verdict = "met" if one / two >= WANTED else "NOT MET"

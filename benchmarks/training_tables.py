@@ -3,8 +3,9 @@
     python benchmarks/training_tables.py tenth
     python benchmarks/training_tables.py hundredth
 
-They are made from the runs that are kept in results/reproduction: those of
-benchmarks/common_training.py, and those of the study (`python -m papers study`).
+They are made from the runs that are kept in results/reproduction: those of the finished studies,
+one to a line of their CSV (cell, seed, rounds to the accuracy, most rounds, highest accuracy), and
+those of the study (`python -m papers study`). The page says how runs are made.
 """
 
 from __future__ import annotations
@@ -12,25 +13,21 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas
 from scipy import stats
 
-from common_training import SEEDS, Outcome, federation, read_known
 from hpcfl.report.formats import counted
 from protocols import markdown
 
-ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "results" / "reproduction"
-STUDY = KEPT / "study.json"
+KEPT = Path(__file__).resolve().parents[1] / "results" / "reproduction"
+COLUMNS = ["cell", "seed", "rounds", "most_rounds", "best"]
+SEEDS = 5
 MODELS = {"2nn": "2NN", "mnist-cnn": "CNN"}
 PARTITIONS = {"iid": "IID", "shards": "300 shards"}
-
-Runs = Mapping[int, Outcome]  # by seed
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,12 @@ class Row:
     @property
     def cell(self) -> str:
         """How the names of its cells begin."""
-        return federation(self.model, self.partition, self.devices)
+        return f"{self.model}-{self.partition}-{self.devices}"
+
+    @property
+    def runs(self) -> pandas.DataFrame:
+        """The runs of its file, by cell and seed."""
+        return pandas.read_csv(KEPT / f"{self.file}-training.csv").set_index("cell")
 
     def __str__(self) -> str:
         where = f"N = {self.devices}, {PARTITIONS[self.partition]}"
@@ -67,46 +69,38 @@ TENTHS = [*rows_of("2nn", (0.97, "common"), (0.94, "shards")), *CNN]
 HUNDREDTHS = [*rows_of("2nn", (0.95, "few"), (0.95, "few")), *CNN]
 
 
-def kept(name: str, accuracy: float) -> Mapping[str, Runs]:
-    """Return the runs of a file, by cell."""
-    cells: dict[str, dict[int, Outcome]] = defaultdict(dict)
-    for (cell, seed), one in read_known(KEPT / f"{name}-training.csv", accuracy).items():
-        cells[cell][seed] = one
-    return cells
-
-
-def study() -> Mapping[str, Runs]:
+def study() -> pandas.DataFrame:
     """Return the study's runs, by the names that cells have here."""
-    cells: dict[str, dict[int, Outcome]] = defaultdict(dict)
-    for entry in json.loads(STUDY.read_text())["results"]:
+    rows = []
+    for entry in json.loads((KEPT / "study.json").read_text())["results"]:
         setting, found = entry["setting"], entry["found"]
-        if "partition" not in setting:
-            continue
-        way = "whole" if setting["protocol"] == "secagg" else f"{setting['protocol']}-0.1"
-        cell = f"{federation(setting['model'], setting['partition'], 25)}-{way}"
-        rounds = found["rounds"] if found["reached"] else math.inf
-        best = max(found["accuracy"])
-        cells[cell][setting["seed"]] = Outcome(rounds, setting["most_rounds"], best)
-    return cells
+        if "partition" in setting:
+            way = "whole" if setting["protocol"] == "secagg" else f"{setting['protocol']}-0.1"
+            cell = f"{setting['model']}-{setting['partition']}-25-{way}"
+            rounds = found["rounds"] if found["reached"] else math.inf
+            best = max(found["accuracy"])
+            rows.append([cell, setting["seed"], rounds, setting["most_rounds"], best])
+    return pandas.DataFrame(rows, columns=COLUMNS).set_index("cell")
 
 
-def mean(runs: Runs) -> float:
-    """Return the mean rounds to the accuracy."""
-    return sum(one.rounds for one in runs.values()) / len(runs)
+def at(runs: pandas.DataFrame, cell: str) -> pandas.DataFrame:
+    """Return the runs of a cell by seed; none where there are none."""
+    return runs[runs.index == cell].set_index("seed").sort_index()
 
 
-def more(runs: Runs, whole: Runs) -> str:
+def more(runs: pandas.DataFrame, whole: pandas.DataFrame) -> str:
     """Return how many rounds more than whole vectors, of the same seeds, runs take."""
-    seeds = sorted(runs.keys() & whole.keys())
-    if not seeds:
+    both = runs.merge(whole, on="seed", suffixes=("", "_whole"))
+    if both.empty:
         return "-"
-    told = "" if len(seeds) == len(SEEDS) else f", {counted(len(seeds), 'seed')}"
-    some = [runs[seed] for seed in seeds]
-    if not all(math.isfinite(one.rounds) for one in some):
-        return never(some) + told
-    if len(seeds) == 1:
-        return f"{some[0].rounds - whole[seeds[0]].rounds:.1f}{told}"
-    differences = np.array([runs[seed].rounds - whole[seed].rounds for seed in seeds])
+    told = "" if len(both) == SEEDS else f", {counted(len(both), 'seed')}"
+    short = both[np.isinf(both.rounds)]
+    if len(short):
+        who = "" if len(short) == len(both) else f"{len(short)} of {len(both)}: "
+        best = 100 * short.best
+        rounds = short.most_rounds.max()
+        return f"{who}{best.min():.1f} to {best.max():.1f} % in {rounds} rounds{told}"
+    differences = both.rounds - both.rounds_whole
     ends = ""
     if np.ptp(differences) > 0:
         low, high = stats.ttest_1samp(differences, 0.0).confidence_interval()
@@ -114,29 +108,22 @@ def more(runs: Runs, whole: Runs) -> str:
     return f"{differences.mean():.1f}{ends}{told}".replace("-0.0", "0.0")
 
 
-def never(runs: list[Outcome]) -> str:
-    """Return how many of some runs did not get to the accuracy, and how far they got."""
-    short = [one for one in runs if not math.isfinite(one.rounds)]
-    who = "" if len(short) == len(runs) else f"{len(short)} of {len(runs)}: "
-    best = [100 * one.best for one in short]
-    rounds = max(one.most_rounds for one in short)
-    return f"{who}{min(best):.1f} to {max(best):.1f} % in {rounds} rounds"
-
-
 def tenth() -> str:
     """Return the table of a tenth of the coordinates."""
     of_study = study()
     rows = []
     for row in TENTHS:
-        runs = kept(row.file, row.accuracy)
+        runs = row.runs
         # Runs of the study are compared with whole vectors of the study.
-        beside = of_study if f"{row.cell}-whole" in of_study else runs
-        whole = beside[f"{row.cell}-whole"]
+        beside = of_study if f"{row.cell}-whole" in of_study.index else runs
+        whole = at(beside, f"{row.cell}-whole")
         ways = [
-            more(beside[f"{row.cell}-{way}-0.1"], whole) for way in ("sparse", "cohort", "common")
+            more(at(beside, f"{row.cell}-{way}-0.1"), whole)
+            for way in ("sparse", "cohort", "common")
         ]
-        feedback = more(runs[f"{row.cell}-common-0.1-feedback"], runs[f"{row.cell}-whole"])
-        rows.append([str(row), f"{mean(whole):.1f} rounds", *ways, feedback])
+        own_whole = at(runs, f"{row.cell}-whole")
+        feedback = more(at(runs, f"{row.cell}-common-0.1-feedback"), own_whole)
+        rows.append([str(row), f"{whole.rounds.mean():.1f} rounds", *ways, feedback])
     ways = ["`sparse`", "`cohort`", "`common`", "`common`, error feedback"]
     return markdown(["alpha = 0.1", "whole vectors", *ways], rows)
 
@@ -145,14 +132,14 @@ def hundredth() -> str:
     """Return the table of a hundredth of the coordinates."""
     rows = []
     for row in HUNDREDTHS:
-        runs = kept(row.file, row.accuracy)
         whole, sparse, common, feedback = (
-            runs[f"{row.cell}-{way}"]
+            at(row.runs, f"{row.cell}-{way}")
             for way in ("whole", "sparse-0.01", "common-0.01-rate-0.3", "common-0.01-feedback")
         )
-        ratio = f"{mean(common) / mean(whole):.1f}" if common.keys() == whole.keys() else "-"
+        taken = whole.rounds.mean()
+        ratio = f"{common.rounds.mean() / taken:.1f}" if len(common) == len(whole) else "-"
         told = [more(sparse, whole), more(common, whole), ratio, more(feedback, whole)]
-        rows.append([str(row), f"{mean(whole):.1f} rounds", *told])
+        rows.append([str(row), f"{taken:.1f} rounds", *told])
     slowly = ["`common`, learning rate of the server 0.3", "its rounds over those of whole vectors"]
     ways = ["`sparse`", *slowly, "`common`, error feedback, learning rate 1"]
     return markdown(["alpha = 0.01", "whole vectors", *ways], rows)
@@ -160,14 +147,7 @@ def hundredth() -> str:
 
 TABLES = {"tenth": tenth, "hundredth": hundredth}
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("table", choices=TABLES)
     print(TABLES[parser.parse_args().table]())
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ import numpy as np
 
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.keys import insecure_secrets
-from hpcfl.rounds.driver import Round
+from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.timed import deal_out
@@ -85,22 +85,25 @@ def round_of(
     if helpers is None:
         secrets, helping = seeded(1), transport.local_helpers
         helpers = {id: protocol.helper(id - count, index, secrets(index, id)) for id in helping}
+    config = RoundConfig(
+        index=index,
+        dim=protocol.parameters.dim,
+        largest_message=protocol.largest_message,
+        largest_reply=protocol.largest_reply,
+        dropouts={} if dropouts is None else dropouts,
+        in_parts=True,
+        dealt=dealt,
+        reduce_group=protocol.summed_in if reduce else None,
+    )
     return Round(
         protocol.steps if steps is None else steps,
         transport,
         Ledger.of(protocol.phases(), transport),
-        index=index,
+        config,
         devices=devices,
         helpers=helpers,
         server=server,
         inputs=inputs if callable(inputs) else inputs.__getitem__,
-        dropouts={} if dropouts is None else dropouts,
-        dim=protocol.parameters.dim,
-        largest_message=protocol.largest_message,
-        largest_reply=protocol.largest_reply,
-        in_parts=True,
-        dealt=dealt,
         range_sum=range_sum,
-        reduce_group=protocol.summed_in if reduce else None,
         observer=observer,
     )

@@ -132,9 +132,7 @@ def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
         try:
             choices.append(_choice(name, asked, calibration))
         except UsageError as error:
-            # What to do, behind a colon, may be to give an option of another command.
-            reason, _, advised = str(error).rpartition(": ")
-            refusals.append(Refusal(name, reason if "--" in advised and reason else str(error)))
+            refusals.append(Refusal(name, str(error)))
     # By name where two cost the same.
     choices.sort(key=lambda choice: (choice.cost(asked.criterion), choice.protocol))
     return Advice(asked, tuple(choices), tuple(refusals))

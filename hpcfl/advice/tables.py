@@ -14,9 +14,6 @@ from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, label, seconds, size
 from hpcfl.results.linkmodel import LinkModel
 
-# So many times as much noise makes training another one.
-MUCH_MORE_NOISE = 1.5
-
 _UP_AND_DOWN = (size("bytes_up", "up", "/device"), size("bytes_down", "down", "/device"))
 _DEVICE, _SERVER = (
     seconds("mean_cpu_seconds", "device CPU"),
@@ -108,22 +105,13 @@ def _about_members(advice: Advice) -> Iterator[str]:
 
 
 def _about_noise(advice: Advice) -> Iterator[str]:
-    """Yield how much noise the sums have, and which have more than others."""
+    """Yield how much noise devices add."""
     for choice in advice.choices:
         yield f"{choice.protocol}: noise multiplier {choice.noise_multiplier:.4g}"
     yield (
         "noise in a sum: its standard deviation on a coordinate, in units of the norm to which "
         "updates are clipped"
     )
-    noises = {one.protocol: one.noise_in_sum for one in advice.choices if one.noise_in_sum}
-    if noises:
-        first, quietest = advice.choices[0].protocol, min(noises, key=noises.__getitem__)
-        more = noises[first] / noises[quietest]
-        if more > MUCH_MORE_NOISE:
-            yield (
-                f"warning: {first} costs least, and its sums have {more:.2g} times the noise of "
-                f"those of {quietest}: take the noise into account"
-            )
 
 
 def command(choice: Choice, asked: AdviseOptions) -> str:

@@ -21,7 +21,6 @@ from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
 from hpcfl.algorithms.aggregation.topology import Links, RingLinks
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements
-from hpcfl.privacy.population import Population
 
 # Devices, each with what its masks with another one follow from.
 Known = list[tuple[int, bytes]]
@@ -150,18 +149,6 @@ def _alone_cohort(protocol: Cohort, seen: Seen) -> tuple[float, float]:
         if first < last:
             total += segments.bound(last) - segments.bound(first)
     return float(total), 0.0
-
-
-def alone_before(protocol: SecAgg, population: Population) -> float | None:
-    """Return the part of what is sent that is alone, before a round is drawn; None: unknown."""
-    plan, linked = protocol.parameters, protocol.topology.degree
-    # Cohorts are stretches of the ring: with fewer neighbours they are linked otherwise than
-    # `masking` says, which has a ring within each cohort.
-    if isinstance(protocol, Cohort) and linked < min(
-        2 * (protocol.cohort_size - 1), plan.devices - 1
-    ):
-        return None
-    return protocol.masking(plan.devices, plan.alpha, linked).alone_of_sent(population)
 
 
 def _places(seen: Seen) -> NDArray[np.int64]:

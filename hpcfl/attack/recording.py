@@ -101,7 +101,7 @@ class Recorder(RoundObserver):
             parameters=parameters,
             config=self._config,
             round_index=self._round,
-            nonce=server.nonce,
+            nonce=server.state.nonce,
             survived=survived,
             dropped=to_flags(server.dropped, parameters.devices),
             colluding=colludes,

@@ -2,26 +2,10 @@
 
 It is a ``.npz`` file of plain arrays, without pickle. Beside what the adversary holds it has the
 values that honest devices contributed, which the adversary does not know and which its findings are
-compared with. So the file is insecure, and says so. Lists of ndarrays of different lengths are
-stored end to end:
-
-==================  =========================================================================
-array               content
-==================  =========================================================================
-format, warning     text: :data:`FORMAT` and :data:`WARNING`
-header              JSON, UTF-8: protocol, round, nonce (hexadecimal), parameters, config
-weights             float64, the devices' weights; empty if they are equal
-survived            bool, shape (N,): whose upload is in the sum
-dropped             bool, shape (N,): who shared keys, but sent no upload
-colluding           bool, shape (N,)
-PHASE_devices       senders of the messages that the server received in each of :data:`PHASES`
-PHASE_sizes         lengths of their messages in bytes
-PHASE_data          their messages, envelopes included
-mask_keys_devices   colluding devices that advertised keys; likewise _sizes and _data, the private
-                    halves of their mask keys
-truth_devices       honest survivors; likewise _sizes and _data, the integers that each
-                    contributed, in the order of its upload
-==================  =========================================================================
+compared with. So the file is insecure, and says so: see `WARNING`. `header` is JSON: protocol,
+round, nonce, parameters and config. `weights` are empty if they are equal. Messages in each of
+`PHASES`, colluders' private mask keys and true values have an array each: `masked_input/3`, say, is
+what device 3 sent.
 """
 
 from __future__ import annotations
@@ -40,16 +24,15 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.system import files, outputs
 
-FORMAT = "hpcfl transcript 2"
+FORMAT = "hpcfl transcript 3"
 WARNING = "INSECURE: this file holds secret keys, and the values of devices in the clear"
 PHASES = ("advertise_keys", "masked_input", "unmask")
 
 Flags = NDArray[np.bool_]
 Values = NDArray[np.int32]
-Lists = Mapping[int, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -88,11 +71,10 @@ class Transcript:
             "survived": self.survived,
             "dropped": self.dropped,
             "colluding": self.colluding,
-            **_pack("mask_keys", keys, np.uint8),
-            **_pack("truth", self.truth, np.int32),
         }
-        for phase in PHASES:
-            arrays |= _pack(phase, self.messages[phase], np.uint8)
+        lists = {**self.messages, "mask_keys": keys, "truth": self.truth}
+        for name in (*PHASES, "mask_keys", "truth"):
+            arrays |= {f"{name}/{id}": values for id, values in lists[name].items()}
         with outputs.writing(path, outputs.TRANSCRIPT) as file:
             np.savez(file, **arrays)
 
@@ -108,7 +90,7 @@ def attackable(kind: type[AggregationProtocol]) -> type[SecAgg]:
 
 
 def load(path: Path, protocol: str | None = None) -> Transcript:
-    """Return the transcript in a file; refuse one that is damaged, or of another version.
+    """Return the transcript in a file.
 
     A protocol that does not come with hpcfl is named as ``MODULE:CLASS``.
     """
@@ -117,12 +99,9 @@ def load(path: Path, protocol: str | None = None) -> Transcript:
         if str(arrays["format"]) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
         return _read(arrays, protocol)
-    except HpcflError:
-        raise
-    except Exception as error:  # what fits no transcript fails in many ways
+    except (OSError, LookupError, ValueError, TypeError) as error:
         raise UsageError(
-            f"{path} cannot be read as a transcript of 'hpcfl bench --keep-transcript': "
-            f"{type(error).__name__}: {files.brief(error)}"
+            f"{path} cannot be read as a transcript of 'hpcfl bench --keep-transcript': {error}"
         ) from None
 
 
@@ -138,22 +117,13 @@ def _read(file: Mapping[str, NDArray[Any]], protocol: str | None) -> Transcript:
         survived=file["survived"],
         dropped=file["dropped"],
         colluding=file["colluding"],
-        messages={phase: _unpack(phase, file) for phase in PHASES},
-        mask_keys={id: key.tobytes() for id, key in _unpack("mask_keys", file).items()},
-        truth=_unpack("truth", file),
+        messages={phase: _by_device(phase, file) for phase in PHASES},
+        mask_keys={id: key.tobytes() for id, key in _by_device("mask_keys", file).items()},
+        truth=_by_device("truth", file),
     )
 
 
-def _pack(name: str, lists: Lists, dtype: type) -> dict[str, NDArray[Any]]:
-    ids = sorted(lists)
-    return {
-        f"{name}_devices": np.array(ids, np.int64),
-        f"{name}_sizes": np.array([lists[id].size for id in ids], np.int64),
-        f"{name}_data": np.concatenate([*(lists[id] for id in ids), np.empty(0, dtype)]),
-    }
-
-
-def _unpack(name: str, file: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
-    ids, sizes, data = (file[f"{name}_{part}"] for part in ("devices", "sizes", "data"))
-    parts = np.split(data, np.cumsum(sizes)[:-1]) if ids.size else []
-    return dict(zip(ids.tolist(), parts, strict=True))
+def _by_device(name: str, file: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
+    """Return a file's arrays of a kind, by device."""
+    keys = (key for key in file if key.startswith(f"{name}/"))
+    return {int(key.partition("/")[2]): file[key] for key in keys}

@@ -88,10 +88,9 @@ def clopper_pearson(count: Any, runs: int, error: float) -> tuple[Floats, Floats
     Clopper and Pearson (1934): with the lower, at least `count` successes in `runs` independent
     trials have the probability `error`; with the upper, at most `count`.
     """
-    from scipy.special import betaincinv
+    from scipy.stats import beta
 
     count = np.asarray(count, np.float64)
-    some, not_all = count > 0, count < runs
-    lower = betaincinv(np.where(some, count, 1), runs - count + 1, error)
-    upper = betaincinv(count + 1, np.where(not_all, runs - count, 1), 1 - error)
-    return np.where(some, lower, 0.0), np.where(not_all, upper, 1.0)
+    lower = beta.ppf(error, count, runs - count + 1)
+    upper = beta.ppf(1 - error, count + 1, runs - count)
+    return np.nan_to_num(lower, nan=0.0), np.nan_to_num(upper, nan=1.0)

@@ -1,20 +1,185 @@
-"""The game of an audit: an instance run with the canary, and with what its neighbour has."""
+"""The game of an audit: an instance run with the canary, and with what its neighbour has.
+
+What is seen of a round becomes a log-likelihood ratio, large if the canary is there.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcfl.algorithms import federated
-from hpcfl.algorithms.federated.base import Federation, Spent
+from hpcfl.algorithms import aggregation, federated
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
+from hpcfl.algorithms.federated.base import Federation, Spent, Vector
+from hpcfl.algorithms.federated.locks import Locks, NormsDevice, NormsServer
+from hpcfl.algorithms.federated.noisysgd import NoisyGradients
 from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import insecure_noise
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.audit.devices import Devices, local_options
 from hpcfl.audit.instance import Instance
-from hpcfl.audit.rounds import Run, make_protocol
 from hpcfl.privacy.accounting.account import REPLACE_RECORD, REPLACE_USER
+
+Floats = NDArray[np.float64]
+
+# Length of the model: of two classes, the weights of two features.
+DIM = 4
+# Of the model: the two classes' weights of the canary's feature.
+COORDINATES = [0, 2]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an instance, with or without the canary."""
+
+    instance: Instance
+    algorithm: PrivateAlgorithm
+    devices: Devices
+    canary: bool
+    seed: int  # of all randomness of the run
+
+    def play(self) -> float:
+        """Return what is seen of all rounds."""
+        if isinstance(self.algorithm, NoisyGradients):
+            play = self._noisy_steps
+        elif isinstance(self.algorithm, Locks):
+            play = self._two_stages
+        else:
+            play = self._users
+        model = np.zeros(DIM, np.float32)
+        return sum(play(index, model) for index in range(self.instance.rounds))
+
+    def _noisy_steps(self, index: int, model: Vector) -> float:
+        instance, victim = self.instance, self.devices.victim
+        algorithm = self.algorithm
+        assert isinstance(algorithm, NoisyGradients)
+        participants = algorithm.participants(index)
+        if victim not in participants:
+            return 0.0  # it tells nothing of the canary
+        senders = participants if instance.summed else [victim]
+        updates = {id: self._update(id, index, model) for id in senders}
+        total: Floats = np.sum([*updates.values()], axis=0, dtype=np.float64)
+        if instance.summed:
+            total = self._integer_sum(updates, index)
+        model -= (total / len(senders)).astype(np.float32)
+        std = instance.sigma * math.sqrt(instance.steps * len(senders))
+        if instance.shuffle == "poisson":
+            chance, times = instance.steps * instance.batch_size / instance.samples, 1
+        else:
+            times = self.devices.accesses[algorithm.participations(victim, index)]
+            chance = 1.0
+        rate = self.devices.local.rate(index)
+        return self._ratio(np.asarray(total / rate), times / instance.batch_size, std, chance)
+
+    def _users(self, index: int, model: Vector) -> float:
+        instance = self.instance
+        participants = self._there(index)
+        updates = {id: self._update(id, index, model) for id in participants}
+        if instance.distributed:
+            total = self._integer_sum(updates, index)
+            model -= (total / instance.per_round).astype(np.float32)
+            return self._ratio(total, 1.0, instance.sigma, 1.0)
+        moved = self._moved(updates, index, model)
+        chance = instance.per_round / instance.devices
+        return self._ratio(moved * instance.per_round, 1.0, instance.sigma, chance)
+
+    def _two_stages(self, index: int, model: Vector) -> float:
+        instance, algorithm = self.instance, self.algorithm
+        assert isinstance(algorithm, Locks)
+        server = NormsServer(algorithm, index, model)
+        updates, devices = {}, {}
+        for id in self._there(index):
+            updates[id] = self._update(id, index, model)
+            devices[id] = NormsDevice(algorithm, id, index, model.size)
+            server.receive_norms(id, devices[id].send_norms(updates[id]))
+        server.finish_norms()
+        sent = {}
+        for id, device in devices.items():
+            device.receive_norms(server.send_norms(id))
+            if device.kept:
+                sent[id] = device.kept_update(updates[id])
+        moved = self._moved(sent, index, model)
+        victim = self.devices.victim
+        if instance.variant == "local":
+            if victim not in sent:
+                return 0.0
+            own = sent[victim].astype(np.float64) / server.factors[victim]
+            return self._ratio(own, 1.0, instance.sigma, 1.0)
+        # Scaled to the norm 1, an update is in the sum if its user is invited, and then kept.
+        kept = min(1.0, 1 / algorithm.scale)
+        scaled = moved * instance.first_stage / algorithm.scale
+        chance = instance.first_stage / instance.devices * kept
+        return self._ratio(scaled, 1.0, instance.sigma, chance)
+
+    def _update(self, id: int, index: int, model: Vector) -> NDArray[np.floating]:
+        """Return what a device contributes."""
+        learn = self.devices.learn(id, index, model, self.canary, self.seed)
+        return self.algorithm.contribution(id, index, model[:0], learn)
+
+    def _moved(self, updates: dict[int, NDArray[np.floating]], index: int, model: Vector) -> Floats:
+        """Move the model by what the server makes of the updates, and return by how much."""
+        total = np.sum([np.zeros(DIM), *updates.values()], axis=0)
+        mean = Aggregate(total / max(1, len(updates)), 1.0, 1.0)
+        moved = self.algorithm.update(mean, model[:0], list(updates), index)
+        model -= moved.astype(np.float32)
+        return moved
+
+    def _there(self, index: int) -> list[int]:
+        """Return a round's participants: without the canary, its user is not there or replaced."""
+        participants = self.algorithm.participants(index)
+        if self.canary or self.devices.replaced or self.instance.distributed:
+            return participants
+        return [id for id in participants if id != self.devices.victim]
+
+    def _integer_sum(self, updates: dict[int, NDArray[np.floating]], index: int) -> Floats:
+        """Return the sum as a protocol that sums integers has it, noise included."""
+        protocol = make_protocol(self.instance)
+        assert isinstance(protocol, QuantisedProtocol)
+        noise = self.algorithm.integer_noise(protocol, index)
+        if noise is not None:
+            protocol.add_noise(noise)
+        integers = [
+            protocol.quantise(update, slot, index) for slot, update in enumerate(updates.values())
+        ]
+        return protocol.decode(np.sum(integers, axis=0)) * len(updates)
+
+    def _ratio(self, seen: Floats, length: float, noise: float, chance: float) -> float:
+        """Return the log-likelihood ratio of what is seen.
+
+        With `chance` the canary adds a vector of that length; `noise` is the standard deviation, or
+        the scale of Laplace noise.
+        """
+        values = seen[COORDINATES]
+        laplace = self.instance.mechanism == "laplace"
+        shift = length * np.array([-1.0, 1.0]) / (2.0 if laplace else math.sqrt(2.0))
+
+        def log_density(mean: Floats) -> float:
+            away = (values - mean) / noise
+            return -float(np.abs(away).sum() if laplace else (away**2).sum() / 2)
+
+        def log_mixture(mean: Floats) -> float:
+            there = log_density(mean)
+            if chance >= 1:
+                return there
+            absent = log_density(np.zeros(2))
+            return float(np.logaddexp(math.log1p(-chance) + absent, math.log(chance) + there))
+
+        # Replaced, its neighbour has the opposite instead of nothing.
+        return log_mixture(shift) - log_mixture(-shift if self.devices.replaced else np.zeros(2))
+
+
+def make_protocol(instance: Instance, seed: int = 0) -> AggregationProtocol:
+    """Return the protocol that sums, for a model of `DIM` values."""
+    parameters = Parameters(
+        instance.per_round, DIM, dropout=0.0, gamma=0.0, seed=seed, levels=2**24
+    )
+    return aggregation.find("secagg" if instance.distributed else instance.aggregate)(parameters)
 
 
 class Game:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -79,9 +79,14 @@ class Instance(OptionGroup):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.refuse_unused(
-            one.name for one in fields(Instance) if getattr(self, one.name) != one.default
-        )
+        for one in fields(Instance):
+            having = [other for other, kind in KINDS.items() if one.name in kind.settings]
+            given = getattr(self, one.name) != one.default
+            if given and having and one.name not in self.kind.settings:
+                raise UsageError(
+                    f"--{one.name.replace('_', '-')} is for {', '.join(having)}, not for "
+                    f"{self.algorithm}: leave it out"
+                )
         if self.aggregate not in ("fedavg", "secagg"):
             raise no_such("--aggregate", self.aggregate, ("fedavg", "secagg"))
         if self.batch_size > self.samples:
@@ -101,16 +106,6 @@ class Instance(OptionGroup):
             raise UsageError(
                 f"distributed noise is audited with all devices: give --per-round {self.devices}"
             )
-
-    def refuse_unused(self, given: Iterable[str]) -> None:
-        """Refuse settings that are given and the algorithm has not, whatever their values are."""
-        for name in given:
-            having = [other for other, kind in KINDS.items() if name in kind.settings]
-            if having and name not in self.kind.settings:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} is for {', '.join(having)}, not for "
-                    f"{self.algorithm}: leave it out"
-                )
 
     @property
     def kind(self) -> Kind:
@@ -162,6 +157,7 @@ class Kind:
 
 _BY_RECORD = ("samples", "batch_size", "steps", "shuffle")
 _NOISY_STEPS = (*_BY_RECORD, "aggregate")
+# By the name of an algorithm; one's own is of the kind of the class that it derives from.
 KINDS = {
     # Of 50 records, an order uses one in both rounds; the paper counts 2 / 50 accesses of it.
     "cdp": Kind({"sigma": 1.25, "rounds": 2, "samples": 50}, lambda one: True, _NOISY_STEPS),
@@ -189,7 +185,6 @@ KINDS = {
         ("first_stage", "sigma_norms", "variant"),
     ),
 }
-"""By the name of an algorithm; one's own is of the kind of the class that it derives from."""
 
 _OF_ONES_OWN = Kind(
     {"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2},
@@ -206,6 +201,4 @@ def kind_of(algorithm: type[PrivateAlgorithm]) -> Kind:
 def default(algorithm: str, **changes: Any) -> Instance:
     """Return the instance of an algorithm that is run by default, with some settings changed."""
     declared = kind_of(federated.find_private(algorithm)).default
-    made = make(Instance, {"algorithm": algorithm, **declared, **changes})
-    made.refuse_unused(name for name, value in changes.items() if value is not None)
-    return made
+    return make(Instance, {"algorithm": algorithm, **declared, **changes})

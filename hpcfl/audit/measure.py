@@ -15,16 +15,12 @@ from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
-from hpcfl.system import machine
 
 _EPSILONS = (
     label("value", ""),
     Column("epsilon", "epsilon", format=formats.number),
     Column("runs", "runs on each"),
 )
-
-# What is kept of a run on one of the two datasets: a pair in a list, and in an array.
-RUN_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -106,9 +102,6 @@ def audit(
     holds with the confidence. `progress` is called with 1 after each run.
     """
     AuditOptions(runs=runs, seed=seed, confidence=confidence)  # refuses what is out of range
-    machine.check_memory(
-        f"the scores of {counted(runs, 'run')}", 2 * RUN_BYTES * runs, "give fewer --runs"
-    )
     game = Game(instance, seed)
     spent = game.account()
 

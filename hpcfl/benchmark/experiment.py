@@ -34,7 +34,6 @@ from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.loop import REASONS, repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
-from hpcfl.rounds.parties import rehearse
 from hpcfl.rounds.session import Job, played_in_vain
 from hpcfl.rounds.timed import Played, play
 from hpcfl.system.launch import netlab_link
@@ -120,7 +119,6 @@ class Experiment(Job):
                 options = _with_most_levels(options, privacy, devices, updates)
             protocol, schedule = built(options)
             algorithm = _add_noise(protocol, options, privacy)
-        rehearse(protocol, reduce=options.upload == "reduce")
         if options.server_ranks > 1:
             _check_server_ranks(options, protocol)
         if options.keep_transcript is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,10 @@ from hpcfl.benchmark import experiment as experiments
 from hpcfl.benchmark.experiment import Experiment, length
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.world import World
-from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.errors import AgreedError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, options_of
 from hpcfl.options.shared import check_length
-from hpcfl.report.formats import named
 from hpcfl.rounds import memory, usage
 from hpcfl.rounds import session as rounds
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
@@ -70,7 +68,6 @@ def run(
     Raises an HpcflError on every rank if something cannot work or fails. Finished rounds are kept.
     Its exit status is `~hpcfl.system.interruption.LEFT_STATUS` if the run was told to leave.
     """
-    world.raise_everywhere(_read_otherwise(world, options))
     counts = options.devices or (default_devices(world, options),)
     hosts = len({*world.hosts()})
     world.first_alone(lambda: memory.check_devices(max(counts), hosts))
@@ -112,35 +109,6 @@ def _run_one(
         *(world, hosts, transport, experiment, options.output, observer, command),
         done=lambda path, reason: report(path),
         ended=ended,
-    )
-
-
-def _read_otherwise(world: World, options: BenchOptions) -> UsageError | None:
-    """Return, on rank 0, which ranks read other vectors than it does; every rank calls this.
-
-    Rounds would be right all the same: what ranks add is checked against what the same ranks read.
-    """
-    if options.updates is None or world.size == 1:
-        return None
-    from hpcfl.rounds.input_files import FileUpdates
-
-    read, failed = "", ""
-    try:
-        read = FileUpdates(options.updates, None).digest()
-    except HpcflError as error:
-        failed = str(error)
-    told = world.collect("\n".join([platform.node(), read, failed]).encode())
-    if told is None:
-        return None
-    hosts, found, reasons = zip(*(one.decode().split("\n", 2) for one in told), strict=True)
-    others = [rank for rank, one in enumerate(found) if one != found[0]]
-    if not others:
-        return None  # if nobody can read them, all say so
-    where = ", ".join(dict.fromkeys(hosts[rank] for rank in others))
-    failed = next((f" ({reason})" for reason in reasons if reason), "")
-    return UsageError(
-        f"{named('rank', others)} (on {where}) and rank 0 (on {hosts[0]}) do not read the same "
-        f"from {options.updates}{failed}: let it name the same file on every rank"
     )
 
 

@@ -15,8 +15,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-# Of a note: available, begin, end, waits for, seconds of posting, seconds of computing.
-NOTES = 6
+# Of a note: available, begin, end, waits for, seconds of posting.
+NOTES = 5
 _CLOCK_TIMES = slice(0, 3)
 _POSTING = 4
 
@@ -35,7 +35,6 @@ class Calls:
     def __init__(self) -> None:
         self.number = 0  # of the next call
         self._notes: dict[int, list[float]] = {}
-        self._computed_seconds = 0.0  # within the call that is being noted
 
     def restart(self) -> None:
         """Forget all calls, and number from 0."""
@@ -46,18 +45,9 @@ class Calls:
     def call(self, waits_for: WaitsFor) -> Iterator[None]:
         """Note a call that blocks from the beginning to the end."""
         number, self.number = self.number, self.number + 1
-        self._computed_seconds = 0.0
         begin = time.perf_counter()
         yield
-        end = time.perf_counter()
-        self.note(number, begin, begin, end, waits_for, computed_seconds=self._computed_seconds)
-
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Note work of the caller's within a call: it is no time in MPI."""
-        start = time.perf_counter()
-        yield
-        self._computed_seconds += time.perf_counter() - start
+        self.note(number, begin, begin, time.perf_counter(), waits_for)
 
     def note(
         self,
@@ -67,19 +57,16 @@ class Calls:
         end: float,
         waits_for: WaitsFor,
         posting_seconds: float = 0.0,
-        computed_seconds: float = 0.0,
     ) -> None:
         """Note a call whose part was available at a time, and which blocked from `begin` to `end`.
 
-        Times are those of `time.perf_counter`; `posting_seconds` were spent in other calls of MPI
-        for the same messages, `computed_seconds` of the call not in MPI. A call that has a note
-        already was only in MPI for longer.
+        `posting_seconds` were spent in other calls of MPI for the same messages. A call that has a
+        note already was only in MPI for longer.
         """
         if number in self._notes:
             self._notes[number][_POSTING] += end - begin + posting_seconds
         else:
-            times = [available, begin, end]
-            self._notes[number] = [*times, waits_for, posting_seconds, computed_seconds]
+            self._notes[number] = [available, begin, end, waits_for, posting_seconds]
 
     def table(self, count: int, offset_seconds: float) -> NDArray[np.float64]:
         """Return the first calls on the server's clock, shape (count, NOTES); zeros for no part."""
@@ -96,7 +83,7 @@ def split(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.f
 
     The table has the notes of all ranks, shape (ranks, calls, NOTES), the server's first.
     """
-    available, begin, end, waits_for, posting, computed = np.moveaxis(table, -1, 0)
+    available, begin, end, waits_for, posting = np.moveaxis(table, -1, 0)
     there = end > 0
     known = np.where(there, available, -np.inf)
     latest = {
@@ -106,6 +93,5 @@ def split(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.f
     ready = np.full(known.shape, -np.inf)
     for who, time_of_last in latest.items():
         ready = np.where(there & (waits_for == who), time_of_last, ready)
-    blocked = np.maximum(end - begin - computed, 0)
-    waited = np.clip(ready - begin, 0, blocked)
-    return blocked + posting - waited, waited
+    waited = np.clip(ready - begin, 0, end - begin)
+    return end - begin + posting - waited, waited

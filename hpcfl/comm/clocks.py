@@ -47,10 +47,7 @@ def first_of_hosts(comm: Comm, host: str | None = None) -> NDArray[np.int64]:
 
 
 def compare(comm: Comm, first_of: NDArray[np.int64]) -> Offset:
-    """Return the offset of this rank's clock; all ranks call this.
-
-    `first_of` is what `first_of_hosts` has found.
-    """
+    """Return the offset of this rank's clock; all ranks call this, after `first_of_hosts`."""
     offsets = np.zeros((comm.size, 2))
     others = sorted({*first_of.tolist()} - {SERVER_RANK})
     for rank in others:

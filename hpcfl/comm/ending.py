@@ -21,6 +21,9 @@ TOGETHER_SECONDS = 10.0
 # Of several that fail, but not together, the first ends the others before their turn to speak.
 TURN_SECONDS, MOST_TURNS = 1.5, 4
 LAST_WORDS_SECONDS = 0.3
+# The programs of Open MPI that start ranks, and how long they take to end them.
+LAUNCHERS = ("prterun", "prted", "mpirun", "orted")
+LAUNCHER_SECONDS = 5.0
 
 
 def fail(message: str, status: int) -> NoReturn:
@@ -85,8 +88,7 @@ def leave() -> NoReturn:
     from mpi4py import MPI
 
     if MPI.get_vendor()[0] != "Open MPI":
-        # MPICH 5 tells the launcher at the very end that this rank is done, which kills the job
-        # if it never hears of it.
+        # MPICH 5 kills the job unless it hears at the very end that this rank is done.
         sys.exit(0)
     MPI.Finalize()
     _flush()
@@ -106,8 +108,21 @@ def _end_all(comm: MPI.Intracomm, status: int, said: str) -> NoReturn:
     _flush()
     # MPICH 4's launcher drops what it has not passed on of this rank's last words.
     time.sleep(LAST_WORDS_SECONDS)
+    if launch.survives_deaths():
+        _end_launcher()
     comm.Abort(status)
     os._exit(status)
+
+
+def _end_launcher() -> None:
+    """Ask the launcher to end: with ULFM, Open MPI's lets all others live after an abort."""
+    import psutil
+
+    launchers = (one for one in psutil.Process().parents() if one.name() in LAUNCHERS)
+    launcher = next(launchers, None)
+    if launcher is not None:
+        launcher.terminate()
+        time.sleep(LAUNCHER_SECONDS)
 
 
 def _flush() -> None:

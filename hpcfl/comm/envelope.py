@@ -87,10 +87,7 @@ def seal_rows(step: int, round_index: int, sender: int, receivers: Ids, rows: Ro
 def unseal(
     message: Payload, phase: str, step: int, round_index: int, sender: int, receiver: int
 ) -> Payload:
-    """Return the payload of a message that must be the expected one.
-
-    A MessageError says that it is shorter than an envelope, or what else its envelope says.
-    """
+    """Return the payload of a message; a MessageError says that it is not the expected one."""
     who = party(sender)
     if message.size < BYTES:
         raise MessageError(phase, who, f"{message.size} bytes hold no envelope")
@@ -105,8 +102,7 @@ def unseal(
 def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver: int | Ids) -> Rows:
     """Return the payloads, shape (k, size), of one row from each sender to its receiver.
 
-    Zeros for a row whose envelope says something else: what is behind it counts as little. Where
-    all say what they should, the payloads are not copied.
+    Zeros for a row whose envelope says something else. If none does, nothing is copied.
     """
     headers = read_headers(rows)
     right = (
@@ -132,10 +128,7 @@ def seal_refusal(reason: str, round_index: int, sender: int) -> Payload:
 
 
 def refusal_in(message: Payload, round_index: int, sender: int) -> str | None:
-    """Return why a device does not go on, if that is what a message says.
-
-    A reason is at most `REASON_BYTES` long and printable, whatever the device sent.
-    """
+    """Return why a device does not go on, if that is what a message says; printable text."""
     if message.size < BYTES:
         return None
     header = message[:BYTES].view(FORMAT)[0].tolist()

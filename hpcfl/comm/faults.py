@@ -1,11 +1,10 @@
 """Going on after ranks died: User Level Failure Mitigation (Bland et al. 2013), MPI's ULFM.
 
 A rank that dies during a collective leaves the others in different states: some have finished it,
-some have an error, some wait for ever for one that has an error. So nothing that a collective
-brought is used before all that are left have agreed that it succeeded everywhere. If it did not,
-those who are left form a new communicator and do the same operation again, from the same messages:
-all of them are always at the same operation. Above this layer a dead rank's devices are devices
-that sent nothing.
+some have an error, some wait for one that has an error. So nothing that a collective brought is
+used before all that are left have agreed that it succeeded everywhere. If it did not, they form a
+new communicator and do the same operation again, from the same messages. Above this layer a dead
+rank's devices are devices that sent nothing.
 
 This needs Open MPI 5 or another MPI with ULFM, and ``mpirun --with-ft ulfm``: without it the same
 calls exist, but the first death ends the job.
@@ -17,11 +16,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from hpcfl.comm import gather, mpi
 from hpcfl.comm.calls import WaitsFor
@@ -50,12 +49,6 @@ MOST_TRIES = 3
 class ServerLostError(HpcflError):
     """The server's rank died: nobody can go on."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the server's rank died: the job ends here; the results file keeps all rounds that "
-            "were finished"
-        )
-
 
 def is_death(error: BaseException | None) -> bool:
     """Return whether an error of MPI says that a rank died, or may be because one did."""
@@ -65,9 +58,9 @@ def is_death(error: BaseException | None) -> bool:
 class Survivors:
     """The ranks of a communicator, used by nobody else, that are left.
 
-    `comm` is the communicator of those left, in the order of their ranks in the first one, which
-    `ranks` holds. `note` is called after every loss with the ranks that died and the seconds that
-    it took to detect and to recover, as in :class:`~hpcfl.comm.transport.Failure`.
+    `comm` is the communicator of those left, `ranks` are their ranks in the first one. `note` is
+    called after every loss with the ranks that died and the seconds of a
+    :class:`~hpcfl.comm.transport.Failure`.
     """
 
     def __init__(self, comm: MPI.Intracomm, note: Note | None = None) -> None:
@@ -81,7 +74,7 @@ class Survivors:
     def together(self, operation: Callable[[MPI.Intracomm], T]) -> T:
         """Return what an operation of all ranks gives that succeeded on all that are left.
 
-        It is called with the communicator, and again with another one whenever a rank died. An
+        It is called with the communicator, and with the next one whenever a rank died. An
         `AgreedError` is a result like others. Raises `ServerLostError` if the first rank 0 died.
         """
         before, start = self.ranks, time.perf_counter()
@@ -146,7 +139,10 @@ class Survivors:
         self.comm = MPI.Intracomm(self.comm.Shrink())
         self.ranks = _places(self.comm.Get_group(), self._group)
         if self.ranks[0] != SERVER_RANK:
-            raise ServerLostError
+            raise ServerLostError(
+                "the server's rank died: the job ends here; the results file keeps all rounds "
+                "that were finished"
+            )
 
 
 class TolerantTransport(mpi.MpiTransport):
@@ -192,34 +188,26 @@ class TolerantTransport(mpi.MpiTransport):
         limit = max(mpi.WINDOW_BYTES, self.placement.ranks * largest)
         for window in gather.windows(self.placement, largest, limit):
             chosen = within(senders, window)
-            messages = [gather.made(id, produce, largest) for id in chosen]
-            mine = np.zeros(len(window), np.int64)
-            mine[np.array(chosen, np.int64) - window.start] = [one.size for one in messages]
-            sent = self._end_to_end(messages)
+            messages = {id: gather.made(id, produce, largest) for id in chosen}
+            received = self._to_server(partial(self._gather_window, window, messages))
             del messages
-            yield from self._gather_window(window, sent, mine)
+            yield from received.items()
 
-    def _gather_window(
-        self, window: range, sent: Payload, mine: NDArray[np.int64]
-    ) -> Iterator[tuple[int, Payload]]:
-        def operation() -> tuple[NDArray[np.int64], Payload]:
-            sizes = mine.copy()
-            self._comm.Allreduce(MPI.IN_PLACE, sizes, MPI.SUM)
-            counts = self._bytes_by_rank(window, sizes)
-            received = self._scratches[1].take(int(sizes.sum()) if self.has_server else 0)
-            for whole, now, part in self._calls(counts):
-                layout = [received[whole], now, MPI.BYTE] if self.has_server else None
-                self._survivors.comm.Gatherv([sent[part], MPI.BYTE], layout, root=SERVER_RANK)
-            return sizes, received
-
-        sizes, received = self._to_server(operation)
+    def _gather_window(self, window: range, messages: dict[int, Payload]) -> dict[int, Payload]:
+        """Return the messages of a window by id, at the server."""
+        sizes = np.zeros(len(window), np.int64)
+        for id, message in messages.items():
+            sizes[id - window.start] = message.size
+        self._comm.Allreduce(MPI.IN_PLACE, sizes, MPI.SUM)
+        received = {}
         if self.has_server:
-            by_rank = np.argsort(self.placement.homes[window.start : window.stop], kind="stable")
-            stops = np.empty_like(sizes)
-            stops[by_rank] = np.cumsum(sizes[by_rank])
-            for sender, size, stop in zip(window, sizes.tolist(), stops.tolist(), strict=True):
-                if size:
-                    yield sender, received[stop - size : stop]
+            sent = zip(window, sizes.tolist(), strict=True)
+            received = {id: np.empty(size, np.uint8) for id, size in sent if size}
+        self._move(
+            [(int(self._rank_of[id]), message) for id, message in received.items()],
+            [(SERVER_RANK, message) for message in messages.values()],
+        )
+        return received
 
     def wait_for_all(self) -> None:
         self._all_to_all(lambda: wait_for_all(self._survivors.comm))
@@ -254,8 +242,8 @@ def _places(some: MPI.Group, everybody: MPI.Group) -> tuple[int, ...]:
 def wait_for_all(comm: MPI.Intracomm, limit_seconds: float = float("inf")) -> bool:
     """Wait for all ranks without taking time from those at work; fails if one is dead.
 
-    An agreement: a barrier that does not wait would say on standard error that it failed. Returns
-    whether they came within the limit.
+    An agreement, as a nonblocking barrier says on standard error that it failed. Returns whether
+    they came within the limit.
     """
     return wait([comm.Iagree(np.ones(1, np.int32))], None, SELDOM, limit_seconds)
 
@@ -279,9 +267,8 @@ def meet(comm: MPI.Intracomm, limit_seconds: float) -> bool:
 def finalize(status: int = 0) -> None:
     """End this process with a status if it is not 0, or after a death.
 
-    Where deaths are survived, MPI_Finalize is never called: it may wait for the dead for ever, one
-    in five times where two ranks had died (open-mpi/ompi issue 11404), and 3 in 60 where one died
-    when all had agreed that they were done. No rank has more to say to another then.
+    MPI_Finalize is never called then: it may wait for the dead for ever, once in five times where
+    two ranks had died (open-mpi/ompi issue 11404). No rank has more to say to another.
     """
     for output in (sys.stdout, sys.stderr):
         output.flush()

@@ -1,11 +1,10 @@
 """The gather as a stream: devices compute while others send, and while the server adds up.
 
 The ids go by in windows. A rank makes the messages of its devices in the next window while the last
-ones are on their way. The server receives a window in one *turn*, or in several where messages are
-so long that it holds only a part of each: it posts the receives of the next turn before it uses
-this one, and so holds two turns at most. Nobody waits for a rank whose turn has not come. Both
-sides let the library go on after every message that they make or use: a sender waits for a server
-at work for no longer. A device without a message sends an empty one.
+ones are on their way. The server receives a window in one *turn*, or in several where it holds only
+a part of each long message. It posts the receives of the next turn before it uses this one, and so
+holds two turns at most. Both sides let the library go on after every message that they make or use.
+A device without a message sends an empty one.
 """
 
 from __future__ import annotations
@@ -101,9 +100,8 @@ class _Turn:
 class Gather:
     """One gather as seen from a rank; `largest` as for `Transport.gather`.
 
-    Each window is a call of its own in the notes, which are continued. A server of several ranks
-    receives some bytes of every message on each (`cuts`). The first one tells the others, window by
-    window, which messages count.
+    Each window is a call of its own in the notes. A server of several ranks receives some bytes of
+    every message on each (`cuts`); the first tells the others which messages count.
     """
 
     def __init__(
@@ -172,7 +170,6 @@ class Gather:
     def receive(self) -> Iterator[tuple[int, Payload | Part]]:
         """Yield the ids of devices that send, and their messages by id, or parts of them."""
         parts = self._parts(self._comm.rank)
-        told: list[Transfer] = []
         turn: _Turn | None = None
         for number, ids in enumerate(self.windows, self._calls.number):
             ranks = self._placement.homes[ids.start : ids.stop].tolist()
@@ -182,13 +179,9 @@ class Gather:
                 following = self._post(window, part, part is parts[0])
                 if turn is not None:
                     yield from self._use(turn, following.transfer)
-                    told += self._tell(turn)
                 turn = following
         if turn is not None:
             yield from self._use(turn, None)
-            told += self._tell(turn)
-        for transfer in told:
-            transfer.complete(self._calls, WaitsFor.NOBODY)
 
     def _post(self, window: _Window, part: slice, first: bool) -> _Turn:
         begun = time.perf_counter()
@@ -221,24 +214,22 @@ class Gather:
                 del data  # whose memory is taken again
             if following is not None:
                 following.move()
+        self._tell(turn)
 
-    def _tell(self, turn: _Turn) -> list[Transfer]:
+    def _tell(self, turn: _Turn) -> None:
         """Tell the other ranks of the server, after the first turn, which messages count."""
-        others, window = range(1, len(self._cuts.slices)), turn.window
-        if not others or not turn.first or self._comm.rank != SERVER_RANK:
-            return []
-        begun = time.perf_counter()
-        sent = zip(window.ids, window.sizes.tolist(), strict=True)
+        if not turn.first or self._comm.rank != SERVER_RANK:
+            return
+        sent = zip(turn.window.ids, turn.window.sizes.tolist(), strict=True)
         counts = np.array([size > 0 and self._cuts.accepted(id) for id, size in sent], np.uint8)
-        requests = [self._comm.Isend(counts, rank, COUNT) for rank in others]
-        return [Transfer(self._comm, requests, begun, window.number, sends=True)]
+        for rank in range(1, len(self._cuts.slices)):
+            self._comm.Send(counts, rank, COUNT)
 
 
 def windows(placement: Placement, largest: int, limit: int) -> list[range]:
     """Return the ids in pieces whose messages, `largest` bytes each, come to the limit at most.
 
-    If possible as many of each rank that holds devices; at least one id a piece, and one of each
-    rank if the limit is 0.
+    If possible as many of each device rank; at least one id, and one of each rank if it is 0.
     """
     ranks = max(1, placement.ranks - placement.servers - placement.helpers)
     at_once = max(1, limit // largest) if limit else ranks

@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 from hpcfl.system import launch, machine
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hpcfl.comm.placement import Placement
     from hpcfl.comm.transport import Transport
     from hpcfl.comm.world import World
+
 
 # Of a rank that looks at no host.
 NONE = -1
@@ -40,9 +43,8 @@ class Hosts:
     """
 
     def __init__(self, world: World) -> None:
-        threads = np.array(machine.affinity(), np.int64)
         names = world.collect(platform.node().encode()) or ()
-        masks = world.collect(threads.tobytes()) or ()
+        masks = world.collect(np.array(machine.affinity(), np.int64).tobytes()) or ()
         # Of every rank that is left, at rank 0: its host and its hardware threads.
         self._places = [
             (name.decode(errors="replace"), tuple(np.frombuffer(mask, np.int64).tolist()))
@@ -50,32 +52,30 @@ class Hosts:
         ]
         orders = [b""] * world.size
         for rank, order in zip(world.left, self._orders(), strict=False):
-            orders[rank] = order
+            orders[rank] = np.array(order, np.int64).tobytes()
         mine = np.frombuffer(world.give(orders), np.int64).tolist()
         # How many hosts there are, which of them this rank looks at, and its ranks' threads.
         self._count, self._mine, *self._threads = mine
         self._others: dict[int, dict[str, Any]] = {}
         if self._count > 1:
-            import json
+            import json  # costs milliseconds, on each of many ranks
 
             looks = world.rank != 0 and self._mine != NONE
             found = world.collect(self._look() if looks else b"") or ()
             self._others = {one["host"]: one for one in map(json.loads, filter(None, found))}
 
-    def _orders(self) -> list[bytes]:
-        """Return for each rank what it is to look at."""
-        names = [host for host, _ in self._places]
-        if launch.netlab_facts():
-            names = ["" for _ in names]
+    def _orders(self) -> Iterator[list[int]]:
+        """Yield for each rank what it is to look at."""
+        # All hosts of a lab are one.
+        names = ["" if launch.netlab_facts() else name for name, _ in self._places]
         hosts = list(dict.fromkeys(names))
-        orders = []
         for rank, name in enumerate(names):
-            first = names.index(name) == rank
-            on_host = zip(names, self._places, strict=True) if first else ()
-            threads = {thread for other, (_, all) in on_host if other == name for thread in all}
-            order = [len(hosts), hosts.index(name) if first else NONE, *sorted(threads)]
-            orders.append(np.array(order, np.int64).tobytes())
-        return orders
+            if names.index(name) < rank:
+                yield [len(hosts), NONE]
+                continue
+            on_host = zip(names, self._places, strict=True)
+            threads = {thread for other, (_, own) in on_host if other == name for thread in own}
+            yield [len(hosts), hosts.index(name), *sorted(threads)]
 
     def _look(self) -> bytes:
         import json
@@ -109,10 +109,8 @@ class Hosts:
         free = machine.memory_available()
         if self._count < len(devices):  # a netlab: its hosts are this one
             return [HostMemory(next(iter(devices)), sum(devices.values()), free)]
-        known = [free] + [
-            self._others[host]["facts"]["memory_available_bytes"] if host in self._others else None
-            for host in range(1, self._count)
-        ]
+        facts = [self._others.get(host, {}).get("facts", {}) for host in range(1, self._count)]
+        known = [free, *(one.get("memory_available_bytes") for one in facts)]
         return [
             HostMemory(host, count, available)
             for (host, count), available in zip(devices.items(), known, strict=True)

@@ -1,11 +1,9 @@
-"""The transport over MPI: the steps' patterns as collective operations on buffers.
+"""The transport over MPI: the steps' patterns as operations of all ranks on buffers.
 
-Sizes travel ahead of payloads in small collectives of their own. They belong to MPI's framing, not
-to the protocol, and are not entered in the ledger.
+Sizes travel ahead of payloads. They are MPI's framing and are not entered in the ledger.
 
-Everything that the ranks do together is one *operation*: a function without arguments that only
-reads what this rank sends, so that it can be called again. Here it is called once. The transport of
-:mod:`hpcfl.comm.faults` calls it again, on another communicator, if a rank dies meanwhile.
+An *operation* only reads what this rank sends, so that it can be called again: the transport of
+:mod:`hpcfl.comm.faults` does so, on another communicator, if a rank dies meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from hpcfl.comm import clocks
 from hpcfl.comm import rows as rows_of
 from hpcfl.comm.calls import WaitsFor
 from hpcfl.comm.gather import CALL_BYTES, Gather, pieces
-from hpcfl.comm.patient import SELDOM, Comm, wait
+from hpcfl.comm.patient import SELDOM, Comm, complete, wait
 from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.comm.placement import SERVER_RANK, Placement, within
 from hpcfl.comm.rows import Received
@@ -30,12 +28,13 @@ from hpcfl.comm.transport import AddInto, Cuts, Part, Produce, Transport
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
-# One Scatterv moves at most this much from the server, or one message.
+# One window of a scatter has at most this much, or one message.
 WINDOW_BYTES = 1 << 28
 # One Reduce that only checks or records adds up at most this many elements.
 REDUCE_ELEMENTS = 1 << 15
 # Stands for the rank of a device that has none any more.
 NOWHERE = -1
+TAG = 4
 
 T = TypeVar("T")
 
@@ -50,6 +49,7 @@ class MpiTransport(Transport):
         super().__init__(placement, comm.rank)
         self._comm = comm
         self._scratches = Scratch(), Scratch()
+        self._unfinished: list[MPI.Request] = []
         # Each device's rank in the communicator, NOWHERE for those that have none.
         self._rank_of = self.placement.homes
         # The ranks of the placement that the communicator's ranks are.
@@ -106,33 +106,44 @@ class MpiTransport(Transport):
         self, window: range, receivers: Sequence[int], messages: list[Payload]
     ) -> Iterator[tuple[int, Payload]]:
         sizes = np.array([message.size for message in messages], np.int64)
-        homes = self.placement.homes[window.start : window.stop]
-        by_rank = np.argsort(homes, kind="stable")
-        sent = self._end_to_end([messages[k] for k in by_rank.tolist()] if messages else [])
-        messages.clear()
 
-        def operation() -> tuple[NDArray[np.int64], Payload]:
+        def operation() -> dict[int, Payload]:
             told = sizes if self.has_server else np.empty(len(window), np.int64)
             self._comm.Bcast(told, root=SERVER_RANK)
-            counts = self._bytes_by_rank(window, told)
-            received = self._scratches[1].take(int(counts[self._comm.rank]))
-            outgoing = sent
-            there = self._rank_of[window.start : window.stop] != NOWHERE
-            if self.has_server and not there.all():
-                outgoing = sent[np.repeat(there[by_rank], told[by_rank])]
-            for whole, now, part in self._calls(counts):
-                layout = [outgoing[whole], now, MPI.BYTE] if self.has_server else None
-                self._comm.Scatterv(layout, [received[part], MPI.BYTE], root=SERVER_RANK)
-            return told, received
+            received = {
+                id: np.empty(told[id - window.start], np.uint8)
+                for id in within(self.local_devices, window)
+            }
+            homes = self._rank_of[window.start : window.stop].tolist()
+            outgoing = [one for one in zip(homes, messages, strict=False) if one[0] != NOWHERE]
+            self._move([(SERVER_RANK, message) for message in received.values()], outgoing)
+            return received
 
-        told, received = self._from_server(operation)
+        received = self._from_server(operation)
+        messages.clear()
         listening = set(receivers)
-        start = 0
-        for id in within(self.local_devices, window):
-            size = int(told[id - window.start])
-            if id in listening:
-                yield id, received[start : start + size]
-            start += size
+        yield from ((id, message) for id, message in received.items() if id in listening)
+
+    def _move(
+        self, incoming: Iterable[tuple[int, Payload]], outgoing: Iterable[tuple[int, Payload]]
+    ) -> None:
+        """Receive and send messages, each from or to a rank, all at once."""
+        requests = [
+            self._comm.Irecv([part, MPI.BYTE], rank, TAG)
+            for rank, message in incoming
+            for part in parts_of(message)
+        ]
+        requests += [
+            self._comm.Isend([part, MPI.BYTE], rank, TAG)
+            for rank, message in outgoing
+            for part in parts_of(message)
+        ]
+        try:
+            complete(self._comm, requests)
+        except MPI.Exception:
+            # A rank died. MPI may still write to the buffers, which requests keep.
+            self._unfinished += requests
+            raise
 
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
@@ -184,31 +195,6 @@ class MpiTransport(Transport):
 
         return self._to_server(operation)
 
-    def _end_to_end(self, messages: list[Payload]) -> Payload:
-        if len(messages) == 1:
-            return messages[0]
-        whole = self._scratches[0].take(sum(message.size for message in messages))
-        return np.concatenate(messages, out=whole) if messages else whole
-
-    def _bytes_by_rank(self, window: range, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        ranks = self._rank_of[window.start : window.stop]
-        there = ranks != NOWHERE
-        return np.bincount(ranks[there], sizes[there], self._comm.size).astype(np.int64)
-
-    def _calls(self, counts: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64], slice]]:
-        """Yield, for each call, its part of all bytes, its bytes by rank, its part of this rank's.
-
-        `counts` are each rank's bytes, shape (ranks,); all bytes are in the order of the ranks.
-        """
-        ends = np.cumsum(counts)
-        done = 0
-        for start in range(0, max(1, int(ends[-1])), CALL_BYTES):
-            stop = start + CALL_BYTES
-            now = np.clip(ends, start, stop) - np.clip(ends - counts, start, stop)
-            mine = int(now[self._comm.rank])
-            yield slice(start, stop), now, slice(done, done + mine)
-            done += mine
-
     def reduce(
         self, senders: Sequence[int], produce: Produce, add_into: AddInto, zeros: Elements
     ) -> tuple[list[int], Elements] | None:
@@ -220,9 +206,8 @@ class MpiTransport(Transport):
                 add_into(mine, payload.view(dtype))
                 sent.append(sender)
 
-        def add_within(source: Any, target: Any, _: MPI.Datatype) -> None:
-            with self.calls.computing():
-                add_into(np.frombuffer(target, dtype), np.frombuffer(source, dtype))
+        def add(source: Any, target: Any, _: MPI.Datatype) -> None:
+            add_into(np.frombuffer(target, dtype), np.frombuffer(source, dtype))
 
         def operation() -> tuple[list[int], Elements] | None:
             total = np.empty_like(mine) if self.has_server else None
@@ -230,7 +215,7 @@ class MpiTransport(Transport):
             for start in range(0, mine.size, step):
                 part = slice(start, start + step)
                 target = None if total is None else total[part]
-                self._comm.Reduce(mine[part], target, _sum(add_within), root=SERVER_RANK)
+                self._comm.Reduce(mine[part], target, _sum(add), root=SERVER_RANK)
             ids = self._present(sent)
             return None if total is None or ids is None else (ids.tolist(), total)
 

@@ -1,9 +1,9 @@
 """Waiting without a core: a communicator for hosts that have more ranks than cores.
 
-A rank that waits in a call of MPI looks without a pause whether it may go on. Open MPI and Intel
-MPI give the core away between two looks. MPICH and what is made of it do so rarely or never: with
-more ranks than cores, those that wait keep those at work from their cores. Here a rank that waits
-sleeps, and looks again at least every millisecond.
+Ranks that wait in a call of MPI spin. Open MPI and Intel MPI yield between two looks; MPICH and
+what is made of it do so rarely or never, and with more ranks than cores those that wait keep those
+at work from their cores. Here a rank that waits sleeps, and looks again every millisecond or more
+often.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class Pace(NamedTuple):
 # A compromise (docs/clusters.md): messages of several steps move a step a look, and every look
 # takes a core from a rank at work.
 OFTEN = Pace(1.0, 2e-5, 1e-3)
-# Outside timed regions: many ranks that look often take cores from those at work, and a barrier
-# takes a look for each of its steps.
+# Outside timed regions: a barrier takes a look for each of its steps.
 SELDOM = Pace(0.02, 0.005, 0.05)
 # As `MPI.get_vendor` calls the libraries whose ranks yield while they wait.
 YIELDING = ("Open MPI", "Intel MPI")
@@ -89,9 +88,9 @@ def wait(
 
 
 def needed(comm: MPI.Intracomm) -> bool:
-    """Return whether a host has more ranks than cores, and they would not yield; one answer on all.
+    """Return whether ranks of a host must sleep to let others work; every rank calls this.
 
-    Every rank calls this.
+    One answer on all: there are more ranks than cores somewhere, and they would not yield.
     """
     if comm.size == 1 or MPI.get_vendor()[0] in YIELDING:
         return False

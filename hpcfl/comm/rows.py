@@ -1,8 +1,6 @@
 """Rows on their way from device to device, behind the id of the device that really sent them.
 
-The label belongs to the transport, as an address on an envelope belongs to the post: it is not part
-of a message, and is not entered in the ledger. A device that lies about itself in its rows is known
-by its labels all the same.
+The label belongs to the transport: it is not part of a message, and not entered in the ledger.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ def windows(devices: int, size: int) -> list[range]:
 
 
 def label(senders: Iterable[int], rows: Iterable[Rows], width: int, devices: int) -> list[Rows]:
-    """Return all rows that can be delivered, each behind its sender's id.
+    """Return all rows that can be delivered, each behind its sender's id, in batches.
 
-    In batches, ndarrays of uint8, shape (k, LABEL_BYTES + width). Rows that are not `width` bytes
-    long, or are addressed to nobody or to their sender, are left out.
+    Rows that are not `width` bytes long, or are addressed to nobody or to their sender, are left
+    out. A batch is an ndarray of uint8, shape (k, LABEL_BYTES + width).
     """
     size = LABEL_BYTES + width
     rows_of_batch = max(1, BATCH_BYTES // size)
@@ -76,8 +74,7 @@ def _deliverable(sender: int, block: Rows, width: int, devices: int) -> Rows:
 def by_window(batches: list[Rows], windows: Sequence[range], homes: Ids) -> list[Rows]:
     """Return labelled rows window by window, in the order of the receivers' ranks and ids.
 
-    `homes` has each device's rank, shape (N,). The list is emptied on the way: all rows of a round
-    take much memory, and are there once.
+    `homes` has each device's rank, shape (N,). The list is emptied on the way: rows are there once.
     """
     stops = [window.stop for window in windows]
     number = np.searchsorted(stops, np.arange(homes.size), side="right")  # of each id's window

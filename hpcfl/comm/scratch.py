@@ -19,9 +19,8 @@ PAGES_BYTES = 1 << 20
 def pages(count: int, size: int) -> Payload:
     """Return new memory for rows: ndarray of uint8, shape (count, size), with anything in it.
 
-    Large pieces take memory only where they are written to, and give it back to the system when
-    nobody looks at them any more. What the C library allocates stays with the process as long as
-    anything behind it is in use.
+    Large pieces take memory only where they are written to, and give it back when nobody looks at
+    them any more, unlike what the C library allocates.
     """
     if count * size < PAGES_BYTES:
         return np.empty((count, size), np.uint8)
@@ -35,10 +34,9 @@ def pages(count: int, size: int) -> Payload:
 
 
 class Scratch:
-    """Memory for many messages end to end; large pieces are kept.
+    """Memory for many messages end to end; large pieces are used again once nobody looks at them.
 
-    They are used again as soon as nobody looks at them. Smaller ones, which most messages with
-    secrets are, end with their last user.
+    Smaller ones, which most messages with secrets are, end with their last user.
     """
 
     def __init__(self) -> None:

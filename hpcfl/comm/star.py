@@ -1,12 +1,9 @@
 """Collectives for ranks that each have a narrow link of their own to the server.
 
 MPI libraries broadcast and reduce along trees, and receive one sender's large message after the
-other's. Between devices with links of their own, the first moves a message through links of devices
-that it does not concern, and the second leaves all links but one idle. Here the server exchanges
-messages with all devices directly and at once.
-
-Such ranks usually share a machine, far more of them than it has cores: a rank that waits sleeps, as
-in :mod:`hpcfl.comm.patient`.
+other's: a message moves through links of devices that it does not concern, or leaves all links but
+one idle. Here the server exchanges messages with all devices directly and at once. Such ranks share
+a machine: one that waits sleeps, as in :mod:`hpcfl.comm.patient`.
 """
 
 from __future__ import annotations
@@ -43,15 +40,6 @@ class Star(Patient):
             self._move(dict.fromkeys(range(1, self.size), buffer), {})
         else:
             self._move({}, {root: buffer})
-
-    def Scatterv(self, layout: Any, received: Any, root: int = SERVER_RANK) -> None:
-        mine, kind = received
-        if self.rank != root:
-            self._move({}, {root: received} if mine.size else {})
-            return
-        parts = _parts(*layout[:2])
-        self._move({rank: [part, kind] for rank, part in parts.items() if rank != root}, {})
-        mine[:] = parts.get(root, mine[:0])
 
     def Reduce(
         self, mine: NDArray[Any], target: NDArray[Any] | None, op: MPI.Op, root: int = SERVER_RANK

@@ -107,8 +107,8 @@ class Transport(ABC):
     def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
         """Yield ``(id, message)`` of every receiver on this rank, by id; to be exhausted on each.
 
-        `produce` makes the message for a device, empty if there is none. It is called at the
-        server, once for each of the N devices, in increasing order.
+        `produce` makes the message for a device, empty if there is none: at the server, once for
+        each of the N devices, in increasing order.
         """
 
     @abstractmethod
@@ -117,9 +117,8 @@ class Transport(ABC):
     ) -> Iterator[tuple[int, Payload]]:
         """Yield ``(id, message)`` of every sender at the server, by id; to be exhausted on each.
 
-        Senders are devices, or helpers. `produce` makes the message of one; it is called once a
-        sender, on all ranks at the same time. No message is larger than `largest` bytes, which
-        decides how many move at once.
+        Senders are devices, or helpers. `produce` makes the message of one, of at most `largest`
+        bytes, which decides how many move at once.
         """
 
     def gather_parts(
@@ -128,8 +127,7 @@ class Transport(ABC):
         """Do the same, with long messages in parts where the transport can do that.
 
         The parts of a message come in order, those of several in turns. Behind the envelope, each
-        but the last is a multiple of `envelope.PART_UNIT` bytes. With `cuts` all messages come in
-        parts, to the ranks of the server that they are for.
+        but the last is a multiple of `envelope.PART_UNIT` bytes. With `cuts` all come in parts.
         """
         return self.gather(senders, produce, largest)
 
@@ -138,9 +136,9 @@ class Transport(ABC):
         return message if self.has_server else None
 
     def join(self, mine: Elements | None, ranges: Sequence[range]) -> Elements | None:
-        """Return at the first server rank what the server's ranks have of a vector, end to end.
+        """Return at the first server rank what all of them have of a vector, end to end; else None.
 
-        None elsewhere, and if the first has nothing; the others must have nothing then.
+        None, too, if they have nothing.
         """
         return mine
 
@@ -150,9 +148,8 @@ class Transport(ABC):
     ) -> tuple[list[int], Elements] | None:
         """Return who sent, and the sum of their vectors, at the server; None elsewhere.
 
-        Here `produce` makes a device's vector, as many words of the same dtype as `zeros` has,
-        which are changed in place; an empty one if it sends nothing. Every sum, on whichever rank,
-        is formed by `add_into`, which adds a vector to another.
+        Here `produce` makes a device's vector, of the dtype and length of `zeros`, or an empty one.
+        Every sum is formed by `add_into`, which adds a vector to another; the first is `zeros`.
         """
 
     @abstractmethod
@@ -161,10 +158,10 @@ class Transport(ABC):
     ) -> tuple[Iterator[tuple[int, Received]], NDArray[np.bool_]]:
         """Return what each device of this rank received, by id, and who took part, shape (N,).
 
-        `senders` are the devices of this rank that send, `rows` yields the sealed rows of each, of
-        `width` bytes, shape (k, width). All have been moved when this returns, and are freed as the
-        iterator goes on. Whoever sent a row that could be delivered, one of that size to another
-        device, took part. All ranks are told, as a relay tells those that it passes rows on to.
+        `senders` are the devices of this rank that send, `rows` yields the sealed rows of each,
+        shape (k, width). All have been moved when this returns, and are freed as the iterator goes
+        on. Whoever sent a row that could be delivered, one of that size to another device, took
+        part.
         """
 
     @abstractmethod

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import io
+import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,13 +27,13 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 T = TypeVar("T")
+_THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
 class World:
     """All processes of this run; `tolerant` if the other ranks can go on after one died.
 
-    Messages of rounds never use the communicator of the world itself: it is kept free for ranks
-    that fail.
+    Messages of rounds use communicators of their own: the world's is free for ranks that fail.
     """
 
     def __init__(self, comm: MPI.Intracomm | None) -> None:
@@ -73,11 +75,10 @@ class World:
     ) -> Transport | None:
         """Return the transport for a number of devices; None on a rank that is not needed.
 
-        Fewer devices than device ranks use as many ranks as there are devices; the devices of a
-        larger number share ranks. `tolerant`: the caller can go on when ranks die, where MPI can.
-        It can be used until the next `settle`. The first `servers` ranks are the server together,
-        the next `helpers` are helpers, unless there is one rank alone; a UsageError says on every
-        rank that there are too few, or that they cannot.
+        The first `servers` ranks are the server together, the next `helpers` are helpers, and the
+        devices share the others, of which no more are used than there are devices. A single rank
+        holds everybody. It can be used until the next `settle`. `tolerant`: the caller can go on
+        when ranks die, where MPI can.
         """
         placement = self.placement(devices, servers, helpers)
         if self._control is None or self.size == 1:
@@ -108,7 +109,10 @@ class World:
         return MpiTransport(waiting, placement)
 
     def placement(self, devices: int, servers: int = 1, helpers: int = 0) -> Placement:
-        """Return who is where in such a `transport`, before any rank has died."""
+        """Return who is where in such a `transport`, before any rank has died.
+
+        An AgreedUsageError says that there are too few ranks, or that they cannot.
+        """
         if servers > 1 and (self.tolerant or launch.netlab_facts()):
             where = "deaths of ranks are survived" if self.tolerant else "hosts are of a lab"
             raise AgreedUsageError(
@@ -169,7 +173,7 @@ class World:
 
     def agreed(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return on every rank what `work` returns on rank 0, of what JSON has; raise its error."""
-        import json
+        import json  # costs milliseconds, on each of many ranks
 
         text = json.dumps(self.first_alone(work)).encode()
         told: dict[str, Any] = json.loads(self.give([text] * self.size))
@@ -178,8 +182,7 @@ class World:
     def settle(self, error: HpcflError | None) -> None:
         """Wait, without taking time from the ranks at work, until all are here; then agree.
 
-        No transport is used any more: MPI keeps what was made for it until it is freed, and a sweep
-        would leave that of every cell.
+        No transport is used any more, and what MPI made for them is freed.
         """
         if self._control is not None:
             from hpcfl.comm import faults, patient
@@ -209,8 +212,6 @@ class World:
 
     def distribute(self, parts: Sequence[Mapping[str, Array]] | None) -> dict[str, Array]:
         """Return this rank's part of what rank 0 has for all: arrays by name, None elsewhere."""
-        import io
-
         messages = []
         for part in parts or ():
             file = io.BytesIO()
@@ -235,8 +236,6 @@ class World:
 
     def hosts(self) -> list[str]:
         """Return every rank's host name, at rank 0; an empty list elsewhere."""
-        import platform
-
         found = self.collect(platform.node().encode())
         return [] if found is None else [name.decode(errors="replace") for name in found]
 
@@ -246,7 +245,7 @@ class World:
             return {"transport": "loopback", "ranks": 1}
         from mpi4py import MPI
 
-        levels = ("single", "funneled", "serialized", "multiple")
+        levels = {getattr(MPI, f"THREAD_{name.upper()}"): name for name in _THREAD_LEVELS}
         described = MPI.Get_library_version().strip("\0\n ")
         # Open MPI's has the user who built it, in front of the host.
         library = re.sub(r"\S+@", "", described.partition("\n")[0])
@@ -262,9 +261,7 @@ class World:
             "mpi_library_text": library,
             "mpi_device": device[1] if device else None,
             "mpi_standard": ".".join(str(part) for part in MPI.Get_version()),
-            "thread_level": {getattr(MPI, f"THREAD_{one.upper()}"): one for one in levels}[
-                MPI.Query_thread()
-            ],
+            "thread_level": levels[MPI.Query_thread()],
             "waits_asleep": self._patient,
         }
 
@@ -275,8 +272,7 @@ _world: World | None = None
 def connect() -> World:
     """Return the world, the same at each call; MPI is initialised if a launcher started ranks.
 
-    Memory that this process frees stays with it from then on (`allocator`). A UsageError says that
-    MPI cannot be loaded, or does not see the processes that were started.
+    A UsageError says that MPI cannot be loaded, or does not see the processes that were started.
     """
     global _world
     if _world is None:

@@ -10,6 +10,7 @@ anything is a floating-point one, so there is no rounding for a proof to worry a
 from __future__ import annotations
 
 import operator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,22 +30,11 @@ Words = NDArray[np.uint64]
 
 
 def discrete_gaussian(seed: bytes, size: int, sigma: int) -> Signed:
-    """Return independent samples of N_Z(0, sigma**2).
+    """Return independent samples of N_Z(0, sigma**2), for a sigma from 1 to `LARGEST_SIGMA`.
 
-    Parameters
-    ----------
-    seed : bytes
-        16 secret bytes, of no other use. The same seed gives the same samples.
-    size : int
-        Number of samples.
-    sigma : int
-        From 1 to `LARGEST_SIGMA`. A float would be truncated on the way, to less noise.
-
-    Returns
-    -------
-    ndarray of int64, shape (size,)
+    The seed is 16 secret bytes of no other use. The same seed gives the same samples.
     """
-    sigma = operator.index(sigma)
+    sigma = operator.index(sigma)  # a float would be truncated on the way, to less noise
     if not 1 <= sigma <= LARGEST_SIGMA:
         raise ValueError(f"sigma is {sigma}; it must be 1 to {LARGEST_SIGMA}")
     source = _Source(seed)
@@ -63,11 +53,7 @@ class _Source:
     """Uniform integers from a keystream, one after the other."""
 
     def __init__(self, seed: bytes) -> None:
-        self._stream = keystream.open_stream(seed)
-
-    def words(self, count: int) -> Words:
-        """Return uniform 64-bit words."""
-        return uniform_words(self._stream, count)
+        self.words = partial(uniform_words, keystream.open_stream(seed))
 
     def below(self, bound: int, count: int) -> Words:
         """Return uniform integers from 0 to ``bound - 1``, for a bound of at most 2**63."""

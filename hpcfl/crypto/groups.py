@@ -42,25 +42,14 @@ class Group(ABC):
     """An additive group of integers modulo `modulus` with at most 2**32 elements.
 
     Integers from -half_range to half_range are represented without ambiguity.
-
-    Attributes
-    ----------
-    bits : int
-        Size of an element on the wire.
-    dtype : dtype
-        The little-endian word that an element is in memory.
-    sums : dtype
-        That of elements which are added up: one in which 2**31 of them do no harm.
-    adder_bytes : int
-        What an `Adder` takes for each coordinate.
     """
 
     name: str
     modulus: int
-    bits: int
-    dtype: np.dtype[Any]
-    sums: np.dtype[Any]
-    adder_bytes: int
+    bits: int  # of an element on the wire
+    dtype: np.dtype[Any]  # the little-endian word that an element is in memory
+    sums: np.dtype[Any]  # of elements that are added up: 2**31 of them do no harm in it
+    adder_bytes: int  # what an `Adder` takes for each coordinate
 
     @property
     def half_range(self) -> int:
@@ -175,24 +164,10 @@ class Group(ABC):
     def _mask_block(
         self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
     ) -> None:
-        """Add masks to some of a vector in place.
-
-        These are the next elements of each stream, from the element `first` on; `block` is memory
-        for those of one.
-        """
+        """Add the next elements of each stream, from `first` on, with memory for those of one."""
 
     def add_masks(self, vector: Elements, keys: Iterable[bytes], signs: Iterable[int]) -> Elements:
-        """Return ``vector + sum_k signs[k] * PRG(keys[k])``.
-
-        Parameters
-        ----------
-        vector : ndarray
-            Group elements.
-        keys : iterable of bytes
-            One 16-byte key a mask; the mask is as long as the vector.
-        signs : iterable of int
-            +1 or -1 for each key.
-        """
+        """Return ``vector + sum_k signs[k] * PRG(keys[k])``, for 16-byte keys, signs +1 or -1."""
         out = vector.copy()
         self.mask(out, keys, signs)
         return out
@@ -214,7 +189,6 @@ class Group(ABC):
         pairs = zip(keys, signs, strict=True)
         while batch := list(itertools.islice(pairs, STREAMS_AT_ONCE)):
             batch_keys, batch_signs = zip(*batch, strict=True)
-
             # Threads that take turns at the interpreter do so less often with longer blocks.
             block = BLOCK_BYTES if threads == 1 else LONG_BLOCK_BYTES
             work = partial(self._mask_part, vector, first, batch_keys, batch_signs, block)
@@ -441,13 +415,7 @@ class Field(Group):
 
 
 class Ring(Group):
-    """Integers modulo 2**B: unsigned addition is the sum, but for bits above the lowest B.
-
-    Parameters
-    ----------
-    bits : int
-        Number B of bits, a multiple of 4 from 8 to 32.
-    """
+    """Integers modulo 2**B: unsigned addition is the sum, but for bits above the lowest B."""
 
     def __init__(self, bits: int) -> None:
         self.name = f"ring{bits}"

@@ -53,8 +53,7 @@ def secrets_of(insecure_seed: int | None, round_index: int, device: int) -> Secr
 
 
 def helper_secrets(insecure_seed: int | None, round_index: int, number: int) -> SecretSource:
-    """Return the same for a helper."""
-    # Numbers below those that stand for the server.
+    """Return the same for a helper, whose number is below that which stands for the server."""
     return secrets_of(insecure_seed, round_index, -3 - number)
 
 
@@ -78,13 +77,7 @@ class KeyPair:
 
 
 def agree(private: bytes, public: list[bytes]) -> list[bytes]:
-    """Return the secret shared with the owner of each public key.
-
-    Raises
-    ------
-    ValueError
-        If a public key is a point of low order, with which every secret would be zero.
-    """
+    """Return the secret shared with each public key's owner; ValueError for one of low order."""
     key = X25519PrivateKey.from_private_bytes(private)
     return [key.exchange(X25519PublicKey.from_public_bytes(peer)) for peer in public]
 

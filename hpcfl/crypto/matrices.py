@@ -28,19 +28,7 @@ Halves = NDArray[np.float64]
 
 
 def product(left: Elements, right: Elements, field: Field = FQ) -> Elements:
-    """Return ``left @ right`` in a field.
-
-    Parameters
-    ----------
-    left : ndarray of unsigned integers, shape (n, m)
-        Elements of the field.
-    right : ndarray of unsigned integers, shape (m, w)
-        Elements of the field.
-
-    Returns
-    -------
-    ndarray of the field's dtype, shape (n, w)
-    """
+    """Return ``left @ right``, of elements of a field."""
     rows, columns = len(left), right.shape[1]
     found = np.zeros((rows, columns), field.dtype)
     add_product = _add_short_product if field.bits <= 16 else _add_product
@@ -118,17 +106,8 @@ def lagrange(
 ) -> NDArray[np.uint64]:
     """Return the matrix that turns values of a polynomial at some points into those elsewhere.
 
-    Parameters
-    ----------
-    points : ndarray of int64, shape (m,)
-        Where the values of a polynomial of degree below m are known.
-    places : ndarray of int64, shape (n,)
-        Where they are wanted. All of both are different elements of the field.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n, m)
-        Its entries are prod over l != k of (y_j - x_l) / (x_k - x_l), for places y and points x.
+    For m points x, the degree being below m, and n places y, all of them different elements of the
+    field, its entries are prod over l != k of (y_j - x_l) / (x_k - x_l), shape (n, m).
     """
     q = np.uint64(field.modulus)
     known, wanted = points.astype(np.uint64), places.astype(np.uint64)

@@ -10,7 +10,6 @@ nothing; :mod:`hpcfl.crypto.discrete_gaussian` has no such gap.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import CipherContext
@@ -26,25 +25,14 @@ Words = NDArray[np.uint64]
 _BLOCK = 1 << 13
 
 
-class NoiseSource(ABC):
-    """Draws noise; every call gives other numbers."""
-
-    @abstractmethod
-    def gaussian(self, size: int, std: float) -> Floats:
-        """Return Gaussian noise of a standard deviation, shape (size,)."""
-
-    @abstractmethod
-    def laplace(self, size: int, scale: float) -> Floats:
-        """Return Laplace noise of a scale, its mean absolute value, shape (size,)."""
-
-
-class SecureNoise(NoiseSource):
+class SecureNoise:
     """Noise from the keystream of a secret key, which normally the operating system gives."""
 
     def __init__(self, secrets: SecretSource) -> None:
         self._stream = keystream.open_stream(secrets(keystream.KEY_BYTES))
 
     def gaussian(self, size: int, std: float) -> Floats:
+        """Return Gaussian noise of a standard deviation, other numbers at every call."""
         out = np.empty(size + size % 2)
         for start in range(0, out.size, _BLOCK):
             block = out[start : start + _BLOCK]
@@ -53,6 +41,7 @@ class SecureNoise(NoiseSource):
         return out[:size]
 
     def laplace(self, size: int, scale: float) -> Floats:
+        """Return Laplace noise of a scale, its mean absolute value."""
         out = np.empty(size)
         for start in range(0, size, _BLOCK):
             block = out[start : start + _BLOCK]
@@ -61,8 +50,8 @@ class SecureNoise(NoiseSource):
         return out
 
 
-class FastNoise(NoiseSource):
-    """Noise from a plain generator: it repeats itself for the same seed, and hides from nobody."""
+class FastNoise:
+    """The same from a plain generator: it repeats itself for a seed, and hides from nobody."""
 
     def __init__(self, seed: np.random.SeedSequence) -> None:
         self._generator = np.random.Generator(np.random.SFC64(seed))
@@ -72,6 +61,9 @@ class FastNoise(NoiseSource):
 
     def laplace(self, size: int, scale: float) -> Floats:
         return self._generator.laplace(0.0, scale, size)
+
+
+NoiseSource = SecureNoise | FastNoise
 
 
 def uniform_words(stream: CipherContext, count: int) -> Words:

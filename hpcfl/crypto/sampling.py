@@ -6,7 +6,6 @@ Both samplers use integers only, so that two machines with different maths libra
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -21,30 +20,7 @@ Positions = NDArray[np.int64]
 Counts = NDArray[np.int64]
 
 
-class Sampler(ABC):
-    """Selects each of d coordinates independently with a fixed probability."""
-
-    @abstractmethod
-    def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
-        """Return the coordinates that each key selects.
-
-        Parameters
-        ----------
-        keys : sequence of bytes
-            One 16-byte key a pair of devices.
-        dim : int
-            Number d of coordinates.
-
-        Returns
-        -------
-        positions : ndarray of int64
-            The selected coordinates, increasing for each key, the keys' lists end to end.
-        counts : ndarray of int64, shape (len(keys),)
-            Length of each list.
-        """
-
-
-class DenseSampler(Sampler):
+class DenseSampler:
     """The paper's sampler (SparseSecAgg, eq. 13): one field element a coordinate, O(d) a pair.
 
     A coordinate is selected if its element is below ``floor(q * probability)``.
@@ -54,12 +30,16 @@ class DenseSampler(Sampler):
         self._threshold = math.floor(FQ.modulus * probability)
 
     def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
+        """Return what 16-byte keys select of so many coordinates, and how many each.
+
+        The coordinates are increasing for each key, the keys' lists end to end.
+        """
         lists = [np.flatnonzero(FQ.elements([key], [dim]) < self._threshold) for key in keys]
         counts = np.array([positions.size for positions in lists], np.int64)
         return np.concatenate([*lists, np.empty(0, np.int64)]), counts
 
 
-class GapSampler(Sampler):
+class GapSampler:
     """Draws the gaps between selected coordinates: O(probability * d) a pair.
 
     A gap is geometric: ``P(gap > g) = (1 - probability)**g``. One 64-bit word u gives one gap, as
@@ -78,6 +58,7 @@ class GapSampler(Sampler):
         self._thresholds, self._direct = _gap_tables(probability, self.REACH, self._DIRECT_BITS)
 
     def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
+        """Return the same; see `DenseSampler.select`."""
         return self._select(keys, dim, self.words_for(dim))
 
     def _select(self, keys: Sequence[bytes], dim: int, words: int) -> tuple[Positions, Counts]:

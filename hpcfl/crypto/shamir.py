@@ -54,38 +54,19 @@ def from_limbs(limbs: Elements, secret_bytes: int) -> bytes:
 
 
 def split(limbs: Elements, coefficients: Elements, recipients: tuple[int, ...]) -> Elements:
-    """Return the shares of every recipient.
+    """Return the shares of R recipients, by number, shape (R, L), of a secret of L limbs.
 
-    Parameters
-    ----------
-    limbs : ndarray of uint32, shape (L,)
-        The secret.
-    coefficients : ndarray of uint32, shape (t - 1, L)
-        Uniform elements of F_q; `t` shares reconstruct the secret, fewer say nothing about it.
-    recipients : tuple of int
-        Numbers of the R recipients.
-
-    Returns
-    -------
-    ndarray of uint32, shape (R, L)
+    `coefficients`, shape (t - 1, L), are uniform elements of F_q; t shares reconstruct the secret,
+    fewer say nothing about it.
     """
     polynomials = np.vstack([limbs[None, :], coefficients])
     return _product(_powers(recipients, len(polynomials)), polynomials)
 
 
 def combine(shares: Elements, holders: tuple[int, ...]) -> Elements:
-    """Return the secrets' limbs from the shares of at least `t` holders.
+    """Return the secrets' limbs, shape (L,), from the shares of at least t holders, by number.
 
-    Parameters
-    ----------
-    shares : ndarray of uint32, shape (t, L)
-        One row a holder; the columns may belong to any number of secrets.
-    holders : tuple of int
-        Numbers of the holders, in the order of the rows.
-
-    Returns
-    -------
-    ndarray of uint32, shape (L,)
+    Shares have shape (t, L), a row a holder; the columns may belong to any number of secrets.
     """
     return _product(_weights_at_zero(holders)[None, :], shares)[0]
 
@@ -116,18 +97,8 @@ def consistent(
     for each. They come from the operating system, so that no holder can choose a
     share that passes. Exactly t shares are consistent, whatever they are: no check is possible.
 
-    Parameters
-    ----------
-    shares : ndarray of uint32, shape (S, m, L)
-        For each of S secrets, one row a holder; any field elements where none was received.
-    holders : ndarray of int64, shape (m,)
-        The holders' numbers.
-    received : ndarray of bool, shape (S, m)
-        Which shares there are.
-    threshold : int
-        Number t of shares that reconstruct a secret.
-    field : Field
-        What the shares are elements of.
+    Shares of S secrets have shape (S, m, L), a row for each of m holders, by number; any elements
+    where `received`, shape (S, m), says that there is none.
     """
     secrets, count, limbs = shares.shape
     if not shares.size or int(received.sum(axis=1).max()) <= threshold:
@@ -145,9 +116,9 @@ def consistent(
 def _parity_weights(
     holders: NDArray[np.int64], received: NDArray[np.bool_], threshold: int, field: Field
 ) -> Matrix:
-    """Return random weights with which consistent shares add up to zero, shape (P, checks, m).
+    """Return random weights with which consistent shares of P patterns add up to zero.
 
-    Of each of P patterns of received shares, shape (P, m); zero for shares that were not received.
+    They have shape (P, checks, m), and are zero for shares that were not received.
     """
     q = np.uint64(field.modulus)
     points = holders.astype(np.uint64) + np.uint64(1)

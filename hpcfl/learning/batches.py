@@ -12,13 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-SHUFFLES = {
-    "fresh": "every round starts a new epoch on newly shuffled data",
-    "continuing": "epochs continue across rounds, and a reshuffle within a round puts the records "
-    "already used in it behind the round's end",
-    "poisson": "every batch holds every record with the same probability",
-}
-"""How a device goes through its data."""
+SHUFFLES = ("fresh", "continuing", "poisson")
+"""How a device goes through its data: see `batches`."""
 
 # Domains of the random numbers that come of a device's seed.
 _ORDER, _LAYERS = 0, 1
@@ -39,7 +34,10 @@ def batches(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the positions of the samples of each step of one round of one device.
 
-    With E steps an epoch, no record is used more often than this:
+    Fresh: every round starts a new epoch on newly shuffled data. Continuing: epochs continue across
+    rounds, and a reshuffle within a round puts the records already used in it behind the round's
+    end. Poisson: every batch holds every record with the same probability. With E steps an epoch,
+    no record is used more often than this:
 
     ==========  ==================================  =================================
     shuffle     in a round                          in C rounds

@@ -79,7 +79,8 @@ class Architecture:
 
 # FedSGD-DPC's regression on MNIST has 784 x 10 parameters, so no bias. Paper (c) prints neither the
 # hidden sizes of its three-layer ReLU network nor which layers it counts; 64 and 32 are ours. Paper
-# (d) gives only the size of its CIFAR-10 model, 0.66 MB: the layers are ours.
+# (d) gives only the size of its CIFAR-10 model, 0.66 MB: the layers are ours. 2nn and mnist-cnn are
+# those of McMahan et al., AISTATS 2017, section 3.
 ARCHITECTURES = {
     "softmax": Architecture(bias=False),
     "2nn": Architecture((200, 200)),
@@ -135,43 +136,12 @@ def require_torch() -> None:
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """Return a new model with random initial parameters.
+    """Return a new model with random initial parameters, on the CPU and in training mode.
 
-    =============  ================================================  ======================
-    name           layers                                            parameters
-    =============  ================================================  ======================
-    softmax        one layer without bias                            7,840 (MNIST)
-    2nn            200, 200 hidden [1]_                              199,210 (MNIST)
-    mnist-cnn      5x5 convolutions 32, 64; 512 hidden [1]_          1,663,370 (MNIST)
-    cifar-cnn      3x3 convolutions 32, 64, 64; 105 hidden           165,005 (CIFAR-10)
-    femnist-cnn    5x5 convolutions 16, 32 [2]_                      110,526 (FEMNIST)
-    adult-lr       one layer with bias                               2 (inputs + 1)
-    adult-nn       64, 32 hidden                                     64 inputs + 2,210
-    =============  ================================================  ======================
-
-    Parameters
-    ----------
-    name : str
-        One of `NAMES`, or ``MODULE:FUNCTION`` for a function of the user's with parameters
-        ``(input_shape, classes)`` that returns a `torch.nn.Module`.
-    input_shape : tuple of int
-        Shape of one sample, for example ``(1, 28, 28)`` or ``(104,)``.
-    classes : int
-        Number of outputs of the model.
-    seed : int
-        Fixes the initial parameters. The state of torch's own generator is left as it was.
-
-    Returns
-    -------
-    torch.nn.Module
-        Maps float32 ``(samples, *input_shape)`` to logits ``(samples, classes)``. On the CPU, in
-        training mode.
-
-    References
-    ----------
-    .. [1] McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
-       Data", AISTATS 2017, section 3.
-    .. [2] FedSGD-DPC (the queries-and-replies paper), experiments.
+    It is one of `NAMES`, or ``MODULE:FUNCTION`` for a function of the user's with the parameters
+    ``(input_shape, classes)`` that returns a `torch.nn.Module`: it maps float32
+    ``(samples, *input_shape)`` to logits ``(samples, classes)``. The seed fixes the initial
+    parameters; the state of torch's own generator is left as it was.
     """
     require_torch()
     import torch

@@ -62,7 +62,7 @@ class Option:
     @property
     def default_shown(self) -> str:
         """The default as it is typed; "" for none."""
-        if self.default is None or isinstance(self.default, bool):
+        if self.default is None or self.default is MISSING or isinstance(self.default, bool):
             return ""
         several = self.default if isinstance(self.default, tuple) else (self.default,)
         return ",".join(map(str, several))

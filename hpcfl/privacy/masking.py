@@ -33,8 +33,7 @@ class Drawn:
     """Devices and masks of a number of samples; vertex i * N + j is device j of sample i."""
 
     sends: Flags  # shape (samples, N): who sends the coordinate if it survives
-    # The two vertices of every edge. One between devices that are not both honest survivors is
-    # ignored.
+    # The two vertices of every edge; one between others than honest survivors is ignored.
     left: Counts
     right: Counts
 
@@ -69,18 +68,12 @@ class Masking(ABC):
         """Return the share of the values sent by honest survivors that are exposed alone."""
 
     def sole(self, population: Population) -> float | None:
-        """Return the share of the coordinates that one honest survivor alone sends; None: unknown.
-
-        It is Figures 4(b) and 5(c) of the SparseSecAgg paper.
-        """
+        """Return the share of the coordinates that one honest survivor alone sends, if known."""
         return None
 
     @abstractmethod
     def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
-        """Draw the masks at one coordinate of each sample.
-
-        `honest`, shape (samples, N), are the honest survivors of each.
-        """
+        """Draw the masks at one coordinate of samples with these honest survivors, (samples, N)."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +98,7 @@ class InTheClear(Masking):
 class InCohorts(Masking):
     """A coordinate is sent by a cohort drawn by chance, masked within it.
 
-    Members of a cohort are on a ring in random order, and a device has masks with its k / 2
-    neighbours on either side (see :func:`ring_degree`).
+    Members are on a ring in random order, and have masks with k / 2 neighbours on either side.
     """
 
     members: int  # devices that send a coordinate: all N where everybody sends everything
@@ -123,9 +115,8 @@ class InCohorts(Masking):
     def alone_of_sent(self, population: Population) -> float:
         """Return Pr[a device that sends has no honest surviving neighbour].
 
-        Members are chosen, and put on their ring, by chance: so a member's neighbours are any k of
-        all N - 1 other devices, and none of the other h - 1 honest survivors is among them with the
-        probability C(N - 1 - k, h - 1) / C(N - 1, h - 1).
+        Its neighbours are any k of the N - 1 others, and none of the h - 1 other honest survivors
+        is among them with the probability C(N - 1 - k, h - 1) / C(N - 1, h - 1).
         """
         others = population.devices - 1
         survivors, weight = population.seen_by_survivors()
@@ -181,8 +172,7 @@ class UnderOneKey(OnlySummed):
 class BySelection(Masking):
     """SparseSecAgg: each pair of neighbours selects, and masks, a coordinate by chance.
 
-    A pair does so with the probability pi = alpha / k (eq. 13) for k neighbours of a device, all
-    N - 1 by default. Written below with x = 1 - pi.
+    That is pi = alpha / k (eq. 13) for k neighbours of a device. Written below with x = 1 - pi.
     """
 
     devices: int

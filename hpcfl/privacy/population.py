@@ -59,10 +59,7 @@ class Population:
         return count_of(self.dropout, self.devices)
 
     def honest_survivors(self) -> tuple[Counts, Floats]:
-        """Return the numbers h of honest devices that may survive, and their probabilities.
-
-        They increase; numbers with a probability below 1e-60 are left out.
-        """
+        """Return the numbers h of honest devices that may survive, and their probabilities."""
         survivors = np.arange(self.honest + 1)
         if self.model == "exact":
             stay = self.devices - self.dropped
@@ -88,10 +85,7 @@ class Population:
 
 
 def count_of(part: float | Fraction, devices: int) -> int:
-    """Return floor(part * devices) of a part as it was written.
-
-    0.29 * 100 is below 29 in binary floating point.
-    """
+    """Return floor(part * devices) of a part as it was written: 0.29 of 100 is 29."""
     fraction = part if isinstance(part, Fraction) else Fraction(repr(float(part)))
     if not 0 <= fraction <= 1:
         raise UsageError(f"the fraction {fraction} of the devices is not between 0 and 1")

@@ -172,8 +172,7 @@ class Bound:
     def _best_whole_rounds(self, per_round: int) -> Optimum:
         """Return the best whole T from 1 on for b devices in a round, with whole replies.
 
-        Of all T with the same number of replies, the largest is the best. U with whole replies is
-        never below U, which is convex: nothing is better far beyond T*(b).
+        Of all T with the same number of replies, the largest is the best; far beyond T*(b) is none.
         """
         turns = self.constants.devices / per_round
         replies = np.arange(1, min(2 * self.best_rounds(per_round) / turns, 1e6) + 10)

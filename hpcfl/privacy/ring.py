@@ -53,9 +53,8 @@ class RingParameters:
 def failures(threat: Threat, degree: int, threshold: int, expelled: int = SPARE) -> RingParameters:
     """Return how likely it is that a degree and a threshold fail.
 
-    The degree must be even, or N - 1, with which every device is linked with every other; the
-    threshold is from 1 to the degree + 1, as a survivor holds a share of its own secrets too. So
-    many devices are expelled when the ring is known.
+    The degree must be even, or N - 1, with which every device is linked with every other. So many
+    devices are expelled when the ring is known.
     """
     devices = threat.devices
     if not (degree == devices - 1 or (0 < degree < devices and degree % 2 == 0)):
@@ -84,10 +83,8 @@ def choose(
 
     A secret is revealed, or the honest survivors are split, with a probability of at most 2 to the
     minus `security_bits`, both together; a round is stuck with one of 2 to the minus
-    `correctness_bits`. `least` is the smallest degree that will do for other reasons.
-
-    Of the thresholds that will do, the largest is taken. If no degree below N - 1 will do: all
-    others as neighbours, and the threshold floor(N / 2) + 1 of SecAgg.
+    `correctness_bits`. Of the thresholds that will do, the largest is taken. If no degree from
+    `least` to below N - 1 will do: all others as neighbours, and SecAgg's threshold.
     """
     devices = threat.devices
     secure, correct = 2.0**-security_bits, 2.0**-correctness_bits

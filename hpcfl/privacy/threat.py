@@ -72,10 +72,7 @@ class Threat:
         return self.devices - (self.colluding if self.population == self.devices else 0)
 
     def colluding_among(self, count: int) -> Floats:
-        """Return Pr[c] of c = 0 to `count` colluders among some devices that chance has chosen.
-
-        They are a cohort, a stretch of the ring, or the whole round.
-        """
+        """Return Pr[c] of c = 0 to `count` colluders among devices that chance has chosen."""
         if count == self.population:  # it need not be found out again and again
             everybody = np.zeros(count + 1)
             everybody[self.colluding] = 1.0
@@ -99,7 +96,7 @@ class Threat:
     def all_gone(self, count: int, chosen: int = 0) -> float:
         """Return the probability that all of some devices in a row collude or have dropped out.
 
-        So many `chosen` ones are removed besides, by somebody who knows where they are.
+        So many `chosen` ones are removed by somebody who knows where they are.
         """
         colluding = self.colluding_among(self.devices)
         numbers: Counts = np.flatnonzero(colluding > 0)
@@ -112,10 +109,7 @@ class Threat:
     # A protocol that chooses its own parameters asks these hundreds of times, whenever it is built.
     @lru_cache(maxsize=4096)  # noqa: B019
     def most_colluding(self, count: int, failure: float, draws: int = 1) -> int:
-        """Return the number of colluders that no set of `count` devices has more of.
-
-        But with a probability of `failure`, by a union bound over so many sets, the `draws`.
-        """
+        """Return the most colluders of `count` devices, in `draws` sets, but for a probability."""
         return exceeded_seldom(self.colluding_among(count), failure / draws)
 
     @lru_cache(maxsize=4096)  # noqa: B019
@@ -125,10 +119,9 @@ class Threat:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def most_dropped(self, count: int, failure: float) -> int:
-        """Return the number of devices that drop out of `count` that chance has chosen, at most.
+        """Return the most that drop out of `count` devices of a plan, but for a probability.
 
-        But with a probability of `failure`. The one that vanishes whatever happens is one of them.
-        For a plan, not for what has happened (`with_dropped`).
+        The one that vanishes whatever happens is one of them.
         """
         numbers = np.arange(count + 1)
         if self.rate is not None:
@@ -144,10 +137,7 @@ class Threat:
 
 
 def exceeded_seldom(distribution: Floats, failure: float) -> int:
-    """Return the least number that is exceeded with at most a probability, above 0.
-
-    The distribution is Pr[0], Pr[1], ...
-    """
+    """Return the least number that is exceeded with at most a probability, of Pr[0], Pr[1], ..."""
     # Pr[X > c] for c = 0, 1, ..., added up from the small terms.
     beyond = np.append(np.cumsum(distribution[::-1])[::-1][1:], 0.0)
     return int(np.argmax(beyond <= failure))

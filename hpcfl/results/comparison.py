@@ -24,6 +24,7 @@ from hpcfl.results.statistics import (
     DIFFERENT,
     UNKNOWN,
     Interval,
+    launches_p_value,
     least_p_value,
     mann_whitney,
     median_interval,
@@ -188,7 +189,7 @@ def compare(
     if metric == "modelled_seconds" and first.link() != second.link():
         raise UsageError("A and B were made for different links: modelled seconds are not compared")
     launches = {"A": _launches(a, metric, "A"), "B": _launches(b, metric, "B")}
-    p_values = {name: summary.launches_p_value(values) for name, values in launches.items()}
+    p_values = {name: launches_p_value(values) for name, values in launches.items()}
     by, because = _sampled(by, p_values)
     x, y = (
         np.array([np.median(values) for values in side])

@@ -6,13 +6,12 @@ Keys keep their names, units and meanings; new ones may be added.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import Metric
-from hpcfl.results.summary import Summary, summarise
+from hpcfl.results.summary import summarise
 
 VERSION = 1
 
@@ -24,8 +23,40 @@ class Line:
     key: str
     unit: str  # ``1`` for a number without one, "" for words
     about: str
-    value: Callable[[Run, Summary], Any]
-    training: bool = False  # whether it is there only after training
+    figure: str = ""  # of the summary; milliseconds are seconds there
+    metric: Metric | None = None  # of the last round of training, in place of a figure
+
+    @property
+    def training(self) -> bool:
+        """Whether it is there only after training."""
+        return self.metric is not None or self.key == "algorithm"
+
+
+LINES = (
+    Line("footer", "1", "version of these lines"),
+    Line("valid", "", "true: complete, every aggregate right; partial: some were; false: all else"),
+    Line("status", "", "complete, interrupted or failed", "status"),
+    Line("command", "", "bench or train"),
+    Line("protocol", "", "name of the aggregation protocol"),
+    Line("devices", "1", "devices N", "devices"),
+    Line("dim", "1", "parameters d", "dim"),
+    Line("ranks", "1", "MPI ranks, 1 in one process", "ranks"),
+    Line("rounds", "1", "measured rounds, without warm-up", "rounds_measured"),
+    Line("survivors", "1", "devices in the aggregate of a round, mean", "survivors_mean"),
+    Line("device_upload_bytes", "B", "sent by such a device in a round, mean", "bytes_up_mean"),
+    Line("device_download_bytes", "B", "received by it, mean", "bytes_down_mean"),
+    Line("device_cpu_ms", "ms", "CPU of the slowest device, median", "device_cpu_seconds_median"),
+    Line("server_cpu_ms", "ms", "CPU of the server, median", "server_cpu_seconds_median"),
+    Line("round_ms", "ms", "elapsed time of a round, median", "round_seconds_median"),
+    Line("modelled_ms", "ms", "the same over the link below", "modelled_round_seconds_median"),
+    Line("link", "", "link between a device and the server", "link"),
+    Line("algorithm", "", "name of the federated algorithm", "algorithm"),
+    Line("accuracy", "1", "after the last round", metric=Metric.ACCURACY),
+    Line("upload_total_bytes", "B", "sent by all devices", metric=Metric.BYTES_UP_TOTAL),
+    Line("epsilon_paper", "1", "spent as the paper counts", metric=Metric.EPSILON_PAPER),
+    Line("epsilon_proven", "1", "spent as is proven", metric=Metric.EPSILON_PROVEN),
+    Line("file", "", "results file", "path"),
+)
 
 
 def valid(run: Run) -> str:
@@ -35,86 +66,26 @@ def valid(run: Run) -> str:
     return "true" if run.status == "complete" and run.validated.all() else "partial"
 
 
-def _figure(name: str, factor: float = 1) -> Callable[[Run, Summary], Any]:
-    def value(run: Run, of: Summary) -> Any:
-        return of[name] if of[name] is None or factor == 1 else factor * of[name]
-
-    return value
-
-
-def _last(metric: Metric) -> Callable[[Run, Summary], float | None]:
-    return lambda run, of: float(run.training[metric][-1]) if run.rounds else None
-
-
-LINES = (
-    Line("footer", "1", "version of these lines", lambda run, of: VERSION),
-    Line(
-        *("valid", ""),
-        "true: complete, every aggregate right; partial: a signal ended the run, or a round could "
-        "not be checked; false: all else",
-        lambda run, of: valid(run),
-    ),
-    Line("status", "", "complete, interrupted or failed", _figure("status")),
-    Line("command", "", "bench or train", lambda run, of: "train" if run.training else "bench"),
-    Line("protocol", "", "name of the aggregation protocol", lambda run, of: run.protocol),
-    Line("devices", "1", "devices N", _figure("devices")),
-    Line("dim", "1", "parameters d", _figure("dim")),
-    Line("ranks", "1", "MPI ranks, 1 in one process", _figure("ranks")),
-    Line("rounds", "1", "measured rounds, without warm-up", _figure("rounds_measured")),
-    Line("survivors", "1", "devices in a round's aggregate, mean", _figure("survivors_mean")),
-    Line(
-        *("device_upload_bytes", "B", "sent by a device in the aggregate in a round, mean"),
-        _figure("bytes_up_mean"),
-    ),
-    Line(
-        *("device_download_bytes", "B", "received by such a device in a round, mean"),
-        _figure("bytes_down_mean"),
-    ),
-    Line(
-        *("device_cpu_ms", "ms", "CPU time of the slowest device, without training, median"),
-        _figure("device_cpu_seconds_median", 1e3),
-    ),
-    Line(
-        *("server_cpu_ms", "ms", "CPU time of the server in a round, median"),
-        _figure("server_cpu_seconds_median", 1e3),
-    ),
-    Line(
-        *("round_ms", "ms", "elapsed time of a round here, without training, median"),
-        _figure("round_seconds_median", 1e3),
-    ),
-    Line(
-        *("modelled_ms", "ms", "time of a round without training over the next line's link"),
-        _figure("modelled_round_seconds_median", 1e3),
-    ),
-    Line("link", "", "link between a device and the server", _figure("link")),
-    Line("algorithm", "", "name of the federated algorithm", _figure("algorithm"), True),
-    Line("accuracy", "1", "on held-out data, after the last round", _last(Metric.ACCURACY), True),
-    Line(
-        *("upload_total_bytes", "B", "sent by all devices in all rounds"),
-        *(_last(Metric.BYTES_UP_TOTAL), True),
-    ),
-    Line(
-        *("epsilon_paper", "1", "epsilon spent as the paper counts; nan without privacy"),
-        *(_last(Metric.EPSILON_PAPER), True),
-    ),
-    Line(
-        *("epsilon_proven", "1", "epsilon spent as is proven; nan without privacy"),
-        *(_last(Metric.EPSILON_PROVEN), True),
-    ),
-    Line("file", "", "results file", _figure("path")),
-)
-
-
 def footer(run: Run) -> str:
     """Return the lines of a run, in ASCII; HpcflError if it does not record what they say.
 
     A number that is not known is ``nan``. What is not ASCII in a name is escaped as Python does it.
     """
     summary = summarise(run, run.link())
-    lines = (line for line in LINES if run.training or not line.training)
-    return "\n".join(
-        f"HPCFL {line.key}: {_text(line.value(run, summary), line.unit)}" for line in lines
-    )
+    known: dict[str, Any] = {
+        "footer": VERSION,
+        "valid": valid(run),
+        "command": "train" if run.training else "bench",
+        "protocol": run.protocol,
+    }
+    found = []
+    for line in LINES:
+        value = known[line.key] if line.key in known else summary.figures.get(line.figure)
+        if line.metric is not None and run.training and run.rounds:
+            value = float(run.training[line.metric][-1])
+        if run.training or not line.training:
+            found.append(f"HPCFL {line.key}: {_text(value, line.unit)}")
+    return "\n".join(found)
 
 
 def _text(value: Any, unit: str) -> str:
@@ -123,4 +94,5 @@ def _text(value: Any, unit: str) -> str:
         return str("none" if value is None else value).encode("unicode_escape").decode()
     if value is None or not math.isfinite(value):
         return "nan" if value is None else str(float(value))
+    value = 1e3 * value if unit == "ms" else value
     return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

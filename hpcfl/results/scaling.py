@@ -57,8 +57,10 @@ def lacking(run: Run, against: str) -> str | None:
         return "has no measured round"
     if run.environment.get("ranks") is None:
         return "does not record how many ranks it had"
-    if against == "nodes" and not run.environment.get("host_ranks"):
-        return "does not record how many ranks each node had"
+    if against in ("ranks", "nodes") and run.environment["ranks"] == 1:
+        return "is of one process, where nothing is sent and nobody waits: start it by mpirun -n"
+    if against == "nodes" and len({*(run.environment.get("host_ranks") or [])}) != 1:
+        return "does not record as many ranks on each of its nodes"
     return None
 
 
@@ -130,13 +132,12 @@ def study(runs: Sequence[Run], against: str) -> Study:
     """Return runs as lines over one of `SCALES`, with speed-up and efficiency.
 
     The runs are benchmarks that :func:`lacking` finds nothing wrong with; those of one
-    configuration on equal resources are pooled. It is a UsageError if no run has such resources, or
-    runs do not go together: other machines or versions, N or d that are neither the same nor so
-    many for each resource, some lines strong and some weak.
+    configuration on equal resources are pooled. It is a UsageError if they do not go together:
+    other machines or versions, N or d that are neither the same nor so many for each resource, some
+    lines strong and some weak.
     """
-    kept, notes = _kept(runs, against)
-    _refuse_other_machines(kept)
-    groups = _groups(kept, against)
+    _refuse_other_machines(runs)
+    groups = _groups(runs, against)
     lines = [
         _line(name, members, against)
         for name, members in zip(_names(groups, against), groups, strict=True)
@@ -148,6 +149,7 @@ def study(runs: Sequence[Run], against: str) -> Study:
             f"{modes['strong']} has the same N and d everywhere (strong scaling) and "
             f"{modes['weak']} has more with more {SCALES[against]} (weak scaling): show them apart"
         )
+    notes = []
     for line in lines:
         doubtful = [str(point.x) for point in line.points if point.oversubscribed is not False]
         if doubtful:
@@ -156,7 +158,7 @@ def study(runs: Sequence[Run], against: str) -> Study:
                 "threads share cores, or files do not tell: seconds show the scheduler, so no "
                 "speed-up and no efficiency are given; CPU seconds stay right"
             )
-    return Study(against, tuple(lines), (*notes, *_disturbances(kept)))
+    return Study(against, tuple(lines), (*notes, *_disturbances(runs)))
 
 
 def _disturbances(runs: Sequence[Run]) -> list[str]:
@@ -187,35 +189,6 @@ def resources(run: Run, against: str) -> int:
 
 def _threads(run: Run) -> int:
     return int(run.config.get("threads") or 1)
-
-
-def _kept(runs: Sequence[Run], against: str) -> tuple[list[Run], list[str]]:
-    """Return the runs that a scale can have, and what is to be said of others."""
-    if against not in ("ranks", "nodes"):
-        return [*runs], []
-    kept = [run for run in runs if int(run.environment["ranks"]) > 1]
-    notes = []
-    if len(kept) < len(runs):
-        left = counted(len(runs) - len(kept), "run")
-        notes.append(f"left out: {left} in one process, where nothing is sent and nobody waits")
-    if not kept:
-        raise UsageError(
-            f"all runs are of one process, and there are no {SCALES[against]} to compare: start "
-            "them by mpirun -n, with other numbers of ranks into other folders"
-        )
-    if against == "ranks":
-        return kept, notes
-    most = max(max(run.environment["host_ranks"]) for run in kept)
-    full = [run for run in kept if {*run.environment["host_ranks"]} == {most}]
-    if not full:
-        raise UsageError(
-            f"no run has equally many ranks on all of its nodes, {most} as the fullest: start as "
-            "many ranks as the nodes have places for"
-        )
-    if len(full) < len(kept):
-        left = counted(len(kept) - len(full), "run")
-        notes.append(f"left out: {left} that do not have {most} ranks on every node")
-    return full, notes
 
 
 def _refuse_other_machines(runs: Sequence[Run]) -> None:

@@ -59,6 +59,11 @@ class Interval:
 UNKNOWN = Interval(math.nan, math.nan)
 
 
+def _ends(ordered: NDArray[np.float64], rank: int) -> Interval:
+    """Return the interval from the k-th smallest to the k-th largest value."""
+    return UNKNOWN if rank < 1 else Interval(float(ordered[rank - 1]), float(ordered[-rank]))
+
+
 def median_interval(samples: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Return a confidence interval of the median whose ends are two of the independent samples.
 
@@ -68,10 +73,7 @@ def median_interval(samples: ArrayLike, confidence: float = CONFIDENCE) -> Inter
     given probability or more, and is unknown with too few samples: 95 % takes 6.
     """
     values = np.sort(np.asarray(samples, np.float64), axis=None)
-    rank = _median_rank(values.size, confidence)
-    if rank < 1:
-        return UNKNOWN
-    return Interval(float(values[rank - 1]), float(values[-rank]))
+    return _ends(values, _median_rank(values.size, confidence))
 
 
 @functools.lru_cache
@@ -108,19 +110,20 @@ def least_p_value(n: int, m: int) -> float:
     return min(1.0, 2 / math.comb(n + m, n))
 
 
-def kruskal_wallis(groups: Sequence[ArrayLike]) -> float:
-    """Return the p value of whether one of several groups of samples tends to be larger.
+def launches_p_value(launches: Sequence[NDArray[np.float64]]) -> float | None:
+    """Return the probability of launches whose samples differ so much, were they alike.
 
-    Two groups are tested by `mann_whitney`; for more the probability is that of the chi-squared
-    distribution, good from about 5 samples a group on (Kruskal and Wallis 1952).
+    By the rank test of Kruskal and Wallis (1952), for two launches that of Mann and Whitney; None
+    with fewer than two launches that have samples.
     """
     from scipy.stats import kruskal
 
+    groups = [values for values in launches if values.size]
+    if len(groups) < 2:
+        return None
     if len(groups) == 2:
         return mann_whitney(*groups)[1]
-    if np.ptp(np.concatenate([np.ravel(group) for group in groups])) == 0:
-        return 1.0
-    return float(kruskal(*groups).pvalue)
+    return 1.0 if np.ptp(np.concatenate(groups)) == 0 else float(kruskal(*groups).pvalue)
 
 
 def shift(
@@ -134,10 +137,7 @@ def shift(
     """
     x, y = np.ravel(first), np.ravel(second)
     differences = np.sort(np.subtract.outer(y, x), axis=None)
-    rank = _shift_rank(x.size, y.size, confidence)
-    interval = UNKNOWN
-    if rank >= 1:
-        interval = Interval(float(differences[rank - 1]), float(differences[-rank]))
+    interval = _ends(differences, _shift_rank(x.size, y.size, confidence))
     return float(np.median(differences)), interval
 
 
@@ -150,19 +150,14 @@ def _shift_rank(n: int, m: int, confidence: float) -> int:
     if n + m > EXACT_TEST:
         deviation = math.sqrt(n * m * (n + m + 1) / 12)
         return max(0, math.floor(n * m / 2 + 0.5 + norm.ppf(tail) * deviation))
-    below = np.cumsum(_ways(n, m)) / math.comb(n + m, m)
-    # A difference or two within rounding of the tail may not widen the interval.
-    return int((below <= tail * (1 + 1e-12)).sum())
-
-
-def _ways(n: int, m: int) -> NDArray[np.float64]:
-    """Return in how many ways m of n + m ranks give each U from 0 to n m, without ties."""
+    # In how many ways m of n + m ranks give each U, which grows by j where one is chosen above j
+    # of the others.
     ways = np.zeros((m + 1, n * m + 1))
     ways[0, 0] = 1
-    # The k-th of those chosen, if it is the rank k + j, is above j of the others.
     for rank in range(n + m):
-        for chosen in range(min(m, rank + 1), 0, -1):
+        for chosen in range(min(m, rank + 1), max(0, rank - n), -1):
             above = rank - (chosen - 1)
-            if above <= n:
-                ways[chosen, above:] += ways[chosen - 1, : ways.shape[1] - above]
-    return ways[m]
+            ways[chosen, above:] += ways[chosen - 1, : ways.shape[1] - above]
+    below = np.cumsum(ways[m]) / math.comb(n + m, m)
+    # A difference or two within rounding of the tail may not widen the interval.
+    return int((below <= tail * (1 + 1e-12)).sum())

@@ -24,7 +24,7 @@ from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run, with_total
 from hpcfl.results.record import Flags, Floats
 from hpcfl.results.schema import INCOMPLETE, PLACEMENT, SPENT, Metric
-from hpcfl.results.statistics import kruskal_wallis, median, median_interval, percentiles
+from hpcfl.results.statistics import launches_p_value, median, median_interval, percentiles
 from hpcfl.system import disturbances
 from hpcfl.system.machine import count_listed
 
@@ -140,7 +140,6 @@ def summarise(
         **_reached(launches, link, target),
     }
     for party, places in run.ranks_of.items():
-        figures[f"{party}_ready_bytes"] = _largest(run.resident_bytes, slice(1), places)
         figures[f"{party}_peak_bytes"] = _largest(run.peak_bytes, kept, places)
     return Summary(
         figures,
@@ -217,15 +216,6 @@ def _largest(values: Floats | None, rounds: Any, ranks: slice) -> float | None:
     of_them = values[rounds][:, ranks]
     known = of_them[np.isfinite(of_them)]
     return float(known.max()) if known.size else None
-
-
-def launches_p_value(launches: Sequence[Floats]) -> float | None:
-    """Return the probability of launches whose samples differ so much, were they alike.
-
-    By the rank test of Kruskal and Wallis; None with fewer than two launches that have samples.
-    """
-    samples = [values for values in launches if values.size]
-    return kruskal_wallis(samples) if len(samples) > 1 else None
 
 
 def _common(values: list[Any]) -> Any:

@@ -23,8 +23,7 @@ from hpcfl.results.columns import (
     telling_apart,
 )
 from hpcfl.results.reader import Run
-from hpcfl.results.record import Flags
-from hpcfl.results.schema import PLACEMENT, Metric
+from hpcfl.results.schema import PLACEMENT
 from hpcfl.results.statistics import DIFFERENT, PERCENTILES
 from hpcfl.results.summary import RATIOS, Summary, baselines, ratio
 
@@ -128,20 +127,19 @@ def _of_model(summary: Summary) -> str:
 
 
 def _memory(summary: Summary) -> str | None:
-    """Return what ranks had resident, None if nothing is known."""
+    """Return what ranks had resident at the peak of a round, None if nothing is known."""
     # In one process devices and server are together.
-    alone = summary["device_ready_bytes"] is None
+    alone = summary["device_peak_bytes"] is None
     parts = [
-        f"{who} {summary[f'{party}_ready_bytes'] / 1e6:.4g} MB before the first round, "
-        f"{summary[f'{party}_peak_bytes'] / 1e6:.4g} MB"
+        f"{who} {formats.amount(summary[f'{party}_peak_bytes'])}"
         for party, who in (
             ("server", "the process" if alone else "the server's largest rank"),
             ("helper", "the largest helper's"),
             ("device", "the largest other rank"),
         )
-        if None not in (summary[f"{party}_ready_bytes"], summary[f"{party}_peak_bytes"])
+        if summary[f"{party}_peak_bytes"] is not None
     ]
-    return f"{'; '.join(parts)} at the peak of a round" if parts else None
+    return f"{', '.join(parts)} at the peak of a round" if parts else None
 
 
 def _first_round(summary: Summary) -> str | None:
@@ -177,32 +175,6 @@ def _spread(summary: Summary, name: str) -> str | None:
 def _status(summary: Summary) -> str:
     status = str(summary["status"])
     return "running, or killed before its end" if status == "running" else status
-
-
-def rounds(run: Run) -> Table:
-    """Return a row for every round of a run: what it took and, of training, what it reached."""
-    reached = {
-        name: values
-        for name, values in run.training.items()
-        if values.ndim == 1 and name != Metric.BYTES_UP_TOTAL
-    }
-    columns = [
-        Column("round", "round", format=formats.count),
-        Column("warmup", "warm-up", format=formats.words),
-        Column("validated", "validated", format=formats.words),
-        Column("survivors", "survivors", format=formats.count),
-        Column("round_seconds", "round", "s", seconds),
-        Column(Metric.BYTES_UP_TOTAL, "up, all devices", "B", formats.count),
-        *(Column(name, name.replace("_", " "), format=formats.number) for name in reached),
-    ]
-    sent = run.bytes_up.sum(axis=(1, 2), dtype=np.int64).cumsum()
-    values = (
-        *(np.arange(run.rounds), run.warmup, run.validated, run.survived.sum(axis=1)),
-        *(run.round_seconds, sent, *reached.values()),
-    )
-    rows = list(zip(*(each.tolist() for each in values), strict=True))
-    title = f"Rounds of {run.protocol}, N = {run.devices}"
-    return Table(columns, rows, title, ["up, all devices: since the first round"])
 
 
 def comparison(
@@ -372,25 +344,15 @@ def promises(run: Run) -> list[str]:
     """Return what the run's protocol hides, and how surely, as it was recorded."""
     sentences = [*(run.config.get("promises") or [])]
     found = run.promise_failure
-    if found is not None and np.isfinite(found).any():
+    checked = 0 if found is None else int(np.isfinite(found).sum())
+    if found is not None and checked:
         worst = float(np.nanmax(found))
         chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
-        where = f"{_checked(run, np.isfinite(found))} against the devices that were present"
-        sentences.append(f"checked {where}: it held{chance}")
+        sentences.append(
+            f"checked in {checked} of {counted(run.rounds, 'round')} against the devices that were "
+            f"present: it held{chance}"
+        )
     return sentences
-
-
-def _checked(run: Run, checked: Flags) -> str:
-    """Return in which rounds promises were checked, and of how many devices if that differs."""
-    count = int(checked.sum())
-    rounds = f"in each of {counted(count, 'round')}" if count > 1 else "in the only round"
-    if count < len(checked):
-        rounds += f" that had devices, of {len(checked)},"
-    devices = run.training.get(Metric.PARTICIPANTS)
-    if devices is None or devices[checked].min() == devices[checked].max():
-        return rounds
-    smallest, largest = int(devices[checked].min()), int(devices[checked].max())
-    return f"{rounds.rstrip(',')}, each as it is for its own {smallest} to {largest} devices,"
 
 
 def warnings_of(summary: Summary) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +45,39 @@ BEFORE, DURING, AFTER = MOMENTS = ("before", "during", "after")
 NOTHING = np.empty(0, np.uint8)
 
 
-class Round:
-    """Plays one round on this rank; `devices` and `helpers` are the rank's, by id.
+@dataclass(frozen=True, kw_only=True)
+class RoundConfig:
+    """What a round is told besides its steps and its parties; the same on every rank."""
 
-    `server` is there where it is.
+    index: int  # of the round, part of every envelope
+    dim: int
+    largest_message: int  # bytes that a device sends to the server at once, less envelope
+    largest_reply: int | None = None  # of them those besides its upload; as many, if None
+    # The phase before which a device or a helper disappears, if it does.
+    dropouts: Mapping[int, str] = field(default_factory=dict)
+    called: str = ""  # what errors call whose round it is, besides its number
+    in_parts: bool = False  # whether the server takes long uploads so, where it can
+    dealt: Dealt | None = None  # how uploads are dealt out to several ranks of the server
+    reduce_group: Group | None = None  # sum the uploads within the transport in this group
+
+
+class Round:
+    """Plays one round on this rank.
+
+    Parameters
+    ----------
+    devices, helpers : mapping
+        The rank's, by id.
+    server : object or None
+        The server, where it is.
+    inputs : callable
+        Returns a device's vector; called when it uploads, and not entered as CPU time.
+    prepare : callable, optional
+        Called with the live devices of this rank before the upload, outside all timed regions: for
+        vectors that take long to make. All ranks wait for each other afterwards.
+    range_sum : RangeSum, optional
+        What this rank does of uploads that are dealt out, if it is one of the server's ranks, but
+        not the first.
     """
 
     def __init__(
@@ -55,36 +85,22 @@ class Round:
         steps: tuple[Step, ...],
         transport: Transport,
         ledger: Ledger,
+        config: RoundConfig,
         *,
-        index: int,  # of the round, part of every envelope
         devices: Mapping[int, Any],
         server: Any | None,
-        # Returns a device's vector; called when it uploads, and not entered as CPU time.
         inputs: Inputs,
-        # Called with the live devices of this rank before the upload, outside all timed regions:
-        # for vectors that take long to make. All ranks wait for each other afterwards.
-        prepare: Prepare | None = None,
-        # The phase before which a device or a helper disappears, if it does.
-        dropouts: Mapping[int, str],
-        dim: int,
-        largest_message: int,  # bytes that a device sends to the server at once, less envelope
-        largest_reply: int | None = None,  # of them those besides its upload; as many, if None
         helpers: Mapping[int, Any] | None = None,
-        called: str = "",  # what errors call whose round it is, besides its number
-        in_parts: bool = False,  # whether the server takes long uploads so, where it can
-        # How uploads are dealt out to several ranks of the server, and what this rank does of it
-        # if it is one of them, but not the first.
-        dealt: Dealt | None = None,
+        prepare: Prepare | None = None,
         range_sum: RangeSum | None = None,
-        reduce_group: Group | None = None,  # sum the uploads within the transport in this group
         observer: RoundObserver = NOBODY,
     ) -> None:
         self._steps = steps
         self._transport = transport
         self._devices = transport.placement.devices
         self.ledger = ledger
-        self._index = index
-        self._called = called or f"round {index}"
+        self._config = config
+        self._index = config.index
         self._live = dict(devices)
         self._helpers = dict(helpers or {})
         self._server = server
@@ -92,14 +108,7 @@ class Round:
         self._prepare = prepare
         self.prepare_seconds = 0.0  # the wait for the other ranks included
         self.stretches: list[Stretch] = []  # of all steps that were played
-        self._dropouts = dropouts
-        self._dim = dim
-        self._largest_message = largest_message
-        self._largest_reply = largest_message if largest_reply is None else largest_reply
-        self._in_parts = in_parts
-        self._dealt = dealt
         self._range_sum = range_sum
-        self._reduce_group = reduce_group
         self._observer = observer
         self._server_error: HpcflError | None = None
         # At the server, the devices that took no further part, because of what they sent or by
@@ -141,10 +150,10 @@ class Round:
         self._transport.raise_everywhere(self._server_error)
 
     def _blamed(self, step: Step) -> AbstractContextManager[None]:
-        return blamed(f"{self._called}, phase {step.phase}")
+        return blamed(f"{self._config.called or f'round {self._index}'}, phase {step.phase}")
 
     def _drop_out(self, phase: str) -> None:
-        for id in [id for id, before in self._dropouts.items() if before == phase]:
+        for id in [id for id, before in self._config.dropouts.items() if before == phase]:
             self._helpers.pop(id, None)
             if id in self._live:
                 self._forget_model(self._live.pop(id))
@@ -214,8 +223,8 @@ class Round:
             self._leave(id, MessageError(step.phase, "the server", "none was received"))
 
     def _gather(self, number: int, step: Step) -> None:
-        if step.upload and self._reduce_group is not None:
-            self._reduce(step, self._reduce_group)
+        if step.upload and self._config.reduce_group is not None:
+            self._reduce(step, self._config.reduce_group)
             return
 
         playing = self._playing(step.role)
@@ -239,12 +248,13 @@ class Round:
             senders = sorted([*senders, *untold])
         if not senders:
             self._at(DURING, step)
-        announced = self._largest_message if step.upload else self._largest_reply
+        reply = self._config.largest_reply
+        announced = self._config.largest_message if step.upload or reply is None else reply
         largest = envelope.BYTES + max(announced, envelope.REASON_BYTES)
-        in_parts = self._in_parts and step.receive_part is not None
+        in_parts = self._config.in_parts and step.receive_part is not None
         gather = self._transport.gather_parts if in_parts else self._transport.gather
-        if step.upload and self._dealt is not None:
-            cuts = Cuts(self._dealt.cuts(envelope.BYTES, largest), self._counts)
+        if step.upload and self._config.dealt is not None:
+            cuts = Cuts(self._config.dealt.cuts(envelope.BYTES, largest), self._counts)
             gather = partial(self._transport.gather_parts, cuts=cuts)
         for id, message in gather(senders, produce, largest):
             if self._range_sum is not None and isinstance(message, Part):
@@ -305,7 +315,7 @@ class Round:
             with self.ledger.work_of_rank(step.phase, self._live):
                 group.add_into(target, elements)
 
-        zeros = np.zeros(self._dim, group.dtype)
+        zeros = np.zeros(self._config.dim, group.dtype)
         result = self._transport.reduce(list(self._live), produce, add_into, zeros)
         if result is not None:
             self._serve(step, step.receive_sum, *result)
@@ -367,8 +377,8 @@ class Round:
 
     def _local(self, number: int, step: Step) -> None:
         self._at(DURING, step)
-        if step.by_all_ranks and self._dealt is not None:
-            self._unmask_ranges(step, self._dealt)
+        if step.by_all_ranks and self._config.dealt is not None:
+            self._unmask_ranges(step, self._config.dealt)
         else:
             self._finish(step)
 

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
-from hpcfl.comm.phases import Role
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS
 from hpcfl.rounds.clock import timed
-from hpcfl.rounds.driver import Round
+from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger
 
 # Stands for the round in envelopes of an enrolment.
@@ -57,29 +56,27 @@ def enrol(
     if enrolment is None:
         return None
     local = transport.local_devices
-    # Helpers of a protocol need not have a part in its enrolment.
-    for_helpers = any(step.role is Role.HELPER for step in enrolment.steps)
-    helping = transport.local_helpers if for_helpers else []
     ledger = Ledger.of(protocol.phases(), transport)
     devices = {id: enrolment.device(id, secrets_of(insecure_seed, NO_ROUND, id)) for id in local}
-    helpers = {
-        id: enrolment.helper(id - count, helper_secrets(insecure_seed, NO_ROUND, id - count))
-        for id in helping
-    }
+    helpers = {}
+    if enrolment.helper is not None:
+        helpers = {
+            id: enrolment.helper(id - count, helper_secrets(insecure_seed, NO_ROUND, id - count))
+            for id in transport.local_helpers
+        }
     _register(enrolment, transport, devices)
-    played = Round(
-        enrolment.steps,
-        transport,
-        ledger,
+    config = RoundConfig(
         index=NO_ROUND,
+        dim=0,
+        largest_message=enrolment.largest_message,
         called=f"the enrolment of the protocol {protocol.name!r}",
+    )
+    played = Round(
+        *(enrolment.steps, transport, ledger, config),
         devices=devices,
         helpers=helpers,
         server=enrolment.server() if transport.has_server else None,
         inputs=lambda id: np.empty(0),
-        dropouts={},
-        dim=0,
-        largest_message=enrolment.largest_message,
     )
     return Enrolled(devices | helpers, count, timed(transport, played), first_round)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterable
@@ -19,8 +18,6 @@ from hpcfl.system import files, hdf5, outputs
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _READ = "give NumPy's .npy, or HDF5, .npz or .safetensors with an array called updates"
-# Of so many rows, and of so many values in all, a digest is made.
-DIGEST_ROWS, DIGEST_VALUES = 2**10, 2**17
 
 
 class FileUpdates(Updates):
@@ -37,7 +34,6 @@ class FileUpdates(Updates):
     def __init__(self, path: Path, devices: int | None) -> None:
         self._path = path
         self._read: dict[int, Vector] = {}
-        self._weights: NDArray[np.float64] | None = None
         try:
             found = _arrays(path)
             if "updates" not in found:
@@ -79,7 +75,6 @@ class FileUpdates(Updates):
                     f"{self.devices} positive numbers of shape ({self.devices},) are needed"
                 )
             self.weights, self.total_weight = values / total, float(total)
-            self._weights = values  # unlike their sum, the same on every machine
 
     def prepare(self, round_index: int, devices: Iterable[int]) -> None:
         held = sum(row.nbytes for row in self._read.values())
@@ -92,27 +87,9 @@ class FileUpdates(Updates):
     def vector(self, round_index: int, device: int) -> Vector:
         return self._read[device] if device in self._read else self._row(device)
 
-    def digest(self) -> str:
-        """Return what tells this file from those with another shape, other weights or vectors.
-
-        It is of all values of a short file, and of some of each row of a long one: of other places
-        from row to row.
-        """
-        found = hashlib.sha256(f"{self._rows.shape} {self._dtype}".encode())
-        if self._weights is not None:
-            found.update(self._weights.tobytes())
-        rows = min(self.devices, DIGEST_ROWS)
-        width = min(self.dim, DIGEST_VALUES // rows)
-        for k in range(rows):
-            part = k / max(1, rows - 1)
-            start = round(part * (self.dim - width))
-            row = self._row(round(part * (self.devices - 1)), slice(start, start + width))
-            found.update(row.tobytes())
-        return found.hexdigest()
-
-    def _row(self, device: int, part: slice = slice(None)) -> Vector:
+    def _row(self, device: int) -> Vector:
         try:
-            row = np.asarray(self._rows[device, part])
+            row = np.asarray(self._rows[device])
         except (OSError, RuntimeError, ValueError, MemoryError) as error:
             raise HpcflError(
                 f"row {device} of {self._path} cannot be read: {files.brief(error)}"

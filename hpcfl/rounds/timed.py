@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.promises import failure_of
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
@@ -20,9 +19,8 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report import brief
 from hpcfl.report.formats import counted
 from hpcfl.results.record import RoundRecord
-from hpcfl.rounds import parties
 from hpcfl.rounds.clock import timed
-from hpcfl.rounds.driver import Inputs, Prepare, Round
+from hpcfl.rounds.driver import Inputs, Prepare, Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
 from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
@@ -113,8 +111,6 @@ def play(
     if transport.has_server:
         with blamed(called):
             server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
-    if enrolled is not None and protocol.name not in PROTOCOLS:
-        parties.check_round(protocol, next(iter(devices.values()), None), server)
     dealt, range_sum = deal_out(protocol, transport, server)
     if dealt is not None and observer.hears:
         raise UsageError("an observer hears no uploads that are dealt out to several server ranks")
@@ -123,31 +119,28 @@ def play(
     failures = FailureWatch(transport, phases)
     # To the others a device whose rank died is one that vanished before the round.
     dropouts = {**dropouts, **dict.fromkeys(failures.absent, phases[0])}
-    round_ = Round(
-        protocol.steps,
-        transport,
-        Ledger.of(phases, transport),
+    config = RoundConfig(
         index=index,
-        devices=devices,
-        helpers=helpers,
-        called=called,
-        server=server,
-        inputs=inputs,
-        prepare=prepare,
-        dropouts=dropouts,
         dim=dim,
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
+        dropouts=dropouts,
+        called=called,
         in_parts=not observer.hears,
         dealt=dealt,
-        range_sum=range_sum,
         reduce_group=protocol.summed_in if reduce else None,
+    )
+    round_ = Round(
+        *(protocol.steps, transport, Ledger.of(phases, transport), config),
+        devices=devices,
+        helpers=helpers,
+        server=server,
+        inputs=inputs,
+        prepare=prepare,
+        range_sum=range_sum,
         observer=Together(observer, failures),
     )
     record = timed(transport, round_)
-    if server is not None:
-        parties.check_outcome(protocol, server)
-
     upload = phases.index(protocol.upload_phase())
     planned = [
         id for id in range(count) if id not in dropouts or phases.index(dropouts[id]) > upload

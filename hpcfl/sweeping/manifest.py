@@ -85,15 +85,13 @@ def load(folder: Path) -> Manifest | None:
     try:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
         if document.pop("schema") != SCHEMA:
-            raise HpcflError(f"{path} follows another schema than {SCHEMA}")
+            raise ValueError(f"its schema is not {SCHEMA}")
         cells = (Cell(**one | {"arguments": tuple(one["arguments"])}) for one in document["cells"])
         return Manifest(**document | {"cells": tuple(cells)})
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise HpcflError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise HpcflError(f"{path} is damaged: it is not a manifest of hpcfl sweep") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise HpcflError(f"{path} cannot be read as a manifest of hpcfl sweep: {error}") from None
 
 
 def check_same(folder: Path, stored: Manifest, asked: Manifest) -> None:

@@ -61,69 +61,56 @@ def combine(content: Mapping[str, Any], source: str, ranks: int = 1) -> list[Set
     settings: list[Setting] = []
     for number, grid in enumerate(grids if isinstance(grids, list) else [grids], 1):
         place = f"{source}: [[grid]] number {number}" if grid is not grids else f"{source}: [grid]"
-        for table in (fixed, grid):
-            if not isinstance(table, dict):
-                raise UsageError(f"{place}: {table!r} is not a table of options")
-        settings += _Grid(fixed, grid, place).settings(ranks, MOST_CELLS - len(settings))
+        if not isinstance(fixed, dict) or not isinstance(grid, dict):
+            raise UsageError(f"{place}: [fixed] and it must be tables of options")
+        settings += _settings(fixed, grid, place, ranks, MOST_CELLS - len(settings))
     if not settings:
         raise UsageError(f"{source}: the plan has no cells, [[grid]] is empty")
     return settings
 
 
-class _Grid:
-    """The options that every cell of a grid has, and the lists of those that cells differ in."""
-
-    def __init__(self, fixed: dict[str, Any], grid: dict[str, Any], place: str) -> None:
-        self._place = place
-        commands = [*COMMANDS.values()]
-        said = [command for command in commands if command.subject in {*fixed, *grid}]
-        names = " or ".join(command.subject for command in commands)
-        either = UsageError(f"{place}: say either {names}, in it or in [fixed]")
-        if len(said) > 1:
-            raise either
-        self._command = (said or commands)[0]
-        self._choices: dict[str, list[str]] = {}
-        for table, spot in ((fixed, f"{place} with [fixed]"), (grid, place)):
-            for key, value in table.items():
-                if key in self._choices:
-                    raise UsageError(f"{spot}, {key}: it is in [fixed] too, leave one of them out")
-                if isinstance(value, list) and table is fixed:
-                    raise UsageError(f"{spot}, {key}: a list of values belongs in [grid]")
-                values = value if isinstance(value, list) else [value]
-                try:
-                    self._choices[key] = [_text(self._command, key, one) for one in values]
-                except UsageError as error:
-                    raise UsageError(f"{spot}, {key}: {error}") from None
-                if not values:
-                    raise UsageError(f"{spot}, {key}: the list is empty")
-        if not said:
-            raise either
-        if len(self._choices.keys() & {"devices", _PER_RANK}) != 1:
-            raise UsageError(f"{place}: say either devices or {_PER_RANK}, in it or in [fixed]")
-        self._repeats = int(self._choices.pop(_REPEATS, ["1"])[0])
-
-    def settings(self, ranks: int, most: int) -> list[Setting]:
-        """Return all combinations, of which there can be so many."""
-        # Before there are any: a few lists have more products than any memory holds.
-        if self._repeats * math.prod(map(len, self._choices.values())) > most:
-            raise UsageError(f"{self._place}: with it the plan has more than {MOST_CELLS} cells")
-        command, found = self._command, []
-        used = {command.subject}
-        for values in itertools.product(*self._choices.values()):
-            options = dict(zip(self._choices, values, strict=True))
-            subject = options.pop(command.subject)
-            if _PER_RANK in options:
-                used.add(_PER_RANK)
-                each = int(options.pop(_PER_RANK))
-                options["devices"] = str(each * _holding(subject, options, ranks))
-            options = command.used(subject, options)
-            used |= options.keys()
-            typed = (_typed(command, key, options[key]) for key in sorted(options))
-            found.append(Setting((subject, *filter(None, typed)), self._repeats, command.name))
-        for key in self._choices.keys() - used:
-            subjects = ", ".join(self._choices[command.subject])
-            raise UsageError(f"{self._place}, {key}: there is no use for it in {subjects}")
-        return found
+def _settings(
+    fixed: dict[str, Any], grid: dict[str, Any], place: str, ranks: int, most: int
+) -> list[Setting]:
+    """Return all combinations of a grid, of which there can be so many."""
+    said = [one for one in COMMANDS.values() if one.subject in {*fixed, *grid}]
+    if len(said) != 1:
+        names = " or ".join(command.subject for command in COMMANDS.values())
+        raise UsageError(f"{place}: say either {names}, in it or in [fixed]")
+    (command,) = said
+    choices: dict[str, list[str]] = {}
+    for table, spot in ((fixed, f"{place} with [fixed]"), (grid, place)):
+        for key, value in table.items():
+            if key in choices:
+                raise UsageError(f"{spot}, {key}: it is in [fixed] too, leave one of them out")
+            if isinstance(value, list) and (table is fixed or not value):
+                raise UsageError(f"{spot}, {key}: a list of values belongs in [grid], with values")
+            try:
+                listed = value if isinstance(value, list) else [value]
+                choices[key] = [_text(command, key, one) for one in listed]
+            except UsageError as error:
+                raise UsageError(f"{spot}, {key}: {error}") from None
+    if len(choices.keys() & {"devices", _PER_RANK}) != 1:
+        raise UsageError(f"{place}: say either devices or {_PER_RANK}, in it or in [fixed]")
+    repeats = int(choices.pop(_REPEATS, ["1"])[0])
+    # Before there are any: a few lists have more products than any memory holds.
+    if repeats * math.prod(map(len, choices.values())) > most:
+        raise UsageError(f"{place}: with it the plan has more than {MOST_CELLS} cells")
+    found, used = [], {command.subject, _PER_RANK}
+    for values in itertools.product(*choices.values()):
+        options = dict(zip(choices, values, strict=True))
+        subject = options.pop(command.subject)
+        if _PER_RANK in options:
+            each = int(options.pop(_PER_RANK))
+            options["devices"] = str(each * _holding(subject, options, ranks))
+        options = command.used(subject, options)
+        used |= options.keys()
+        typed = (_typed(command, key, options[key]) for key in sorted(options))
+        found.append(Setting((subject, *filter(None, typed)), repeats, command.name))
+    for key in choices.keys() - used:
+        subjects = ", ".join(choices[command.subject])
+        raise UsageError(f"{place}, {key}: there is no use for it in {subjects}")
+    return found
 
 
 def _holding(subject: str, options: Mapping[str, str], ranks: int) -> int:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from hpcfl.errors import HpcflError
 from hpcfl.report.formats import counted, duration
@@ -28,71 +27,39 @@ class Listed:
     cell: Cell
     state: str  # one of those of `states`, or `CANNOT_RUN`
     rounds: int  # that are finished
-    why: str  # what speaks against it, where it cannot run
-    seconds: float | None  # that it will take; None where nobody knows, or nothing is left
-
-    @property
-    def left(self) -> bool:
-        """Whether it is to run."""
-        return self.state not in (states.FINISHED, CANNOT_RUN)
+    why: str = ""  # what speaks against it, where it cannot run
 
 
 def list_cells(folder: Path, manifest: Manifest) -> list[Listed]:
-    """Return the cells of a sweep in their order, and how far they are; it need not have begun.
-
-    A cell will take as long, for a round, a device and a coordinate, as the finished ones of the
-    same protocol (and training) did. That is rough: masks between all pairs grow faster.
-    """
-    found = [(cell, states.look(folder, cell)) for cell in manifest.cells]
-    rates: dict[tuple[str | None, ...], list[float]] = {}
-    for cell, one in found:
-        if one.state == states.FINISHED and one.run is not None and one.run.rounds:
-            rate = float(one.run.round_seconds.mean()) / _size(cell)
-            rates.setdefault(_kind(cell), []).append(rate)
+    """Return the cells of a sweep in their order, and how far they are; it need not have begun."""
     listed = []
-    for cell, one in found:
-        state, why, seconds = one.state, "", None
-        if state != states.FINISHED:
+    for cell in manifest.cells:
+        found = states.look(folder, cell)
+        one = Listed(cell, found.state, found.rounds)
+        if found.state != states.FINISHED:
             try:
                 cell.command.check(cell.command.parse(cell.arguments))
-                left = cell.rounds - one.rounds
-                known = rates.get(_kind(cell))
-                seconds = None if known is None else median(known) * left * _size(cell)
             except HpcflError as error:
-                state, why = CANNOT_RUN, str(error)
-        listed.append(Listed(cell, state, one.rounds, why, seconds))
+                one = Listed(cell, CANNOT_RUN, found.rounds, str(error))
+        listed.append(one)
     return listed
 
 
-def _kind(cell: Cell) -> tuple[str | None, ...]:
-    return cell.protocol, cell.algorithm, cell.task
-
-
-def _size(cell: Cell) -> int:
-    return cell.devices * (cell.dim or 1)
-
-
 def render_cells(listed: Sequence[Listed], seed: int | None) -> str:
-    """Return a table of cells, what cannot run and why, and the sum of the seconds.
+    """Return a table of cells, and what cannot run and why.
 
     `seed` is that of their order, None for the plan's own.
     """
-    refused = [f"cell {one.cell.index} ({one.cell.title}): {one.why}" for one in listed if one.why]
-    told = _counts([one.state for one in listed])
+    refused: dict[str, list[str]] = {}
+    for one in listed:
+        if one.why:
+            refused.setdefault(one.why, []).append(str(one.cell.index))
+    parts = [_table_of(listed).text()]
+    parts += [f"cells that cannot run: {', '.join(all)}: {why}" for why, all in refused.items()]
     order = "the plan's own" if seed is None else f"shuffled with seed {seed}"
-    left = [one.seconds for one in listed if one.left]
-    known = [seconds for seconds in left if seconds is not None]
-    estimated = duration(sum(known)) if known else "unknown"
-    if not left:
-        estimated = "nothing is left to run"
-    elif known and len(known) < len(left):
-        estimated += f", and {counted(len(left) - len(known), 'cell')} of unknown time"
-    parts = [
-        _table_of(listed).text(),
-        "\n".join(refused),
-        f"cells:     {len(listed)} ({told})\norder:     {order}\nestimated: {estimated}",
-    ]
-    return "\n\n".join(part for part in parts if part)
+    told = _counts([one.state for one in listed])
+    parts.append(f"cells: {len(listed)} ({told})\norder: {order}")
+    return "\n\n".join(parts)
 
 
 def _counts(states: Sequence[str]) -> str:
@@ -107,12 +74,10 @@ def _table_of(listed: Sequence[Listed]) -> Table:
     for one in listed:
         varied = [text for text in one.cell.arguments[1:] if text not in common]
         options = " ".join(text for text in varied if not text.startswith(_IN_TITLE))
-        time = "unknown" if one.seconds is None else duration(one.seconds)
         rounds = f"{one.rounds} of {one.cell.rounds}"
-        title = one.cell.title
-        rows.append([one.cell.index, title, options, one.state, rounds, time if one.left else None])
+        rows.append([one.cell.index, one.cell.title, options, one.state, rounds])
     columns = [Column("cell", "cell"), label("what"), label("options"), label("state")]
-    return Table([*columns, Column("rounds", "rounds"), Column("time", "time")], rows)
+    return Table([*columns, Column("rounds", "rounds")], rows)
 
 
 def render_outcome(outcome: session.CellOutcome, cells: int | None) -> str:

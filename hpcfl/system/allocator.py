@@ -1,9 +1,8 @@
 """The C library's allocator: what a process has freed stays with it, for its next arrays.
 
-By default glibc takes arrays from 128 KiB on from the operating system anew, page by page, each of
-which the system clears first, and gives them back when they are freed. It changes its mind array by
-array: from the largest that was ever freed on it keeps up to twice that. What a round took thus
-depended on what had come before it in the process: vectors shorter or longer, a calibration.
+By default glibc takes arrays from 128 KiB on from the operating system anew, which clears each page
+first, and gives them back when they are freed. It keeps up to twice the largest that was freed so
+far: what a round took depended on what had come before it in the process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Checks of everything that hpcfl needs: what was found, and what to do about it.
 
-Whatever may be broken is tried in a process of its own with a time limit, so that a broken MPI
-gives a line in the report instead of ending it.
+Whatever may be broken is tried in a process of its own with a time limit.
 """
 
 from __future__ import annotations
@@ -123,10 +122,7 @@ def run(command: list[str], limit_seconds: float, variables: Mapping[str, str] =
 
 
 def examine(results: Path) -> Iterator[Check]:
-    """Run every check, in an order in which the first problem explains later ones.
-
-    The folder that results shall be written to is not created.
-    """
+    """Run every check, in an order in which the first problem explains later ones."""
     yield check_machine()
     yield check_command()
     library, launcher = find_library(), find_launcher()
@@ -253,10 +249,7 @@ def check_launch(launcher: Implementation) -> Check:
 
 
 def check_oversubscription(launcher: Implementation) -> Check:
-    """Check that a bare mpirun starts far more ranks than there are cores, and they make progress.
-
-    More than four times as many, where those are not very many.
-    """
+    """Check that a bare mpirun starts far more ranks than cores, and they make progress."""
     cores = os.cpu_count() or 1
     ranks = max(cores + 1, min(4 * cores + 1, MOST_RANKS))
     ran = _run_ranks(launcher, ranks, _CROWD_PROGRAM)

@@ -1,8 +1,4 @@
-"""Settings that let the embedded Open MPI run many more ranks than there are cores.
-
-Open MPI comes as a Python package with its own configuration files inside the environment, so
-that what is set here holds in this environment and nowhere else.
-"""
+"""Settings that let the Open MPI of this Python environment run more ranks than there are cores."""
 
 from __future__ import annotations
 
@@ -21,10 +17,9 @@ _SETTINGS = {
         ":oversubscribe",
         "Let mpirun start more ranks than there are cores.",
     ),
-    # Open MPI yields by itself when it knows that there are more ranks than cores. It does not
-    # know when a hostfile, --host or a Slurm allocation claims enough slots, and 101 ranks that
-    # spin on 2 cores are then some hundred times slower in every collective operation. On a
-    # machine with enough cores yielding adds 0.06 microseconds to a message.
+    # Open MPI does not know that there are more ranks than cores when a hostfile or a Slurm
+    # allocation claims enough slots. 101 ranks that spin on 2 cores are some hundred times slower;
+    # with enough cores yielding adds 0.06 microseconds to a message.
     "openmpi-mca-params.conf": (
         ("mpi_yield_when_idle",),
         "1",
@@ -34,10 +29,7 @@ _SETTINGS = {
 
 
 def has_embedded_open_mpi(prefix: Path) -> bool:
-    """Return whether the environment at `prefix` holds Open MPI as a Python package.
-
-    An Open MPI that was installed there by other means is somebody else's to configure.
-    """
+    """Return whether the environment at `prefix` holds Open MPI as a Python package."""
     return (prefix / "bin" / "prterun").exists() and any(
         prefix.glob("lib*/python3*/site-packages/openmpi-*.dist-info")
     )
@@ -46,8 +38,7 @@ def has_embedded_open_mpi(prefix: Path) -> bool:
 def allow_oversubscription(prefix: Path) -> list[Path]:
     """Make a bare ``mpirun -n 101`` work, whatever the number of cores; return the changed files.
 
-    What a file of the environment, as in ``sys.prefix``, holds already stays, a setting of the same
-    name with another value included.
+    What a file holds already stays, a setting of the same name with another value included.
     """
     if not has_embedded_open_mpi(prefix):
         raise UsageError(

@@ -1,8 +1,7 @@
 """Writes all files of all commands, so that no slip of a name costs a file.
 
 What was measured is never overwritten. What can be made again takes the place of an older file of
-its own kind, which a mark in it tells, and of nothing else. A command checks all its outputs before
-it begins to work, and each is checked again when it is written.
+its own kind, which a mark in it tells. A command checks all its outputs before it begins to work.
 """
 
 from __future__ import annotations
@@ -65,11 +64,10 @@ DATA = Kind("data sets", b"")
 
 
 def check(path: str | os.PathLike[str], kind: Kind) -> str:
-    """Find out, before anything is done, whether a file can be written, or files into a folder.
+    """Return how to speak of a file to be written, or a folder: by its path, and if it is replaced.
 
-    Return how to speak of the file: by its path, and that it is replaced if it is. A UsageError
-    says that something is there that is not to be overwritten, or that the place cannot be written
-    to.
+    A UsageError says that something is there that is not to be overwritten, or that the place
+    cannot be written to.
     """
     import tempfile  # not by the ranks that write nothing
 
@@ -102,10 +100,9 @@ def check(path: str | os.PathLike[str], kind: Kind) -> str:
 
 @contextmanager
 def writing(path: Path, kind: Kind) -> Iterator[IO[bytes]]:
-    """Yield a file to be written, open for bytes, that appears whole under its name, or not at all.
+    """Yield a file, open for bytes, that appears whole under its name, or not at all.
 
-    Folders are made. Raises a UsageError as `check` does, which it does again, and an HpcflError if
-    the file cannot be written.
+    Folders are made. Raises what `check` does, and an HpcflError if the file cannot be written.
     """
     check(path, kind)
     try:
@@ -127,9 +124,8 @@ def write(path: Path, kind: Kind, content: str) -> None:
 def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> Iterator[Path]:
     """Yield a draft to be written, which then takes the place of a file at once.
 
-    The draft is in the same folder, which is made if needed, and removed after any exception. Where
-    the path is a link to a file, that file is replaced and not the link. With `keep` a file that is
-    there by then stays as it is, and FileExistsError is raised.
+    The draft is in the same folder, which is made if needed, and removed after any exception. A
+    link stays, and its file is replaced. With `keep` FileExistsError is raised if there is a file.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

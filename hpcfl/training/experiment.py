@@ -28,9 +28,8 @@ from hpcfl.results import restoring
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import INCOMPLETE, SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
-from hpcfl.rounds import parties
 from hpcfl.rounds.clock import timed
-from hpcfl.rounds.driver import Round
+from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.inputs import Held
 from hpcfl.rounds.ledger import Ledger
@@ -374,7 +373,7 @@ class Training(Job):
             samples = self._clients.samples(id)
             received = getattr(device, "model", None)
             if received is None:
-                raise parties.without_model(options.aggregate, device)
+                raise without_model(options.aggregate)
             model, state = received[: self.dim], received[self.dim :]
             if self.options.device_loss:
                 work.losses[:, id] = self._trainer.evaluate(model, *samples)[1], 1
@@ -406,17 +405,12 @@ class Training(Job):
         }
         server = stage.server(index, self._state) if chosen.has_server else None
         played = Round(
-            stage.steps,
-            chosen,
-            ledger,
-            index=index,
+            *(stage.steps, chosen, ledger),
+            RoundConfig(index=index, dim=self._state.size, largest_message=8),
             devices=devices,
             server=server,
             inputs=lambda slot: work.updates[invited[slot]],
             prepare=partial(self._train, index, invited, work),
-            dropouts={},
-            dim=self._state.size,
-            largest_message=8,
         )
         record = _for_all(timed(chosen, played), invited, count)
         for slot, device in devices.items():
@@ -504,6 +498,15 @@ class Training(Job):
         if next_round >= self.options.rounds:
             return "rounds"
         return "epsilon" if self._would_overspend(next_round) else ""
+
+
+def without_model(name: str) -> UsageError:
+    """Return the error for a protocol whose devices are to train and receive no model."""
+    return UsageError(
+        f"the protocol {name!r} cannot be trained by: before its upload a device must receive the "
+        "model in the phase model, float32 of shape (d,), and keep it as model, as "
+        "hpcfl.algorithms.aggregation.base.ModelReceiver does"
+    )
 
 
 def _joined(first: RoundRecord, second: RoundRecord) -> RoundRecord:

@@ -29,11 +29,10 @@ from hpcfl.results.schema import Metric
 from hpcfl.rounds import session as rounds
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Results, RoundObserver, Together
-from hpcfl.rounds.parties import rehearse
 from hpcfl.system import outputs
 from hpcfl.training import checkpoint, clients, defaults, planned
 from hpcfl.training.build import check_algorithm, make_algorithm, make_federation, with_precision
-from hpcfl.training.experiment import RoundResult, Training
+from hpcfl.training.experiment import RoundResult, Training, without_model
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -123,7 +122,8 @@ def check(options: TrainOptions, devices: int) -> None:
     _check_convex(options, name)
     check_algorithm(options, devices, _expected_dim(name, options))
     protocol = _protocol(options, devices)
-    rehearse(protocol, reduce=options.upload == "reduce", learns=True)
+    if "model" not in protocol.phases():
+        raise without_model(protocol.name)
 
 
 def _model(options: TrainOptions) -> str:

@@ -178,7 +178,6 @@ def test_a_model_is_trained(tmp_path):
     assert run.training["loss"].tolist() == losses
     assert run.weights is not None
     assert run.weights.shape == (run.dim,)
-    assert "accuracy" in run._repr_html_()
     assert hpcfl.load(run.path).weights is None
     assert "--aggregate=sparse" in run.command
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -23,8 +24,6 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.privacy.exposure import exposure
-from hpcfl.privacy.population import Population
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
@@ -46,9 +45,6 @@ def attacked(name, **options):
     assert found.learned == sum(
         len(one) == 1 for sets in graph.sets.values() for one in sets if len(sets) > 1
     )
-    sent = {id: sum(key[0] == id for key in graph.values) for id in transcript.truth}
-    parts = sorted(sum(key[0] == id for key in alone) / max(1, sent[id]) for id in sent)
-    assert found.by_device == (parts[0], pytest.approx(np.median(parts)), parts[-1])
     assert found.agrees
     return found, graph
 
@@ -128,18 +124,6 @@ def test_few_bits_make_chance_finds_that_count_as_nothing():
     assert (found.learned, found.prediction.count, found.agrees) == (0, 0, True)
 
 
-@pytest.mark.parametrize("mean", [1e-8, 0.1, 10.0, 100.0])
-def test_chance_exceeds_what_it_may_once_in_millions(mean):
-    most = module.most_by_chance(mean)
-    terms = range(most + 1, most + 400)
-    beyond = sum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in terms)
-
-    assert beyond < module.RARE
-    # Not by far more: a wide bound would hide what is wrong.
-    assert most <= mean + 8 * math.sqrt(mean) + 4
-    assert module.most_by_chance(0) == 0
-
-
 @pytest.mark.parametrize(
     "options", [{"dropout": 0.0}, {"dropout": 0.2, "dropout_phase": "unmask"}], ids=str
 )
@@ -165,77 +149,20 @@ def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(options):
     assert found.standard_error**2 == pytest.approx(variance, rel=1e-9, abs=1e-9)
     for count, agrees in ((-5, True), (-5.1, False), (5, True), (5.1, False)):
         off = round(found.count) + count * 1.0
-        one = ExpectedCount(round(found.count), 1.0, None)
+        one = ExpectedCount(round(found.count), 1.0)
         assert (one.low <= off <= one.high) is agrees
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("sparse", {"dropout": 0.3, "degree": 20}),
-        ("sparse", {"dropout": 0.2, "dropout_model": "bernoulli"}),
-        ("cohort", {"dropout": 0.3}),
-        ("secagg", {"dropout": 0.3}),
-    ],
-)
-def test_before_the_round_the_expectation_is_that_of_the_formulas(name, options):
-    _, transcript = recorded(name, devices=40, gamma=0.33, dim=50, **options)
-    who = Population(40, 13, options["dropout"], options.get("dropout_model", "exact"))
-    masking = find(name).masking(40, 0.3, options.get("degree"))
-    formulas = exposure(name, masking, who, samples=1)
-
-    before = predict(Adversary(transcript), transcript).before
-    assert before == pytest.approx(formulas.figures["alone_of_sent"].formula, rel=1e-9)
-
-
-# What does not fit together
-
-
-def first_honest(transcript):
-    return min(transcript.truth)
-
-
-def dropped(transcript):
-    return int(np.flatnonzero(transcript.dropped)[0])
-
-
-@pytest.mark.parametrize(
-    ("phase", "whose", "place", "change", "sentence"),
-    [
-        ("masked_input", first_honest, 4, lambda part: part + 1, "its round is 1, expected 0"),
-        (
-            "masked_input",
-            first_honest,
-            -4,
-            lambda part: part + 1,
-            "the sum at coordinate .* is not",
-        ),
-        ("unmask", first_honest, 16, lambda part: part + 1, "do not combine|sum at coordinate"),
-        ("unmask", first_honest, slice(-4, None), 255, "is not a (group|field) element"),
-        ("advertise_keys", dropped, -32, lambda part: part + 1, "mask key is not the advertised"),
-        ("advertise_keys", first_honest, slice(-32, None), 0, "its mask key has low order"),
-    ],
-)
-def test_messages_that_do_not_fit_are_refused(phase, whose, place, change, sentence):
-    _, transcript = recorded("sparse", gamma=0.4)
-    id = whose(transcript)
-    messages = dict(transcript.messages[phase])
-    messages[id] = message = messages[id].copy()
-    message[place] = change(message[place]) if callable(change) else change
-
-    with pytest.raises(HpcflError, match=sentence):
-        attack(replace(transcript, messages={**transcript.messages, phase: messages}))
-
-
-def test_rounds_that_do_not_fit_are_refused():
+def test_a_round_that_does_not_fit_together_is_refused():
     _, transcript = recorded("sparse")
     id = min(transcript.truth)
-    values = transcript.truth[id]
+    sent = transcript.messages["masked_input"]
+    other = {**sent, id: changed(sent[id], -4)}
     few = dict(list(transcript.messages["unmask"].items())[:2])
 
     for change, sentence in (
-        ({"truth": {**transcript.truth, id: changed(values, 0)}}, "not that of the true values"),
-        ({"truth": {**transcript.truth, id: values[:-1]}}, f"device {id} are not as many"),
+        ({"truth": {**transcript.truth, id: changed(transcript.truth[id], 0)}}, "not that of the"),
+        ({"messages": {**transcript.messages, "masked_input": other}}, "not that of the true"),
         ({"messages": {**transcript.messages, "unmask": few}}, "at least .* are needed"),
     ):
         with pytest.raises(HpcflError, match=sentence):
@@ -275,10 +202,9 @@ def test_keeping_costs_nothing_and_writes_no_key_of_an_honest_device(tmp_path):
     with np.load(path, allow_pickle=False) as file:
         assert str(file["warning"]).startswith("INSECURE: this file holds secret keys")
         arrays = dict(file)
-    for damage in ({"format": np.array("mine")}, {"header": arrays["header"][:-1]}):
-        np.savez(tmp_path / "damaged.npz", **arrays | damage)
-        with pytest.raises(UsageError, match="cannot be read as a transcript"):
-            load(tmp_path / "damaged.npz")
+    np.savez(tmp_path / "other.npz", **arrays | {"format": np.array("mine")})
+    with pytest.raises(UsageError, match="cannot be read as a transcript"):
+        load(tmp_path / "other.npz")
 
 
 def test_colluders_follow_from_the_seed_and_are_a_fraction_rounded_down():
@@ -326,9 +252,9 @@ def test_the_command_attacks_what_bench_has_kept(tmp_path, monkeypatch):
     assert found == json.loads(json.dumps(attack(load(path)).as_dict()))
     assert "protocol sparse, round 0" in text
     assert f"beyond that {found['learned']} values by themselves" in text
-    monkeypatch.setattr(module, "predict", lambda *_: ExpectedCount(10.0, 1.0, None))
+    monkeypatch.setattr(module, "predict", lambda *_: ExpectedCount(10.0, 1.0))
     result = invoke("attack", "components", path)
     assert "are predicted: they differ by more than chance" in str(result.exception)
-    assert "agrees            NO" in result.stdout
+    assert re.search("agrees +NO", result.stdout)
     with pytest.raises(UsageError, match="cannot be read"):
         load(tmp_path / "none.npz")

@@ -10,7 +10,7 @@ from commandline import refusal
 from hpcfl.api import bench
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.reader import find
-from hpcfl.rounds import input_files, inputs
+from hpcfl.rounds import inputs
 from hpcfl.rounds.input_files import FileUpdates, save_aggregate
 from hpcfl.rounds.inputs import Held, SyntheticUpdates
 
@@ -174,27 +174,6 @@ def test_weights_are_scaled_to_add_up_to_one(tmp_path):
 
     assert updates.weights is not None
     assert (updates.weights.tolist(), updates.total_weight) == ([0.75, 0.25], 40.0)
-
-
-def test_the_digest_of_a_file_tells_it_from_others(tmp_path, monkeypatch):
-    def digest(rows, weights=(1, 2, 3), name="u.h5"):
-        if name == "u.npy":
-            np.save(tmp_path / name, rows)
-        else:
-            with h5py.File(tmp_path / name, "w") as file:
-                file["updates"], file["weights"] = rows, weights
-        return FileUpdates(tmp_path / name, None).digest()
-
-    rows = np.random.default_rng(1).normal(size=(3, 40))
-    other = rows.copy()
-    other[1, 25] += 1
-    assert digest(rows) == digest(rows.astype(">f8")) == digest(rows[:])
-    assert len({digest(rows), digest(other), digest(rows[:, :-1]), digest(rows, (1, 2, 4))}) == 4
-    assert digest(rows, name="u.npy") == digest(rows.T.copy().T, name="u.npy") != digest(rows)
-    # Of a long file, some of each row: of other coordinates from row to row.
-    monkeypatch.setattr(input_files, "DIGEST_VALUES", 60)
-    assert digest(rows) != digest(rows + np.array([[0], [0], [1]]))
-    assert digest(rows) != digest(other)
 
 
 def bad_weights(weights):

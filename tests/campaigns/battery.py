@@ -20,7 +20,6 @@ likelihood at most, n of them together; `inspect` multiplies by it (1.001 for a 
 That AES-CTR is not a random function could only show if it were broken.
 """
 
-import lzma
 import math
 import zlib
 
@@ -47,7 +46,7 @@ def inspect(first, second, modulus):
     found = {
         f"{name}, {what}": test(rows) for what, rows in looked_at.items() for name, test in TESTS
     }
-    found |= {name: held_out(show(first), show(second), learn) for name, show, learn in CLASSIFIERS}
+    found["regression on bits"] = held_out(flat_bits(first), flat_bits(second))
     words = 2 * first.size * (WORD / modulus - 1)
     return {name: min(1.0, p * math.exp(words)) for name, p in found.items()}
 
@@ -108,39 +107,14 @@ def across_uploads(rows):
     return smallest(ones_of(changed), changed.size)
 
 
-def runs(rows):
-    """Find a bit's longest run of one value; L coins in a row are the same with 2^(1 - L)."""
-    bits = bits_of(rows).reshape(-1, 32)
-    longest = max(_longest(bits[:, bit]) for bit in range(32))
-    return 32 * len(bits) * 2.0 ** (1 - longest)
-
-
-def _longest(bits):
-    changes = np.flatnonzero(np.diff(bits)) + 1
-    return int(np.diff(np.concatenate([[0], changes, [bits.size]])).max())
-
-
-def repeats(rows):
-    """Count uploads in which a value comes twice."""
-    ordered = np.sort(rows, axis=1)
-    repeated = int((ordered[:, 1:] == ordered[:, :-1]).any(axis=1).sum())
-    by_chance = math.comb(rows.shape[1], 2) / WORD
-    return float(binom.sf(repeated - 1, len(rows), by_chance))
-
-
 def compression(rows):
-    """Compress with zlib and LZMA, upload by upload and coordinate by coordinate, byte by byte."""
+    """Compress with zlib, upload by upload, coordinate by coordinate, and byte by byte."""
     forms = rows, rows.T, rows.view(np.uint8).reshape(-1, 4).T
     found = []
     for form in forms:
         raw = np.ascontiguousarray(form).tobytes()
         found.append(_saved(raw, len(zlib.compress(raw, 6))))
-        part = raw[: 1 << 16]
-        found.append(_saved(part, len(lzma.compress(part, lzma.FORMAT_RAW, filters=[_LZMA]))))
     return len(found) * min(found)
-
-
-_LZMA = {"id": lzma.FILTER_LZMA2, "preset": 6}
 
 
 def _saved(raw, compressed):
@@ -174,20 +148,18 @@ TESTS = (
     ("coordinates", coordinates),
     ("serial correlation", serial_correlation),
     ("across uploads", across_uploads),
-    ("runs", runs),
-    ("repeats", repeats),
     ("compression", compression),
 )
 
 
-def held_out(first, second, fit):
+def held_out(first, second):
     """Return how likely a coin is right as often as a classifier about the half it did not see."""
     seen = np.arange(len(first)) % 4 < 2  # whole pairs: a pair may share what it should not
     train = np.vstack([first[seen], second[seen]])
     labels = np.repeat([1.0, -1.0], seen.sum())
     centre, spread = train.mean(axis=0), train.std(axis=0)
     scale = np.where(spread > 0, spread, 1) * train.dtype.type(math.sqrt(train.shape[1]))
-    decide = fit((train - centre) / scale, labels)
+    decide = logistic((train - centre) / scale, labels)
     test = np.vstack([first[~seen], second[~seen]])
     truth = np.repeat([1.0, -1.0], (~seen).sum())
     right = int(((decide((test - centre) / scale) > 0) == (truth > 0)).sum())
@@ -209,47 +181,9 @@ def logistic(inputs, labels):
     return lambda values: values @ weights
 
 
-def network(inputs, labels, hidden=8):
-    """Return a network of one layer of tanh, fitted by Adam; it starts from fixed numbers."""
-    generator = np.random.default_rng(0)
-    weights = [generator.normal(0, 1, (inputs.shape[1], hidden)), generator.normal(0, 0.3, hidden)]
-    mean, square = ([np.zeros_like(w) for w in weights] for _ in range(2))
-    for step in range(1, 41):
-        layer = np.tanh(inputs @ weights[0])
-        wrong = labels / (1 + np.exp(labels * (layer @ weights[1]))) / len(labels)
-        back = np.outer(wrong, weights[1]) * (1 - layer**2)
-        for k, slope in enumerate([inputs.T @ back, layer.T @ wrong]):
-            mean[k] = 0.9 * mean[k] + 0.1 * slope
-            square[k] = 0.999 * square[k] + 0.001 * slope**2
-            rate = 0.02 * math.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-            weights[k] += rate * mean[k] / (np.sqrt(square[k]) + 1e-9)
-    return lambda values: np.tanh(values @ weights[0]) @ weights[1]
-
-
-def features(rows):
-    """Return for every upload: moments, frequencies of bits and of leading bytes, correlations."""
-    values = rows / WORD - 0.5
-    bits = bits_of(rows)
-    columns = [values.mean(axis=1), values.std(axis=1), np.abs(values).mean(axis=1)]
-    columns += [values.max(axis=1), values.min(axis=1)]
-    columns += [(values[:, lag:] * values[:, :-lag]).mean(axis=1) for lag in LAGS[:4]]
-    leading = [np.bincount(row >> 28, minlength=16) for row in rows]
-    zipped = [[len(zlib.compress(row.tobytes(), 1))] for row in rows]
-    parts = [np.column_stack(columns), bits.mean(axis=1), np.array(leading), np.array(zipped)]
-    return np.hstack(parts).astype(np.float64)
-
-
 def flat_bits(rows):
     """Return an upload's bits as -1 and 1."""
     return bits_of(rows).reshape(len(rows), -1) * np.float32(2) - np.float32(1)
-
-
-# How an upload is shown to a classifier, and which one.
-CLASSIFIERS = (
-    ("regression on features", features, logistic),
-    ("regression on bits", flat_bits, logistic),
-    ("network on bytes", lambda rows: rows.view(np.uint8) / np.float32(127.5) - 1, network),
-)
 
 
 def inspect_locations(first, second, part):
@@ -258,10 +192,7 @@ def inspect_locations(first, second, part):
     Both are flags of shape (n, d), of independent rounds. Under the hypothesis every coordinate is
     sent with the probability `part`, independently, and whatever the vector is.
     """
-    found = {
-        name: held_out(first * 1.0, second * 1.0, learn)
-        for name, learn in (("regression", logistic), ("network", network))
-    }
+    found = {"regression": held_out(first * 1.0, second * 1.0)}
     for what, sent in (("first", first), ("second", second)):
         # Every second pair of neighbours, so that no coordinate is in two of them.
         both, again = sent[:, 0:-1:2] & sent[:, 1::2], sent[0:-1:2] & sent[1::2]

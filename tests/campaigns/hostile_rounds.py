@@ -49,23 +49,12 @@ def instead(row, other, generator):
     return [other]
 
 
-def twice(row, other, generator):
-    """Send a second row behind the first."""
-    return [row, foreign(row, other, generator)[0], row]
-
-
 def garbled(row, other, generator):
     """Change some bytes of the ciphertext."""
     spoiled = row.copy()
     places = generator.integers(ENVELOPE, row.size, 1 + int(generator.integers(4)))
     spoiled[places] ^= generator.integers(1, 256, places.size).astype(np.uint8)
     return [spoiled]
-
-
-def anything(row, other, generator):
-    """Send random bytes, as many rows as it likes."""
-    count = int(generator.integers(4))
-    return [generator.integers(0, 256, row.size).astype(np.uint8) for _ in range(count)]
 
 
 def of_another(row, other, generator):
@@ -75,17 +64,7 @@ def of_another(row, other, generator):
     return [spoiled]
 
 
-def to_nobody(row, other, generator):
-    """Address it to a device that does not exist."""
-    spoiled = row.copy()
-    spoiled[12:16].view("<u4")[0] = int(generator.choice([2**31, 10**6, 2**32 - 1, 2**32 - 2]))
-    return [spoiled]
-
-
-SPOILS = {
-    spoil.__name__: spoil
-    for spoil in (foreign, instead, twice, garbled, anything, of_another, to_nobody)
-}
+SPOILS = {spoil.__name__: spoil for spoil in (foreign, instead, garbled, of_another)}
 # Of a dealer's two secrets, which a hostile device answers falsely about; None: it has no share.
 ANSWERS = {"uniform": (True, True), "key": (True, False), "seed": (False, True), "absent": None}
 # Whose keys for transport and for masks a device advertises: its own, or of which of two owners.

@@ -1,10 +1,8 @@
 """Uploads as the server receives them, of devices that all have the same vector."""
 
 import os
-from importlib.util import find_spec
 from itertools import takewhile
 
-import ciphertexts
 import numpy as np
 from player import parties, round_of
 
@@ -27,10 +25,8 @@ PROTOCOLS = {
     "prf": {"dropout": 0.0},
     "sparse": {"alpha": 0.6},
 }
-if find_spec("tenseal"):
-    PROTOCOLS["ckks"] = {}
-# Of these vectors are elements of a field, or have no group.
-IN_NO_RING = ("lightsecagg", "ckks")
+# Its vectors are elements of a field.
+IN_NO_RING = ("lightsecagg",)
 
 
 def system(round_index, device):
@@ -75,8 +71,6 @@ def values(protocol, vector, rounds, length, secrets=system):
     rows = []
     by_device = received(protocol, vector, rounds, secrets)[:-1]
     uploads = [one for device in by_device for one in device]
-    if protocol.name == "ckks":
-        return ciphertexts.words(protocol.enrolled[0].context(0), uploads, length)
     for upload in uploads:
         if protocol.name == "sparse":
             upload = upload[locations.decode(upload, protocol.parameters.dim)[1] :]

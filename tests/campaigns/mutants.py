@@ -306,14 +306,9 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--whole", action="store_true", help="survivors meet all of make test")
-    parser.add_argument("--only", default="", help="files whose path holds this")
-    parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
     parser.add_argument("--report", type=Path, default=Path("mutants.json"))
     options = parser.parse_args()
-    chosen = [one for one in drawn(options.count, options.seed) if options.only in one.file]
-    if options.list:
-        print("\n".join(f"{one.id()} {one.file}:{one.line} {one.kind}" for one in chosen))
-        return
+    chosen = drawn(options.count, options.seed)
     report = json.loads(options.report.read_text()) if options.report.exists() else {}
     with tempfile.TemporaryDirectory() as temporary:
         folders = SimpleQueue()

@@ -6,46 +6,33 @@ Every round is one of `STRATEGIES`, over all protocols, with an adversary that c
 after it has seen what there is to see. What the protocol promises is recomputed from what happened,
 by code of its own, and every probability exactly, with fractions.
 
-What must not be at all (a wrong sum, an honest device made to leave, a number that is promised and
-too small, a round that is accepted although what was promised is out of reach) is counted as
-broken, and one such round is one too many. What is promised but for a probability may fail as often
-as it says: with security bits that are chosen small, so that failures can be seen at all, their
-number is compared with its exact distribution, and is too large if chance gives as many with a
-probability below `ALARM`, for each strategy. So of 1,000 campaigns of a program without a flaw, one
-or two raise an alarm.
+What must not be at all (a wrong sum, an honest device made to leave, a round that is accepted
+although what was promised is out of reach) is counted as broken, and one such round is one too
+many. What is promised but for a probability may fail as often as it says: with security bits that
+are chosen small, so that failures can be seen at all, their number is compared with its exact
+distribution, and is too large if chance gives as many with a probability below `ALARM`, for each
+strategy. So of 1,000 campaigns of a program without a flaw, one or two raise an alarm.
 
 Each strategy says in its first line what it does, and there is a test of the suite,
 `test_promises_hold.py`, that fails when what withstands it is taken away.
 """
 
 import argparse
-import copy
+import math
 import sys
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
+from math import comb
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import hostile_rounds
 import numpy as np
-from exact_numbers import (
-    CORRECTNESS_BITS,
-    NUMBERS,
-    ROUNDED,
-    drawn,
-    exceeded_seldom,
-    in_bits,
-    limit_of,
-    most_colluding,
-    part_of,
-    ring_bound,
-)
 from hostile_rounds import (
     CHECKS,
     Plan,
-    Wrapped,
-    advertised,
     make,
     missing_honest,
     moments,
@@ -55,7 +42,7 @@ from hostile_rounds import (
 )
 
 from hpcfl.algorithms.aggregation.promises import failure_of
-from hpcfl.algorithms.aggregation.topology import ring_order
+from hpcfl.algorithms.aggregation.topology import Linked
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
 
@@ -76,6 +63,68 @@ SMALL_THRESHOLDS = {6: 3, 8: 5}
 BITS = 12
 # With what probability a strategy may raise an alarm by chance.
 ALARM = 1e-4
+# How often a round may not end, as a power of two.
+CORRECTNESS_BITS = 20
+# What the program computes in floating point may be so much too small.
+ROUNDED = Fraction(1001, 1000)
+
+
+@lru_cache(maxsize=2048)
+def drawn(whole, marked, size):
+    """Return with what probability 0, 1, ... of some devices that chance has drawn are marked."""
+    ways = comb(whole, size)
+    return [
+        Fraction(comb(marked, c) * comb(whole - marked, size - c), ways) for c in range(size + 1)
+    ]
+
+
+def exceeded_seldom(chances, failure):
+    """Return the least number that is exceeded with at most a probability."""
+    beyond = Fraction(0)
+    for count in range(len(chances) - 1, 0, -1):
+        beyond += chances[count]
+        if beyond > failure:
+            return count
+    return 0
+
+
+def most_colluding(devices, colluding, size, failure):
+    """Return the most colluders of any cohort, but for a probability."""
+    return exceeded_seldom(drawn(devices, colluding, size), failure / devices)
+
+
+@lru_cache(maxsize=512)
+def ring_bound(ring, colluding, absent, degree, threshold, expelled=0):
+    """Return the bound of what happened: a secret is revealed, or the honest are split.
+
+    Of the devices of a ring, `absent` are gone wherever chance has put them, besides those that
+    collude; `expelled` more were chosen with the ring known.
+    """
+    degree = min(degree, ring - 1)
+    revealed = sum(drawn(ring - 1, colluding, degree)[threshold:], Fraction(0))
+    if degree == ring - 1:
+        return min(Fraction(1), revealed)
+    half = degree // 2
+    gone = drawn(ring, min(ring, colluding + absent), half)
+    split = sum(gone[max(0, half - expelled) :], Fraction(0))
+    return min(Fraction(1), (ring - colluding) * revealed + ring * split)
+
+
+def part_of(rate, count):
+    """Return as many of some devices as a rate says, rounded down."""
+    return math.floor(Fraction(repr(rate)) * count)
+
+
+def in_bits(chance):
+    if not chance:
+        return "0"
+    return f"2^{math.log2(chance.numerator) - math.log2(chance.denominator):.1f}"
+
+
+def limit_of(protocol):
+    """Return how often the promises of a ring may fail."""
+    (linked,) = (one for one in protocol.promises() if isinstance(one, Linked))
+    return Fraction(linked.worst)
 
 
 @dataclass
@@ -186,20 +235,6 @@ def one_hostile_device(generator, seed):
     return beside_dropouts(generator, "one hostile device", case, protocol, plan)
 
 
-def hostile_on_large_rings(generator, seed):
-    """Let one device do what it likes where the program chooses degree and threshold."""
-    name = chosen(generator, ["secagg-graph", "cohort"])
-    devices = int(generator.choice([20, 30, 40]))
-    protocol, me = make(name, devices, dropout=0.3, alpha=0.5), int(generator.integers(devices))
-    plan = one_device(generator, protocol, me, seed)
-    found = beside_dropouts(generator, "hostile on large rings", name, protocol, plan)
-    if not found.accepted:
-        # A ring may be stuck, as seldom as was asked for.
-        found.failed, found.broken = found.broken, []
-    found.chance = 2.0**-CORRECTNESS_BITS
-    return found
-
-
 def beside_dropouts(generator, strategy, case, protocol, plan):
     """Play a plan with as many dropouts as are planned, and as leave two answers to spare."""
     devices, before = protocol.parameters.devices, moments(protocol)
@@ -281,23 +316,6 @@ def one_holder(generator, protocol, me, seed):
         victims=tuple(range(41)),
         vanish=protocol.steps[-2].phase if trick == "vanish" else "",
     )
-
-
-def removed_devices(generator, seed):
-    """Let one device spoil its rows to those that share a victim's cohorts, or its links."""
-    case, devices = chosen(generator, ["cohort", "secagg-graph"]), 20
-    victim, me = 0, devices - 1
-    plan = Plan(hostile=(me,), spoil="foreign", seed=seed)
-
-    def choose(server):
-        order = order_of(server)
-        place, reach = order.index(victim), 7
-        near = [order[(place + k) % len(order)] for k in range(-reach, reach + 1) if k]
-        plan.victims = tuple(id for id in near if id not in (victim, me))
-        return {}
-
-    outcome = play(made(case, devices, alpha=0.4, min_cohort=1), plan, choose=choose)
-    return found_in("removed devices", case, outcome, honest_lost(outcome))
 
 
 # Departures
@@ -435,82 +453,6 @@ def least_survivors(outcome):
     return parameters.min_cohort + most_colluding(parameters.devices, colluding, size, failure)
 
 
-def cut_cohorts(generator, seed):
-    """Once the ring is known, let those leave that link a victim with others of its cohorts."""
-    devices, gamma, floor = 60, 0.1, int(generator.integers(2, 4))
-    options = {"dropout": 0.3, "gamma": gamma, "min_cohort": floor, "security_bits": BITS}
-    alpha = float(generator.choice([0.35, 0.4, 0.45]))
-    protocol = make("cohort", devices, devices, alpha=alpha, correctness_bits=4, **options)
-    size, reach = protocol.cohort_size, protocol.topology.degree // 2
-    colluding = {*generator.permutation(devices)[: part_of(gamma, devices)].tolist()}
-    least = floor + most_colluding(devices, len(colluding), size, Fraction(1, 2**BITS))
-    # As many as leave every cohort what devices insist on, and secrets as many holders as planned.
-    most = min(size - least, part_of(0.3, devices))
-
-    def choose(server):
-        found = [
-            [id for id in behind if id not in colluding]
-            for victim, *behind in cohorts_on(order_of(server), reach + 1)
-            if victim not in colluding
-        ]
-        return dict.fromkeys(min(found, key=len)[:most], "masked_input")
-
-    outcome = play(protocol, Plan(hostile=tuple(colluding), seed=seed), choose=choose)
-    return found_in("cut cohorts", "cohort", outcome, chance=2.0**-BITS)
-
-
-# The order of the ring
-
-
-def ground_keys(generator, seed):
-    """Let the last device try keys until the ring suits it, knowing what all others know."""
-    devices, gamma, tries = 40, 0.3, 1 << 8
-    protocol = make("cohort", devices, 80, alpha=0.3, dropout=0.0, gamma=gamma)
-    colluding = tuple(range(devices - part_of(gamma, devices), devices))
-    size = protocol.cohort_size
-    foreseen = []
-
-    def worst(order):
-        """Return how many honest devices the cohort has that has the fewest."""
-        return min(len({*one} - {*colluding}) for one in cohorts_on(order, size))
-
-    def wrap(id, player, round_):
-        if id != colluding[-1]:
-            return player
-        device = round_.devices[id]
-
-        def grind():
-            public = {other: advertised(round_.devices[other]) for other in range(devices - 1)}
-            # The server colludes: if it has drawn its nonce, the device knows it.
-            nonce = getattr(round_.server, "nonce", None) or bytes(16)
-            found = []
-            for _ in range(tries):
-                payload = player.send_advertise_keys()
-                keys = {**public, id: payload.tobytes()}
-                order = ring_order(devices, keys, nonce, protocol.round_context(0)).tolist()
-                pairs = device.state.transport, device.state.masking
-                found.append((worst(order), order, payload, pairs))
-            _, foreseen[:], payload, pairs = min(found, key=lambda one: one[0])
-            device.state.transport, device.state.masking = pairs
-            return payload
-
-        return Wrapped(player, send_advertise_keys=grind)
-
-    outcome = play(protocol, Plan(hostile=colluding, seed=seed), wrap=wrap)
-    found = found_in("ground keys", "cohort", outcome, chance=2.0**-BITS)
-    order = order_of(outcome.server)
-    if order == foreseen:
-        # One order of 40! does by chance.
-        found.broken.append("the order of the ring was known before the last device had chosen")
-    if outcome.accepted:
-        # Any floor rests on this: by chance, a cohort seldom has more colluders than so many.
-        most = size - worst(order)
-        allowed = most_colluding(devices, len(colluding), size, Fraction(1, 2**BITS))
-        if most > allowed:
-            found.failed.append(f"a cohort of {size} holds {most} colluders, not {allowed}")
-    return found
-
-
 # Noise
 
 
@@ -537,48 +479,15 @@ def leave_noise(case, gone, careless, seed):
     return play(protocol, Plan(hostile=colluding, seed=seed), choose=choose, careless=careless)
 
 
-def drawn_from_many(generator, seed):
-    """Draw the devices of a round from many, with as many colluders as chance gives, or may."""
-    protocol, among = sampled()
-    devices, population = protocol.parameters.devices, len(MANY)
-    count = sum(MANY[id] for id in generator.permutation(population)[:devices].tolist())
-    # It says itself how likely it is that as many collude as open a secret.
-    chance = Fraction(1, 2**BITS) + sum(among[protocol.parameters.threshold :])
-    if generator.integers(2):
-        # As many as a round has with a probability that is not left out of account.
-        count, chance = exceeded_seldom(among, Fraction(1, 2**BITS)), Fraction(0)
-    outcome = sample(generator, protocol, count, int(generator.integers(2)), seed)
-    return found_in("drawn from many", "secagg", outcome, ended(outcome), chance=chance)
-
-
-# Which devices of a population collude.
-MANY = [id < 14 for id in range(120)]
-
-
-def sampled():
-    """Return a protocol with noise for devices of a population, and how many of them collude."""
-    devices, population = 12, len(MANY)
-    options = {"gamma": 0.12, "population": population, "security_bits": BITS}
-    protocol = with_noise(make("secagg", devices, dropout=0.0, **options))
-    return protocol, drawn(population, sum(MANY), devices)
-
-
-def sample(generator, protocol, count, gone, seed):
-    """Play a round of which so many collude; one device more than are planned may be gone."""
-    return leave(generator, protocol, count, gone, "masked_input", False, seed)
-
-
 # Dealers that are framed
 
 
 def framed_dealers(generator, seed):
     """Let colluders answer falsely about honest dealers of their choice, so that these are out."""
     case = chosen(generator, ["secagg", "secagg-graph", "secagg-graph", "cohort"])
-    protocol = frameable(case)
-    cut = bool(generator.integers(2)) and case != "secagg"
-    count = 0 if cut else 1 + int(generator.integers(5))
+    protocol, count = frameable(case), 1 + int(generator.integers(5))
     # Either nobody drops out, or as many as leave it at one more than are planned.
-    gone = at_most_gone(protocol, count) if count and generator.integers(2) else 0
+    gone = at_most_gone(protocol, count) if generator.integers(2) else 0
     answer = chosen(generator, hostile_rounds.ANSWERS)
     outcome = frame(generator, protocol, count, gone, answer, seed)
     if case == "secagg":
@@ -603,10 +512,7 @@ def frameable(case):
 
 
 def frame(generator, protocol, count, gone, answer, seed, careless=False):
-    """Play a round in which colluders frame so many dealers, or for 0 those that cut a part off.
-
-    Others of the honest, as many as are to be gone, drop out by chance.
-    """
+    """Play a round in which colluders frame so many dealers, and so many of the others drop out."""
     devices = protocol.parameters.devices
     ids = generator.permutation(devices).tolist()
     colluding = {*ids[: part_of(protocol.parameters.gamma, devices)]}
@@ -614,189 +520,22 @@ def frame(generator, protocol, count, gone, answer, seed, careless=False):
 
     def choose(server):
         order = order_of(server) or ids
-        if count:
-            honest = [id for id in order if id not in colluding]
-            plan.about = tuple(generator.choice(honest, count, replace=False).tolist())
-        else:
-            plan.about = tuple(cheapest_cut(protocol, order, colluding))
+        honest = [id for id in order if id not in colluding]
+        plan.about = tuple(generator.choice(honest, count, replace=False).tolist())
         others = [id for id in ids if id not in colluding and id not in plan.about]
         return dict.fromkeys(others[:gone], "masked_input")
 
     return play(protocol, plan, choose=choose, careless=careless)
 
 
-def cheapest_cut(protocol, order, colluding):
-    """Return the fewest honest devices without which some of the others are on their own."""
-    count, half = len(order), protocol.topology.degree // 2
-    gaps = [{*one} - colluding for one in cohorts_on(order, half)]
-    if protocol.name == "cohort":
-        # Of a stretch of the ring, one gap cuts off who is at its end.
-        return min(gaps, key=len)
-    # Those between two gaps are to have holders enough, among themselves.
-    least = protocol.topology.threshold + 2
-    pairs = (
-        gaps[first] | gaps[second % count]
-        for first in range(count)
-        for second in range(first + half + least, first + count - half - least + 1)
-    )
-    return min(pairs, key=len)
-
-
-# What is said before
-
-
-def promised_numbers(generator, seed):
-    """Compute what is promised before a round for the worst that it reckons with."""
-    what = chosen(generator, NUMBERS)
-    try:
-        wrong = [one for one in NUMBERS[what](generator) if one]
-    except UsageError:
-        # Parameters that cannot be kept are refused.
-        return Finding("promised numbers", what, False)
-    return Finding("promised numbers", what, True, wrong)
-
-
-# What was sent before
-
-
-def replays(generator, seed):
-    """Let a device send what another, or it itself in another round, has sent."""
-    case = chosen(generator, [case for case in CASES if "active" not in case])
-    devices = int(generator.integers(10, 14))
-    protocol, me = made(case, devices), int(generator.integers(devices))
-    before = play(protocol, Plan(seed=seed), index=0)
-    what = chosen(generator, ["send_advertise_keys", "send_share_keys", "send_unmask"])
-    other = (me + 1 + int(generator.integers(devices - 1))) % devices
-
-    def wrap(id, player, round_):
-        source = round_.devices[other] if generator.integers(2) else before.devices[me]
-
-        def keys():
-            player.send_advertise_keys()
-            return np.frombuffer(advertised(source), np.uint8)
-
-        def rows():
-            receivers, sent = player.send_share_keys()
-            return receivers, np.roll(sent, 1, axis=0)
-
-        def answers():
-            return np.roll(player.send_unmask(), 4)
-
-        again = {"send_advertise_keys": keys, "send_share_keys": rows, "send_unmask": answers}
-        return Wrapped(player, **{what: again[what]}) if id == me else player
-
-    outcome = play(protocol, Plan(hostile=(me,), seed=seed), index=1, wrap=wrap)
-    return found_in("replays", case, outcome, honest_lost(outcome))
-
-
-def old_endorsements(generator, seed):
-    """Let a server that cheats play a round twice, to have two lists of survivors endorsed."""
-    case = chosen(generator, [case for case in CASES if "active" in case])
-    protocol = made(case, 10)
-    enrolled = play(protocol, Plan(seed=seed), index=0).identities
-    # As they are in a device that is set back to where it was.
-    before = {id: copy.copy(identity) for id, identity in enrolled.items()}
-    first, tags = endorsed(protocol, enrolled, seed)
-    again, _ = endorsed(protocol, enrolled, seed + 1)
-    later, others = endorsed(protocol, before, seed + 1)
-    found = found_in("old endorsements", case, first, ended(later))
-    if again.accepted:
-        found.broken.append("devices took part in a round twice")
-    if not tags or any({*tags[id]} & {*others.get(id, [])} for id in tags):
-        found.broken.append("what was endorsed in one round passes for another")
-    return found
-
-
-def endorsed(protocol, identities, seed):
-    """Play round 1, and return the tags by which each device has endorsed its survivors."""
-    tags = {}
-
-    def wrap(id, player, round_):
-        def recorded():
-            payload = player.send_consistency_check()
-            tags[id] = [one.tobytes() for one in payload.view(np.uint8).reshape(-1, 16)]
-            return payload
-
-        return Wrapped(player, send_consistency_check=recorded)
-
-    outcome = play(protocol, Plan(seed=seed), index=1, wrap=wrap, identities=identities)
-    return outcome, tags
-
-
-# What is uploaded, and what is made of it
-
-
-def bad_values(generator, seed):
-    """Let a device's vector hold what is not a number, or is infinite."""
-    case = chosen(generator, CASES)
-    devices = int(generator.integers(10, 14))
-    me = int(generator.integers(devices))
-    value = float(generator.choice([np.nan, np.inf, -np.inf]))
-
-    def wrap(id, player, round_):
-        def spoiled(vector):
-            return player.send_masked_input(np.full_like(vector, value))
-
-        return Wrapped(player, send_masked_input=spoiled) if id == me else player
-
-    outcome = play(made(case, devices), Plan(hostile=(me,), seed=seed), wrap=wrap)
-    used = "its vector was used" if outcome.accepted and me in outcome.survivors else ""
-    return found_in("bad values", case, outcome, used, honest_lost(outcome))
-
-
-def saved_sums(generator, seed):
-    """Let others drop out than are planned: sum and mean are those of who is there."""
-    case, devices = chosen(generator, CASES), int(generator.integers(10, 15))
-    weights = generator.uniform(0.5, 1.5, devices)
-    protocol = made(case, devices, weights=weights / weights.sum(), levels=2**20)
-    ids, count = generator.permutation(devices).tolist(), int(generator.integers(0, 4))
-    spare = min(count, to_spare(protocol))
-    outcome = play(protocol, Plan(seed=seed), dropouts=dict.fromkeys(ids[:spare], "masked_input"))
-    wrong = wrong_mean(outcome) if outcome.accepted else [ended(outcome)]
-    return found_in("saved sums", case, outcome, *wrong)
-
-
-def wrong_mean(outcome):
-    """Return how the sum and the mean that are saved differ from those of the survivors."""
-    protocol = outcome.protocol
-    parameters = protocol.parameters
-    total, weight = np.zeros((2, parameters.dim))
-    for id in outcome.survivors:
-        where = outcome.devices[id].sent()
-        total[where] += parameters.weight(id) * outcome.vectors[id][where]
-        weight[where] += parameters.weight(id)
-    survived = sum(parameters.weight(id) for id in outcome.survivors)
-    if protocol.name in ("sparse", "common"):
-        # An estimate: each coordinate is sent with a probability.
-        total, weight = total / protocol.inclusion, np.full_like(weight, survived)
-    there = weight > 0
-    mean = total[there] / weight[there]
-    saved = protocol.aggregate(outcome.server)
-    return [
-        f"the {name} that is saved is wrong by up to {np.abs(found[there] - true).max():.3g}"
-        for name, found, true in (("sum", saved.sum, survived * mean), ("mean", saved.mean, mean))
-        if not np.allclose(found[there], true, rtol=0, atol=1e-3)
-    ]
-
-
 # Of how many of a hundred rounds; those with many devices take longest.
 STRATEGIES = {
     one_hostile_device: 36,
-    hostile_on_large_rings: 6,
     several_liars: 10,
-    removed_devices: 4,
     framed_dealers: 4,
     early_leavers: 4,
     chosen_departures: 8,
-    cut_cohorts: 3,
-    ground_keys: 2,
     few_noises: 8,
-    drawn_from_many: 6,
-    promised_numbers: 7,
-    replays: 4,
-    old_endorsements: 2,
-    bad_values: 4,
-    saved_sums: 2,
 }
 
 

@@ -9,15 +9,14 @@ Five values would be twice as likely, which takes some 10^10 elements to notice;
 rejected is tested directly, with small primes (tests/crypto/test_crypto_groups.py). Nor can one
 see that one of two masks is missing: either of them hides an upload by itself, and what both are
 for shows only when devices vanish. And the sum of many poor masks is a good one: of masks of 31
-bits, 4 are seen and 8 are not. Of ckks it sees that there is a mask, and that it is a new one; that
-the mask follows from a key of a size that nobody finds is the word of the standard's tables.
+bits, 4 are seen and 8 are not. Uploads of ckks are values of polynomials: with any
+error for a mask they look uniform, and are not looked at.
 """
 
 import secrets
 from itertools import product
 from types import SimpleNamespace
 
-import ciphertexts
 import numpy as np
 import pytest
 from battery import alarms, inspect, inspect_locations
@@ -33,7 +32,7 @@ from hpcfl.crypto.groups import GROUPS
 
 FALSE_ALARM = 1e-6
 SAMPLERS = ("gaps", "dense")
-LOOKED_AT = ("fq", "ring32", "ring16", "ring12")
+LOOKED_AT = ("fq", "ring32", "ring12")
 MASKED = [
     (name, group)
     for name, group in product(PROTOCOLS, LOOKED_AT)
@@ -66,8 +65,7 @@ def look(name, group, source=system_secrets, devices=DEVICES):
         for vector in (np.zeros(DIM), structured(DIM))
     )
     assert first.shape == second.shape == ((devices - 1) * ROUNDS, length)
-    field = group == "fq" and name != "ckks"
-    return inspect(first, second, arithmetic.modulus if field else 2**32)
+    return inspect(first, second, arithmetic.modulus if group == "fq" else 2**32)
 
 
 # What the quick tier looks at: each kind of masks and each group once, and one sampler.
@@ -128,10 +126,6 @@ def of_31_bits(words):
     words &= np.uint32(2**31 - 1)
 
 
-def of_24_bits(words):
-    words &= np.uint32(2**32 - 2**8)
-
-
 def half_of_the_coordinates(words):
     words[words.size // 2 :] = 0
 
@@ -145,12 +139,11 @@ def with_a_period(words):
 
 
 BREAKAGES = {
-    no_mask: {"byte frequency", "runs", "compression", "regression on bits", "network on bytes"},
+    no_mask: {"byte frequency", "compression", "regression on bits"},
     of_31_bits: {"value frequency"},
-    of_24_bits: {"byte frequency", "coordinates", "compression"},
-    half_of_the_coordinates: {"byte frequency", "repeats", "coordinates", "compression"},
+    half_of_the_coordinates: {"byte frequency", "coordinates", "compression"},
     one_coordinate_in_the_clear: {"coordinates"},
-    with_a_period: {"repeats", "compression"},
+    with_a_period: {"compression"},
 }
 
 
@@ -159,9 +152,7 @@ def kinds(found):
     return {name.partition(",")[0] for name in found}
 
 
-@pytest.mark.parametrize(
-    "group", ["fq", *(pytest.param(name, marks=pytest.mark.full) for name in ("ring32", "ring16"))]
-)
+@pytest.mark.parametrize("group", ["fq", pytest.param("ring32", marks=pytest.mark.full)])
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda change: change.__name__)
 def test_a_broken_mask_is_seen(breakage, group, monkeypatch):
     monkeypatch.setattr(groups, "keystream", broken(breakage))
@@ -182,16 +173,6 @@ def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
     assert "byte frequency, first" not in found
 
 
-@pytest.mark.full
-def test_ciphertexts_without_a_mask_are_seen(monkeypatch):
-    """Of what is left, the message and its error, values would look uniform."""
-    pytest.importorskip("tenseal")
-    monkeypatch.setattr(ciphertexts, "masked", ciphertexts.opened)
-    found = kinds(alarms(look("ckks", "fq", devices=4), LEVEL))
-
-    assert {"byte frequency", "compression", "regression on bits"} <= found
-
-
 def twice(function):
     """Let rounds 0 and 1 have the same, and so on."""
     return lambda index, *rest: function(index // 2, *rest)
@@ -210,7 +191,7 @@ def test_locations_that_leave_out_zeros_are_seen(monkeypatch):
     )
     found = alarms(look_at_locations("gaps"), LEVEL)
 
-    assert {"all, first", "regression", "network"} <= found
+    assert {"all, first", "regression"} <= found
 
 
 def without_zeros(payload, vector):

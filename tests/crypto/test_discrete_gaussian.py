@@ -2,11 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hpcfl.crypto.discrete_gaussian import (
-    LARGEST_SIGMA,
-    _Source,
-    discrete_gaussian,
-)
+from hpcfl.crypto import discrete_gaussian as module
+from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA, discrete_gaussian
 
 # All seeds are fixed: a test either holds or does not. With another seed, each fails with this
 # probability although all is right.
@@ -74,11 +71,11 @@ def test_words_above_the_largest_multiple_are_replaced_until_none_is_left(monkey
     largest = 2 * bound
     draws = [[largest, 5, largest - 1, 2**64 - 1], [largest, bound + 2], [7]]
 
-    def words(self, count):
+    def words(stream, count):
         drawn = draws.pop(0)
         assert len(drawn) == count
         return np.array(drawn, np.uint64)
 
-    monkeypatch.setattr(_Source, "words", words)
-    assert _Source(bytes(16)).below(bound, 4).tolist() == [7, 5, bound - 1, 2]
+    monkeypatch.setattr(module, "uniform_words", words)
+    assert module._Source(bytes(16)).below(bound, 4).tolist() == [7, 5, bound - 1, 2]
     assert not draws

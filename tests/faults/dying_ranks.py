@@ -167,7 +167,7 @@ OPERATIONS = (
 
 survivors = transport._survivors
 survivors._all = dying("unsaid", survivors._all)
-for name in ("_bytes_by_rank", "_present", "_exchanged"):
+for name in ("_move", "_present", "_exchanged"):
     setattr(transport, name, dying("inside", getattr(transport, name)))
 
 for operation in OPERATIONS:

@@ -65,13 +65,6 @@ def test_a_stand_in_contributes_what_the_device_did(name, options, dropout):
         assert {*of_phase[1:-1]} == {"during"}
 
 
-def test_noise_can_be_made_again_only_from_a_seed():
-    protocol = find("secagg")(Parameters(DEVICES, DIM))
-    assert protocol.repeatable
-    protocol.noise = object()  # type: ignore[attr-defined]
-    assert not protocol.repeatable
-
-
 @pytest.mark.parametrize(
     ("survived", "lost", "expected"),
     [

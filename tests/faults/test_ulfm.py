@@ -15,7 +15,7 @@ from hpcfl.rounds.inputs import SyntheticUpdates
 
 sys.path.append(str(HERE.parent / "mpirun"))
 
-from launcher import mpirun, needs_mpirun, pid_of_rank
+from launcher import pid_of_rank
 
 DIM = 60
 SMALL = ("--dim", DIM, "--warmup", 0, "--dropout", 0)
@@ -59,42 +59,6 @@ def test_every_operation_ends_the_same_on_all_that_are_left(ranks, deaths, lost)
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["lost"] == lost
     assert all(0 <= seconds < 60 for pair in told["seconds"] for seconds in pair)
-
-
-# Cells of a launch
-
-SIZES = [5, 2, 3, 1, 9, 4, 5, 2] * 3
-
-
-def cells(done):
-    """Return the communicators after each cell and the devices that it reached."""
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return json.loads(line).values()
-
-
-@needs_mpirun
-def test_cells_leave_no_communicators(tmp_path):
-    program = (sys.executable, HERE / "many_cells.py", "[]")
-    after, reached = cells(mpirun(4, *program, tmp_path / "sweep"))
-
-    assert after == [1] * (len(SIZES) + 1)  # the world's own
-    assert reached == SIZES
-
-
-@needs_ulfm
-@pytest.mark.parametrize("point", ["inside", full("freed"), full("nowhere")])
-def test_of_a_death_only_the_communicators_of_the_dead_are_left(point):
-    deaths = [[2, 4, point], [4, 6, point]]
-    program = (sys.executable, HERE / "many_cells.py")
-    after, reached = cells(job(6, *program, json.dumps(deaths)))
-
-    assert after[:4] == [1] * 4
-    # The world's own before each death; of a cell in which a rank died, that before it.
-    assert after[-1] - 1 <= 2 * len(deaths) * (point != "nowhere")
-    # Later cells leave none.
-    assert after[6:] == [after[-1]] * len(after[6:])
-    assert reached[7:] == SIZES[7:]
 
 
 # Rounds
@@ -162,30 +126,6 @@ def test_a_death_in_any_phase_costs_the_round_those_devices_only(
 
 @needs_ulfm
 @pytest.mark.full
-def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path):
-    saved = tmp_path / "sum.npy"
-    # Two devices on the first twelve of 16 device ranks, one on the others.
-    done, run = bench(
-        *(tmp_path, 17, "secagg", *SMALL, "--rounds", 3),
-        *("--devices", 28, "--save-aggregate", saved),
-        *kill("3+9+16", "masked_input", 0),
-        *kill("5", "share_keys", 1),
-        *kill("6", "unmask", 1),
-    )
-    at = [range(rank - 1, 28, 16) for rank in range(1, 17)]
-    first = [id for rank in (3, 9, 16) for id in at[rank - 1]]
-
-    assert done.returncode == 0, done.stderr
-    assert run.validated.all()
-    assert lost_in(run, 0) == dict.fromkeys(first, "masked_input")
-    assert lost_in(run, 1) == dict.fromkeys(at[4], "share_keys") | dict.fromkeys(at[5], "unmask")
-    left = sorted({*range(28)} - {*first, *at[4], *at[5]})
-    assert np.flatnonzero(run.survived[2]).tolist() == left
-    assert_sum(saved, 2, left, 28)
-
-
-@needs_ulfm
-@pytest.mark.full
 def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path):
     options = ("dp-fedavg", *SMALL, "--rounds", 2, *kill(2, "unmask", 1))
     done, run = bench(tmp_path / "secret", 6, *options)
@@ -245,6 +185,34 @@ def test_later_sizes_of_a_launch_run_on_the_ranks_that_are_left(tmp_path):
     assert lost_in(small, 1) == {1: "share_keys"}
     assert large.survived.all()
     assert large.validated.all()
+
+
+CRASH = """
+import os, signal, sys
+from hpcfl.comm import ending
+from hpcfl.comm.world import connect
+world = connect()
+if world.rank == 2 and sys.argv[2] == "after a death":
+    os.kill(os.getpid(), signal.SIGKILL)
+world.tell(0)
+try:
+    if world.rank == int(sys.argv[1]):
+        raise ZeroDivisionError("divided")
+    world.settle(None)
+except Exception:
+    ending.crash()
+"""
+
+
+@needs_ulfm
+@pytest.mark.parametrize(("rank", "when"), [(0, "after a death"), full(3, "at first")])
+def test_a_crash_ends_the_job_though_deaths_are_survived(rank, when):
+    """Open MPI's launcher lets the other ranks wait for ever after an abort."""
+    done = job(4, sys.executable, "-c", CRASH, rank, when)
+
+    assert done.returncode != 0
+    assert f"[rank {rank} on " in done.stderr
+    assert done.stderr.count("ZeroDivisionError: divided") == 1
 
 
 @needs_ulfm

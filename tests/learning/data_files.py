@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import pickle
 import struct
 from pathlib import Path
 
@@ -55,22 +56,7 @@ def write_mnist(data_dir, packed=True):
 
 
 def batch_bytes(images, labels):
-    """Return the pickle that Python 2 made of a batch; today's pickle writes another one."""
-    rows = images.reshape(len(images), 3072)
-    state = b"".join(
-        [
-            b"(K\x01",
-            b"J" + struct.pack("<i", rows.shape[0]) + b"J" + struct.pack("<i", rows.shape[1]),
-            b"\x86",
-            b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN",
-            b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
-            b"\x89T" + struct.pack("<i", rows.size) + rows.tobytes(),
-            b"tb",
-        ]
-    )
-    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R" + state
-    numbers = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
-    return b"\x80\x02}(U\x04data" + array + b"U\x06labels" + numbers + b"u."
+    return pickle.dumps({b"data": images.reshape(len(images), 3072), b"labels": labels})
 
 
 def write_batches(data_dir, contents):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcfl.comm.mpi import TAG as SCATTERED
+
 LABEL_BYTES = 4
 # Of a number for each rank or device. Vectors of the rounds are a hundred times as long.
 ANNOUNCED_BYTES = 128
@@ -28,10 +30,6 @@ class Counted:
         else:
             announced(buffer, np.int64)
         self._comm.Bcast(buffer, root)
-
-    def Scatterv(self, layout, received, root):
-        self.received += received[0].nbytes
-        self._comm.Scatterv(layout, received, root)
 
     def Alltoall(self, sent, received):
         announced(sent, np.int64)
@@ -54,20 +52,22 @@ class Counted:
         self._comm.Reduce(mine, target, op, root)
 
     def Isend(self, buffer, rank, tag):
-        if isinstance(buffer, list):
-            self.sent += buffer[0].nbytes
-        else:
+        if not isinstance(buffer, list):
             announced(buffer, np.int64, np.uint8)
+        elif tag != SCATTERED:
+            self.sent += buffer[0].nbytes
         return self._comm.Isend(buffer, rank, tag)
 
-    def Send(self, buffer, rank):
-        self._comm.Send(buffer, rank)  # between ranks of a server alone
+    def Send(self, buffer, rank, tag=0):
+        self._comm.Send(buffer, rank, tag)  # between ranks of a server alone
 
     def Recv(self, buffer, rank):
         self._comm.Recv(buffer, rank)
 
     def Irecv(self, buffer, rank, tag):
-        return self._comm.Irecv(buffer, rank, tag)  # counted where it is sent
+        # What is gathered is counted where it is sent.
+        self.received += buffer[0].nbytes if tag == SCATTERED else 0
+        return self._comm.Irecv(buffer, rank, tag)
 
 
 def announced(buffer, *dtypes):

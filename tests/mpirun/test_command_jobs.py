@@ -183,11 +183,9 @@ PRIVATE = ("--devices", 3, "--rounds", 2, "--dropout", 0)
     "options",
     [
         ("fedavg", "--aggregate", "sparse", "--per-round", 2, *TRAIN),
-        ("fedavg", "--aggregate", "prf", *TRAIN),
         ("top-k", *TRAIN[:-2]),
         # With noise that is not secret.
         ("cdp", "--aggregate", "secagg", "--steps", 2, "--sigma", 0.01, *PRIVATE),
-        ("dp-fedavg", "--sampling", "poisson", "--per-round", 2, "--noise-multiplier", 1, *PRIVATE),
         ("locks", "--variant", "local", "--per-round", 2, "--noise-multiplier", 0.1, *PRIVATE),
     ],
     ids=lambda options: "-".join(map(str, options[:3])),

@@ -1,7 +1,6 @@
 """Jobs that are told to leave, or lose a rank, under mpirun: all ranks end, nothing is lost."""
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -20,15 +19,12 @@ from launcher import (
     HERE,
     MPIRUN,
     finish,
-    hpcfl,
     needs_mpirun,
     pid_of_rank,
     start,
 )
 
 from hpcfl.results import load
-from hpcfl.sweeping.manifest import load as load_manifest
-from hpcfl.sweeping.states import look
 from hpcfl.system.interruption import LEFT_STATUS
 
 pytestmark = needs_mpirun
@@ -190,83 +186,3 @@ def test_a_signal_after_the_last_round_changes_nothing(tmp_path, command):
 
 
 # Sweeps
-
-PARTIAL = """
-[fixed]
-devices = 2
-[[grid]]
-protocol = "secagg"
-dim = 50
-rounds = 200
-warmup = 0
-[[grid]]
-algorithm = "fedavg"
-epochs = 1
-rounds = 100
-[[grid]]
-algorithm = "fedavg"
-model = "nowhere:network"
-rounds = 1
-[[grid]]
-protocol = "fedavg"
-dim = 50
-rounds = 2
-"""
-
-
-@pytest.mark.full
-def test_cells_whose_server_is_killed_go_on_behind_their_rounds(tmp_path):
-    """A benchmark and a training, with a rank that holds no device, and one that cannot work."""
-    pytest.importorskip("torch")
-    plan, folder = tmp_path / "plan.toml", tmp_path / "out"
-    plan.write_text(PARTIAL)
-    sweep = ("hpcfl", "sweep", plan, "--output", folder, "--no-shuffle")
-    ranks = RANKS
-    for name in ("secagg-*.h5", "train-*.h5"):
-        job = start(*MPIRUN, ranks, *sweep)
-        end = time.monotonic() + LIMIT_SECONDS
-        while not any(load(path).rounds > 3 for path in folder.glob(name)):
-            assert job.poll() is None, job.communicate()
-            assert time.monotonic() < end, "no round was finished in time"
-            time.sleep(0.05)
-        processes = [pid_of_rank(job.pid, rank) for rank in range(ranks)]
-        os.kill(processes[0], signal.SIGKILL)
-        finish(job, GONE_SECONDS)
-        wait_until_gone(processes)
-    before = {name: load(next(folder.glob(name))).rounds for name in ("secagg-*.h5", "train-*.h5")}
-    done = hpcfl(ranks, *sweep[1:])
-    benched, trained, refused, last = load_manifest(folder).cells
-
-    assert done.returncode == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Cells: 2 done, 1 failed, 1 finished before" in done.stdout
-    assert f"cell {refused.index} ({refused.title}) failed: " in done.stdout
-    found = [look(folder, cell) for cell in (benched, trained, last)]
-    assert [(one.state, one.rounds) for one in found] == [
-        *(("finished", 200), ("finished", 100), ("finished", 4))
-    ]
-    for one in found[:2]:
-        _, second = one.run.launches
-        assert 3 < second < one.rounds
-        assert one.run.validated.all()
-    # What was played again of the training is one round at most.
-    assert [*found[1].run.launches][1] in (before["train-*.h5"] - 1, before["train-*.h5"])
-
-
-@pytest.mark.full
-def test_the_command_that_an_interrupted_training_prints_goes_on_with_it(tmp_path):
-    pytest.importorskip("torch")
-    path = tmp_path / "a.h5"
-    words = ("train", "fedavg", "--aggregate", "secagg", "--devices", 4, "--epochs", 1)
-    job = start(*MPIRUN, 3, "hpcfl", *words, "--rounds", 100_000, "--output", path)
-    wait_for_rounds(job, path, 2)
-    job.send_signal(signal.SIGUSR1)
-    ended = finish(job, LIMIT_SECONDS)
-    assert ended.returncode == LEFT_STATUS, ended.stderr
-    advice = ended.stderr.partition("continue with ")[2].splitlines()[0].split()
-    assert advice[:5] == ["mpirun", "-n", "3", "hpcfl", "train"]
-
-    before = load(path).rounds
-    done = hpcfl(3, *advice[4:], "--rounds", before + 1, "--json")
-    assert done.returncode == 0, done.stderr
-    assert load(json.loads(done.stdout)["path"]).rounds == 1

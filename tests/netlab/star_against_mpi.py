@@ -39,11 +39,6 @@ for length in (0, 1, 300_000):
 
 for counts in (shared.integers(0, 90_000, size), np.zeros(size, np.int64), np.arange(size)[::-1]):
     counts = np.ascontiguousarray(counts, np.int64)
-    whole = rng.integers(0, 256, int(counts.sum()), np.uint8)
-    results = [np.zeros(int(counts[rank]), np.uint8) for _ in range(2)]
-    for each, result in zip((comm, middle), results, strict=True):
-        each.Scatterv([whole, counts, MPI.BYTE] if not rank else None, [result, MPI.BYTE], root=0)
-    same(*results)
     mine = rng.integers(0, 256, int(counts[rank]), np.uint8)
     gathered = [
         list(

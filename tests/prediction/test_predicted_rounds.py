@@ -12,7 +12,7 @@ from hpcfl.algorithms.aggregation.costs import exchanged
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import learning
-from hpcfl.costmodel.calibration import ONCE, Calibration, default_path, load
+from hpcfl.costmodel.calibration import ONCE, Calibration, load
 from hpcfl.costmodel.model import EXTRAPOLATED, predict, terms_of
 from hpcfl.costmodel.network import Network
 from hpcfl.errors import HpcflError, UsageError
@@ -93,24 +93,6 @@ def test_bytes_are_exact_where_nothing_is_left_to_chance(protocol, devices, dim,
                 assert set(found.tolist()) <= {0, bytes_of_one}
                 moving = experiment.protocol.helpers if bytes_of_one else 0
                 assert np.count_nonzero(found) == moving
-
-
-def test_the_bytes_of_a_ring_are_those_of_its_messages():
-    # 30 devices, 14 neighbours and oneself, cohorts of 6, runs of 600; none drops out.
-    experiment = built("cohort", 30, 3000, degree=14, alpha=0.2, dropout=0.0)
-    phases = {phase.name: phase for phase in expected(experiment)}
-    envelope, slots, row = 16, 2, 4 * (10 + 6) + 16
-
-    assert phases["model"].down == envelope + 4 * 3000
-    assert phases["advertise_keys"].up == envelope + 64
-    assert phases["advertise_keys"].down == envelope + 16 + 4 + slots + 14 * (4 + 64)
-    assert phases["share_keys"].routed == 14 * (envelope + row)
-    assert phases["share_keys"].up == 14 * (envelope + row) + envelope + 15 * 8
-    assert phases["share_keys"].down == 14 * (envelope + row) + envelope + 16
-    assert phases["masked_input"].up == envelope + 4 * 600
-    # How many survive, two bitmaps over the slots, and one of the 11 places around.
-    assert phases["unmask"].down == envelope + 4 + 2 * slots + 2
-    assert phases["unmask"].up == envelope + 15 * 6 * 4
 
 
 @pytest.mark.parametrize(
@@ -308,10 +290,3 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path, content):
     path.write_text(content)
     with pytest.raises(HpcflError, match="hpcfl calibrate"):
         load(path)
-
-
-def test_the_default_place_is_the_users_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_path().parent == tmp_path / "hpcfl"
-    with pytest.raises(UsageError, match="there is no calibration at"):
-        load(default_path())

@@ -128,13 +128,6 @@ def test_rounding_moves_two_vectors_apart_by_no_more(values, drawn):
     assert apart <= most * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("norm", [1e-3, 1.0, 300.0, 1e7])
-@pytest.mark.parametrize("dim", [1, 165_000])
-def test_the_norm_of_integers_is_between_that_of_the_mean_square_and_the_worst(norm, dim):
-    found = distributed.rounded_norm(norm, dim)
-    assert math.sqrt(norm**2 + min(dim / 4, norm)) <= found <= norm + math.sqrt(dim)
-
-
 def test_no_vector_of_a_norm_has_a_larger_mean_square_when_it_is_rounded(monkeypatch):
     """Equal coordinates below 1/2, and halves, reach what is charged, without room for chance."""
     monkeypatch.setattr(distributed, "_TOO_LONG", 1.0)

@@ -122,6 +122,7 @@ def hockey_sticks(first, second, z, epsilons):
     return np.array([np.clip(p - math.exp(e) * q, 0, None).sum() * step for e in epsilons])
 
 
+@pytest.mark.full
 def test_every_small_dataset_is_dominated_by_the_pair_of_a_replacement():
     """Two of four records, from -1/2 to 1/2, so that a replacement moves the sum by 1."""
     rng = np.random.default_rng(5)

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 from itertools import combinations
-from math import comb, log, log2
+from math import comb, log
 
 import numpy as np
 import pytest
@@ -200,30 +200,6 @@ def test_bounds_are_the_expected_numbers_of_failures_over_all_rings(who, degree)
             split = failures(Threat(*who), degree, t, expelled).split
             limit = 0.0 if complete else min(1.0, cut[expelled])
             assert split == pytest.approx(limit, rel=1e-9, abs=1e-12)
-
-
-def cut(threat, degree, expelled=1):
-    """Return the expected number of stretches of the ring that are gone, or nearly so."""
-    devices, half, found = threat.devices, degree // 2, Fraction(0)
-    for bad in range(devices + 1):
-        likely = chance(threat.population, threat.colluding, devices, [bad])
-        gone = min(devices, bad + threat.dropped)
-        if likely:
-            found += likely * chance(devices, gone, half, range(max(0, half - expelled), half + 1))
-    return devices * found
-
-
-def test_bounds_are_exact_at_any_size():
-    threat = Threat(1000, 333, 300, 1000)
-    found = failures(threat, 150, 80)
-
-    revealed = 667 * chance(999, 333, 150, range(80, 151))
-    assert log2(found.revealed) == pytest.approx(log2(revealed), abs=1e-6)
-    stuck = 1000 * chance(999, 700, 150, range(80 + 2))
-    assert log2(found.stuck) == pytest.approx(log2(stuck), abs=1e-6)
-    for expelled in range(3):
-        split = failures(threat, 150, 80, expelled).split
-        assert log2(split) == pytest.approx(log2(cut(threat, 150, expelled)), abs=1e-6)
 
 
 @pytest.mark.parametrize("devices", [50, 1000])

@@ -87,15 +87,6 @@ def test_a_run_that_was_resumed_on_another_machine_is_no_repeat(tmp_path):
     assert pooling.differences(pooling.machine, plain, unlike) == {"cpu_model": ("one", both)}
 
 
-def test_only_launches_that_played_rounds_make_the_machine(tmp_path):
-    plain = run(tmp_path, "a")
-    in_vain = resumed(plain, 8, cpu_model="another")
-    from_the_start = resumed(plain, 0, 0, cpu_model="another")
-
-    assert pooling.machine(in_vain) == pooling.machine(plain)
-    assert pooling.machine(from_the_start)["cpu_model"] == "another"
-
-
 def test_what_disturbed_a_later_launch_is_told(tmp_path):
     plain = run(tmp_path, "a")
     loaded = resumed(plain, 3, before_load_1min=50.0, cores_usable=2)
@@ -124,33 +115,6 @@ def test_what_steers_mpi_keeps_runs_apart_by_its_own_name(tmp_path, facts, name)
 
     assert len(pooling.group(runs)) == 2
     assert list(pooling.differences(pooling.machine, *runs)) == [name]
-
-
-def test_what_names_a_launch_leaves_repeats_repeats(tmp_path):
-    """Files of earlier versions hold it."""
-    launches = [
-        {
-            "environment_variables": {"PMIX_NAMESPACE": name, "OMPI_ARGV": name},
-            "mpi_parameters": {"prte-mca-params.conf": {"plm_ssh_agent": name}},
-        }
-        for name in "ab"
-    ]
-    runs = [
-        run(tmp_path, name, environment=facts) for name, facts in zip("ab", launches, strict=True)
-    ]
-
-    assert len(pooling.group(runs)) == 1
-
-
-def test_files_without_a_fact_are_repeats_of_one_another_alone(tmp_path):
-    bound = {"environment": {"binding": "hardware threads a rank: 1; ranks a thread: at most 1"}}
-    runs = [
-        run(tmp_path, name, **(bound if new else {}))
-        for name, new in (("a", False), ("b", True), ("c", False), ("d", True))
-    ]
-    pools = pooling.group(runs)
-
-    assert [[r.path.stem for r in pool.runs] for pool in pools] == [["a", "c"], ["b", "d"]]
 
 
 def test_the_report_says_why_launches_are_not_repeats(tmp_path):
@@ -222,11 +186,3 @@ def test_report_shows_repeats_as_one_row_unless_told_not_to(tmp_path):
     assert pooled["runs"][0]["round_seconds_low"] == interval.low
     assert "3 repeats: a.h5, b.h5, c.h5; round measured 1.350 s, 95 % interval" in text
     assert "repeats       3 launches" in report(*(tmp_path / f"{n}.h5" for n in "abc")).stdout
-
-
-def test_any_file_of_a_pool_names_the_baseline(tmp_path):
-    for name, protocol in (("a", "secagg"), ("b", "secagg"), ("other", "sparse")):
-        run(tmp_path, name, protocol=protocol)
-    found = json.loads(report(tmp_path, "--baseline", "b", "--json").stdout)
-
-    assert [run["baseline"] for run in found["runs"]] == [str(tmp_path / "a.h5")] * 2

@@ -2,23 +2,11 @@ import subprocess
 import sys
 
 import h5py
-import numpy as np
 import pytest
-from run_files import CONFIG, PHASES, assert_holds, random_record
+from run_files import assert_holds, random_record
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.reader import find, load
-
-
-def test_a_run_says_what_it_was(make_run):
-    run = load(make_run("run.h5", [random_record(0), random_record(1)], protocol="cohort"))
-
-    assert (run.protocol, run.command) == ("cohort", "hpcfl bench cohort")
-    assert (run.devices, run.dim, run.rounds) == (4, 10, 2)
-    assert run.phases == list(PHASES)
-    assert run.config == CONFIG
-    assert run.environment["hosts"] == ["a", "b"]
-    assert run.measured.tolist() == [False, True]
 
 
 def test_rounds_that_are_not_marked_finished_are_left_out(make_run):
@@ -59,15 +47,6 @@ def test_another_major_version_is_refused(make_run, schema):
         file.attrs["schema"] = schema
 
     assert f"schema {schema}" in one_sentence(path)
-
-
-def test_a_minor_version_is_read(make_run):
-    path = make_run("run.h5", [random_record(1)])
-    with h5py.File(path, "r+") as file:
-        file.attrs["schema"] = "hpcfl/1.3"
-        file["training/accuracy"] = np.zeros(1)
-
-    assert_holds(load(path), [random_record(1)])
 
 
 @pytest.mark.parametrize("name", ["phases", "config", "rounds/finished", "rounds/cpu_seconds"])

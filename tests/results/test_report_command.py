@@ -21,17 +21,6 @@ def pair(make_run):
     ]
 
 
-def test_one_file_is_shown_in_full(make_run):
-    result = report(make_run("run.h5", [simple_record(9, warmup=True), simple_record()]))
-
-    assert result.exit_code == 0
-    assert result.stderr == ""
-    assert "  downlink_mbps  16.0" in result.stdout
-    assert "rounds        1 measured + 1 of warm-up" in result.stdout
-    assert "masked_input" in result.stdout
-    assert "link model    8 Mbit/s up, 16 Mbit/s down, 1 ms latency" in result.stdout
-
-
 def test_a_folder_is_the_same_as_its_files(pair, tmp_path):
     assert "baseline: row 2 (secagg);" in report(*pair).stdout
     assert report(tmp_path).stdout == report(*pair).stdout
@@ -50,20 +39,6 @@ def test_the_link_is_the_runs_own_unless_given(make_run):
         refused = report(path, path, "--uplink-mbps", rate).exception
         assert isinstance(refused, UsageError)
         assert "--uplink-mbps" in str(refused)
-
-
-def test_runs_for_different_links_stand_apart_with_their_links(make_run):
-    paths = [
-        make_run("a.h5", [simple_record()]),
-        make_run("b.h5", [simple_record()], uplink_mbps=1.0),
-    ]
-    apart = report(*paths).stdout
-
-    assert "1 Mbit/s up, 16 Mbit/s down, 1 ms latency" in apart
-    assert "baseline" not in apart
-    together = report(*paths, "--uplink-mbps", 5).stdout
-    assert "modelled: at 5 Mbit/s up" in together
-    assert "baseline: row 1 (sparse)" in together
 
 
 @pytest.mark.parametrize("status", ["failed", "running"])
@@ -92,12 +67,6 @@ def test_nothing_but_damaged_files_is_an_error(tmp_path):
 
     assert type(both.exception) is HpcflError
     assert "none of the 2 files" in str(both.exception)
-
-
-def test_no_files_are_wrong_use(tmp_path):
-    assert isinstance(report(tmp_path).exception, UsageError)
-    assert isinstance(report(tmp_path / "absent.h5").exception, UsageError)
-    assert report().exit_code == 2
 
 
 def test_json_holds_the_summaries_and_nothing_else(pair):

@@ -147,14 +147,6 @@ def test_a_column_has_the_unit_that_suits_all_of_its_values(column, values, head
     assert values_of(column, *values) == (heading, cells)
 
 
-def test_units_for_people_leave_csv_and_json_as_they_are():
-    table = Table([seconds("cpu_seconds", "CPU"), size("up_bytes", "up")], [[7200.0, 4e9]])
-
-    assert table.cells == [["2 h 00 min", "4.000"]]
-    assert table.csv() == "cpu_seconds,up_bytes\n7200.0,4000000000.0\n"
-    assert table.records() == [{"cpu_seconds": 7200.0, "up_bytes": 4e9}]
-
-
 def test_latex_has_the_rules_of_booktabs_and_nothing_that_tex_would_read():
     rows = [["a&b_%$#{}~^\\", 400.0, 0.0105], RULE, ["total", 1, 1]]
     table = Table(COLUMNS, rows, "50 %", ["_", "*: a star"])

@@ -11,7 +11,7 @@ from scipy import stats
 
 from hpcfl.results.statistics import (
     Interval,
-    kruskal_wallis,
+    launches_p_value,
     least_p_value,
     mann_whitney,
     median_interval,
@@ -75,12 +75,14 @@ def test_small_samples_without_ties_are_counted(values, size):
 def test_equal_samples_are_not_distinguishable_and_samples_apart_have_the_least_p_value():
     for count in (5, 40):
         assert mann_whitney([2.0] * count, [2.0] * count)[1] == 1
-        assert kruskal_wallis([[2.0] * count] * 3) == 1
+        assert launches_p_value([np.full(count, 2.0)] * 3) == 1
     for n, m in ((3, 3), (3, 5), (6, 6)):
         found = mann_whitney(range(n), range(100, 100 + m))[1]
         assert found == pytest.approx(least_p_value(n, m))
-    assert kruskal_wallis([[1, 2, 3], [4, 5, 6]]) == mann_whitney([1, 2, 3], [4, 5, 6])[1]
-    assert kruskal_wallis([range(9), range(9, 18), range(18, 27)]) < 1e-4
+    groups = np.arange(27.0).reshape(3, 9)
+    assert launches_p_value([*groups, groups[0, :0]]) < 1e-4
+    assert launches_p_value([*groups[:2]]) == mann_whitney(*groups[:2])[1]
+    assert launches_p_value([groups[0], groups[0, :0]]) is None
 
 
 def test_the_shift_of_known_samples():

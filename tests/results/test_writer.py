@@ -239,20 +239,6 @@ def test_a_full_disk_at_the_end_only_prevents_the_cutting(tmp_path, monkeypatch)
     assert [file.name for file in tmp_path.iterdir()] == ["run.h5"]
 
 
-def test_a_run_without_a_finished_round_can_be_read(tmp_path):
-    run = load(write_run(tmp_path / "run.h5", rounds=4, status="failed"))
-
-    assert (run.rounds, run.devices, run.bytes_up.shape) == (0, 4, (0, 3, 4))
-
-
-def test_too_little_space_is_found_before_the_first_round(tmp_path):
-    prepare = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
-    child = start_child(tmp_path / "run.h5", 10_000, 0, prepare)
-
-    assert "cannot create" in child.communicate()[1]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_file_names_tell_the_run_and_never_repeat(tmp_path):
     names = {default_path(tmp_path, "secagg-graph", 100, 165_000).name for _ in range(100)}
 
@@ -286,24 +272,6 @@ def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):
         assert file["rounds/wall_seconds"].attrs["unit"] == "s"
         assert file["rounds/wall_seconds"].dims[1].label == "phase"
         assert file.attrs.get_id("status").dtype == np.dtype("S11")
-
-
-def test_counters_of_several_hosts_are_replaced_in_place(tmp_path):
-    path = tmp_path / "run.h5"
-    unknown = np.full(3, math.nan)
-    before = {"before_load_1min": np.array([1.0, math.nan, 2.0])}
-    writer = new_writer(path, environment=before, at_end={"after_load_1min": unknown}, rounds=1)
-    writer.append(random_record(1))
-    early = load(Path(shutil.copy(path, tmp_path / "early.h5"))).environment
-    size = path.stat().st_size
-    writer.record_end({"after_load_1min": np.array([1.5, 2.5, math.nan])})
-    writer.close("complete")
-    late = load(path).environment
-
-    np.testing.assert_array_equal(early["after_load_1min"], unknown)
-    np.testing.assert_array_equal(late["after_load_1min"], [1.5, 2.5, math.nan])
-    np.testing.assert_array_equal(late["before_load_1min"], [1.0, math.nan, 2.0])
-    assert path.stat().st_size == size
 
 
 # --- Space for more rounds than a new file has ---
@@ -382,15 +350,3 @@ def test_a_file_that_cannot_grow_keeps_its_rounds(tmp_path, monkeypatch):
 
 def throw(error):
     raise error
-
-
-def test_a_file_that_was_removed_is_not_made_again_when_it_grows(tmp_path, monkeypatch):
-    growing(monkeypatch)
-    writer = new_writer(tmp_path / "run.h5", rounds=10)
-    writer.append(random_record(0))
-    writer.path.unlink()
-    with pytest.raises(HpcflError, match="was removed, moved or replaced"):
-        writer.append(random_record(1))
-    writer.close("failed")
-
-    assert [] == list(tmp_path.iterdir())

@@ -24,6 +24,9 @@ def small(folder, name, **changes):
     return path
 
 
+SCALING = ("--kind", "scaling", "--against")
+
+
 @pytest.fixture(scope="module")
 def threads(tmp_path_factory):
     """Return the folder of a sweep over threads."""
@@ -75,10 +78,8 @@ def test_it_is_a_figure_too(threads, tmp_path):
 
 
 def test_runs_of_one_process_have_no_ranks_to_compare(threads):
-    assert "all runs are of one process" in refusal("report", threads, "--speed-up", "ranks")
-    assert "all runs are of one process" in refusal(
-        "plot", threads, "--kind", "scaling", "--against", "nodes"
-    )
+    for command in (("report", "--speed-up", "ranks"), ("plot", *SCALING, "nodes")):
+        assert "none of the 4 files" in refusal(command[0], threads, *command[1:])
 
 
 @pytest.mark.parametrize(
@@ -101,14 +102,3 @@ def test_a_prediction_for_a_cluster_says_that_it_is_none_of_this_machine(calibra
     assert "not this machine but a modelled cluster, 33 ranks" in told
     assert "25 Gbit/s a rank and 2 us latency" in told
     assert found["measured_seconds"] > 0
-
-
-def test_devices_of_each_rank_are_as_many_as_one_process_holds(tmp_path):
-    plan = small(tmp_path, "scaling-weak", **{"devices-per-rank": 16})
-    done = hpcfl("sweep", plan, "--output", tmp_path / "out")
-
-    assert done.returncode == 0, done.stderr
-    runs = [load(path) for path in (tmp_path / "out").glob("*.h5")]
-    assert sorted((run.protocol, run.devices) for run in runs) == [
-        ("fedavg", 16), ("secagg-graph", 16),
-    ]  # fmt: skip

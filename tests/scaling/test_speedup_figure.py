@@ -61,15 +61,6 @@ def test_panels_show_the_points_of_the_study(runs):
     ]
 
 
-def test_without_an_efficiency_there_is_no_panel_of_it(tmp_path):
-    shared = [scaled(tmp_path, n, 1.0, cores=1) for n in (2, 3)]
-    figure = speedup.draw(study(shared, "ranks"), PlotOptions())
-    words = " ".join(text.get_text() for text in figure.legends[0].get_texts())
-
-    assert [axes.get_title() for axes in figure.axes] == ["round", "CPU of all parties"]
-    assert "no efficiency" in words
-
-
 def test_grey_is_ideal(runs):
     for weak, powers in ((False, (-1, 0, 1, 0)), (True, (0, 1, 1, 0))):
         found = study(runs, "ranks")

@@ -88,7 +88,7 @@ def test_a_cell_is_claimed_by_one_process_until_it_ends(tmp_path):
 def test_a_sweep_runs_every_cell_once_and_then_nothing(plan, folder):
     dry = hpcfl("sweep", plan, "--output", folder, "--dry-run", "--seed", 3)
     assert not folder.exists()
-    assert dry.stdout.count("unknown") == 9
+    assert "(8 pending)" in dry.stdout
     jobs = [hpcfl("sweep", plan, "--output", folder, "--seed", 3) for _ in range(2)]
     runs = {path.name: load(path) for path in find(folder)}
     later = hpcfl("sweep", plan, "--output", folder, "--dry-run")
@@ -104,7 +104,6 @@ def test_a_sweep_runs_every_cell_once_and_then_nothing(plan, folder):
     assert "Cells: 8 finished before" in jobs[1].stdout
     assert "(8 finished)" in later.stdout
     assert "shuffled with seed 3" in later.stdout
-    assert "nothing is left to run" in later.stdout
 
 
 def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(plan, folder):
@@ -120,14 +119,14 @@ def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(plan, folder):
     assert "cell 0 (cohort, N = 20, d = 100) failed: " in done.stdout
     assert "Cells: 1 done, 1 failed" in done.stdout
     assert "(1 cannot run, 1 finished)" in dry.stdout
-    assert "1 of 2 cells cannot run: cell 0 (cohort, N = 20, d = 100)" in dry.stderr
+    assert "1 of 2 cells cannot run" in dry.stderr
+    assert "cells that cannot run: 0: " in dry.stdout
 
 
 def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(plan, folder):
     early = hpcfl("sweep", plan, "--output", folder, "--cell", 0)
     frozen = hpcfl("sweep", plan, "--output", folder, "--freeze", "--seed", 4)
     cells = load_manifest(folder).cells
-    other = next(cell.index for cell in cells[1:] if cell.protocol == cells[0].protocol)
     plan.write_text(PLAN.replace("[3, 5]", "[3, 5, 7]"))
     jobs = [hpcfl("sweep", plan, "--output", folder, "--cell", index) for index in (0, 8)]
     changed = refusal("sweep", plan, "--output", folder, "--dry-run")
@@ -142,10 +141,7 @@ def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(plan, folder):
     assert [path.name for path in find(folder)] == [cells[0].file]
     assert "4 cells not in its sweep.json, and lacks 0" in changed
     assert "(1 finished, 7 pending)" in listed
-    assert "and 4 cells of unknown time" in listed
-    rows = [line for line in listed.splitlines() if line.lstrip().startswith(f"{other} ")]
-    assert "0 of 3" in rows[0]
-    assert "unknown" not in rows[0]
+    assert listed.count("0 of 3") == 7
 
 
 @pytest.mark.parametrize("name", shipped.titles())

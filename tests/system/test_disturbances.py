@@ -25,19 +25,13 @@ QUIET: dict[str, Any] = (
     [
         ("0::/job\n", "cgroup/job/cpu.stat: usage_usec 9\nthrottled_usec 2500000\n"),
         # The older control groups count nanoseconds.
-        (
-            "5:memory:/x\n4:cpu,cpuacct:/host\n",
-            "cgroup/cpu,cpuacct/cpu.stat: nr_throttled 4\nthrottled_time 2500000000\n",
-        ),
+        ("4:cpu,cpuacct:/host\n", "cgroup/cpu,cpuacct/cpu.stat: throttled_time 2500000000\n"),
     ],
 )
 def test_all_counters_are_read_in_their_units(tmp_path, monkeypatch, group, text):
     name, _, content = text.partition(": ")
-    for path, said in (
-        (name, content),
-        ("cpu/cpu0/thermal_throttle/core_throttle_count", "3\n"),
-        ("cpu/cpu1/thermal_throttle/core_throttle_count", "4\n"),
-    ):
+    texts = {f"cpu/cpu{k}/thermal_throttle/core_throttle_count": f"{3 + k}\n" for k in (0, 1)}
+    for path, said in (texts | {name: content}).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(said)
     real = machine.read
@@ -52,14 +46,8 @@ def test_all_counters_are_read_in_their_units(tmp_path, monkeypatch, group, text
     found = counters()
 
     assert found.pop("clock_seconds") > 0
-    assert found == {
-        "load_1min": 1.5,
-        "swapped_in_bytes": 3,
-        "swapped_out_bytes": 7,
-        "quota_throttled_seconds": 2.5,
-        "thermal_throttlings": 7,
-        "stolen_seconds": 2.25,
-    }
+    assert [*found.values()] == [1.5, 3, 7, 2.5, 7, 2.25]
+    assert [*found] == [*COUNTERS][1:]
 
 
 def test_what_a_machine_does_not_tell_is_nan_and_no_disturbance(monkeypatch, tmp_path):
@@ -68,7 +56,6 @@ def test_what_a_machine_does_not_tell_is_nan_and_no_disturbance(monkeypatch, tmp
     monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(user=1))
     found = counters()
 
-    assert [*found] == [*COUNTERS]
     for name in ("quota_throttled_seconds", "thermal_throttlings", "stolen_seconds"):
         assert math.isnan(found[name])
     assert warnings(stored(recorded(BEFORE, [found]) | recorded(AFTER, [found]))) == []
@@ -86,60 +73,42 @@ def test_what_a_machine_does_not_tell_is_nan_and_no_disturbance(monkeypatch, tmp
         ({"after_quota_throttled_seconds": 0.2}, "held threads back for 0.2 s of a run of 10.0 s"),
         ({"after_thermal_throttlings": 2.0}, "cores slowed down 2 times because of heat"),
         ({"after_stolen_seconds": 0.5}, "kept 0.5 CPU seconds from this machine's 4 cores"),
+        # Little, or before the run, or of one that was killed before its end.
+        ({}, None),
+        ({"after_swapped_in_bytes": 1e6}, None),
+        ({"after_quota_throttled_seconds": 0.09}, None),
+        ({"after_stolen_seconds": 0.39}, None),
+        ({"before_swapped_in_bytes": 1e9, "after_swapped_in_bytes": 1e9}, None),
+        (dict.fromkeys(AFTER, math.nan), None),
     ],
 )
 def test_each_disturbance_has_a_sentence(changes, sentence):
-    (found,) = warnings(QUIET | changes)
+    found = warnings(QUIET | changes)
 
-    assert sentence in found
-
-
-def test_little_or_earlier_ones_have_none():
-    for changes in (
-        {},
-        {"after_swapped_in_bytes": 1e6},
-        {"after_quota_throttled_seconds": 0.09},
-        {"after_stolen_seconds": 0.39},
-        # What had happened before the run.
-        {"before_thermal_throttlings": 5.0, "after_thermal_throttlings": 5.0},
-        {"before_swapped_in_bytes": 1e9, "after_swapped_in_bytes": 1e9},
-        # Killed before its end.
-        dict.fromkeys(AFTER, math.nan),
-    ):
-        assert warnings(QUIET | changes) == []
-    assert warnings({}) == []
+    assert len(found) == (sentence is not None)
+    assert all(sentence in one for one in found)
 
 
 def of_hosts(*changes):
     """Return the facts of as many hosts, each quiet but for its changes."""
     each = [QUIET | change for change in changes]
-    names = (*BEFORE, *AFTER)
-    differing = {"cores_usable": [facts["cores_usable"] for facts in each]}
-    return (
-        {name: [facts[name] for facts in each] for name in names}
-        | {"cores_usable": each[0]["cores_usable"], "cores_logical": 4}
-        | {"host_ranks": [facts["host_ranks"][0] for facts in each]}
-        | {"hosts": [f"node{number}" for number in range(len(each))], "host_facts": differing}
-    )
+    found = {name: [facts[name] for facts in each] for name in (*BEFORE, *AFTER)}
+    cores = [facts["cores_usable"] for facts in each]
+    found |= {"cores_usable": cores[0], "host_facts": {"cores_usable": cores}, "cores_logical": 4}
+    found["host_ranks"] = [facts["host_ranks"][0] for facts in each]
+    return found | {"hosts": [f"node{number}" for number in range(len(each))]}
 
 
 def test_a_sentence_names_the_hosts_that_were_disturbed():
     swapping, hot = {"after_swapped_in_bytes": 3e6}, {"after_thermal_throttlings": 2.0}
     found = warnings(of_hosts({}, swapping, swapping | hot))
-
     assert [sentence.partition("(")[2] for sentence in found] == ["on node1, node2)", "on node2)"]
-    assert "3 MiB were swapped in" in found[0]
     (found,) = warnings(of_hosts(*[hot] * 9))
     assert found.endswith("(on node0, node1, node2, node3 and 5 other hosts)")
-    assert warnings(of_hosts({}, dict.fromkeys((*BEFORE, *AFTER), math.nan))) == []
-
-
-def test_every_host_has_its_own_cores_and_ranks():
+    # Every host has its own cores and ranks.
     (found,) = warnings(of_hosts({}, {"cores_usable": 2}, {"host_ranks": [2]}))
-
     assert found.startswith("4 ranks on 2 cores")
     assert found.endswith("(on node1)")
-    assert warnings(of_hosts({}, {"cores_usable": 8, "before_load_1min": 7.0})) == []
 
 
 def test_the_hosts_of_a_lab_are_one_machine():

@@ -161,21 +161,6 @@ def test_a_system_that_tells_nothing_gives_no_error(files, monkeypatch):
         assert facts[name] is None, name
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "turbo"),
-    [
-        ("intel_pstate/no_turbo", "0", True),
-        ("intel_pstate/no_turbo", "1", False),
-        ("cpufreq/boost", "1", True),
-        ("cpufreq/boost", "0", False),
-    ],
-)
-def test_turbo_is_read_the_right_way_round(files, file, text, turbo):
-    files(**{f"cpus/{file}": text})
-
-    assert environment.capture_local()["cpu_turbo"] is turbo
-
-
 def test_networks_are_told_by_kind_and_rate(files):
     port = {"state": "4: ACTIVE", "link_layer": "InfiniBand", "rate": "100 Gb/sec (4X EDR)"}
     card = {"operstate": "up", "type": "1", "speed": "25000", "device/x": ""}
@@ -238,24 +223,14 @@ def facts_of(**changes):
     return {"cores_usable": 2, "load_1min": 0.5, "environment_variables": {}} | changes
 
 
-def test_ranks_are_counted_for_each_host_and_missing_facts_named():
-    places = [place(host, 0, 1) for host in "babba"]
-    facts = environment.capture({"transport": "mpi", "extra": 2}, places, [facts_of()] * 2)
-
-    assert facts["hosts"] == ["b", "a"]
-    assert facts["host_ranks"] == [3, 2]
-    assert facts["oversubscription_ratio"] == 1.5
-    assert (facts["transport"], facts["extra"]) == ("mpi", 2)
-    assert (facts["mpi_library"], facts["mpi_standard"], facts["thread_level"]) == (None,) * 3
-    assert facts["host_facts"] == {}
-    assert environment.capture({}, [])["oversubscription_ratio"] is None
-
-
-def test_facts_in_which_hosts_differ_are_kept_for_each_of_them():
+def test_facts_of_hosts_are_counted_and_kept_where_they_differ():
     tcp = {"OMPI_MCA_btl": "tcp,self"}
     found = [facts_of(), facts_of(cores_usable=64, environment_variables=tcp), None]
-    facts = environment.capture({}, [place(host, 0) for host in "abc"], found)
+    places = [place(host, 0) for host in "baabc"]
+    facts = environment.capture({"transport": "mpi", "extra": 2}, places, found)
 
+    assert (facts["hosts"], facts["host_ranks"]) == (["b", "a", "c"], [2, 2, 1])
+    assert (facts["transport"], facts["extra"], facts["mpi_library"]) == ("mpi", 2, None)
     assert facts["cores_usable"] == 2
     assert facts["host_facts"] == {
         "cores_usable": [2, 64, None],
@@ -263,35 +238,32 @@ def test_facts_in_which_hosts_differ_are_kept_for_each_of_them():
         "environment_variables": [{}, tcp, None],
     }
     # The fullest host, as far as is known.
-    assert facts["oversubscription_ratio"] == 0.5
+    assert facts["oversubscription_ratio"] == 1
     assert environment.capture({}, [place("a", 0)], [facts_of()])["host_facts"] is None
 
 
 @pytest.mark.parametrize(
-    ("places", "binding"),
+    ("places", "binding", "mapping"),
     [
-        ([place("a", 0, 1)] * 3, "hardware threads a rank: 2; ranks a thread: at most 3"),
-        ([place("a", 0), place("b", 0)], "hardware threads a rank: 1; ranks a thread: at most 1"),
         (
-            [place("a", 0, 1), place("a", 2), place("a", 2, 3)],
+            [place("a", 0, 1)] * 3,
+            "hardware threads a rank: 2; ranks a thread: at most 3",
+            "host by host",
+        ),
+        (
+            [place("a", 0, 1), place("b", 2), place("a", 1, 3), place("b", 4)],
             "hardware threads a rank: 1 to 2; ranks a thread: at most 2",
+            "in turns",
         ),
         # What the system does not tell is not guessed.
-        ([place("a"), place("a", 0)], None),
+        ([place("a"), place("b", 0), place("b", 0), place("a", 0)], None, "0,1,1,0"),
+        ([], None, None),
     ],
 )
-def test_the_binding_of_ranks_is_what_they_may_use(places, binding):
-    assert environment.capture({}, places, [facts_of()] * 2)["binding"] == binding
+def test_where_ranks_are_is_told_without_names(places, binding, mapping):
+    facts = environment.capture({}, places, [facts_of()] * 2)
 
-
-@pytest.mark.parametrize(
-    ("hosts", "mapping"),
-    [("aabb", "host by host"), ("abab", "in turns"), ("aabba", "0,0,1,1,0"), ("", None)],
-)
-def test_how_ranks_follow_each_other_on_hosts_is_told_without_their_names(hosts, mapping):
-    places = [place(host, 0) for host in hosts]
-
-    assert environment.capture({}, places, [facts_of()] * 2)["mapping"] == mapping
+    assert (facts["binding"], facts["mapping"]) == (binding, mapping)
 
 
 def test_threads_are_listed_as_the_kernel_does():

@@ -15,52 +15,37 @@ from hpcfl.system import launch
 ROOT = Path(hpcfl.__file__).parents[1]
 SECONDS = 60
 STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "7", "SLURM_STEP_NUM_TASKS": "9"}
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "64"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "5"}
 
 
-@pytest.fixture
-def found(monkeypatch):
-    """Return a function that says what is known of the launcher where variables are set."""
-
-    def ask(variables):
-        with monkeypatch.context() as patch:
-            for name, value in variables.items():
-                patch.setenv(name, value)
-            return launch.launched_by_mpi(), launch.guess_rank(), launch.guess_size()
-
-    return ask
-
-
 @pytest.mark.parametrize(
-    ("variables", "rank", "size"),
+    ("variables", "expected"),
     [
-        (OPEN_MPI, 2, 5),
-        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, 3, 4),
-        ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, 1, 2),
-        ({"PMIX_RANK": "7"}, 7, None),
-        (STEP, 7, 9),
-        ({"SLURM_STEP_ID": "3", "SLURM_PROCID": "6", "SLURM_NTASKS": "8"}, 6, 8),
+        (OPEN_MPI, (True, 2, 5)),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (True, 3, 4)),
+        ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, (True, 1, 2)),
+        ({"PMIX_RANK": "7"}, (True, 7, None)),
+        (STEP, (True, 7, 9)),
+        ({"SLURM_STEP_ID": "3", "SLURM_PROCID": "6", "SLURM_NTASKS": "8"}, (True, 6, 8)),
         # PMIx says no number: of the step's and the job's, the step's counts.
-        ({"PMIX_RANK": "7", **STEP, "SLURM_NTASKS": "32"}, 7, 9),
+        ({"PMIX_RANK": "7", **STEP, "SLURM_NTASKS": "32"}, (True, 7, 9)),
         # mpirun inside of a step counts, and not the step.
-        (OPEN_MPI | STEP | {"PMIX_RANK": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}, 2, 5),
+        (OPEN_MPI | STEP | {"PMIX_RANK": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}, (True, 2, 5)),
+        # What started no ranks: nothing, a batch script, an interactive shell, nonsense.
+        ({}, (False, 0, None)),
+        (BATCH, (False, 0, None)),
+        (BATCH | {"SLURM_STEP_ID": str(0xFFFFFFFB)}, (False, 0, None)),
+        (STEP | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, (False, 0, None)),
+        ({"OMPI_COMM_WORLD_RANK": "-1"}, (False, 0, None)),
+        ({"OMPI_COMM_WORLD_RANK": "²"}, (False, 0, None)),
     ],
 )
-def test_every_launcher_is_recognised(found, variables, rank, size):
-    assert found(variables) == (True, rank, size)
+def test_every_launcher_is_recognised(monkeypatch, variables, expected):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
-
-def test_what_started_no_ranks_is_no_mpi_launch(found):
-    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "64"}
-    for variables in (
-        {},
-        batch,
-        batch | {"SLURM_STEP_ID": str(0xFFFFFFFB)},
-        # An interactive shell.
-        {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "0"},
-        *({"OMPI_COMM_WORLD_RANK": value} for value in ("", "x", "-1", "1.5", "²")),
-    ):
-        assert found(variables) == (False, 0, None), variables
+    assert (launch.launched_by_mpi(), launch.guess_rank(), launch.guess_size()) == expected
 
 
 def test_asking_costs_no_import():

@@ -392,20 +392,17 @@ def test_what_is_promised_is_true_of_every_round_whatever_their_numbers(tmp_path
     assert claims
     assert all(claim.startswith(f"of a round of {expected} devices,") for claim in claims)
     assert "with the numbers that follow from its own" in each
-    checked = promises(drawn)[-1]
-    assert f"of {len(counts)} rounds" in checked.replace("each of", "of")
-    assert f"for its own {counts.min()} to {counts.max()} devices," in checked
+    assert f"of {len(counts)} rounds" in promises(drawn)[-1]
 
     fixed = load(train(tmp_path, name, 20, sampling="exact", **options).path)
     assert [claim.split(": ", 1)[1] for claim in claims] == fixed.config["promises"]
-    assert "its own" not in promises(fixed)[-1]
 
 
 def test_rounds_without_devices_are_not_among_those_that_were_checked(tmp_path):
     options = {"per_round": 2, "sampling": "poisson", "seed": 5, "rounds": 2}
     run = load(train(tmp_path, "assisted", **options).path)
     assert 0 in run.training["participants"]
-    assert promises(run)[-1].startswith("checked in the only round that had devices, of 2,")
+    assert promises(run)[-1].startswith("checked in 1 of 2 rounds")
 
 
 def test_a_round_for_which_chance_selects_one_device_is_refused(tmp_path):

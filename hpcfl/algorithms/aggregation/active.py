@@ -14,11 +14,9 @@ t >= floor(2 N / 3) + 1. Here the same two things are authenticated, for a tenth
   common secret. It answers only if it and at least t - 1 others, by their tags, were shown the very
   same request.
 
-Why a tag does for a signature: a signature convinces everybody, a tag the one that it is for, and
-nobody else is ever asked. The proof counts, as the paper's does: a device that is not corrupt
-endorses one request a round, towards all. Two requests that both find t endorsements, n_c of them
-corrupt, would need 2 (t - n_c) <= N - n_c devices that are not; with t > 2 N / 3 and n_c < N / 3
-there are not as many.
+A tag does for a signature, as only the one that it is for is ever asked. A device that is not
+corrupt endorses one request a round, towards all: two requests with t endorsements each, n_c of
+them corrupt, would need 2 (t - n_c) <= N - n_c, which t > 2 N / 3 and n_c < N / 3 exclude.
 
 Messages, as :mod:`hpcfl.algorithms.aggregation.secagg` has them, and (all numbers little-endian):
 
@@ -40,19 +38,32 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.enrolment import Directory, Enrolled, KeyEnrolment
-from hpcfl.algorithms.aggregation.messages import bits, parse_vector, split_bits
+from hpcfl.algorithms.aggregation.base import Enrolment
+from hpcfl.algorithms.aggregation.enrolment import STEPS, Directory, Enrolled
+from hpcfl.algorithms.aggregation.messages import Flags, parse_vector, split_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise, counted
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
-from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
+from hpcfl.algorithms.aggregation.secagg import (
+    DeviceState,
+    SecAgg,
+    SecAggDevice,
+    SecAggServer,
+    ServerState,
+)
 from hpcfl.algorithms.aggregation.sharing import Challenge, Dealings
-from hpcfl.algorithms.aggregation.sparse import SparseDevice, SparseSecAgg, SparseServer
+from hpcfl.algorithms.aggregation.sparse import (
+    SparseDevice,
+    SparseDeviceState,
+    SparseSecAgg,
+    SparseServer,
+    SparseServerState,
+)
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import BROADCAST, GATHER, SCATTER, Ids, Method, Payload, Rows, Step
 from hpcfl.crypto import keys, signatures
@@ -146,39 +157,34 @@ class Identities(Directory):
         pass
 
 
-class Registration(KeyEnrolment):
-    """The enrolment: identity keys, signed under registered ones, give every pair its secrets."""
+@dataclass
+class ActiveDeviceState(DeviceState):
+    """What a device keeps besides, of the request to unmask."""
 
-    largest_message = SIGNED_BYTES
-    registered_bytes = signatures.PUBLIC_BYTES
+    challenge: Challenge | None = field(default_factory=Challenge.known)
+    digest: bytes = b""  # of the request that it has endorsed
+    endorsed: bool = False  # whether enough others have
 
-    def __init__(self, protocol: str, devices: int) -> None:
-        self.protocol = protocol
-        self.devices = devices
 
-    def device(self, id: int, secrets: keys.SecretSource) -> Identity:
-        return Identity(self.protocol, id, self.devices, secrets)
+@dataclass
+class ActiveServerState(ServerState):
+    """What the server keeps besides, by place among the survivors."""
 
-    def server(self) -> Identities:
-        return Identities(self.devices, SIGNED_BYTES)
+    dealings: Dealings | None = field(default_factory=lambda: Dealings(Challenge.known()))
+    endorsing: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
+    tags: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0, TAG_BYTES), np.uint8))
 
 
 class ActiveDevice(SecAggDevice):
     """What a device does more; mixed in before a protocol's device."""
 
     _protocol: ActiveSecAgg
-
-    def __init__(
-        self, protocol: ActiveSecAgg, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        self._identity = protocol.identity(id)
-        self.state.challenge = Challenge.known()
-        self._digest = b""
-        self._endorsed = False
+    state: ActiveDeviceState
+    state_class: ClassVar[type[Any]] = ActiveDeviceState
+    _member: Identity
 
     def send_advertise_keys(self) -> Payload:
-        self._identity.enter(self._round)
+        self._member.enter(self._round)
         return super().send_advertise_keys()
 
     def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
@@ -191,7 +197,7 @@ class ActiveDevice(SecAggDevice):
             first, second = (own, k) if self.id < id else (k, own)
             context = self._protocol.pair_context(self._round, self.id, id, "share transport ")
             advertised = links.advertised_by(first) + links.advertised_by(second)
-            sealing = self._identity.sealing_secret(self._protocol.members[id])
+            sealing = self._member.sealing_secret(self._protocol.members[id])
             derived.append(keys.derive(secret + sealing, context + advertised))
         return derived
 
@@ -227,25 +233,26 @@ class ActiveDevice(SecAggDevice):
         self._require_opened(self.state.request.survivors, "endorse these survivors")
         members = np.array(self._protocol.members, "<i8").tobytes()
         advertised = hashlib.sha256(self._links.advertised.tobytes()).digest()
-        self._digest = hashlib.sha256(members + advertised + payload.tobytes()).digest()
+        self.state.digest = hashlib.sha256(members + advertised + payload.tobytes()).digest()
 
     def send_consistency_check(self) -> Payload:
         """Return a tag of the request for every other survivor: the only one in this round."""
+        others, request = self._others(), self.state.digest
         tags = [
-            signatures.tag(self._tagging_secret(id), self._tag_context(self.id, id), self._digest)
-            for id in self._others()
+            signatures.tag(self._tagging_secret(id), self._tag_context(self.id, id), request)
+            for id in others
         ]
         return np.frombuffer(b"".join(tags), np.uint8)
 
     def _others(self) -> list[int]:
         """Return the survivors that the request names, without this device."""
         # Without a digest the request was refused.
-        if self.state.request is None or not self._digest:
+        if self.state.request is None or not self.state.digest:
             raise RefusedError(f"device {self.id} was not asked to unmask")
         return [id for id in self.state.request.survivors if id != self.id]
 
     def _tagging_secret(self, id: int) -> bytes:
-        return self._identity.tagging_secret(self._protocol.members[id])
+        return self._member.tagging_secret(self._protocol.members[id])
 
     def _tag_context(self, sender: int, receiver: int) -> bytes:
         name, round_index = self._protocol.name, self._round
@@ -256,7 +263,7 @@ class ActiveDevice(SecAggDevice):
     def receive_unmask(self, payload: Payload) -> None:
         """Check that t devices, this one among them, were shown the same request."""
         others = {*self._others()}
-        if self._endorsed:
+        if self.state.endorsed:
             raise RefusedError(f"device {self.id} refuses to be shown endorsements twice")
         named, rest = split_bits(payload, self._parameters.devices, "unmask")
         senders = [id for id in named if id != self.id]
@@ -268,7 +275,7 @@ class ActiveDevice(SecAggDevice):
                 self._tagging_secret(sender),
                 found.tobytes(),
                 self._tag_context(sender, self.id),
-                self._digest,
+                self.state.digest,
             )
             for sender, found in zip(senders, tags, strict=True)
         )
@@ -277,17 +284,17 @@ class ActiveDevice(SecAggDevice):
             f"unmask: {agreed} devices, itself included, endorsed the list of survivors that it "
             "was shown",
         )
-        self._endorsed = True
+        self.state.endorsed = True
 
     def send_unmask(self) -> Payload:
-        if not self._endorsed:
+        if not self.state.endorsed:
             raise RefusedError(
                 f"device {self.id} refuses to unmask a list of survivors that nobody endorsed"
             )
         return super().send_unmask()
 
     def receive_pairs(self, payload: Payload) -> None:
-        if not self._endorsed:
+        if not self.state.endorsed:
             raise RefusedError(
                 f"device {self.id} refuses to tell what it has in common with devices that nobody "
                 "endorsed as dropped"
@@ -298,24 +305,14 @@ class ActiveDevice(SecAggDevice):
 class ActiveServer(SecAggServer):
     """What the server does more; mixed in before a protocol's server."""
 
-    def __init__(
-        self,
-        protocol: ActiveSecAgg,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self.state.dealings = Dealings(Challenge.known())
-        # By place among the survivors: who endorsed the request, and the tags, from and to.
-        self._endorsing = np.zeros(0, np.bool_)
-        self._tags = np.zeros((0, 0, TAG_BYTES), np.uint8)
+    state: ActiveServerState
+    state_class: ClassVar[type[Any]] = ActiveServerState
 
     def finish_masked_input(self) -> None:
         super().finish_masked_input()
         count = len(self.survivors)
-        self._endorsing = np.zeros(count, np.bool_)
-        self._tags = np.zeros((count, count, TAG_BYTES), np.uint8)
+        self.state.endorsing = np.zeros(count, np.bool_)
+        self.state.tags = np.zeros((count, count, TAG_BYTES), np.uint8)
 
     def send_consistency_check(self, receiver: int | None = None) -> Payload | None:
         """Return the request: whose sum is to be unmasked, and who dropped out."""
@@ -323,26 +320,28 @@ class ActiveServer(SecAggServer):
 
     def receive_consistency_check(self, sender: int, payload: Payload) -> None:
         """Keep a survivor's tags for the others."""
-        endorsing = np.array(self.survivors)[self._endorsing].tolist()
-        name, count = self._check_survivor(CHECK, sender, endorsing), len(self.survivors)
+        name, count = self._check_survivor(CHECK, sender, self._endorsers()), len(self.survivors)
         tags = parse_vector(payload, "u1", TAG_BYTES * (count - 1), CHECK, name)
         own = self.survivors.index(sender)
-        self._endorsing[own] = True
-        self._tags[own, np.arange(count) != own] = tags.reshape(-1, TAG_BYTES)
+        self.state.endorsing[own] = True
+        self.state.tags[own, np.arange(count) != own] = tags.reshape(-1, TAG_BYTES)
+
+    def _endorsers(self) -> list[int]:
+        endorsing: list[int] = np.array(self.survivors)[self.state.endorsing].tolist()
+        return endorsing
 
     def finish_consistency_check(self) -> None:
-        self._enough(int(self._endorsing.sum()), "endorsed the list of survivors")
-        endorsed = np.array(self.survivors)[self._endorsing]
-        self._endorsed_bits = bits(endorsed.tolist(), self._devices)
+        self._enough(int(self.state.endorsing.sum()), "endorsed the list of survivors")
 
     def send_unmask(self, receiver: int | None = None) -> Payload | None:
         """Return who endorsed the request, and their tags for the receiver."""
         if receiver is None or receiver not in self._admitted:
             return None
         own = self.survivors.index(receiver)
-        senders = self._endorsing.copy()
+        senders = self.state.endorsing.copy()
         senders[own] = False
-        return np.concatenate([self._endorsed_bits, self._tags[senders, own].reshape(-1)])
+        tags = self.state.tags[senders, own].reshape(-1)
+        return np.concatenate([self._bits(self._endorsers()), tags])
 
 
 class ActiveSecAgg(SecAgg):
@@ -396,13 +395,14 @@ class ActiveSecAgg(SecAgg):
             )
 
     @classmethod
-    def enrolment(cls, devices: int, helpers: int = 0) -> Registration:
-        return Registration(cls.name, devices)
-
-    def identity(self, id: int) -> Identity:
-        """Return what the round's device `id` keeps from its enrolment."""
-        identity: Identity = self.enrolled[self.members[id]]
-        return identity
+    def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
+        return Enrolment(
+            STEPS,
+            SIGNED_BYTES,
+            server=lambda: Identities(devices, SIGNED_BYTES),
+            device=lambda id, secrets: Identity(cls.name, id, devices, secrets),
+            registered_bytes=signatures.PUBLIC_BYTES,
+        )
 
     def sizes(self) -> dict[Method, float]:
         sizes, plan = super().sizes(), self.parameters
@@ -440,16 +440,30 @@ class ActiveSecAgg(SecAgg):
         ]
 
 
+@dataclass
+class ActiveSparseDeviceState(ActiveDeviceState, SparseDeviceState):
+    """What a device keeps of both."""
+
+
+@dataclass
+class ActiveSparseServerState(ActiveServerState, SparseServerState):
+    """What the server keeps of both."""
+
+
 class ActiveSparseDevice(ActiveDevice, SparseDevice):
     """A device of `sparse` against a server that cheats."""
 
     _protocol: ActiveSparse
+    state: ActiveSparseDeviceState
+    state_class = ActiveSparseDeviceState
 
 
 class ActiveSparseServer(ActiveServer, SparseServer):
     """The server of `sparse` that devices need not trust."""
 
     _protocol: ActiveSparse
+    state: ActiveSparseServerState
+    state_class = ActiveSparseServerState
 
 
 class ActiveSparse(ActiveSecAgg, SparseSecAgg):

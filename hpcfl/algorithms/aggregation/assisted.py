@@ -6,10 +6,8 @@ answers with what takes its masks off that: minus the sum of theirs, one vector.
 missing costs nothing, whenever it vanishes; a helper that is missing costs the round.
 
 It is e-SeaFL (arXiv:2304.03841) against parties that are curious, without its commitments. A vector
-is hidden as long as one helper does not pool what it knows with the server: the sum of the masks
-that this helper has in common with the survivors is all that it tells. With K = 1 it is additive
-sharing between two servers, as in Prio and DAP, with shares that follow from secrets agreed on
-once, and without proofs that vectors are valid.
+is hidden as long as one helper does not pool what it knows with the server. With K = 1 it is
+additive sharing between two servers, as in Prio and DAP, without proofs that vectors are valid.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of all n devices that
 enrolled, the first bit of a byte being its most significant):
@@ -33,7 +31,6 @@ unmask          helper to      as many: minus the sum of these devices' masks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,9 +45,8 @@ from hpcfl.algorithms.aggregation.messages import (
     parse_vector,
     read_bits,
 )
-from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.promises import Certain, Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
@@ -179,63 +175,24 @@ class Offers(Directory):
         return np.concatenate([np.frombuffer(offered, np.uint8), received])
 
 
-class AgreedWithHelpers(Enrolment):
-    """The enrolment: every device agrees on a secret with every helper."""
-
-    steps = (
-        Step(PHASE, GATHER, HelpingMember.send_offer, Offers.receive_offer, role=Role.HELPER),
-        Step(PHASE, GATHER, AssistedMember.send_advertise_keys, Offers.receive_advertise_keys),
-        Step(PHASE, BROADCAST, Offers.send_offer, AssistedMember.receive_offer),
-        Step(
-            PHASE,
-            BROADCAST,
-            Offers.send_advertise_keys,
-            HelpingMember.receive_advertise_keys,
-            role=Role.HELPER,
-        ),
-    )
-    largest_message = keys.KEY_BYTES
-
-    def __init__(self, devices: int, helpers: int) -> None:
-        self.devices, self.helpers = devices, helpers
-
-    def device(self, id: int, secrets: keys.SecretSource) -> AssistedMember:
-        return AssistedMember(id, self.devices, self.helpers, secrets)
-
-    def helper(self, number: int, secrets: keys.SecretSource) -> HelpingMember:
-        return HelpingMember(number, self.devices, secrets)
-
-    def server(self) -> Offers:
-        return Offers(self.devices, self.helpers)
-
-
-@dataclass(frozen=True)
-class OneHelperKeepsApart(LargeSum):
-    """What holds while enough helpers do not pool what they know with the server."""
-
-    helpers: int
-
-    @property
-    def claim(self) -> str:
-        who = f"one of {self.helpers} helpers" if self.helpers > 1 else "the helper"
-        return (
-            f"as long as {who} does not pool what it knows with the server, the server learns the "
-            "sum of at least "
-            f"{self.threshold} devices' vectors, and with devices in collusion the sum of the "
-            "others. A helper answers for no fewer, once a round"
-        )
+ENROLMENT = (
+    Step(PHASE, GATHER, HelpingMember.send_offer, Offers.receive_offer, role=Role.HELPER),
+    Step(PHASE, GATHER, AssistedMember.send_advertise_keys, Offers.receive_advertise_keys),
+    Step(PHASE, BROADCAST, Offers.send_offer, AssistedMember.receive_offer),
+    Step(
+        PHASE,
+        BROADCAST,
+        Offers.send_advertise_keys,
+        HelpingMember.receive_advertise_keys,
+        role=Role.HELPER,
+    ),
+)
 
 
 class AssistedDevice(QuantisedDevice):
     """A device's side of one round; its member is what it keeps from round to round."""
 
-    _protocol: Assisted
-
-    def __init__(
-        self, protocol: Assisted, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        self._member: AssistedMember = protocol.enrolled[protocol.members[id]]
+    _member: AssistedMember
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all helpers."""
@@ -277,23 +234,8 @@ class AssistedServer(SumServer):
     """The server's side of one round."""
 
     _protocol: Assisted
-
-    def __init__(
-        self,
-        protocol: Assisted,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self._answered: set[int] = set()
-
-    def finish_masked_input(self) -> None:
-        """Settle whose sum it is, and check what it is promised to hide."""
-        self.survivors.sort()
-        threshold = self._protocol.parameters.threshold
-        self._require(len(self.survivors), "sent their masked vectors", threshold)
-        self._check_promises()
+    state: set[int]  # helpers that have answered
+    state_class = set
 
     def send_unmask(self) -> Payload:
         """Return who is in the sum."""
@@ -301,14 +243,14 @@ class AssistedServer(SumServer):
 
     def receive_unmask(self, number: int, payload: Payload) -> None:
         """Add what takes a helper's masks off the sum."""
-        name = self._first("unmask", number, self._answered, "helper")
+        name = self._first("unmask", number, self.state, "helper")
         dim = self._protocol.upload_dim
         self._uploads.add(self._protocol.read_elements(payload, dim, "unmask", name))
-        self._answered.add(number)
+        self.state.add(number)
 
     def finish_unmask(self) -> None:
         """Refuse the round if a helper has not answered: its masks are still in the sum."""
-        missing = [k for k in range(self._protocol.helpers) if k not in self._answered]
+        missing = [k for k in range(self._protocol.helpers) if k not in self.state]
         if missing:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: helper {missing[0]} did not tell the sum of "
@@ -354,15 +296,18 @@ class Assisted(QuantisedProtocol):
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"degree", "threads"}
-
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        self._without_degree("masks with helpers")
+        return super().uses(options) | {"threads"}
 
     @classmethod
-    def enrolment(cls, devices: int, helpers: int = 0) -> AgreedWithHelpers:
-        return AgreedWithHelpers(devices, helpers)
+    def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
+        """Return the enrolment: every device agrees on a secret with every helper."""
+        return Enrolment(
+            ENROLMENT,
+            keys.KEY_BYTES,
+            server=lambda: Offers(devices, helpers),
+            device=lambda id, secrets: AssistedMember(id, devices, helpers, secrets),
+            helper=lambda number, secrets: HelpingMember(number, devices, secrets),
+        )
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
@@ -378,9 +323,14 @@ class Assisted(QuantisedProtocol):
         return self.parameters.threshold
 
     def promises(self) -> list[Promise]:
-        parameters = self.parameters
-        apart = OneHelperKeepsApart(parameters.threshold, self.helpers)
-        return [apart, *super().promises()]
+        threshold = self.parameters.threshold
+        who = f"one of {self.helpers} helpers" if self.helpers > 1 else "the helper"
+        apart = (
+            f"as long as {who} does not pool what it knows with the server, the server learns the "
+            f"sum of at least {threshold} devices' vectors, and with devices in collusion the sum "
+            "of the others. A helper answers for no fewer, once a round"
+        )
+        return [Certain(apart, threshold), *super().promises()]
 
     def sizes(self) -> dict[Method, float]:
         vector = self.summed_in.wire_bytes(self.upload_dim)

@@ -25,13 +25,7 @@ from hpcfl.algorithms.rotation import Rotation
 from hpcfl.comm.phases import Method, Pattern, Payload, Role, Step, Where, phase_names
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.errors import (
-    BelowThresholdError,
-    MessageError,
-    PromiseError,
-    RefusedError,
-    UsageError,
-)
+from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
 from hpcfl.privacy.masking import Masking
 
 if TYPE_CHECKING:
@@ -44,45 +38,28 @@ ROTATION = 8
 FOR_ALL = frozenset(
     {
         *("dropout", "dropout_model", "dropout_phase", "scaling", "upload", "security"),
-        *("rotate", "committee", "helpers"),
-        *("uplink_mbps", "downlink_mbps", "latency_ms"),
+        *("rotate", "committee", "helpers", "uplink_mbps", "downlink_mbps", "latency_ms"),
     }
 )
+ALL = slice(None)
 
 
-class Enrolment(ABC):
-    """What devices and server do once, before the first round of a run.
+@dataclass(frozen=True)
+class Enrolment:
+    """What devices and server do once, before the first round of a run."""
 
-    Attributes
-    ----------
-    steps : tuple of Step
-        Its exchanges, in order.
-    largest_message : int
-        No device sends more than this to the server at once, in bytes, less envelope.
-    registered_bytes : int
-        Size of the public key with which a device is registered beforehand, apart from the server:
-        its ``registers()`` returns it, and ``learn(registry)`` takes those of all devices, uint8 of
-        shape (n, registered_bytes). 0 if nothing is registered.
-    """
-
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # its exchanges, in order
+    # No device sends more than this to the server at once, in bytes, less envelope.
     largest_message: int
-    registered_bytes: ClassVar[int] = 0
-
-    @abstractmethod
-    def device(self, id: int, secrets: SecretSource) -> Any:
-        """Return the side of a device, which keeps what it learns for all rounds."""
-
-    def helper(self, number: int, secrets: SecretSource) -> Any:
-        """Return the side of a helper, where there are steps for helpers."""
-        raise UsageError(
-            "steps of an enrolment that are for helpers need a method helper, which the class "
-            f"{type(self).__name__} lacks"
-        )
-
-    @abstractmethod
-    def server(self) -> Any:
-        """Return the server's side."""
+    # Return the sides of the server, of a device by its id, and of a helper by its number; devices
+    # and helpers keep what they learn for all rounds.
+    server: Callable[[], Any]
+    device: Callable[[int, SecretSource], Any]
+    helper: Callable[[int, SecretSource], Any] | None = None
+    # Size of the public key with which a device is registered beforehand, apart from the server:
+    # its ``registers()`` returns it, and ``learn(registry)`` takes those of all devices, uint8 of
+    # shape (n, registered_bytes). 0 if nothing is registered.
+    registered_bytes: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,11 +78,6 @@ class Aggregate:
     def __repr__(self) -> str:
         return f"<Aggregate: d = {self.encoded.size}, weight of survivors {self.survived:.4g}>"
 
-    @property
-    def sent(self) -> NDArray[np.float64]:
-        """The sum of the survivors' weighted vectors, over the divisor, as sent; shape (d,)."""
-        return self._sent_at(slice(None))
-
     def _sent_at(self, part: slice) -> NDArray[np.float64]:
         encoded = self.encoded[part]
         return encoded if self.decode is None else self.decode(encoded)
@@ -113,7 +85,8 @@ class Aggregate:
     @property
     def total(self) -> NDArray[np.float64]:
         """The sum of the survivors' weighted vectors, over the divisor; shape (d,)."""
-        return self.sent if self.rotation is None else self.rotation.undo(self.sent)
+        sent = self._sent_at(ALL)
+        return sent if self.rotation is None else self.rotation.undo(sent)
 
     @cached_property
     def has_mean(self) -> bool:
@@ -123,7 +96,7 @@ class Aggregate:
     @property
     def mean_as_sent(self) -> NDArray[np.float64]:
         """The weighted mean of what the survivors sent, or its estimate; 0 where nobody did."""
-        return self._mean_sent_at(slice(None))
+        return self._mean_sent_at(ALL)
 
     def _mean_sent_at(self, part: slice) -> NDArray[np.float64]:
         sent = self._sent_at(part)
@@ -138,7 +111,7 @@ class Aggregate:
     @property
     def mean(self) -> NDArray[np.float64]:
         """The weighted mean of the survivors' vectors, or its estimate; 0 where nobody sent."""
-        return self.mean_at(slice(None))
+        return self.mean_at(ALL)
 
     @property
     def sum(self) -> NDArray[np.float64]:
@@ -222,7 +195,7 @@ class AggregationProtocol(ABC):
 
     def helper(self, number: int, round_index: int, secrets: SecretSource) -> Any:
         """Return the side of a helper, 0 to K - 1, of a round."""
-        raise UsageError(f"helpers need a method helper, which the class of {self.name!r} lacks")
+        raise NotImplementedError
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment | None:
@@ -242,8 +215,6 @@ class AggregationProtocol(ABC):
         population : int
             Number n of devices that enrolled.
         """
-        if len(members) != self.parameters.devices:
-            raise ValueError(f"{len(members)} members for {self.parameters.devices} devices")
         self.enrolled, self.members, self.population = enrolled, members, population
 
     # The sum
@@ -256,15 +227,14 @@ class AggregationProtocol(ABC):
         """Return what a round has given, at the server."""
         planned = self.parameters.scaling == "paper"
         weight = 1.0 if planned else self.weight_in_sum(server)
-        survived = self.weight_of(server.survivors)
+        survived = self._weight_of(server.survivors)
         return Aggregate(server.total, weight, survived, decode=self.decode)
 
     def weight_in_sum(self, server: Any) -> float | NDArray[np.float64]:
         """Return the weight of the devices in a sum; where coordinates differ, shape (d,)."""
-        return self.weight_of(server.survivors)
+        return self._weight_of(server.survivors)
 
-    def weight_of(self, devices: list[int]) -> float:
-        """Return the weight of some devices together."""
+    def _weight_of(self, devices: list[int]) -> float:
         weights = self.parameters.weights
         if weights is None:
             return len(devices) / self.parameters.devices
@@ -302,7 +272,7 @@ class AggregationProtocol(ABC):
 
     def sent_in(self, round_index: int) -> Where:
         """Return the coordinates that all devices send in a round, where these are the same."""
-        return slice(None)
+        return ALL
 
     # Validation without a device
 
@@ -334,26 +304,12 @@ class AggregationProtocol(ABC):
         """Fewest devices in a sum with which a round ends."""
         return 1 if self.tolerates_dropouts else self.parameters.devices
 
-    @property
-    def stuck(self) -> float:
-        """At most how likely it is that a round cannot end though enough devices stay.
-
-        By whom chance links, or puts on a committee; 0 where nobody depends on a few others.
-        """
-        return 0.0
-
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
         """Return who masks a coordinate with whom, which says what a curious server learns.
 
-        Parameters
-        ----------
-        devices : int
-            Number N of devices.
-        alpha : float
-            Fraction of the coordinates that a device sends, where it does not send all.
-        degree : int or None
-            Neighbours of a device in the masking graph; None if all are.
+        Of N = `devices`, each of which sends a fraction `alpha` of the coordinates, where it does
+        not send all, and has `degree` neighbours, or all if that is None.
         """
         raise UsageError(
             f"nothing is known of what {cls.name} exposes: its class has no method masking"
@@ -382,10 +338,7 @@ class AggregationProtocol(ABC):
         """Return the number K of helpers where so many are asked for; UsageError if not so many."""
         given = cls.default_helpers if asked is None else asked
         if given > cls.most_helpers:
-            takes = (
-                f"at most {cls.most_helpers} of them" if cls.most_helpers else "none: leave it out"
-            )
-            raise UsageError(f"--helpers is {given}, and {cls.name} has {takes}")
+            raise UsageError(f"--helpers is {given}, and {cls.name} has at most {cls.most_helpers}")
         return given
 
     def settings(self) -> dict[str, Any]:
@@ -468,7 +421,12 @@ MODEL = Step("model", Pattern.BROADCAST, ModelSender.send_model, ModelReceiver.r
 
 
 class RoundServer(ModelSender):
-    """What the servers of hpcfl have in common: who has sent what, and when a round must end."""
+    """What the servers of hpcfl have in common: who has sent what, and when a round must end.
+
+    What one keeps between the steps of a round is in its `state`, a dataclass of its own.
+    """
+
+    state_class: ClassVar[type[Any]] = dict
 
     def __init__(
         self,
@@ -480,8 +438,11 @@ class RoundServer(ModelSender):
         super().__init__(model)
         self._protocol = protocol
         self._secrets = secrets
+        self._parameters = protocol.parameters
         self._devices = protocol.parameters.devices
+        self._dim = protocol.parameters.dim
         self.round_index = round_index
+        self.state = self.state_class()
         self.survivors: list[int] = []
         # Of whom something was found out only when all had answered.
         self.refused: dict[int, MessageError] = {}
@@ -510,6 +471,10 @@ class RoundServer(ModelSender):
     def _bits(self, ids: Iterable[int]) -> Payload:
         return bits(ids, self._devices)
 
+    def _enough(self, count: int, what: str) -> None:
+        """End the round if it is too few devices that did something."""
+        self._require(count, what, self._protocol.needed_in_sum)
+
     def _require(
         self, count: int, what: str, needed: int, who: str = "devices", among: int | None = None
     ) -> None:
@@ -520,8 +485,11 @@ class RoundServer(ModelSender):
                 f"{what}, at least {needed} are needed"
             )
 
-    def _check_promises(self) -> None:
-        """End the round if the sum would tell more than is promised."""
+    def _settle_survivors(self, what: str) -> None:
+        """Settle whose sum it is; end the round if it would tell more than is promised."""
+        # Requests, seeds and shares go by id, in whatever order the uploads were received.
+        self.survivors.sort()
+        self._enough(len(self.survivors), what)
         broken = objection(self._protocol.promises(), self._protocol.outcome(self))
         if broken is not None:
             raise PromiseError(

@@ -1,11 +1,9 @@
 """Homomorphic encryption: devices share a key, and the server adds ciphertexts (CKKS).
 
 What NVFlare and FedML-HE offer. Once, before the first round, one device makes the key and gives it
-to all others, sealed for each with what it has agreed on with that one. In a round devices encrypt
-their weighted vectors, the server adds them up without reading anything, and all survivors decrypt
-the sum. Two of them, the *reporters*, tell the server the sum: it is to publish the next model, as
-in all other protocols. A deployment whose server need not know the model leaves that out. Reporters
-are a committee to the suite, whose figures are apart.
+to all others, sealed for each. In a round devices encrypt their weighted vectors, the server adds
+them up without reading anything, and all survivors decrypt the sum. Two of them, the *reporters*,
+tell the server the sum: they are a committee to the suite, whose figures are apart.
 
 A vector is hidden as long as no device gives the server the key, which all have: one that colludes
 opens everything. The scheme is approximate, and the errors of what it decrypts to would give the
@@ -34,8 +32,7 @@ decrypt          reporter to    d int64: the sum, in steps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -45,27 +42,25 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import (
     MODEL,
     AggregationProtocol,
+    Enrolment,
     ModelReceiver,
     RoundServer,
     check_finite,
 )
-from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, Enrolled, KeyEnrolment
+from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import (
     check_public_keys,
     from_server,
     parse_vector,
     split_bits,
 )
-from hpcfl.algorithms.aggregation.promises import LargeSum, Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.promises import Certain, Outcome, Promise, objection
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
 from hpcfl.crypto import ckks, keys
 from hpcfl.crypto.keystream import KEY_BYTES as SEALING_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 from hpcfl.privacy.masking import UnderOneKey
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 WRAPPED_BYTES = SEALING_BYTES + 16
 # So many tell the server the sum, of which one is enough.
@@ -169,19 +164,6 @@ class KeyRelay(Directory):
         return self._sealed
 
 
-@dataclass(frozen=True)
-class KeyKept(LargeSum):
-    """What holds while no device gives the server the key."""
-
-    @property
-    def claim(self) -> str:
-        return (
-            "as long as no device gives the server the key that all share, the server learns the "
-            f"sum of at least {self.threshold} devices' vectors, which two of them tell it; one "
-            "device that colludes opens every vector"
-        )
-
-
 class WeightedVector:
     """What a device contributes: its vector times its weight, in steps."""
 
@@ -255,7 +237,6 @@ class CkksServer(RoundServer):
 
     def __init__(self, protocol: Ckks, round_index: int, model: NDArray[np.float32]) -> None:
         super().__init__(protocol, round_index, model)
-        self._dim = protocol.parameters.dim
         # Its key is its own, and opens nothing.
         self._context = ckks.Context()
         self._sum: list[Any] = []
@@ -274,10 +255,7 @@ class CkksServer(RoundServer):
 
     def finish_encrypted_input(self) -> None:
         """Settle whose sum it is, and who tells it."""
-        self.survivors.sort()
-        threshold = self._protocol.parameters.threshold
-        self._require(len(self.survivors), "sent their encrypted vectors", threshold)
-        self._check_promises()
+        self._settle_survivors("sent their encrypted vectors")
         self.committee = self.survivors[:REPORTERS]
 
     def send_decrypt(self) -> Payload:
@@ -306,30 +284,13 @@ class CkksServer(RoundServer):
         self.total, self._told = ckks.from_steps(first), {}
 
 
-class SharedKey(KeyEnrolment):
-    """The enrolment: one device makes a key, and all others get it."""
-
-    steps = (
-        *KeyEnrolment.steps,
-        Step(
-            PHASE,
-            GATHER,
-            KeyHolder.send_shared_key,
-            KeyRelay.receive_shared_key,
-            role=Role.COMMITTEE,
-        ),
-        Step(PHASE, BROADCAST, KeyRelay.send_shared_key, KeyHolder.receive_shared_key),
-    )
-
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
-        self.largest_message = ckks.LARGEST_KEY_BYTES + 16 + WRAPPED_BYTES * devices
-
-    def device(self, id: int, secrets: keys.SecretSource) -> KeyHolder:
-        return KeyHolder(id, self.devices, secrets)
-
-    def server(self) -> KeyRelay:
-        return KeyRelay(self.devices)
+ENROLMENT = (
+    *STEPS,
+    Step(
+        PHASE, GATHER, KeyHolder.send_shared_key, KeyRelay.receive_shared_key, role=Role.COMMITTEE
+    ),
+    Step(PHASE, BROADCAST, KeyRelay.send_shared_key, KeyHolder.receive_shared_key),
+)
 
 
 class Ckks(AggregationProtocol):
@@ -360,19 +321,11 @@ class Ckks(AggregationProtocol):
         Step("result", LOCAL),
     )
 
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"degree", "group"}
-
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
         ckks.library()
         if parameters.committee is not None:
             raise UsageError(f"{self.name} has two reporters always: leave out --committee")
-        if parameters.degree is not None:
-            raise UsageError(f"{self.name} has no masking graph: leave out --degree")
-        if parameters.group != "fq":
-            raise UsageError(f"{self.name} adds no group elements: leave out --group and --bits")
         if parameters.devices > ckks.MOST_VECTORS:
             raise UsageError(
                 f"{self.name} adds up at most {ckks.MOST_VECTORS} vectors without an error, and "
@@ -380,8 +333,14 @@ class Ckks(AggregationProtocol):
             )
 
     @classmethod
-    def enrolment(cls, devices: int, helpers: int = 0) -> SharedKey:
-        return SharedKey(devices)
+    def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
+        """Return the enrolment: one device makes a key, and all others get it."""
+        return Enrolment(
+            ENROLMENT,
+            ckks.LARGEST_KEY_BYTES + 16 + WRAPPED_BYTES * devices,
+            server=lambda: KeyRelay(devices),
+            device=lambda id, secrets: KeyHolder(id, devices, secrets),
+        )
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> UnderOneKey:
@@ -400,7 +359,13 @@ class Ckks(AggregationProtocol):
         return self.parameters.threshold
 
     def promises(self) -> list[Promise]:
-        return [KeyKept(self.parameters.threshold)]
+        threshold = self.parameters.threshold
+        kept = (
+            "as long as no device gives the server the key that all share, the server learns the "
+            f"sum of at least {threshold} devices' vectors, which two of them tell it; one "
+            "device that colludes opens every vector"
+        )
+        return [Certain(kept, threshold)]
 
     @property
     def largest_message(self) -> int:

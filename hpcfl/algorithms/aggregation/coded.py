@@ -15,13 +15,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed
-from hpcfl.algorithms.aggregation.base import RoundServer
 from hpcfl.algorithms.aggregation.messages import (
     Flags,
     bits,
@@ -30,7 +29,11 @@ from hpcfl.algorithms.aggregation.messages import (
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import Outcome, objection
-from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol
+from hpcfl.algorithms.aggregation.quantised import (
+    QuantisedDevice,
+    QuantisedProtocol,
+    QuantisedServer,
+)
 from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile, to_leave_out
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ROUTE, Ids, Payload, Rows
@@ -62,11 +65,10 @@ class CodedProtocol(QuantisedProtocol):
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"degree", "gamma", "security_bits"}
+        return super().uses(options) | {"gamma", "security_bits"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        self._without_degree(f"deals pieces to {self.deals_to}")
         # A field with room for the sum of N vectors has numbers for the code's N + U points.
         self.code = self.choose_code()
         self.steps = tuple(
@@ -138,13 +140,6 @@ class CodedDevice(QuantisedDevice):
 
     _protocol: CodedProtocol
     state: CodedState
-
-    def __init__(
-        self, protocol: CodedProtocol, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        # What was wrong with rows that this device could do without.
-        self.ignored: list[MessageError] = []
 
     def send_advertise_keys(self) -> Payload:
         """Return this device's public key, made for this round only."""
@@ -280,23 +275,12 @@ class CodedServerState:
     answers: dict[int, Elements] = field(default_factory=dict, repr=False)
 
 
-class CodedServer(RoundServer):
+class CodedServer(QuantisedServer):
     """The server's side of one round."""
 
     _protocol: CodedProtocol
-
-    def __init__(
-        self,
-        protocol: CodedProtocol,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self.state = CodedServerState()
-
-    def _enough(self, count: int, what: str) -> None:
-        self._require(count, what, self._protocol.needed_in_sum)
+    state: CodedServerState
+    state_class: ClassVar[type[Any]] = CodedServerState
 
     def _enough_holders(self, count: int, what: str) -> None:
         code = self._protocol.code

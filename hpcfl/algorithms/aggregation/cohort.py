@@ -1,10 +1,9 @@
 """Cohorts: every coordinate is summed over exactly m devices, all of them masked together.
 
-SparseSecAgg lets pairs select coordinates; at one coordinate the pairs form a graph of many
-components, and the server learns the sum over each. Here a coordinate belongs to a cohort of
-m = round(alpha N) devices, and every pair of a cohort masks all that the cohort sends, so that the
-server learns one sum over its survivors. As many values are sent as by SparseSecAgg, and no
-locations: who sends what follows from the round's keys.
+Where SparseSecAgg lets pairs select coordinates, and the server learns the sum over each component
+of a graph, here a coordinate belongs to a cohort of m = round(alpha N) devices, and the server
+learns one sum over its survivors. As many values are sent, and no locations: who sends what follows
+from the round's keys.
 
 The N devices are on a ring (see :mod:`hpcfl.algorithms.aggregation.topology`), in an order drawn
 once all have advertised their keys. The coordinates are dealt out around the ring too, in N
@@ -12,10 +11,8 @@ segments of equal length, and the device at position p sends the segments p to p
 Segment s then has the cohort of the m positions s - m + 1 to s, a device sends one run of places,
 and two devices have a run in common: no location is drawn, sent or looked up.
 
-Neighbouring coordinates belong to the same part of a model, and if one cohort had them all, the
-luck of that cohort (who dropped out, whose data) would move the part as a whole. So coordinate l
-does not lie at place l, but coordinates are dealt out in steps of the golden section of d: every
-segment then has its coordinates spread over the vector as evenly as can be.
+So that the luck of one cohort does not move a part of the model as a whole, coordinate l does not
+lie at place l: coordinates are dealt out in steps of the golden section of d.
 
 On the wire, ``masked_input`` is one group element for each coordinate of the run, and nothing else.
 The request to unmask ends with a bitmap of who survived at the 2 m - 1 positions around a device,
@@ -27,16 +24,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.messages import from_server
+from hpcfl.algorithms.aggregation.messages import Flags, from_server
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, counted
-from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
+from hpcfl.algorithms.aggregation.secagg import (
+    DeviceState,
+    SecAgg,
+    SecAggDevice,
+    SecAggServer,
+    ServerState,
+    pair_sign,
+)
 from hpcfl.algorithms.aggregation.topology import Request, RingLinks, Topology, ring_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
@@ -214,10 +218,26 @@ class Floor(Promise):
         )
 
 
+@dataclass
+class CohortDeviceState(DeviceState):
+    """What a device keeps besides: who survived at the positions around it."""
+
+    around: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
+@dataclass
+class CohortServerState(ServerState):
+    """What the server keeps besides: the sum, by place."""
+
+    total: Sums = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+
+
 class CohortDevice(SecAggDevice):
     """A device that sends its run of coordinates."""
 
     _protocol: Cohort
+    state: CohortDeviceState
+    state_class = CohortDeviceState
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the run of the quantised vector plus the private mask plus the pairs' masks."""
@@ -253,11 +273,11 @@ class CohortDevice(SecAggDevice):
         cut = payload.size - -(-around // 8)
         if cut < 0:
             raise from_server("unmask", f"{payload.size} bytes hold no list of cohorts")
-        self._around = np.unpackbits(payload[cut:], count=around)
+        self.state.around = np.unpackbits(payload[cut:], count=around).view(np.bool_)
         super().receive_unmask(payload[:cut])
 
     def _outcome(self, request: Request) -> Outcome:
-        cohorts = _counts(self._around, self._protocol.cohort_size)
+        cohorts = _counts(self.state.around, self._protocol.cohort_size)
         return replace(super()._outcome(request), cohorts=cohorts)
 
 
@@ -267,9 +287,8 @@ class CohortServer(SecAggServer):
     _protocol: Cohort
     _links: RingLinks
 
-    @cached_property
-    def _sum(self) -> Sums:
-        return self._group.zeros(self._parameters.dim)
+    state: CohortServerState
+    state_class = CohortServerState
 
     def received_from(self, id: int) -> NDArray[np.int64]:
         """Return the coordinates that a survivor sent, in its run's order: ndarray of int64."""
@@ -314,12 +333,14 @@ class CohortServer(SecAggServer):
 
     def _add_run(self, position: int, run: Sums, sign: int) -> None:
         """Add a run to the sum, which is kept by place; it may wrap around the end."""
-        start = self._protocol.segments.bound(position)
-        first = min(run.size, self._sum.size - start)
+        if not self.state.total.size:
+            self.state.total = self._group.zeros(self._dim)
+        total, start = self.state.total, self._protocol.segments.bound(position)
+        first = min(run.size, total.size - start)
         add = np.add if sign > 0 else np.subtract
         for places, part in (
-            (self._sum[start : start + first], run[:first]),
-            (self._sum[: run.size - first], run[first:]),
+            (total[start : start + first], run[:first]),
+            (total[: run.size - first], run[first:]),
         ):
             add(places, part, out=places)
 
@@ -339,8 +360,8 @@ class CohortServer(SecAggServer):
             # What the dropped device would have added is what its peers' masks lack to cancel.
             missing = self._protocol.pair_masks(self.round_index, (id, position), others)
             self._add_run(position, missing, 1)
-        by_place, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
-        return segments.in_coordinates(by_place)
+        total, self.state.total = self.state.total, self.state.total[:0].copy()
+        return segments.in_coordinates(group.reduce(total))
 
 
 def _counts(flags: NDArray[Any], size: int) -> NDArray[np.int64]:

@@ -1,19 +1,16 @@
 """A committee that adds up shares: no masks (packed sharing, Franklin and Yung, STOC 1992).
 
 C of the N devices are the committee of a round, and work for all, as in DisAgg (arXiv:2605.13708).
-Every device cuts its vector into l pieces, adds T random ones, and
-encodes the l + T pieces into C shares, as the values of a polynomial of degree l + T - 1 at C
-points: one for each member. Any T of them say nothing about the vector. A member adds up the shares
-of those in the sum; any l + T of these sums give the sum of the vectors. There is nothing to take
-off it, so that a device which vanishes costs nothing. The price is C / l vectors sent by each
-device, and N / l received by a member.
+Every device cuts its vector into l pieces, adds T random ones, and encodes the l + T into C shares,
+as the values of a polynomial of degree l + T - 1 at C points: one for each member. Any T of them
+say nothing about the vector. A member adds up the shares of those in the sum; any l + T of these
+sums give the sum of the vectors. There is nothing to take off it, so that a device which vanishes
+costs nothing. The price is C / l vectors sent by each device, and N / l received by a member.
 
-The committee is drawn from all N devices, by a nonce of the server's which it draws when it has the
-last key: nobody can choose keys until the committee suits it. A device that advertised no key has
-its place in the draw, as one that is missing, so that C, l and T, which follow from N, are right
-for whoever is there. More than T members collude with a probability of 2 to the minus security bits
-at most. After the planned dropouts l + T + 2 members or more are left, but for 2 to the minus
-correctness bits: one of them may vanish, or answer falsely, and not both.
+The committee is drawn from all N devices by a nonce that the server draws when it has the last key,
+so that nobody can choose keys until the committee suits it. More than T members collude with a
+probability of 2 to the minus security bits at most. After the planned dropouts l + T + 2 members or
+more are left, but for 2 to the minus correctness bits: one may vanish, or answer falsely.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of the N devices, the
 first bit of a byte being its most significant; "members" are those that advertised keys):
@@ -35,16 +32,14 @@ sum_shares      member to        the sum of their shares: ceil(d / l) elements
                 server
 ==============  ===============  =================================================================
 
-The server is curious, and devices do what they are to do. What holds beyond it is what holds of
-`lightsecagg`: a malformed message to the server costs its sender alone. A row that is no share
-costs the member that it was for its answer; a device of whose shares more than one member holds
-none is left out, unless those are the ones that contradict most. Of n sums, up to (n - l - T) / 2
-wrong ones are found, and more end the round.
+What holds where parties do what they like is what holds of `lightsecagg`. A row that is no share
+costs the member that it was for its answer.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +49,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import MODEL, check_finite
 from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer, CodedState
 from hpcfl.algorithms.aggregation.messages import parse_vector, split_bits
-from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
+from hpcfl.algorithms.aggregation.promises import Certain, Promise, unless_more_collude
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import (
     BROADCAST,
@@ -70,7 +65,7 @@ from hpcfl.comm.phases import (
 )
 from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
-from hpcfl.crypto.groups import Elements, Field
+from hpcfl.crypto.groups import Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.sampling import subset
 from hpcfl.errors import MessageError, RefusedError, UsageError
@@ -83,24 +78,6 @@ NONCE_BYTES = 16
 # Without --committee, the smallest committee with which a device sends at most so many times what
 # it would if all devices were members.
 MOST_EXPANDED = 2
-
-
-@dataclass(frozen=True)
-class FewMembersCollude(FewCollude):
-    """A vector is hidden from those who hold few of its shares."""
-
-    code: Code
-
-    @property
-    def claim(self) -> str:
-        private = self.code.private
-        shares = f"{private} shares say" if private > 1 else "one share says"
-        return (
-            f"the server learns the sum of at least {self.threshold} devices' vectors, and with "
-            "devices in collusion the sum of the others, as long as no more than "
-            f"{private} of {self.code.devices} members collude: {shares} nothing about a vector"
-            f"{self.but}"
-        )
 
 
 def choose_code(plan: Parameters, threat: Threat, members: int, field: Field) -> Code | None:
@@ -133,12 +110,7 @@ class CommitteeDevice(CodedDevice):
 
     _protocol: Committee
     state: DeviceState
-
-    def __init__(
-        self, protocol: Committee, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        self.state = DeviceState()
+    state_class = DeviceState
 
     @property
     def in_committee(self) -> bool:
@@ -184,7 +156,7 @@ class CommitteeDevice(CodedDevice):
         # Shares of two vectors, or of one with other random pieces, add up to nothing.
         self._deal_once("share a vector")
         state, code = self.state, self._protocol.code
-        elements = self._elements(vector, self.sent())
+        elements = self._protocol.elements(vector, self.sent(), self.id, self._round)
         random = code.field.elements([self._secrets(SEED_BYTES)], [code.private * code.width])
         others = [id for id in state.present if id != self.id]
         mine = [self.id] if self.in_committee else []
@@ -214,17 +186,7 @@ class CommitteeServer(CodedServer):
     """The server's side of one round."""
 
     _protocol: Committee
-
-    def __init__(
-        self,
-        protocol: Committee,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self.committee: list[int] = []
-        self._summed: Elements = np.empty(0, protocol.field.dtype)
+    committee: Sequence[int] = ()
 
     def send_advertise_keys(self) -> Payload:
         """Return who the committee is, and the public keys of its members."""
@@ -257,8 +219,8 @@ class CommitteeServer(CodedServer):
         """Settle whose sum it is, and check what it is promised to hide."""
         self._enough_holders(len(self.state.held), "hold shares")
         self._leave_out_unheld("share_input")
-        self.survivors = sorted(self.state.dealers)
-        self._check_promises()
+        self.survivors = [*self.state.dealers]
+        self._settle_survivors("shared their vectors")
 
     def send_sum_shares(self) -> Payload:
         """Return whose shares are to be added up."""
@@ -272,12 +234,7 @@ class CommitteeServer(CodedServer):
     def finish_sum_shares(self) -> None:
         """Decode the sum of the vectors."""
         number_of = {id: number for number, id in enumerate(self.committee)}
-        self._summed = self._decoded("sum_shares", number_of)
-
-    def finish_result(self) -> None:
-        """Return to signed integers, and to the original coordinates."""
-        summed, self._summed = self._summed.copy(), self._summed[:0].copy()
-        self._protocol.publish(self, summed)
+        self.unmasked = self._decoded("sum_shares", number_of).copy()
 
 
 Device, Server = CommitteeDevice, CommitteeServer
@@ -376,11 +333,6 @@ class Committee(CodedProtocol):
         digest = hashlib.sha256(context + nonce).digest()
         return subset(digest, self.parameters.devices, self.code.devices)
 
-    @property
-    def stuck(self) -> float:
-        # Members are so many that enough of them stay with all but this probability.
-        return 2.0**-self.parameters.correctness_bits if self.parameters.dropout else 0.0
-
     def settings(self) -> dict[str, Any]:
         code = self.code
         return {
@@ -398,8 +350,15 @@ class Committee(CodedProtocol):
 
     def promises(self) -> list[Promise]:
         plan = self.parameters
-        promise = FewMembersCollude(plan.threshold, self.more_members_collude, self.code)
-        return [promise, *super().promises()]
+        private, exceeded = self.code.private, self.more_members_collude
+        shares = f"{private} shares say" if private > 1 else "one share says"
+        hidden = (
+            f"the server learns the sum of at least {plan.threshold} devices' vectors, and with "
+            "devices in collusion the sum of the others, as long as no more than "
+            f"{private} of {self.code.devices} members collude: {shares} nothing about a vector"
+        )
+        hidden += unless_more_collude(exceeded)
+        return [Certain(hidden, plan.threshold, exceeded), *super().promises()]
 
     @property
     def members_in_round(self) -> int:

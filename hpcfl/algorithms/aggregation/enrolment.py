@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcfl.algorithms.aggregation.base import Enrolment
 from hpcfl.algorithms.aggregation.messages import check_public_keys, parse_vector
 from hpcfl.comm.phases import BROADCAST, GATHER, Payload, Step
 from hpcfl.crypto import keys
@@ -100,17 +99,14 @@ class Directory:
         """Settle who has enrolled."""
 
 
-class KeyEnrolment(Enrolment):
-    """An enrolment in which every device sends public keys, and receives those of all."""
-
-    largest_message = keys.KEY_BYTES
-    steps: tuple[Step, ...] = (
-        Step(
-            PHASE,
-            GATHER,
-            Enrolled.send_advertise_keys,
-            Directory.receive_advertise_keys,
-            finish=Directory.finish_advertise_keys,
-        ),
-        Step(PHASE, BROADCAST, Directory.send_advertise_keys, Enrolled.receive_advertise_keys),
-    )
+# Every device sends public keys, and receives those of all.
+STEPS = (
+    Step(
+        PHASE,
+        GATHER,
+        Enrolled.send_advertise_keys,
+        Directory.receive_advertise_keys,
+        finish=Directory.finish_advertise_keys,
+    ),
+    Step(PHASE, BROADCAST, Directory.send_advertise_keys, Enrolled.receive_advertise_keys),
+)

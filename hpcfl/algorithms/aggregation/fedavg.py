@@ -67,7 +67,6 @@ class FedAvgServer(RoundServer):
 
     def __init__(self, protocol: FedAvg, round_index: int, model: NDArray[np.float32]) -> None:
         super().__init__(protocol, round_index, model)
-        self._dim = protocol.parameters.dim
         self.total = np.zeros(self._dim)
 
     def receive_upload(self, sender: int, payload: Payload) -> None:
@@ -90,8 +89,7 @@ class FedAvgServer(RoundServer):
         self.survivors.append(sender)
 
     def finish_upload(self) -> None:
-        self.survivors.sort()
-        self._require(len(self.survivors), "sent their vectors", 1)
+        self._settle_survivors("sent their vectors")
 
 
 class FedAvg(AggregationProtocol):

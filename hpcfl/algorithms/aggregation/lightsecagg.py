@@ -29,16 +29,11 @@ unmask          to devices       bits of U3, whose vectors are in the sum
 unmask          to the server    the sum of their pieces: ceil(d / (U - T)) elements
 ==============  ===============  =================================================================
 
-The phases before ``masked_input`` need no vector: the paper lets devices play them while they
-train. Keys are made anew for each round.
-
-The server is curious, and devices do what they are to do, as in the paper. What holds beyond it: a
-malformed message costs its sender alone; a device of whose pieces more than one other holds none is
-left out, and told so, unless those are the ones that contradict most; of n sums, up to (n - U) / 2
-wrong ones are found and left out, and more end the round. A device that deals pieces which do not
-belong together makes the sums of its peers wrong, with the same effect. More than (n - U) / 2 sums
-that are wrong together may look right, as with exactly U sums any do: the devices that sent them
-change the sum as they could have by sending other vectors.
+The phases before ``masked_input`` need no vector: devices may play them while they train. The
+server is curious, and devices do what they are to do, as in the paper. What holds beyond it: a
+malformed message costs its sender alone; a device of whose pieces too many others hold none is left
+out, and told so; of n sums of pieces, up to (n - U) / 2 wrong ones are found, and more end the
+round, or change the sum as other vectors could have.
 """
 
 from __future__ import annotations
@@ -52,36 +47,17 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import MODEL, check_finite
 from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer, CodedState
 from hpcfl.algorithms.aggregation.messages import parse_vector, read_bits, split_bits
-from hpcfl.algorithms.aggregation.promises import FewCollude, Promise
+from hpcfl.algorithms.aggregation.promises import Certain, Promise, unless_more_collude
 from hpcfl.algorithms.aggregation.quantised import SumServer
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, ROUTE, Ids, Method, Payload, Rows, Step
 from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
-from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.privacy.threat import LIARS
 
 if TYPE_CHECKING:
     from hpcfl.options.shared import RoundOptions
-
-
-@dataclass(frozen=True)
-class Coded(FewCollude):
-    """A mask is hidden from those who hold few of its pieces."""
-
-    code: Code
-
-    @property
-    def claim(self) -> str:
-        private = self.code.private
-        several = private > 1
-        others = f"{private} devices" if several else "one device"
-        pieces = f"{private} pieces say" if several else "one piece says"
-        return (
-            f"the server learns the sum of at least {self.threshold} devices' vectors, and with "
-            f"{others} in collusion the sum of the others: {pieces} nothing about a mask{self.but}"
-        )
 
 
 @dataclass
@@ -97,12 +73,7 @@ class LightSecAggDevice(CodedDevice):
     """A device's side of one round; keys and masks come from `secrets`."""
 
     state: DeviceState
-
-    def __init__(
-        self, protocol: LightSecAgg, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        self.state = DeviceState()
+    state_class = DeviceState
 
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Agree on a key with everybody else in U1."""
@@ -164,7 +135,6 @@ class LightSecAggServer(CodedServer, SumServer):
     """The server's side of one round."""
 
     _protocol: LightSecAgg
-    unmasked: Elements
 
     def send_advertise_keys(self) -> Payload:
         """Return who advertised keys, and the keys."""
@@ -195,12 +165,6 @@ class LightSecAggServer(CodedServer, SumServer):
             raise MessageError("masked_input", name, "it dealt no pieces of its mask")
         super()._check_sender(sender)
 
-    def finish_masked_input(self) -> None:
-        """Settle whose sum it is, and check what it is promised to hide."""
-        self.survivors.sort()
-        self._enough(len(self.survivors), "sent their masked vectors")
-        self._check_promises()
-
     def send_unmask(self) -> Payload:
         """Return whose masks are to be added up."""
         return self._bits(self.survivors)
@@ -214,12 +178,9 @@ class LightSecAggServer(CodedServer, SumServer):
     def finish_unmask(self) -> None:
         """Recover the sum of the masks, and take it off that of the uploads."""
         masks = self._decoded("unmask", {id: id for id in self.state.answers})
-        self.unmasked, field = self._uploads.take(), self._protocol.field
-        field.add_into(self.unmasked, field.dtype.type(field.modulus) - masks)
-
-    def finish_result(self) -> None:
-        unmasked, self.unmasked = self.unmasked, self.unmasked[:0].copy()
-        self._protocol.publish(self, unmasked)
+        unmasked, field = self._uploads.take(), self._protocol.field
+        field.add_into(unmasked, field.dtype.type(field.modulus) - masks)
+        self.unmasked = unmasked
 
 
 Device, Server = LightSecAggDevice, LightSecAggServer
@@ -297,7 +258,15 @@ class LightSecAgg(CodedProtocol):
         return {"degree": self.parameters.devices - 1, "threshold": self.code.needed}
 
     def promises(self) -> list[Promise]:
-        return [Coded(self.code.needed, self.more_colluding, self.code), *super().promises()]
+        needed, private, exceeded = self.code.needed, self.code.private, self.more_colluding
+        others = f"{private} devices" if private > 1 else "one device"
+        pieces = f"{private} pieces say" if private > 1 else "one piece says"
+        hidden = (
+            f"the server learns the sum of at least {needed} devices' vectors, and with {others} "
+            f"in collusion the sum of the others: {pieces} nothing about a mask"
+        )
+        hidden += unless_more_collude(exceeded)
+        return [Certain(hidden, needed, exceeded), *super().promises()]
 
     def sizes(self) -> dict[Method, float]:
         devices, key = self.parameters.devices, keys.KEY_BYTES

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import MODEL, ModelSender
-from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, Enrolled, KeyEnrolment
+from hpcfl.algorithms.aggregation.base import MODEL, Enrolment, ModelSender
+from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import (
     bits,
     check_public_keys,
@@ -42,7 +42,6 @@ from hpcfl.algorithms.aggregation.messages import (
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.algorithms.aggregation.secagg import pair_sign
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import GATHER, LOCAL, Method, Payload, Step
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
@@ -132,38 +131,22 @@ class KeyDirectory(Directory):
             )
 
 
-class PairwiseSeeds(KeyEnrolment):
-    """The enrolment: every pair of devices agrees on a seed, its keys relayed by the server."""
-
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
-
-    def device(self, id: int, secrets: keys.SecretSource) -> Member:
-        return Member(id, self.devices, secrets)
-
-    def server(self) -> KeyDirectory:
-        return KeyDirectory(self.devices)
-
-
 class PrfDevice(QuantisedDevice):
     """A device's side of one round; its member is what it keeps from round to round."""
 
-    def __init__(
-        self, protocol: Prf, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        self._member: Member = protocol.enrolled[protocol.members[id]]
-        self._selected: list[int] = []
+    _member: Member
+    state: list[int]  # who is selected
+    state_class = list
 
     def receive_model(self, payload: Payload) -> None:
         """Keep the model, and who is selected."""
         cut = 4 * self._parameters.dim
-        self._selected = read_bits(payload[cut:], self._member.devices, "model")
+        self.state = read_bits(payload[cut:], self._member.devices, "model")
         super().receive_model(payload[:cut])
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all pairs (eq. 7 and 8)."""
-        mask_keys = self._member.mask_keys(self._round, self._selected)
+        mask_keys = self._member.mask_keys(self._round, self.state)
         signs = [pair_sign(self._member.id, peer) for peer in mask_keys]
         return self._masked(vector, [*mask_keys.values()], signs)
 
@@ -212,15 +195,16 @@ class Prf(QuantisedProtocol):
 
     @classmethod
     def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"degree", "threads", "gamma", "security_bits"}
-
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        self._without_degree("masks between all pairs")
+        return super().uses(options) | {"threads", "gamma", "security_bits"}
 
     @classmethod
-    def enrolment(cls, devices: int, helpers: int = 0) -> PairwiseSeeds:
-        return PairwiseSeeds(devices)
+    def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
+        return Enrolment(
+            STEPS,
+            keys.KEY_BYTES,
+            server=lambda: KeyDirectory(devices),
+            device=lambda id, secrets: Member(id, devices, secrets),
+        )
 
     @property
     def survivors_in_sum(self) -> int:

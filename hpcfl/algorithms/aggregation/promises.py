@@ -1,9 +1,8 @@
 """What a round promises those who take part, checked against what happened in it.
 
-A promise is made for a number of devices, of colluders and of dropouts. Devices may leave early, or
-be made to: so each promise says what must have happened for it to hold. The server asks it when it
-knows whose sum is to be unmasked, and a device when it is asked to unmask. Where a promise is
-broken the round ends, with a sentence, before anything is revealed.
+Devices may leave early, or be made to: so each promise says what must have happened for it to hold.
+The server asks it when it knows whose sum is to be unmasked, and a device when it is asked to
+unmask. Where a promise is broken the round ends, with a sentence, before anything is revealed.
 """
 
 from __future__ import annotations
@@ -60,48 +59,24 @@ class Promise(ABC):
 
 
 @dataclass(frozen=True)
-class LargeSum(Promise):
-    """The server learns no sum of fewer devices' vectors than the threshold."""
-
-    threshold: int
-
-    @property
-    def worst(self) -> float:
-        return 0.0
-
-    def broken(self, outcome: Outcome) -> str | None:
-        if outcome.survivors >= self.threshold:
-            return None
-        return f"a sum of {outcome.survivors} devices is not one of {self.threshold}"
-
-
-@dataclass(frozen=True)
-class FewCollude(LargeSum):
-    """The same, unless more collude than are reckoned with."""
-
-    exceeded: float  # probability that more do
-
-    @property
-    def worst(self) -> float:
-        return self.exceeded
-
-    @property
-    def but(self) -> str:
-        """The end of the claim, which says so."""
-        if not self.exceeded:
-            return ""
-        return f". The probability that more collude is at most 2^{math.log2(self.exceeded):.1f}"
-
-
-@dataclass(frozen=True)
 class Certain(Promise):
-    """What holds whatever happens in the round."""
+    """What holds of every sum of enough devices, but for a probability that is known beforehand."""
 
     claim: str = ""
+    least: int = 0  # devices in a sum: devices and helpers help with no smaller one
+    worst: float = 0.0
 
-    @property
-    def worst(self) -> float:
-        return 0.0
+    def broken(self, outcome: Outcome) -> str | None:
+        if outcome.survivors >= self.least:
+            return None
+        return f"a sum of {outcome.survivors} devices is not one of {self.least}"
+
+
+def unless_more_collude(exceeded: float) -> str:
+    """Return the end of a claim that fails where more devices collude than are reckoned with."""
+    if not exceeded:
+        return ""
+    return f". The probability that more collude is at most 2^{math.log2(exceeded):.1f}"
 
 
 @dataclass(frozen=True)

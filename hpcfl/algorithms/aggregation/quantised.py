@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -57,18 +57,9 @@ class QuantisedProtocol(AggregationProtocol):
             )
         self.quantiser = Quantiser(parameters.clip, parameters.levels)
         self.noise: IntegerNoise | None = None
-        # Of the devices of this rank whose vectors were quantised: how many values were clipped,
-        # and of how many that were sent.
+        # By device of this rank: how many values were clipped, and of how many that were sent.
         self.clipped: dict[int, tuple[int, int]] = {}
         self._check_levels(0)
-
-    def _without_degree(self, why: str) -> None:
-        """Refuse a degree, where it would have no effect."""
-        if self.parameters.degree is not None:
-            raise UsageError(
-                f"{self.name} {why}, so --degree {self.parameters.degree} has no effect: leave it "
-                "out, or use secagg-graph"
-            )
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> Any:
         return self.device_class(self, id, round_index, secrets)
@@ -323,46 +314,68 @@ class QuantisedProtocol(AggregationProtocol):
         return total
 
 
-@dataclass(frozen=True)
-class StandIn:
+class Contributor:
     """Says what a device contributed, for validation only.
 
     Its vector and its rounding follow from the run's seed, and which coordinates it sent the server
     knows as well as it did.
     """
 
-    protocol: QuantisedProtocol
-    id: int
-    round_index: int
-    where: Where  # the coordinates that its upload held
+    def __init__(self, protocol: QuantisedProtocol, id: int, round_index: int) -> None:
+        self.id = id
+        self._protocol = protocol
+        self._round = round_index
 
-    def _sent(self, vector: NDArray[np.floating]) -> NDArray[np.floating]:
-        return self.protocol.sent_values(vector, self.where, self.round_index)
+    def sent(self) -> Where:
+        """Return the coordinates that the upload holds, in the order of its values."""
+        return self._protocol.sent_in(self._round)
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
         """Return where and what the device added to the sum."""
-        values = self.protocol.quantise(self._sent(vector), self.id, self.round_index)
-        return self.where, values
+        where = self.sent()
+        return where, self._integers(vector, where)
 
     def contributions(
         self, vector: NDArray[np.floating]
     ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
         """Yield the same block by block."""
-        blocks = self.protocol.blocks(self._sent(vector), self.id, self.round_index)
-        for part, block in blocks:
-            yield part if isinstance(self.where, slice) else self.where[part], block
+        where = self.sent()
+        values = self._protocol.sent_values(vector, where, self._round)
+        for part, block in self._protocol.blocks(values, self.id, self._round):
+            yield part if isinstance(where, slice) else where[part], block
 
     def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
         """Return the contribution before clipping and rounding, and how much was clipped."""
-        values = self._sent(vector)
-        clipped = int(np.count_nonzero(np.abs(values) > self.protocol.parameters.clip))
-        return self.where, values.astype(np.float64) * self.protocol.scale(self.id), clipped
+        where = self.sent()
+        values = self._protocol.sent_values(vector, where, self._round)
+        clipped = int(np.count_nonzero(np.abs(values) > self._protocol.parameters.clip))
+        return where, values.astype(np.float64) * self._protocol.scale(self.id), clipped
+
+    def _integers(self, vector: NDArray[np.floating], where: Where) -> NDArray[np.int64]:
+        values = self._protocol.sent_values(vector, where, self._round)
+        return self._protocol.quantise(values, self.id, self._round)
 
 
-class QuantisedDevice(ModelReceiver):
-    """A device of a protocol that sums quantised vectors."""
+class StandIn(Contributor):
+    """Stands for a device whose rank died; the server knows which coordinates it sent."""
 
-    _protocol: QuantisedProtocol
+    def __init__(
+        self, protocol: QuantisedProtocol, id: int, round_index: int, where: Where
+    ) -> None:
+        super().__init__(protocol, id, round_index)
+        self._where = where
+
+    def sent(self) -> Where:
+        return self._where
+
+
+class QuantisedDevice(ModelReceiver, Contributor):
+    """A device of a protocol that sums quantised vectors.
+
+    What it keeps between the steps of a round is in its `state`, a dataclass of its own.
+    """
+
+    state_class: ClassVar[type[Any]] = dict
 
     def __init__(
         self,
@@ -371,52 +384,44 @@ class QuantisedDevice(ModelReceiver):
         round_index: int,
         secrets: SecretSource = system_secrets,
     ) -> None:
-        super().__init__(protocol.parameters.dim)
-        self.id = id
-        self._protocol = protocol
+        ModelReceiver.__init__(self, protocol.parameters.dim)
+        Contributor.__init__(self, protocol, id, round_index)
         self._secrets = secrets
         self._parameters = protocol.parameters
-        self._round = round_index
-
-    def sent(self) -> Where:
-        """Return the coordinates that the upload holds, in the order of its values."""
-        return self._protocol.sent_in(self._round)
-
-    def _stand_in(self) -> StandIn:
-        return StandIn(self._protocol, self.id, self._round, self.sent())
-
-    def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
-        return self._stand_in().contribution(vector)
-
-    def contributions(
-        self, vector: NDArray[np.floating]
-    ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
-        return self._stand_in().contributions(vector)
-
-    def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
-        return self._stand_in().unquantised(vector)
-
-    def _elements(self, vector: NDArray[np.floating], where: Where) -> Elements:
-        return self._protocol.elements(vector, where, self.id, self._round)
-
-    def _integers(self, vector: NDArray[np.floating], where: Where) -> NDArray[np.int64]:
-        values = self._protocol.sent_values(vector, where, self._round)
-        return self._protocol.quantise(values, self.id, self._round)
+        self.state = self.state_class()
+        # What the device keeps from its enrolment on, where there is one.
+        self._member: Any = protocol.enrolled[protocol.members[id]] if protocol.enrolled else None
+        # What was wrong with rows that this device could do without.
+        self.ignored: list[MessageError] = []
 
     def _masked(
         self, vector: NDArray[np.floating], mask_keys: list[bytes], signs: list[int]
     ) -> Payload:
         """Return the quantised vector plus some masks, packed."""
         group = self._protocol.summed_in
-        elements = self._elements(vector, self.sent())
+        elements = self._protocol.elements(vector, self.sent(), self.id, self._round)
         group.mask(elements, mask_keys, signs, self._parameters.threads)
         return group.pack(elements)
 
 
-class SumServer(RoundServer):
-    """A server that adds up whole masked vectors."""
+class QuantisedServer(RoundServer):
+    """A server that ends with an unmasked sum of group elements."""
 
     _protocol: QuantisedProtocol
+    unmasked: Elements | None = None  # between the phases in which masks go and the sum is decoded
+    # Signed integers of as many bytes as an element has.
+    total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
+    turned_back: NDArray[np.float64] | None = None
+
+    def finish_result(self) -> None:
+        """Return to signed integers, and to the original coordinates."""
+        unmasked, self.unmasked = self.unmasked, None
+        assert unmasked is not None
+        self._protocol.publish(self, unmasked)
+
+
+class SumServer(QuantisedServer):
+    """A server that adds up whole masked vectors."""
 
     def __init__(
         self,
@@ -432,9 +437,6 @@ class SumServer(RoundServer):
         self._population = protocol.population
         # Looked up once a message, where the list of survivors would be gone through.
         self._admitted: set[int] = set()
-        # Signed integers of as many bytes as an element has.
-        self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
-        self.turned_back: NDArray[np.float64] | None = None
 
     @cached_property
     def _uploads(self) -> RangeSum:
@@ -473,10 +475,14 @@ class SumServer(RoundServer):
         self._first("masked_input", sender, self._admitted)
 
     def _admit(self, sender: int) -> None:
-        self._check_sender(sender)
         self._admitted.add(sender)
         self.survivors.append(sender)
 
+    def finish_masked_input(self) -> None:
+        """Settle whose sum it is, and check what it is promised to hide."""
+        self._settle_survivors("sent their masked vectors")
+
     def finish_result(self) -> None:
-        """Return to signed integers: no mask is left; and to the original coordinates."""
-        self._protocol.publish(self, self._uploads.take())
+        if self.unmasked is None:
+            self.unmasked = self._uploads.take()
+        super().finish_result()

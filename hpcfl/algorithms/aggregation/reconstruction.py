@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation.messages import Flags
 from hpcfl.comm.phases import Ids
-from hpcfl.crypto import reed_solomon, shamir
+from hpcfl.crypto import coding, shamir
 from hpcfl.crypto.groups import FQ, Elements, Field
 from hpcfl.errors import BelowThresholdError
 
@@ -119,7 +119,7 @@ def _wrong_places(shares: Shares, places: Ids, most: int) -> Flags:
     owners, holders, width = shares.values.shape
     # A wrong share may be right in some of its values.
     words = shares.values[:, places].transpose(0, 2, 1).reshape(-1, places.size)
-    found = reed_solomon.wrong_places(words, shares.numbers[places] + 1, most, shares.field)
+    found = coding.wrong_places(words, shares.numbers[places] + 1, most, shares.field)
     wrong = np.zeros((owners, holders), np.bool_)
     wrong[:, places] = found.reshape(owners, width, -1).any(axis=1)
     return wrong

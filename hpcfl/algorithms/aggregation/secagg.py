@@ -28,23 +28,13 @@ unmask          to the server    then: the secret (16 bytes) from which masks wi
                                  follow
 ==============  ===============  =================================================================
 
-**Devices that do what they like cost the round themselves alone**, where no more of them than that
-deal and answer falsely:
-
-* A malformed message is an error of its sender, of which nothing is used. U2 are the devices that
-  sent rows, as the relay tells everybody, so that all mask with all of them, whatever is in a row.
-* Shares that do not belong together are found before anything is unmasked. A device shares two
-  uniform limbs more, its checks, and holders answer a challenge, which is drawn after all has been
-  dealt, with the check plus a random combination of their share's limbs (see `sharing`). The
-  answers of a right dealer lie on one polynomial of degree t - 1; they say nothing about the
-  secret, as the check is uniform. Of n answers, up to (n - t) / 2 false ones are found. A dealer
-  of whom more holders have no right share than that, counted with the n that are left after the
-  planned dropouts, is expelled before anybody masks with it. Fewer may have answered falsely: they
-  are not believed, and not needed.
-* A holder that later sends another share than it answered for is found out by the same equation.
-* The mask key of a dropped device that t right shares do not give is asked for differently: every
-  survivor tells the secret that masks with that device follow from, which is what its mask key
-  would tell. Its private-mask seed is never asked for, so that both are never known of a device.
+Devices that do what they like cost the round themselves alone, where few enough deal and answer
+falsely. A malformed message is an error of its sender. U2 are the devices that sent rows, as the
+relay tells everybody, whatever is in a row. Holders answer a challenge about the shares that they
+got (see `sharing`); a dealer of whom too many holders have no right share is expelled before
+anybody masks with it, and a holder that later sends another share than it answered for is found
+out. If t right shares do not give the mask key of a dropped device, every survivor tells what masks
+with that device follow from; its private-mask seed is never asked for.
 """
 
 from __future__ import annotations
@@ -79,7 +69,6 @@ from hpcfl.algorithms.aggregation.sharing import (
 from hpcfl.algorithms.aggregation.topology import (
     ADVERTISED_BYTES,
     NONCE_BYTES,
-    Complete,
     Links,
     Neighbourhood,
     Request,
@@ -143,14 +132,8 @@ class SecAggDevice(QuantisedDevice):
     """A device's side of one round; keys and seeds come from `secrets`."""
 
     _protocol: SecAgg
-
-    def __init__(
-        self, protocol: SecAgg, id: int, round_index: int, secrets: keys.SecretSource
-    ) -> None:
-        super().__init__(protocol, id, round_index, secrets)
-        self.state = DeviceState()
-        # What was wrong with rows that this device could do without.
-        self.ignored: list[MessageError] = []
+    state: DeviceState
+    state_class: ClassVar[type[Any]] = DeviceState
 
     @property
     def _links(self) -> Neighbourhood:
@@ -412,31 +395,12 @@ class SecAggServer(SumServer):
 
     _protocol: SecAgg
     _links: Links
-
-    def __init__(
-        self,
-        protocol: SecAgg,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self._parameters = protocol.parameters
-        self.state = ServerState()
-        # The sum without masks; of all values, once the server's other ranks have told theirs.
-        self.unmasked: Elements = np.empty(0, np.uint32)
+    state: ServerState
+    state_class: ClassVar[type[Any]] = ServerState
 
     def take_range(self, values: range) -> None:
         """Leave all but a range of the uploads' values to other ranks of the server."""
         self._uploads = RangeSum.of(self._protocol, values)
-
-    def _enough(self, count: int, what: str) -> None:
-        self._require(count, what, self._parameters.threshold)
-
-    @property
-    def nonce(self) -> bytes:
-        """What the order of a ring follows from, besides the keys."""
-        return self.state.nonce
 
     @property
     def dropped(self) -> list[int]:
@@ -531,13 +495,9 @@ class SecAggServer(SumServer):
         super()._check_sender(sender)
 
     def finish_masked_input(self) -> None:
-        """Settle whose sum it is, and check what it is promised to hide."""
-        # Requests, seeds and shares go by id, in whatever order the uploads were received.
-        self.survivors.sort()
         self.state.survived = to_flags(self.survivors, self._devices)
         self.state.gone = self.state.sharers & ~self.state.survived
-        self._enough(len(self.survivors), "sent their masked vectors")
-        self._check_promises()
+        super().finish_masked_input()
 
     def outcome(self) -> Outcome:
         """Return what the round has come to: what promises are checked against."""
@@ -671,10 +631,6 @@ class SecAggServer(SumServer):
         """Return the coordinates that a survivor sent, in the order of its upload."""
         return self._protocol.sent_in(self.round_index)
 
-    def finish_result(self) -> None:
-        unmasked, self.unmasked = self.unmasked, self.unmasked[:0].copy()
-        self._protocol.publish(self, unmasked)
-
     def _secrets_with(self, id: int) -> tuple[list[int], list[bytes]]:
         """Return the survivors that a dropped device masked with, and what masks follow from."""
         peers, state = self._links.neighbours(id, self.state.survived), self.state
@@ -781,9 +737,10 @@ class SecAgg(QuantisedProtocol):
 
     def _topology(self) -> Topology:
         """Return SecAgg's complete graph, or the ring that is asked for."""
-        if self.parameters.degree is None:
-            return Complete(self.parameters.devices, self.parameters.threshold)
-        return ring_of(self.parameters)
+        plan = self.parameters
+        if plan.degree is None:
+            return Topology(plan.devices, plan.devices - 1, plan.threshold)
+        return ring_of(plan)
 
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()
@@ -800,10 +757,6 @@ class SecAgg(QuantisedProtocol):
     @property
     def needed_in_sum(self) -> int:
         return self.parameters.threshold
-
-    @property
-    def stuck(self) -> float:
-        return self.topology.stuck(self.parameters)
 
     @property
     def most_at_fault(self) -> int:

@@ -2,18 +2,15 @@
 
 Each secret is shared with one uniform element more, its check r. After all shares are dealt, the
 server draws a challenge, one coefficient c_k for every limb, and the holder at the point x answers
-z(x) = r(x) + sum of c_k s_k(x) from its shares r(x) and s_k(x). If all were dealt on polynomials of
-degree t - 1, so are the answers. If not, they are with a probability of at most 1 / q for each
-holder that is off, because c was not known to the dealer (the random linear check of verifiable
-secret sharing; Schwartz 1980). As r is uniform and used once, the answers say nothing about the
-secret: for any secret there is one r that gives them.
+z(x) = r(x) + sum of c_k s_k(x) from its shares. The answers about a right dealer lie on one
+polynomial of degree t - 1, those about a false one with a probability of at most 1 / q for each
+holder that is off, as c was not known to the dealer (Schwartz 1980). As r is uniform and used once,
+the answers say nothing about the secret. Later a holder sends its share with its check, and both
+must fit its answer.
 
-Later a holder sends its share together with its check, and both must fit its answer. So a holder
-whose answer was right cannot send a wrong share, but with a probability of 1 / q.
-
-The challenge must be the same for all holders: who gives each another one learns the secret. A
-server that is curious keeps to that. Where it may cheat (module `active`) there is no challenge,
-and all coefficients are 1; only dealers who do not think of it are found then.
+The challenge must be the same for all holders: who gives each another one learns the secret. Where
+the server may cheat (module `active`) there is none, and all coefficients are 1; only dealers who
+do not think of it are found then.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ only ones at which they are used.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -23,7 +22,14 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
-from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
+from hpcfl.algorithms.aggregation.secagg import (
+    DeviceState,
+    SecAgg,
+    SecAggDevice,
+    SecAggServer,
+    ServerState,
+    pair_sign,
+)
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
@@ -37,11 +43,27 @@ if TYPE_CHECKING:
 Positions = NDArray[np.int64]
 
 
+@dataclass
+class SparseDeviceState(DeviceState):
+    """What a device keeps besides: locations as they are sent, a few bits each."""
+
+    coded: Payload = field(default_factory=lambda: np.zeros(0, np.uint8))
+
+
+@dataclass
+class SparseServerState(ServerState):
+    """What the server keeps besides: the sum, and whose values are where in it."""
+
+    total: Sums = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    coded: dict[int, Payload] = field(default_factory=dict)
+
+
 class SparseDevice(SecAggDevice):
     """A device that sends the coordinates it selected with its peers."""
 
     _protocol: SparseSecAgg
-    _coded: Payload
+    state: SparseDeviceState
+    state_class = SparseDeviceState
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the locations and the masked values of the selected coordinates (eq. 18)."""
@@ -52,8 +74,8 @@ class SparseDevice(SecAggDevice):
         selected = np.zeros(dim, np.bool_)
         selected[positions] = True
         where = np.flatnonzero(selected)
-        # Kept as it is sent, a few bits a location: there may be thousands of devices on a rank.
-        self._coded = locations.encode(where, dim, self._parameters.locations)
+        coded = locations.encode(where, dim, self._parameters.locations)
+        self.state.coded = coded
         # Where a coordinate is among those: half as long as a sum over all coordinates would be.
         place = np.empty(dim, np.uint32)
         place[where] = np.arange(where.size, dtype=np.uint32)
@@ -63,45 +85,41 @@ class SparseDevice(SecAggDevice):
         total = self._integers(vector, where).astype(group.sums, copy=False)
         total += pairwise
         group.add_mask(total, key, 1)
-        return np.concatenate([self._coded, group.pack(group.reduce(total))])
+        return np.concatenate([coded, group.pack(group.reduce(total))])
 
     def sent(self) -> Positions:
-        return locations.decode(self._coded, self._parameters.dim)[0]
+        return locations.decode(self.state.coded, self._parameters.dim)[0]
 
 
 class SparseServer(SecAggServer):
     """A server that adds up sparse vectors at their locations."""
 
     _protocol: SparseSecAgg
-
-    @cached_property
-    def _sum(self) -> Sums:
-        return self._group.zeros(self._parameters.dim)
-
-    @cached_property
-    def _coded(self) -> dict[int, Payload]:
-        return {}
+    state: SparseServerState
+    state_class = SparseServerState
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
         """Add a device's values to the sum at its locations (eq. 20)."""
         positions, values, used = self._protocol.read_upload(payload, sender)
-        self._sum[positions] += values
+        if not self.state.total.size:
+            self.state.total = self._group.zeros(self._dim)
+        self.state.total[positions] += values
         # A copy, without the values: they would take as much memory as all vectors.
-        self._coded[sender] = payload[:used].copy()
+        self.state.coded[sender] = payload[:used].copy()
 
     def received_from(self, id: int) -> Positions:
-        return locations.decode(self._coded[id], self._parameters.dim)[0]
+        return locations.decode(self.state.coded[id], self._dim)[0]
 
     def _remove_masks(self) -> Elements:
+        total, self.state.total = self.state.total, self.state.total[:0].copy()
         for id, key in zip(self.survivors, self.private_mask_keys(), strict=True):
             positions = self.received_from(id)
-            self._sum[positions] -= self._group.elements([key], [positions.size])
+            total[positions] -= self._group.elements([key], [positions.size])
         for id in self.dropped:
             # What the dropped device would have added is what its peers' masks lack to cancel.
             missing = self._protocol.pair_masks(self.round_index, id, *self._secrets_with(id))
-            np.add.at(self._sum, *missing)
-        found, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
-        return found
+            np.add.at(total, *missing)
+        return self._group.reduce(total)
 
 
 class SparseSecAgg(SecAgg):

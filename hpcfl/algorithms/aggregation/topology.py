@@ -1,6 +1,6 @@
 """Who shares keys and masks with whom: everybody with everybody, or neighbours on a ring.
 
-`Complete` is SecAgg's (Bonawitz et al. 2017): every device is linked with every other. `RingGraph`
+`Topology` is SecAgg's (Bonawitz et al. 2017): every device is linked with every other. `RingGraph`
 is SecAgg+'s (Bell et al., CCS 2020): all N devices are put on a ring in an order drawn after the
 last key was advertised, and each is linked with the k nearest, k / 2 on either side (a Harary
 graph). A device then works O(k), and the server sends it the keys of its neighbours alone. Devices
@@ -8,20 +8,18 @@ that advertised no keys have a place as well: they are devices that dropped out,
 threshold, which were chosen for N devices, are right for whoever is there.
 
 The order follows from the keys *and a nonce* of the server, so that no device can try keys until
-the order suits it.
-
-The *holders* of a device have the shares of its secrets: its neighbours and itself, of those that
-advertised keys. Device and server list them in the same order, that of the shares in messages.
+the order suits it. The *holders* of a device have the shares of its secrets: its neighbours and
+itself, of those that advertised keys, in the same order on both sides.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap, the first bit of a
 byte being its most significant):
 
 ========  =================================  ===================================================
-topology  list of keys                       unmasking request
+links     list of keys                       unmasking request
 ========  =================================  ===================================================
-Complete  bits of U1 (N), then two keys      bits of U3 (N), bits of U2 without U3 (N)
+complete  bits of U1 (N), then two keys      bits of U3 (N), bits of U2 without U3 (N)
           (32 bytes each) of every member
-Ring      nonce (16 bytes), u32 position,    u32 size of U3, bits of U3, bits of U2 without U3,
+ring      nonce (16 bytes), u32 position,    u32 size of U3, bits of U3, bits of U2 without U3,
           bits of U1 (slots), then u32 id    both over the slots
           and two keys of every neighbour
           in U1 by slot
@@ -35,7 +33,6 @@ p + k/2, its own among them; with a degree of N - 1, all positions, beginning at
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -64,7 +61,7 @@ from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.sampling import permutation
 from hpcfl.errors import RefusedError, UsageError
-from hpcfl.privacy.ring import best_threshold, choose, failures
+from hpcfl.privacy.ring import best_threshold, choose
 from hpcfl.privacy.threat import Threat
 
 NONCE_BYTES = 16
@@ -117,8 +114,8 @@ class Request:
     total: int  # how many survivors there are, linked with this device or not
 
 
-class Links(ABC):
-    """The server's side: who is linked with whom in one round.
+class Links:
+    """The server's side: who is linked with whom in one round; here, everybody with everybody.
 
     Sets of devices are ndarrays of bool, shape (N,), of devices that advertised keys. A message is
     for one device, None where there is none for it; or for all, where lists are broadcast.
@@ -129,17 +126,18 @@ class Links(ABC):
         self._public = public
         self._advertised = to_flags(public, devices)
 
-    @abstractmethod
     def holders(self, id: int) -> Ids:
         """Return a device's holders by slot."""
+        return np.flatnonzero(self._advertised)
 
-    @abstractmethod
     def key_list(self, receiver: int | None) -> Payload | None:
         """Return the message with the keys."""
+        listed = b"".join(self._public[id] for id in sorted(self._public))
+        return np.concatenate([np.packbits(self._advertised), np.frombuffer(listed, np.uint8)])
 
-    @abstractmethod
     def bits(self, receiver: int | None, *sets: Flags, counted: bool = False) -> Payload | None:
         """Return bitmaps of devices; `counted`, on a ring, behind the size of the first set."""
+        return np.concatenate([np.packbits(one) for one in sets])
 
     def neighbours(self, id: int, among: Flags) -> list[int]:
         """Return those of `among` that a device is linked with, in increasing order."""
@@ -150,48 +148,62 @@ class Links(ABC):
         holders = self.holders(holder)
         return holders[owners[holders]]
 
-    @abstractmethod
     def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
         """Return the shares of the owners' secrets, of `width` limbs each.
 
         `shares` is what every holder that replied sent: uint32 of shape (owners asked of, width).
         """
+        holders = np.array(sorted(shares), np.int64)
+        ids = np.flatnonzero(owners)
+        shape = (ids.size, holders.size)
+        values = np.stack([shares[id] for id in holders.tolist()]).transpose(1, 0, 2)
+        everybody, received = np.broadcast_to(holders, shape), np.ones(shape, np.bool_)
+        holding = len(self._public)
+        return Shares(ids, everybody, holders, received, values, holding).without_absent()
 
 
-class Topology(ABC):
-    """Who can be linked with whom, as all parties know beforehand."""
+class Topology:
+    """Who can be linked with whom, as all parties know beforehand; here everybody with everybody.
 
-    pattern: ClassVar[Pattern]  # how the server's lists and requests travel
-    count_bytes: ClassVar[int]  # of a number of devices in front of a list
-    devices: int  # number N of devices
-    degree: int  # number of a device's neighbours, if all devices advertise keys
-    threshold: int  # number of holders needed to reconstruct a secret
-    slots: int  # number of bits of a bitmap
+    `degree` is the number of a device's neighbours, if all devices advertise keys, `threshold` that
+    of holders needed to reconstruct a secret, and `slots` that of bits of a bitmap.
+    """
 
-    @abstractmethod
+    pattern: ClassVar[Pattern] = Pattern.BROADCAST  # how the server's lists and requests travel
+    count_bytes: ClassVar[int] = 0  # of a number of devices in front of a list
+
+    def __init__(self, devices: int, degree: int, threshold: int) -> None:
+        self.devices, self.threshold = devices, threshold
+        self.degree = min(degree, devices - 1)
+        self.slots = self.degree + 1
+
     def promise(self, parameters: Parameters) -> Promise:
         """Return what the topology protects, and how surely."""
+        return Unopened(Threat.of(parameters), self.degree, self.threshold)
 
-    def stuck(self, parameters: Parameters) -> float:
-        """Return at most how likely a survivor has too few neighbours left for a round to end."""
-        return 0.0
-
-    @abstractmethod
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> Links:
         """Link the devices that advertised keys; `context` names protocol and round."""
-
-    @abstractmethod
-    def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
-        """Return what the server's list tells the device `own`, which advertised these keys."""
+        return Links(self.devices, self.threshold, public)
 
     @property
-    @abstractmethod
     def list_bytes(self) -> int:
         """Size of a list of keys, if all devices advertise some."""
+        return -(-self.devices // 8) + ADVERTISED_BYTES * self.devices
 
-    @abstractmethod
+    def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
+        """Return what the server's list tells the device `own`, which advertised these keys."""
+        phase = "advertise_keys"
+        named, rest = split_bits(payload, self.devices, phase)
+        listed = parse_vector(rest, "u1", ADVERTISED_BYTES * len(named), phase)
+        members = _tuple_of(payload[: -(-self.devices // 8)].tobytes())
+        found = Neighbourhood(own, members, members, listed)
+        if own not in members or found.advertised_by(members.index(own)) != advertised:
+            raise from_server(phase, "this device's own keys are not as it sent them")
+        return found
+
     def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> Sequence[int]:
         """Return the devices whose bits are set."""
+        return read_bits(bitmap, self.devices, phase, SERVER)
 
     def read_request(self, payload: Payload, neighbourhood: Neighbourhood) -> Request:
         """Return the survivors and the dropped devices that a request names."""
@@ -222,74 +234,14 @@ class Topology(ABC):
             raise from_server(phase, f"{total} {counted} of {self.devices} cannot be")
         return named, total
 
-    def check_place(self, neighbourhood: Neighbourhood, context: bytes) -> None:  # noqa: B027
+    def check_place(self, neighbourhood: Neighbourhood, context: bytes) -> None:
         """Refuse a wrong place on a ring, as far as a device can tell; without a ring, nothing."""
-
-
-class Complete(Topology):
-    """Every device is linked with every other."""
-
-    pattern = Pattern.BROADCAST
-    count_bytes = 0
-
-    def __init__(self, devices: int, threshold: int) -> None:
-        self.devices = self.slots = devices
-        self.degree, self.threshold = devices - 1, threshold
-
-    def promise(self, parameters: Parameters) -> Promise:
-        return Unopened(Threat.of(parameters), self.degree, self.threshold)
-
-    def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> CompleteLinks:
-        return CompleteLinks(self.devices, self.threshold, public)
-
-    @property
-    def list_bytes(self) -> int:
-        return -(-self.devices // 8) + ADVERTISED_BYTES * self.devices
-
-    def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
-        phase = "advertise_keys"
-        named, rest = split_bits(payload, self.devices, phase)
-        listed = parse_vector(rest, "u1", ADVERTISED_BYTES * len(named), phase)
-        members = _tuple_of(payload[: -(-self.devices // 8)].tobytes())
-        found = Neighbourhood(own, members, members, listed)
-        if own not in members or found.advertised_by(members.index(own)) != advertised:
-            raise from_server(phase, "this device's own keys are not as it sent them")
-        return found
-
-    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> Sequence[int]:
-        return read_bits(bitmap, self.devices, phase, SERVER)
 
 
 @lru_cache(maxsize=4)
 def _tuple_of(bitmap: bytes) -> tuple[int, ...]:
     """Return the devices whose bits are set: one tuple for all that were sent the same."""
     return tuple(from_bits(np.frombuffer(bitmap, np.uint8)))
-
-
-class CompleteLinks(Links):
-    """Everybody who advertised keys, linked with everybody else."""
-
-    def holders(self, id: int) -> Ids:
-        return np.flatnonzero(self._advertised)
-
-    def asked_of(self, holder: int, owners: Flags) -> Ids:
-        return np.flatnonzero(owners)
-
-    def key_list(self, receiver: int | None) -> Payload:
-        listed = b"".join(self._public[id] for id in sorted(self._public))
-        return np.concatenate([np.packbits(self._advertised), np.frombuffer(listed, np.uint8)])
-
-    def bits(self, receiver: int | None, *sets: Flags, counted: bool = False) -> Payload:
-        return np.concatenate([np.packbits(one) for one in sets])
-
-    def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
-        holders = np.array(sorted(shares), np.int64)
-        ids = np.flatnonzero(owners)
-        shape = (ids.size, holders.size)
-        values = np.stack([shares[id] for id in holders.tolist()]).transpose(1, 0, 2)
-        everybody, received = np.broadcast_to(holders, shape), np.ones(shape, np.bool_)
-        holding = len(self._public)
-        return Shares(ids, everybody, holders, received, values, holding).without_absent()
 
 
 class RingGraph(Topology):
@@ -301,20 +253,13 @@ class RingGraph(Topology):
     def __init__(self, devices: int, degree: int, threshold: int) -> None:
         if degree % 2 and degree < devices - 1:
             raise ValueError(f"the degree of a ring is even, not {degree}")
-        self.devices, self.threshold = devices, threshold
-        self.degree = min(degree, devices - 1)
-        self.slots = self.degree + 1
+        super().__init__(devices, degree, threshold)
         self.middle = self.slots // 2  # a device's own slot
 
     def promise(self, parameters: Parameters) -> Promise:
         return Linked(
             Threat.of(parameters), self.degree, self.threshold, 2.0**-parameters.security_bits
         )
-
-    def stuck(self, parameters: Parameters) -> float:
-        if not parameters.dropout:
-            return 0.0
-        return failures(Threat.of(parameters), self.degree, self.threshold).stuck
 
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> RingLinks:
         return RingLinks(self, public, nonce, context)

@@ -239,7 +239,7 @@ def _worst_split(total: int, steps: int, epoch: int, cost: Cost) -> float:
     """Choose a step in every epoch so that the costs of the rounds add up to the most.
 
     Of the rounds that an epoch reaches, only the first and the last can have accesses of other
-    epochs; all between them are alike. States are the accesses in the latest round chosen.
+    epochs; all between them are alike.
     """
     states = {(-1, 0): 0.0}  # (round, accesses in it) -> most that all accesses cost so far
     for start in range(0, total, epoch):

@@ -31,10 +31,9 @@ _TOO_LONG = 2.0**-40
 # An account asks twice, and rounds have few numbers of devices.
 @lru_cache(maxsize=4096)
 def divergence(summands: int, sigma: float) -> float:
-    """Return tau, how far a sum of discrete Gaussians is from one, in max divergence.
+    """Return how far a sum of h discrete Gaussians is from one, in max divergence.
 
-    Of h summands, each of parameter sigma, tau = 10 sum over k = 1 ... h - 1 of
-    exp(-2 pi**2 sigma**2 k / (k + 1)), for sigma >= 1/2. Infinite where the bound does not hold.
+    tau = 10 sum over k = 1 ... h - 1 of exp(-2 pi**2 sigma**2 k / (k + 1)), for sigma >= 1/2.
     """
     if summands == 1:
         return 0.0
@@ -81,18 +80,8 @@ def epsilon(
 ) -> tuple[float, str]:
     """Return the epsilon of rounds and how it was found.
 
-    Parameters
-    ----------
-    summands : sequence of int
-        For every round, the number h of devices whose noise is in every coordinate; of 0 nothing is
-        proven.
-    sigma : float
-        Parameter of each device's noise, in integers.
-    dim : int
-        Number d of coordinates.
-    l2 : float
-        By how much one change of the data moves a sum, in integers, in the l2 norm.
-    delta : float
+    `summands` is for every round the number h of devices whose noise, of parameter `sigma`, is in
+    each of `dim` coordinates. One change of the data moves a sum by at most `l2`, in integers.
     """
     if min(summands, default=1) < 1:
         return math.inf, "a round has no noise that counts"
@@ -106,18 +95,12 @@ def epsilon(
 
 
 def rounded_distance(norm: float, dim: int) -> float:
-    """Return the most that two vectors differ by when each coordinate is rounded to integers.
-
-    They differ by at most `norm` before, in steps of the rounding, and each of the `dim`
-    coordinates moves by less than one.
-    """
+    """Return the most that two vectors differ by once rounded to integers, from that before."""
     return norm + math.sqrt(dim)
 
 
 def rounded_norm(norm: float, dim: int) -> float:
-    """Return the l2 norm that a vector is held to when its coordinates are rounded to integers.
-
-    `norm` is the most that it has before, D0, in steps; `dim` is the number d of coordinates.
+    """Return the l2 norm that a vector of at most the norm D0 is held to, rounded to integers.
 
     Rounded at random, without bias, a coordinate x has a mean square of at most h(x**2), where h(s)
     is sqrt(s) up to s = 1/4 and s + 1/4 from there on. As h is concave, d coordinates whose squares

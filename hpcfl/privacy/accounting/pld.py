@@ -45,23 +45,17 @@ _ULP = 2.0**-52
 
 @dataclass(frozen=True)
 class Pair:
-    """Two distributions P and Q by their privacy loss ln dP/dQ.
+    """Two distributions P and Q by their privacy loss ln dP/dQ."""
 
-    `masses` is from ascending losses, shape (k + 1,), the ends perhaps infinite, to the masses by P
-    and by Q of the k intervals between them, each with its upper end; `span` from a probability to
-    the losses below and above which P has no more mass than it.
-    """
-
+    # From k + 1 ascending losses, the ends perhaps infinite, to the masses by P and by Q of the k
+    # intervals between them, each with its upper end.
     masses: Callable[[Floats], tuple[Floats, Floats]]
+    # From a probability to the losses below and above which P has no more mass than it.
     span: Callable[[float], tuple[float, float]]
 
 
 def removal(rate: float, multiplier: float) -> Pair:
-    """Return (1 - q) N(0, z**2) + q N(1, z**2) and N(0, z**2): a member's removal.
-
-    The member is in the sample with the probability `rate`, above 0 and at most 1; the noise z is
-    over what one member moves.
-    """
+    """Return (1 - q) N(0, z**2) + q N(1, z**2) and N(0, z**2): a member's removal."""
 
     def masses(edges: Floats) -> tuple[Floats, Floats]:
         x = _position(edges, rate, multiplier)
@@ -96,8 +90,7 @@ def replacement(rate: float, multiplier: float) -> Pair:
     """Return the pair of a Gaussian release of a sample of fixed size, when a member is replaced.
 
     Where the loss is above 0 it is that of a removal, where it is below 0 that of an addition, and
-    all else is at 0 (docs/privacy.md derives it; Zhu, Dong and Wang, 2022, Theorem 11). `rate` is
-    the part of the members in a sample, z over what a member's replacement in the sample moves.
+    all else is at 0 (docs/privacy.md derives it; Zhu, Dong and Wang, 2022, Theorem 11).
     """
     above, below = removal(rate, multiplier), addition(rate, multiplier)
     half = 0.5 / multiplier
@@ -187,8 +180,7 @@ class Grid:
     def tilted(self, tilt: float) -> tuple[Floats, float]:
         """Return the masses times exp(tilt loss), scaled to sum up to 1, and the cumulant there.
 
-        The cumulant is the logarithm of that scale, rounded up: the tilt times the Rényi divergence
-        of the order 1 + tilt.
+        It is the logarithm of that scale: the tilt times the Rényi divergence of order 1 + tilt.
         """
         exponents = tilt * self.width * self.points
         top = float(exponents[self.chances > 0].max())
@@ -198,11 +190,7 @@ class Grid:
         return raised / total, top + math.log(total) + rounding
 
     def best_tilt(self, count: int, delta: float) -> float:
-        """Return the tilt of the best bound by cumulants alone.
-
-        The tilted mean is close to the epsilon that is looked for; any tilt gives the right one, up
-        to rounding.
-        """
+        """Return the tilt of the best bound by cumulants alone; any is right up to rounding."""
         from scipy.optimize import minimize_scalar
 
         def bound(log_tilt: float) -> float:
@@ -212,12 +200,8 @@ class Grid:
         reach = math.log(float(np.abs(self.points).max()) * self.width)
         tries = np.linspace(-reach - 0.5 * math.log(count) - 5, largest, 80)
         best = float(tries[int(np.argmin([bound(one) for one in tries]))])
-        found = minimize_scalar(
-            bound,
-            bounds=(best - 1, min(largest, best + 1)),
-            method="bounded",
-            options={"xatol": 0.02},
-        )
+        ends = best - 1, min(largest, best + 1)
+        found = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 0.02})
         return math.exp(float(found.x))
 
     def by_cumulant(self, count: int, delta: float, tilt: float) -> float:
@@ -276,10 +260,7 @@ class Grid:
 
 
 def _solve(masses: Floats, losses: Floats, width: float, delta: float) -> float:
-    """Return the least epsilon with sum over l > epsilon of P(l) (1 - exp(epsilon - l)) <= delta.
-
-    Between two points the sum is linear in exp(epsilon).
-    """
+    """Return the least epsilon with sum_(l > epsilon) P(l) (1 - exp(epsilon - l)) <= delta."""
     from scipy.signal import lfilter
 
     factor = math.exp(-width)
@@ -290,6 +271,7 @@ def _solve(masses: Floats, losses: Floats, width: float, delta: float) -> float:
     # Of points that are far apart, the upper one's chance by Q is none beside the lower one's.
     if first == 0 or q[first - 1] == 0:
         return float(losses[first])
+    # Between two points the sum is linear in exp(epsilon).
     between = math.log(p[first - 1] - delta) - math.log(q[first - 1])
     return min(float(losses[first]), float(losses[first - 1]) + between)
 

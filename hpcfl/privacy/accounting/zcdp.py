@@ -18,19 +18,12 @@ import numpy as np
 
 
 def gaussian_rho(multiplier: float) -> float:
-    """Return rho = 1 / (2 z**2) of the Gaussian mechanism (Bun and Steinke, 2016, Prop. 1.6).
-
-    The multiplier z is the standard deviation over the l2-sensitivity; infinity costs nothing.
-    """
+    """Return rho = 1 / (2 z**2) of the Gaussian mechanism (Bun and Steinke, 2016, Prop. 1.6)."""
     return 0.5 / float(multiplier) ** 2
 
 
 def combined_multiplier(*multipliers: float) -> float:
-    """Return the multiplier of one Gaussian release that costs as much as all of these.
-
-    It is (sum of z**-2)**(-1/2), exactly: an adaptive pair of Gaussian releases is dominated by one
-    whose squared means add up.
-    """
+    """Return (sum of z**-2)**(-1/2): one Gaussian release with it costs as much as all of these."""
     return 1 / math.sqrt(2 * math.fsum(gaussian_rho(z) for z in multipliers))
 
 
@@ -60,9 +53,8 @@ def rdp_epsilon(rho: float, delta: float) -> float:
     # A coarse grid finds the valley; any alpha gives a valid bound.
     grid = np.linspace(-20, 20, 201) + math.log(math.sqrt(-log_delta / rho))
     best = grid[int(np.argmin(epsilon(np.clip(grid, -300, 300))))]
-    found = minimize_scalar(
-        epsilon, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-10}
-    )
+    ends = best - 0.2, best + 0.2
+    found = minimize_scalar(epsilon, bounds=ends, method="bounded", options={"xatol": 1e-10})
     return max(0.0, float(found.fun))
 
 
@@ -93,10 +85,7 @@ _LARGEST_RHO = 1e8
 
 
 def exact_epsilon(rho: float, delta: float) -> float:
-    """Return the least epsilon of Gaussian mechanisms of total rho, by bisection.
-
-    The result is above the exact value by rounding errors only.
-    """
+    """Return the least epsilon of Gaussian mechanisms of total rho, by bisection, rounded up."""
     if rho == 0 or log_hockey_stick(0, rho) <= math.log(delta):
         return 0.0
     low, high = 0.0, bun_steinke_epsilon(rho, delta)

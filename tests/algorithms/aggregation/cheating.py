@@ -142,8 +142,8 @@ class TwoFacedActive(TwoFaced, ActiveServer):
         told = digest(self._protocol, self.state.public, self.request_for(receiver).tobytes())
         for id, device in self._knows.items():
             if id != receiver:
-                forged = endorsement(self._protocol, device._identity, id, receiver, told)
-                self._tags[self.survivors.index(id), self.survivors.index(receiver)] = forged
+                forged = endorsement(self._protocol, device._member, id, receiver, told)
+                self.state.tags[self.survivors.index(id), self.survivors.index(receiver)] = forged
         return ActiveServer.send_unmask(self, receiver)
 
 

@@ -32,7 +32,6 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.enrolment import enrol
 
 SERVER = 2**32 - 1
-ALL = 2**32 - 2
 SECURE = ("secagg", "sparse", "secagg-graph", "cohort", "common")
 # On a ring the server has a message of its own for each device, instead of one for all.
 SCATTERING = ("secagg-graph", "cohort")

@@ -70,7 +70,7 @@ def test_protocols_without_the_variant_are_refused(name):
 def test_wrong_endorsements_of_a_few_devices_do_not_stop_the_others():
     played = play(active(), before=("unmask", Pattern.SCATTER))
     for id in (1, 5, 6):
-        played.server._tags[id] ^= 1
+        played.server.state.tags[id] ^= 1
     for id in (0, 2, 9):
         played.devices[id].receive_unmask(played.server.send_unmask(id))
         assert played.devices[id].send_unmask().size

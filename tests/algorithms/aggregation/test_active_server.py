@@ -12,9 +12,10 @@ from cheating import (
 )
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from protocol_rounds import bits, enrolled, make, play, raw, seeded_sources
+from protocol_rounds import bits, enrolled, make, play, raw
 
-from hpcfl.algorithms.aggregation.active import ActiveServer, Registration
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.active import ActiveServer
 from hpcfl.algorithms.aggregation.sharing import SHARE_BYTES
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keys
@@ -294,7 +295,7 @@ def tag_of(played, id, receiver, survivors, dropped=(), identity=None):
     protocol = played.protocol
     request = bits(survivors, N) + bits(dropped, N)
     seen = digest(protocol, played.sent("advertise_keys"), request)
-    identity = protocol.identity(id) if identity is None else identity
+    identity = protocol.enrolled[protocol.members[id]] if identity is None else identity
     return endorsement(protocol, identity, id, receiver, seen, played.index).tobytes()
 
 
@@ -386,23 +387,6 @@ def test_an_identity_takes_part_in_every_round_once():
     assert 64 == enter(0).size
 
 
-def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common():
-    """Even of an identity that was put back: the round's keys are in what is endorsed."""
-    identities = enrolled("secagg", N)
-    rounds = []
-    for seed in range(2):
-        sources = seeded_sources(N, seed=seed)
-        rounds.append(play(active(identities=identities), sources=sources, before=BEFORE_ANSWER))
-        for identity in identities.values():
-            identity._last_round = -1
-
-    one, other = rounds
-    assert one.told("consistency_check") == other.told("consistency_check")
-    for id in range(N):
-        assert not {*tags_for(one, id).values()} & {*tags_for(other, id).values()}
-    assert_unmasks_nothing(other.devices[2], endorse(tags_for(one, 2)), 1)
-
-
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
@@ -424,7 +408,7 @@ class Meeting:
     """Five devices that are about to hear of each other's identity keys."""
 
     def __init__(self, seed=1, protocol="secagg"):
-        registration = Registration(protocol, 5)
+        registration = find(protocol, "active").enrolment(5)
         self.devices = [registration.device(id, insecure_secrets(seed, 0, id)) for id in range(5)]
         self.registry = np.stack([raw(device.registers()) for device in self.devices])
         for device in self.devices:
@@ -531,13 +515,13 @@ def test_a_device_enrols_once_with_its_own_key_a_whole_list_and_a_registry():
     meeting.tell(0, meeting.sent)
     assert "refuses to enrol twice" in refused(meeting.tell, 0, meeting.sent)
 
-    stranger = Registration("secagg", 5).device(0, insecure_secrets(1, 0, 0))
+    stranger = find("secagg", "active").enrolment(5).device(0, insecure_secrets(1, 0, 0))
     told = raw(b"".join(meeting.sent))
     assert "knows no registered keys" in refused(stranger.receive_advertise_keys, told)
 
 
 def test_the_server_keeps_one_identity_key_of_each_and_zeros_for_those_that_sent_none():
-    meeting, server = Meeting(), Registration("secagg", 5).server()
+    meeting, server = Meeting(), find("secagg", "active").enrolment(5).server()
     assert bytes(96 * 5) == server.send_advertise_keys().tobytes()
     for id in range(4):
         server.receive_advertise_keys(id, raw(meeting.sent[id]))
@@ -554,13 +538,3 @@ def test_the_server_keeps_one_identity_key_of_each_and_zeros_for_those_that_sent
 
     server.receive_advertise_keys(4, raw(meeting.sent[4]))
     assert b"".join(meeting.sent) == server.send_advertise_keys().tobytes()
-
-
-def test_no_secret_is_shown():
-    meeting = Meeting()
-    meeting.tell(0, meeting.sent)
-    device, private = meeting.devices[0], insecure_secrets(1, 0, 0)
-    shown = f"{device!r} {device._signing!r} {device._pair!r}"
-    for secret in (private(32), private(32)):
-        assert secret.hex() not in shown
-        assert repr(secret)[2:-1] not in shown

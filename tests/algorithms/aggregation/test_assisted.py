@@ -9,7 +9,6 @@ from protocol_rounds import Wire, bits, play, raw, updates
 from slow_reference import elements, hkdf, modulus_of, unpacked
 
 from hpcfl.algorithms.aggregation.assisted import (
-    AgreedWithHelpers,
     Assisted,
 )
 from hpcfl.algorithms.parameters import Parameters
@@ -114,7 +113,7 @@ def test_a_helper_answers_once_a_round(index):
 
 
 def test_a_helper_counts_only_devices_that_have_enrolled():
-    enrolment = AgreedWithHelpers(DEVICES, 1)
+    enrolment = Assisted.enrolment(DEVICES, 1)
     helper = enrolment.helper(0, helper_secrets(SEED, NO_ROUND, 0))
     keys = [KeyPair.generate(insecure_secrets(SEED, NO_ROUND, id)).public for id in range(6)]
     helper.receive_advertise_keys(raw(b"".join(keys) + bytes(32)))
@@ -146,7 +145,7 @@ def test_a_device_masks_once_a_round():
 )
 def test_a_device_agrees_with_helpers_that_are_two(keys, words):
     """One behind two names would know both masks by itself."""
-    device = AgreedWithHelpers(DEVICES, 2).device(0, insecure_secrets(1, 0, 0))
+    device = Assisted.enrolment(DEVICES, 2).device(0, insecure_secrets(1, 0, 0))
     key = KeyPair.generate(insecure_secrets(1, 0, 1)).public
     with pytest.raises(MessageError, match=words):
         device.receive_offer(raw(keys(key) + b"\xfe"))

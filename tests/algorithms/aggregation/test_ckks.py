@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcfl.algorithms.aggregation.ckks import Ckks, SharedKey
+from hpcfl.algorithms.aggregation.ckks import Ckks
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -221,7 +221,7 @@ def test_the_server_sees_no_key_and_cannot_open_what_it_adds():
 
 
 def test_a_sealed_key_that_was_changed_is_refused():
-    enrolment = SharedKey(3)
+    enrolment = Ckks.enrolment(3)
     from hpcfl.crypto.keys import insecure_secrets
 
     holders = [enrolment.device(id, insecure_secrets(0, 0, id)) for id in range(3)]

@@ -5,8 +5,6 @@ import itertools
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from hypothesis import given
-from hypothesis import strategies as st
 from protocol_rounds import Header, bits, make, play, raw, sent_by_device, updates
 from slow_reference import elements, hkdf
 
@@ -14,7 +12,6 @@ from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
 from hpcfl.algorithms.aggregation.promises import failure_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern
-from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import FIELDS, FQ
 from hpcfl.crypto.keys import agree
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
@@ -102,40 +99,6 @@ def test_rows_are_the_sealed_coded_pieces_of_a_mask():
 
 
 # What pieces say
-
-
-def test_any_few_pieces_of_a_mask_are_uniform_whatever_it_is():
-    """Over a small field's worth of random pieces: T coded pieces take every value equally often.
-
-    The map from random pieces to coded ones is linear, and of full rank for any T devices.
-    """
-    code = Code(devices=6, needed=4, private=2, dim=2)
-    for mask in ([0, 0], [1, Q - 1], [123, 456]):
-        vector = np.array(mask, np.uint32)
-        for holders in itertools.combinations(range(6), 2):
-            at = [
-                code.encode(vector, np.array(random, np.uint32), holders)[:, 0].astype(object)
-                for random in ([0, 0], [1, 0], [0, 1])
-            ]
-            (a, c), (b, d) = (at[1] - at[0]).tolist(), (at[2] - at[0]).tolist()
-            assert (a * d - b * c) % Q
-
-
-@given(st.data())
-def test_any_pieces_in_the_needed_number_give_the_vector_back(data):
-    devices = data.draw(st.integers(2, 12))
-    needed = data.draw(st.integers(2, devices))
-    code = Code(
-        devices, needed, data.draw(st.integers(1, needed - 1)), data.draw(st.integers(1, 30))
-    )
-    generator = np.random.default_rng(data.draw(st.integers(0, 10**6)))
-    vector = generator.integers(0, Q, code.dim, np.uint32)
-    random = generator.integers(0, Q, code.private * code.width, np.uint32)
-    holders = data.draw(st.permutations(range(devices)))[:needed]
-
-    coded = code.encode(vector, random, holders)
-
-    assert vector.tolist() == code.decode(coded, np.array(holders)).tolist()
 
 
 # Hostile devices, and messages that are none

@@ -14,7 +14,7 @@ from protocol_rounds import enrolled as enrolled_for
 from scipy import stats
 from slow_reference import elements, hkdf, modulus_of, stream, unpacked
 
-from hpcfl.algorithms.aggregation.prf import KeyDirectory, Member, PairwiseSeeds, Prf
+from hpcfl.algorithms.aggregation.prf import KeyDirectory, Member, Prf
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -22,7 +22,7 @@ from hpcfl.crypto.groups import FQ
 from hpcfl.crypto.keys import KeyPair, agree, insecure_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.rounds.driver import Round
+from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
@@ -271,20 +271,17 @@ def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(upload, gon
 
 
 def test_an_enrolment_without_all_devices_is_refused():
-    enrolment = PairwiseSeeds(4)
+    enrolment = Prf.enrolment(4)
     devices = {id: enrolment.device(id, insecure_secrets(1, 0, id)) for id in range(4)}
     with pytest.raises(BelowThresholdError, match="cannot end: device 2 advertised no key"):
         Round(
             enrolment.steps,
             Loopback(4),
             Ledger(["advertise_keys"], 4, range(4), True),
-            index=NO_ROUND,
+            RoundConfig(index=NO_ROUND, dim=0, largest_message=32),
             devices={id: device for id, device in devices.items() if id != 2},
             server=enrolment.server(),
             inputs=lambda id: np.empty(0),
-            dropouts={},
-            dim=0,
-            largest_message=32,
         ).play()
 
 

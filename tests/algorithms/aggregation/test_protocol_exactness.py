@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import event, given
 from hypothesis import strategies as st
 from protocol_rounds import (
     DROP_PHASES,
@@ -17,7 +16,6 @@ from protocol_rounds import (
     on_ring,
     play,
 )
-from slow_ring import holders
 
 from hpcfl.algorithms.quantisation import largest_levels
 from hpcfl.crypto.groups import GROUPS
@@ -64,14 +62,6 @@ def options(draw, name, devices, dim):
 
 
 @st.composite
-def configurations(draw, name):
-    """Draw a protocol with its parameters, its dropouts, and the number of the round."""
-    devices, dim = draw(st.integers(2, 14)), draw(st.integers(1, 150))
-    protocol = make(name, devices, dim, **draw(options(name, devices, dim)))
-    return protocol, draw(dropouts(devices)), draw(st.integers(0, 2**32 - 1))
-
-
-@st.composite
 def rings(draw):
     """Draw a protocol on a ring of any degree and threshold, and dropouts that may be too many.
 
@@ -86,60 +76,6 @@ def rings(draw):
     protocol.promises = list
     most = draw(st.sampled_from([devices // 5, devices // 2, devices]))
     return protocol, draw(dropouts(devices, most)), draw(st.integers(0, 2**32 - 1))
-
-
-def survivors_of(protocol, dropouts, index):
-    """Return who is in the sum of a round on a ring, worked out from sets of devices.
-
-    A device that finds too few of its neighbours refuses, and leaves. None for a round that has to
-    end early.
-    """
-    devices = protocol.parameters.devices
-    degree, threshold = protocol.topology.degree, protocol.topology.threshold
-    gone = {id: DROP_PHASES.index(phase) for id, phase in dropouts.items()}
-    u1, u2, u3, u4 = ({i for i in range(devices) if gone.get(i, 4) > k} for k in range(4))
-    majority = devices // 2 + 1
-    if len(u1) < majority:
-        return None
-    order = play(protocol, dropouts=dropouts, index=index, before="share_keys").order()
-    held = {i: {*holders(order, i, degree, u1)} for i in u1}
-    u2 = {i for i in u2 if len(held[i]) >= threshold}
-    u3 = {i for i in u3 & u2 if len(held[i] & u2) >= threshold}
-    u4 = {i for i in u4 & u3 if len(held[i] & u3) >= threshold}
-    if min(len(u2), len(u3), len(u4)) < majority:
-        return None
-    if any(len(held[i] & u4) < threshold for i in u3):
-        return None
-    # A mask key can be made up for, if everybody who masked with it tells what they had in common.
-    if any(len(held[i] & u4) < threshold and not held[i] & u3 <= u4 for i in u2 - u3):
-        return None
-    return sorted(u3)
-
-
-@pytest.mark.parametrize("name", SECURE)
-@given(data=st.data())
-def test_a_round_sums_exactly_what_the_survivors_sent(name, data):
-    protocol, dropouts, index = data.draw(configurations(name))
-    # Whole vectors can be summed on the way.
-    whole = name in ("secagg", "secagg-graph") and protocol.summed_in.whole_words
-    upload = data.draw(st.sampled_from(["gather", "reduce"] if whole else ["gather"]))
-    played = play(protocol, dropouts=dropouts, index=index, upload=upload)
-    played.goes_on()
-    total = played.server.total / protocol.parameters.levels
-    assert total.tolist() == protocol.decode(played.server.total).tolist()
-
-
-@given(rings())
-def test_a_round_on_a_ring_ends_exactly_or_for_want_of_neighbours(drawn):
-    """Which of the two it is follows from who is whose neighbour and who is still there."""
-    protocol, dropouts, index = drawn
-    survivors = survivors_of(protocol, dropouts, index)
-    event("early" if survivors is None else "exact")
-    if survivors is not None:
-        play(protocol, dropouts=dropouts, index=index).goes_on(survivors)
-        return
-    with pytest.raises(BelowThresholdError):
-        play(protocol, dropouts=dropouts, index=index)
 
 
 def test_a_ring_that_is_too_small_for_a_secret_ends_the_round_at_the_server():

@@ -11,7 +11,6 @@ from protocol_rounds import (
     Wire,
     make,
     play,
-    secrets_in,
     seeded_sources,
     spoiling,
 )
@@ -107,31 +106,6 @@ def test_every_secret_that_a_device_draws_matters(name, place):
         # The keys decide the places on the ring: who holds which share, and sends what.
         expected |= {"checks", "unmask", "masked_input"}
     assert expected == differ
-
-
-def test_keys_are_fresh_in_every_round_and_run_unless_an_insecure_seed_fixes_those_of_a_run():
-    def public(**options):
-        return public_keys(*run("secagg", rounds=2, warmup=1, seed=4, **options))
-
-    one, other, *seeded = public(), public(), *(public(insecure_seed=seed) for seed in (3, 3, 4))
-    assert 2 * 3 * 2 * DEVICES == len({*one, *other})
-    assert seeded[0] == seeded[1]
-    assert 2 * 3 * 2 * DEVICES == len({*seeded[0], *seeded[2]})
-
-
-@pytest.mark.parametrize("name", UPLOADING)
-def test_no_secret_moves_in_the_clear_or_is_shown_by_the_names_of_the_parties(name):
-    """Of a survivor, at most its seed leaves it, in shares; this looks for whole secrets."""
-    played = play(make(name, DEVICES), dropouts={1: "masked_input"})
-    moved = b"".join(message.sealed for message in played.wire.messages)
-    parties = [*played.devices.values(), played.server, played.protocol, played.parameters]
-    pairs = [keys.KeyPair.from_private(source.drawn[0]) for source in played.sources.values()]
-    shown = "".join(f"{thing!r} {thing!s}" for thing in [*parties, *pairs])
-
-    assert [] == secrets_in(shown, played.sources.values())
-    for source in played.sources.values():
-        assert [32, 32, 16, 16] == [len(secret) for secret in source.drawn]
-        assert not any(secret in moved for secret in source.drawn)
 
 
 @pytest.mark.parametrize("name", LINKED)

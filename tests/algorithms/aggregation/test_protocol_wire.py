@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
 from protocol_rounds import (
     Header,
     make,
     play,
-    sent_by,
     sent_by_device,
 )
 
@@ -23,28 +19,6 @@ SHARE = ENVELOPE + 4 * (10 + 6) + 16
 
 
 # sizes
-
-
-@pytest.mark.parametrize("devices", [2, 4])
-@pytest.mark.parametrize("alpha", [0.01, 0.5, 1.0])
-@pytest.mark.parametrize("dim", [1, 7, 65, 999])
-def test_a_sparse_upload_is_24_bytes_4_for_every_location_and_the_shorter_coding_of_all(
-    dim, alpha, devices
-):
-    """Two devices with alpha = 1 select every coordinate: no upload is larger than announced."""
-    sizes = {}
-    for coding in ("auto", "bitmap", "gaps"):
-        protocol = make("sparse", devices, dim, alpha=alpha, locations=coding, levels=1)
-        played = play(protocol)
-        payloads = played.sent("masked_input")
-        sizes[coding] = [len(payload) for payload in payloads.values()]
-        assert max(sizes[coding]) <= protocol.largest_message
-        if coding == "bitmap":
-            sent = [sent_by(played, id).size for id in payloads]
-            expected = [8 + math.ceil(dim / 8) + 4 * count for count in sent]
-            assert expected == sizes[coding]
-    shorter = [min(both) for both in zip(sizes["bitmap"], sizes["gaps"], strict=True)]
-    assert shorter == sizes["auto"]
 
 
 # envelopes

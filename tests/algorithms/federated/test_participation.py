@@ -31,11 +31,6 @@ def test_how_many_take_part_is_known_without_naming_them(mode, per_round):
         assert drawn.count(round_index) == len(drawn.draw(round_index))
 
 
-def test_balanced_devices_are_in_a_random_order():
-    firsts = [Participation(10, 1, "balanced", seed).draw(0)[0] for seed in range(500)]
-    assert stats.chisquare(np.bincount(firsts, minlength=10)).pvalue > 1e-6
-
-
 def test_poisson_takes_each_device_by_chance():
     sizes = [len(Participation(50, 10, "poisson", 0).draw(index)) for index in range(2000)]
 

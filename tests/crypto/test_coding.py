@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile
+from hpcfl.crypto.coding import multipliers, wrong_places
 from hpcfl.crypto.groups import FIELDS, FQ
-from hpcfl.crypto.reed_solomon import multipliers, wrong_places
 
 ALL_FIELDS = [*FIELDS.values(), FQ]
 
