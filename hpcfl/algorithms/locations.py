@@ -47,10 +47,7 @@ def encode(positions: Positions, dim: int, coding: str) -> Bytes:
 def decode(message: Bytes, dim: int) -> tuple[Positions, int]:
     """Return the positions, and how many bytes of `message` they took.
 
-    Raises
-    ------
-    ValueError
-        If the bytes do not begin with a coded set of positions below `dim`.
+    ValueError if the bytes do not begin with a coded set of positions below `dim`.
     """
     if message.size < HEADER.itemsize:
         raise ValueError("the locations have no header")

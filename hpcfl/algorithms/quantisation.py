@@ -29,19 +29,8 @@ class Quantiser:
     ) -> Signed:
         """Return ``c * Q_c(scale * clip(values))``, integers whose mean is ``c * scale * values``.
 
-        Parameters
-        ----------
-        values : ndarray of float
-            Coordinates of an update.
-        scale : float
-            The device's weight over the probability that a coordinate is included.
-        generator : numpy.random.Generator
-            Decides which way each coordinate is rounded.
-
-        Raises
-        ------
-        ValueError
-            If a value is not a finite number.
+        The `scale` is the device's weight over the probability that a coordinate is included; the
+        `generator` decides which way each is rounded. ValueError if a value is not finite.
         """
         integers = np.empty(values.size, np.int64)
         for part, block, _ in self.blocks(values, scale, generator):

@@ -23,10 +23,7 @@ def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> Non
 
     A run's keys must be `insecure` already; uploads must not be summed on the way (`reduce`).
     """
-    try:
-        attackable(type(protocol))
-    except UsageError as error:
-        raise UsageError(f"{error}; leave out --keep-transcript") from None
+    attackable(type(protocol))
     if not insecure:
         raise UsageError(
             "--keep-transcript writes secret keys and the devices' values to a file: it is for "

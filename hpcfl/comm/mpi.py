@@ -128,17 +128,12 @@ class MpiTransport(Transport):
         self, incoming: Iterable[tuple[int, Payload]], outgoing: Iterable[tuple[int, Payload]]
     ) -> None:
         """Receive and send messages, each from or to a rank, all at once."""
-        requests = [
-            self._comm.Irecv([part, MPI.BYTE], rank, TAG)
-            for rank, message in incoming
-            for part in parts_of(message)
-        ]
-        requests += [
-            self._comm.Isend([part, MPI.BYTE], rank, TAG)
-            for rank, message in outgoing
-            for part in parts_of(message)
-        ]
+        requests: list[MPI.Request] = []
         try:
+            for begin, moving in ((self._comm.Irecv, incoming), (self._comm.Isend, outgoing)):
+                for rank, message in moving:
+                    for part in parts_of(message):
+                        requests.append(begin([part, MPI.BYTE], rank, TAG))
             complete(self._comm, requests)
         except MPI.Exception:
             # A rank died. MPI may still write to the buffers, which requests keep.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from hpcfl.comm.world import World
@@ -28,17 +27,6 @@ class Described:
     rounds: int  # planned, warm-up included; the most there can be
     algorithm: str | None = None  # of training
     task: str | None = None  # what is trained, and on what data
-
-
-@dataclass(frozen=True)
-class Run:
-    """How a command runs its options; on every rank, but for what rank 0 alone knows of files."""
-
-    world: World
-    place: Path  # of the results file
-    resume: Path | None  # the results file, if the run goes on from it
-    observer: RoundObserver
-    command: Sequence[str]  # what is typed for it
 
 
 class Bench:
@@ -111,12 +99,13 @@ class Bench:
         (devices,) = options.devices
         Experiment.prepare(options, devices)
 
-    def run(self, options: Any, how: Run) -> None:
-        """Run the options into a results file; errors are those of the command."""
+    def run(
+        self, world: World, options: Any, observer: RoundObserver, command: Sequence[str]
+    ) -> None:
+        """Run the options, which `command` stands for; errors are those of the command."""
         from hpcfl.benchmark import session
 
-        options = replace(options, output=how.place, resume=how.resume)
-        session.run(how.world, options, lambda path: None, how.observer, how.command)
+        session.run(world, options, lambda path: None, observer, command)
 
 
 class Train(Bench):
@@ -165,13 +154,14 @@ class Train(Bench):
         models.require_torch()
         datasets.check(options.dataset, options.data_dir)
 
-    def run(self, options: TrainOptions, how: Run) -> None:
+    def run(
+        self, world: World, options: TrainOptions, observer: RoundObserver, command: Sequence[str]
+    ) -> None:
         from hpcfl.training import session
 
         # So that a cell that is killed goes on behind its last round.
         every = None if options.error_feedback else options.checkpoint_every or 1
-        options = replace(options, output=how.place, resume=how.resume, checkpoint_every=every)
-        session.run(how.world, options, how.observer, how.command)
+        session.run(world, replace(options, checkpoint_every=every), observer, command)
 
 
 COMMANDS: dict[str, Bench] = {command.name: command for command in (Bench(), Train())}

@@ -65,14 +65,10 @@ def freeze(folder: Path, manifest: Manifest) -> Manifest:
     stored = load(folder)
     if stored is None:
         document = json.dumps({"schema": SCHEMA} | asdict(manifest), indent=1)
-        try:
-            with outputs.writing(folder / NAME, outputs.MANIFEST) as file:
-                file.write(f"{without_home(document)}\n".encode())
-                os.fchmod(file.fileno(), 0o444)  # writable for nobody: it is frozen
-        except HpcflError:
-            # Another launch may have been faster; then its manifest counts.
-            if load(folder) is None:
-                raise
+        with outputs.writing(folder / NAME, outputs.MANIFEST) as file:
+            file.write(f"{without_home(document)}\n".encode())
+            os.fchmod(file.fileno(), 0o444)  # writable for nobody: it is frozen
+        # Another launch may have been as fast; then its manifest counts.
         stored = load(folder)
     assert stored is not None
     check_same(folder, stored, manifest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping.cells import Cell
-from hpcfl.sweeping.commands import Run
 from hpcfl.sweeping.manifest import Manifest
 from hpcfl.system.interruption import LEFT_STATUS, Left, current
 
@@ -143,7 +142,8 @@ def _run_one(
     resume = place if world.tell(int(found is not None and found.resumable)) else None
     command = ["hpcfl", cell.command.name, *cell.arguments]
     try:
-        cell.command.run(options, Run(world, place, resume, observer, command))
+        asked = replace(options, output=place, resume=resume)
+        cell.command.run(world, asked, observer, command)
     except HpcflError as error:
         # Of several ranks all must have the error: to go on alone would be to wait for ever.
         if world.size > 1 and not isinstance(error, AgreedError):

@@ -125,8 +125,9 @@ class Interruption:
         """
         if launch.launched_by_mpi() and launch.guess_rank() == 0:
             sentence = self._how_on() or "stopped by a signal while no round was played"
-            with open("/dev/tty", "wb", buffering=0) as terminal:
-                terminal.write(f"\r\nhpcfl: {sentence}\r\n".encode())
+            terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
+            os.write(terminal, f"\r\nhpcfl: {sentence}\r\n".encode())
+            os.close(terminal)
 
     def _leave(self) -> NoReturn:
         """End the process at once; what other threads are at is lost."""

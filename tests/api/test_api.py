@@ -205,9 +205,9 @@ def test_combinations_are_run_once(tmp_path):
     assert not (tmp_path / "unsown").exists()
     with pytest.raises(
         hpcfl.UsageError,
-        match=r"protocl: there is no option of a plan 'protocl'; did you mean 'protocol'\?",
+        match=r"devces: there is no option of a plan 'devces'; did you mean 'devices'\?",
     ):
-        hpcfl.sweep({"protocl": "secagg", "devices": 4})
+        hpcfl.sweep({"protocol": "secagg", "devces": 4})
     with pytest.raises(hpcfl.HpcflError, match="1 of 2 combinations failed; the first, prf"):
         hpcfl.sweep(
             {"protocol": ["fedavg", "prf"], "devices": 4, "dim": 9, "rounds": 1, "dropout": 0.3},

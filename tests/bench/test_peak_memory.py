@@ -89,5 +89,5 @@ def test_memory_is_compared_where_it_is_known(tmp_path):
     wide, narrow = (hpcfl.compare(run, runs[1], metric="server_peak_bytes") for run in runs)
     assert (wide.unit, wide.metric) == ("B", "server_peak_bytes")
     assert narrow.ratio == pytest.approx(1)
-    with pytest.raises(HpcflError, match="does not tell the memory of such ranks"):
+    with pytest.raises(HpcflError, match="does not tell the device_peak_bytes"):
         hpcfl.compare(*runs, metric="device_peak_bytes")

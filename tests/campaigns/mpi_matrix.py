@@ -148,10 +148,7 @@ JOBS, LEFT, COMMANDS = (f"test_{name}.py" for name in ("jobs", "interrupted_jobs
 FEATURES = {
     "transport": (f"{JOBS}::test_the_transport_tests_pass_under_mpirun",),
     "protocols": (f"{JOBS}::test_devices_that_share_ranks_send_and_sum_the_same",),
-    "several device counts": (
-        f"{JOBS}::test_several_device_counts_in_one_launch_give_a_file_each",
-        f"{COMMANDS}::test_one_launch_does_all_numbers_of_devices",
-    ),
+    "several device counts": (f"{COMMANDS}::test_one_launch_does_all_numbers_of_devices",),
     "rank fails": (
         f"{JOBS}::test_a_rank_that_crashes_ends_the_job_with_its_traceback",
         f"{JOBS}::test_a_device_that_refuses_costs_the_round_itself_and_is_reported",

@@ -42,7 +42,7 @@ SOURCES = {
     ],
     "hpcfl/privacy/accounting/*.py": [
         ["tests/privacy"],
-        ["tests/algorithms/federated", "tests/learning", "tests/train"],
+        ["tests/recorded", "tests/algorithms/federated", "tests/learning", "tests/train"],
     ],
     **{
         f"hpcfl/rounds/{name}.py": [

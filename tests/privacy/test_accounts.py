@@ -26,7 +26,7 @@ from hpcfl.privacy.accounting.account import (
     REPLACE_USER,
     ZERO_USER,
 )
-from hpcfl.privacy.accounting.tables import render_account
+from hpcfl.privacy.accounting.tables import render_account, render_noise
 
 USERS = {"sigma": 1.32, "rounds": 100, "devices": 100, "per_round": 20}
 # The zCDP paper's experiment: 10 of 16 devices with 2441 records each, G = 1, gamma = 32.
@@ -113,15 +113,23 @@ def test_no_rounds_cost_nothing_and_failures_are_taken_off_delta(name, more):
 def test_a_device_that_never_takes_part_loses_nothing():
     assert account("cdp", participations=0).proven().epsilon == 0
     assert account("dp-fedavg", **INTEGERS, participations=0).proven().epsilon == 0
-    assert "paper" in render_account(account("cdp"))
+
+
+def test_texts_have_the_settings_but_for_the_noise_that_was_looked_for():
+    one = account("cdp")
+    assert "settings   sigma 0.01353, rounds 20" in render_account(one)
+    text = render_noise(3.0, {"paper": one, "proven": one})
+    assert "settings   rounds 20" in text
+    assert "3 by" in text
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    *((name, {"sigma": 0}, "--sigma is 0") for name in PRIVATE),
+    ("dp-dsgd", {"colluding": 16}, "16 of 16 devices collude"),
     ("cdp", {"sigma": math.nan}, "--sigma is nan"),
     ("cdp", {"rounds": 1.5}, "--rounds is 1.5"),
     ("cdp", {"per_round": 17}, "17 of 16 devices a round"),
     ("cdp", {"delta": 1}, "--delta is 1"),
-    ("cdp", {"colluding": 16}, "16 of 16 devices collude"),
     ("cdp", {"strange": 1}, "no option 'strange'"),
     ("dp-dsgd", {"steps": 10}, "one step a round, not 10"),
     ("dp-fedavg", {"sampling": "some"}, "choose one of poisson, exact"),
@@ -136,10 +144,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "fedsgd-dpc",
         {"fraction": 1.1, "mechanism": "gaussian", "record_sampling": "fixed"},
-        "at most all",
+        "a sample has 1 to all records",
     ),
-    ("fedsgd-dpc", {"fraction": 0.5}, "with Laplace noise an answer uses all samples"),
-    ("fedsgd-dpc", {"fraction": 1e-5, "mechanism": "gaussian"}, "less than one of them"),
+    ("fedsgd-dpc", {"fraction": 0.5}, "with Laplace noise it is 1"),
+    ("fedsgd-dpc", {"fraction": 1e-5, "mechanism": "gaussian"}, "a sample has 1 to all"),
 ]
 
 

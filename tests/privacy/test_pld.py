@@ -52,7 +52,8 @@ def test_poisson_samples_are_dp_accountings(rate, z, count, delta):
     assert lower <= found <= upper * (1 + 5e-4)
 
 
-@pytest.mark.parametrize(("count", "delta"), [(1, 0.3), (30, 1e-5), (10**4, 1e-10), (10**6, 1e-40)])
+@pytest.mark.parametrize("count", [1, 10**6])
+@pytest.mark.parametrize("delta", [0.3, 1e-5, 1e-40])
 def test_gaussians_are_exact_at_any_delta(count, delta):
     z = 2.5 * math.sqrt(count)
     exact = zcdp.exact_epsilon(count * zcdp.gaussian_rho(z), delta)

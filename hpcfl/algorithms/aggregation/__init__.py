@@ -39,10 +39,7 @@ PROTOCOLS = registry(
             "committee:Committee",
             "no masks, shares that a committee adds up (as in DisAgg, 2026)",
         ),
-        "assisted": (
-            "assisted:Assisted",
-            "masks whose sums helpers tell (Behnia et al. 2024)",
-        ),
+        "assisted": ("assisted:Assisted", "masks whose sums helpers tell (Behnia et al. 2024)"),
         "ckks": ("ckks:Ckks", "homomorphic encryption under a shared key (extra hpcfl[ckks])"),
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
     },
@@ -62,20 +59,8 @@ def find(
 ) -> type[AggregationProtocol]:
     """Return the protocol called `name`, or the class that ``MODULE:CLASS`` names.
 
-    Parameters
-    ----------
-    name : str
-        The name.
-    security : str
-        ``"passive"``, or ``"active"`` for the variant against a server that cheats.
-
-    others : sequence of str
-        What else can be meant where `name` was typed, for the error.
-
-    Raises
-    ------
-    UsageError
-        If there is none.
+    The `security` is ``"passive"``, or ``"active"`` for the variant against a server that cheats.
+    UsageError if there is none; `others` are what else can be meant where the name was typed.
     """
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 

@@ -120,18 +120,10 @@ class Aggregate:
 
 
 class AggregationProtocol(ABC):
-    """A protocol that forms the weighted sum of the devices' vectors.
+    """A protocol that forms the weighted sum of the devices' vectors."""
 
-    Attributes
-    ----------
-    name : str
-        Name on the command line and in every key derivation.
-    steps : tuple of Step
-        Its exchanges, in order.
-    """
-
-    name: ClassVar[str]
-    steps: tuple[Step, ...]
+    name: ClassVar[str]  # on the command line and in every key derivation
+    steps: tuple[Step, ...]  # its exchanges, in order
 
     # What commands know of a protocol before they make it.
     min_devices: ClassVar[int] = 1  # fewer make no sense
@@ -205,15 +197,9 @@ class AggregationProtocol(ABC):
     def join(self, enrolled: Mapping[int, Any], members: Sequence[int], population: int) -> None:
         """Let enrolled devices play the rounds.
 
-        Parameters
-        ----------
-        enrolled : mapping of int to device
-            The devices of this rank as their enrolment left them, by the ids they enrolled with,
-            and its helpers, which follow them: n, n + 1, ...
-        members : sequence of int
-            Those ids of the devices 0 to N - 1 of the rounds, in increasing order.
-        population : int
-            Number n of devices that enrolled.
+        `enrolled` are this rank's devices by the ids 0 to n - 1 that they enrolled with, and its
+        helpers, which follow: n, n + 1, ... `members` are the ids of the devices 0 to N - 1 of the
+        rounds, in increasing order, and n is the `population`.
         """
         self.enrolled, self.members, self.population = enrolled, members, population
 

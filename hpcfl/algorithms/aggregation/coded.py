@@ -50,13 +50,7 @@ if TYPE_CHECKING:
 
 
 class CodedProtocol(QuantisedProtocol):
-    """A protocol in which devices deal coded pieces.
-
-    Attributes
-    ----------
-    code : Code
-        How vectors or masks are cut up and encoded, once for all devices.
-    """
+    """A protocol in which devices deal coded pieces; its `code` is the same for all of them."""
 
     min_devices = 2
     family = "field"

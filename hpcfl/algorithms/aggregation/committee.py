@@ -156,7 +156,7 @@ class CommitteeDevice(CodedDevice):
         # Shares of two vectors, or of one with other random pieces, add up to nothing.
         self._deal_once("share a vector")
         state, code = self.state, self._protocol.code
-        elements = self._protocol.elements(vector, self.sent(), self.id, self._round)
+        elements = self._elements(vector, self.sent())
         random = code.field.elements([self._secrets(SEED_BYTES)], [code.private * code.width])
         others = [id for id in state.present if id != self.id]
         mine = [self.id] if self.in_committee else []

@@ -21,13 +21,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import SPARSIFICATION
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.secagg import SecAgg
-from hpcfl.privacy.masking import (
-    Drawn,
-    Flags,
-    InCohorts,
-    Masking,
-    ring_degree,
-)
+from hpcfl.privacy.masking import Drawn, Flags, InCohorts, Masking, ring_degree
 from hpcfl.privacy.population import Population
 
 

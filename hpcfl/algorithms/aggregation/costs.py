@@ -50,12 +50,6 @@ class PhaseCosts:
         self.messages_down += messages
         self.receivers = receivers
 
-    def routes(self, size: float, devices: int, rows: float) -> None:
-        """Let so many devices send each other rows, of so many bytes together of each of them."""
-        self.sends(size, devices, rows)
-        self.receives(size, devices, rows)
-        self.routed += size + ENVELOPE_BYTES * rows
-
 
 Phases = Mapping[str, PhaseCosts]
 
@@ -91,7 +85,9 @@ def exchanged(protocol: AggregationProtocol) -> Phases:
             phase.member_up -= message
         elif step.pattern is Pattern.ROUTE:
             rows = protocol.rows_of_device
-            phase.routes(size * rows, there, rows)
+            phase.sends(size * rows, there, rows)
+            phase.receives(size * rows, there, rows)
+            phase.routed += message * rows
         elif step.role is Role.DEVICE and gathers:
             phase.sends(size, there)
         elif step.role is Role.DEVICE:

@@ -33,12 +33,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import MODEL, Enrolment, ModelSender
 from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, Enrolled
-from hpcfl.algorithms.aggregation.messages import (
-    bits,
-    check_public_keys,
-    from_server,
-    read_bits,
-)
+from hpcfl.algorithms.aggregation.messages import bits, check_public_keys, from_server, read_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.algorithms.aggregation.secagg import pair_sign

@@ -394,12 +394,15 @@ class QuantisedDevice(ModelReceiver, Contributor):
         # What was wrong with rows that this device could do without.
         self.ignored: list[MessageError] = []
 
+    def _elements(self, vector: NDArray[np.floating], where: Where) -> Elements:
+        return self._protocol.elements(vector, where, self.id, self._round)
+
     def _masked(
         self, vector: NDArray[np.floating], mask_keys: list[bytes], signs: list[int]
     ) -> Payload:
         """Return the quantised vector plus some masks, packed."""
         group = self._protocol.summed_in
-        elements = self._protocol.elements(vector, self.sent(), self.id, self._round)
+        elements = self._elements(vector, self.sent())
         group.mask(elements, mask_keys, signs, self._parameters.threads)
         return group.pack(elements)
 

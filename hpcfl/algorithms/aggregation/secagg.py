@@ -48,12 +48,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed, sharing
 from hpcfl.algorithms.aggregation.base import MODEL, check_finite
-from hpcfl.algorithms.aggregation.messages import (
-    Flags,
-    from_server,
-    parse_vector,
-    to_flags,
-)
+from hpcfl.algorithms.aggregation.messages import Flags, from_server, parse_vector, to_flags
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.algorithms.aggregation.ranges import RangeSum, mask_rows

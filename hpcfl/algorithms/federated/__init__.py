@@ -65,10 +65,7 @@ PRIVATE = _of_kind("private")
 def find(name: str) -> type[FederatedAlgorithm]:
     """Return the algorithm called `name`, or the class that ``MODULE:CLASS`` names.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
+    UsageError if there is none.
     """
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
 

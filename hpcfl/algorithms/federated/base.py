@@ -75,32 +75,17 @@ class FederatedAlgorithm(ABC):
 
     All ranks have the same, and the same random choices. A new algorithm has a `name` and a
     `contribution`; everything else has a default.
-
-    Attributes
-    ----------
-    name : str
-        Name on the command line.
-    noisy_steps : bool
-        Whether devices clip every sample's gradient and add noise in every step.
-    private : bool
-        Whether there is an account of what rounds cost in privacy, which options of privacy enter.
-    leaves_out : bool
-        Whether a device sends some coordinates of its update only, and may keep the others back.
-    counts_on_convex : bool
-        Whether the option ``convex`` lowers what local steps cost in privacy.
-    repeated : int
-        Rounds that earlier launches of this run may have played besides those before the present
-        one, at most.
     """
 
-    name: ClassVar[str]
-    noisy_steps: ClassVar[bool] = False
-    private: ClassVar[bool] = False
-    leaves_out: ClassVar[bool] = False
-    counts_on_convex: ClassVar[bool] = False
+    name: ClassVar[str]  # on the command line
+    noisy_steps: ClassVar[bool] = False  # whether devices clip gradients and add noise in each step
+    private: ClassVar[bool] = False  # whether there is an account of what rounds cost in privacy
+    leaves_out: ClassVar[bool] = False  # whether a device sends some coordinates only
+    counts_on_convex: ClassVar[bool] = False  # whether ``convex`` lowers what local steps cost
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
+        # Rounds that earlier launches may have played besides those before the present one.
         self.repeated = 0
 
     # Options
@@ -182,20 +167,10 @@ class FederatedAlgorithm(ABC):
     def contribution(
         self, device: int, round_index: int, state: Vector, learn: Learn
     ) -> NDArray[np.floating]:
-        """Return what a device puts into the sum.
+        """Return what a device puts into the sum of a round, shape (d + s,).
 
-        Parameters
-        ----------
-        device, round_index : int
-            Whose it is, and when.
-        state : ndarray of float32, shape (s,)
-            What the server broadcast after the model.
-        learn : Learn
-            Trains on the device's data.
-
-        Returns
-        -------
-        ndarray, shape (d + s,)
+        The `state`, shape (s,), is what the server broadcast after the model; `learn` trains on the
+        device's data.
         """
 
     def take_choices(self, dim: int) -> tuple[list[NDArray[np.int64]], int] | None:

@@ -179,7 +179,8 @@ class DPFedAvg(PrivateAlgorithm):
         expected = self.federation.participation.per_round * self._surviving
         total = aggregate.total * len(participants)
         if self.privacy.noise == "central":
-            total += self._central_noise(total.size, round_index)
+            source = self.noise(round_index, self.federation.devices)
+            total += source.gaussian(total.size, self._central_sigma(self._summing))
         if not state.size:
             return total / expected
         norm, first = float(state[0]), self.privacy.clip_norm
@@ -295,11 +296,6 @@ class DPFedAvg(PrivateAlgorithm):
         # The most devices that a round can have: the fewest integers to a unit.
         unit = protocol.parameters.levels / self.federation.devices / protocol.divisor
         return 1 + math.sqrt(size) / (unit * norm)
-
-    def _central_noise(self, size: int, round_index: int) -> NDArray[np.float64]:
-        """Return the server's noise for the sum of a round's vectors."""
-        sigma = self._central_sigma(self._summing)
-        return self.noise(round_index, self.federation.devices).gaussian(size, sigma)
 
     def _central_sigma(self, protocol: AggregationProtocol) -> float:
         """Return the standard deviation of the server's noise, for a protocol's sums."""

@@ -137,16 +137,6 @@ class Locks(PrivateAlgorithm):
             settings["first_stages"] = participation.most_before(rounds)
         return settings
 
-    def chances(self, norms: NDArray[np.float64], total: float) -> NDArray[np.float64]:
-        """Return with what probability stage 2 keeps each of the users of these norms."""
-        return np.minimum(1.0, self.kept * norms / total)
-
-    def divisors(
-        self, chances: NDArray[np.float64], total: float
-    ) -> tuple[NDArray[np.float64], float]:
-        """Return what updates are divided by, and the norm S that they then have, or less."""
-        return chances, total / self.kept
-
     @property
     def sigma_norms(self) -> float:
         """Noise on a norm, or on their sum."""
@@ -237,9 +227,9 @@ class NormsServer(ModelSender):
         if trusted:
             total += float(source.gaussian(1, algorithm.sigma_norms)[0])
         total = min(max(total, kept * clip), algorithm.federation.devices * clip)
-        chances = algorithm.chances(norms, total)
-        chosen = uniform(source, len(ids)) < chances
-        divisors, algorithm.scale = algorithm.divisors(chances, total)
+        divisors = np.minimum(1.0, kept * norms / total)
+        chosen = uniform(source, len(ids)) < divisors
+        algorithm.scale = total / kept
         if not trusted:
             divisors = np.maximum(divisors, LEAST_PROBABILITY)
         self.factors = {

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ class NoisyGradients(PrivateAlgorithm):
     """Systems whose devices add noise to the gradients of their own steps."""
 
     noisy_steps = True
+    one_step: ClassVar[bool] = False  # whether a device takes just one step a round
 
     @classmethod
     def uses(cls, options: TrainOptions) -> frozenset[str]:
@@ -54,12 +55,16 @@ class NoisyGradients(PrivateAlgorithm):
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {"momentum": 0.0, "sampling": "balanced"}
+        if cls.one_step:
+            found["steps"] = 1
         return found | ({"batch_size": 0} if given.get("mechanism") == "laplace" else {})
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
         if _local(federation).steps is None:
             raise UsageError(f"{cls.name} counts local steps: give --steps")
+        if cls.one_step and _local(federation).steps != 1:
+            raise UsageError(f"{cls.name} takes one local step a round: give --steps 1")
         if _local(federation).momentum != 0:
             raise UsageError(f"{cls.name} is accounted without local momentum: give --momentum 0")
         if federation.protocol.sparse_upload:
@@ -209,20 +214,7 @@ class DistributedSGD(NoisySGD):
     name = "dp-dsgd"
     account = DPDSGDAccount
     counts_on_convex = False
-
-    @classmethod
-    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        return super().defaults(given) | {"steps": 1}
-
-    @classmethod
-    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
-        super().check(federation, privacy)
-        _check_one_step(cls.name, federation)
-
-
-def _check_one_step(name: str, federation: Federation) -> None:
-    if _local(federation).steps != 1:
-        raise UsageError(f"{name} takes one local step a round: give --steps 1")
+    one_step = True
 
 
 class FedSGDDPC(NoisyGradients):
@@ -236,6 +228,7 @@ class FedSGDDPC(NoisyGradients):
 
     name = "fedsgd-dpc"
     account = FedSGDDPCAccount
+    one_step = True
 
     @classmethod
     def uses(cls, options: TrainOptions) -> frozenset[str]:
@@ -245,12 +238,11 @@ class FedSGDDPC(NoisyGradients):
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        return super().defaults(given) | {"steps": 1, "shuffle": "poisson"}
+        return super().defaults(given) | {"shuffle": "poisson"}
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
         super().check(federation, privacy)
-        _check_one_step(cls.name, federation)
         if privacy.mechanism == "laplace" and _local(federation).batch_size != 0:
             raise UsageError(
                 f"{cls.name} with Laplace noise uses all samples in every gradient: give "

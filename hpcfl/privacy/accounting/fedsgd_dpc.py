@@ -79,18 +79,11 @@ class FedSGDDPCAccount(Account):
         super().__post_init__()
         if self.actual_delta == 0 and self.mechanism == "gaussian":
             raise UsageError("--delta is 0; it must be above 0 with Gaussian noise")
-        if self.fraction != 1 and self.mechanism == "laplace":
-            raise UsageError(
-                f"fraction is {self.fraction}; with Laplace noise an answer uses all samples"
-            )
-        if self.fraction > 1 and self.record_sampling == "fixed":
-            raise UsageError(
-                f"fraction is {self.fraction}; a sample of a fixed size has at most all samples"
-            )
-        if self.batch < 1:
-            raise UsageError(
-                f"a fraction {self.fraction} of {self.samples} samples is less than one of them"
-            )
+        most = math.inf if self.record_sampling == "poisson" else 1.0
+        if self.mechanism == "laplace" and self.fraction != 1:
+            raise UsageError("--fraction is for Gaussian noise: with Laplace noise it is 1")
+        if self.batch < 1 or self.fraction > most:
+            raise UsageError(f"--fraction is {self.fraction}; a sample has 1 to all records")
 
     @property
     def actual_delta(self) -> float:

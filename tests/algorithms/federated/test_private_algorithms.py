@@ -480,7 +480,7 @@ def test_the_bit_of_an_adapting_norm_is_never_cut_off(multiplier, clip):
     for id in range(10):
         learn = Learner(np.array([0.01 if id else 100.0, 0]))
         integers += protocol.quantise(dp.contribution(id, 0, dp.first_state, learn), id, 0)
-    dp._central_noise = lambda size, index: np.zeros(size)
+    dp._central_sigma = lambda protocol: 0.0
     total = whole(protocol.decode(integers))
     update = dp.update(total, dp.first_state, list(range(10)), 0)
 
