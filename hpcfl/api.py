@@ -98,7 +98,7 @@ class Run(reader.Run):
         return plot([self], kind, **options)
 
     def _repr_html_(self) -> str:
-        return str(self.table().html())
+        return self.table().html()
 
 
 class Runs(tuple[Run, ...]):
