@@ -130,7 +130,14 @@ def with_commands():
 
 
 @needs_mpirun
-@pytest.mark.parametrize("page", with_commands())
+@pytest.mark.parametrize(
+    "page",
+    # The tutorial takes more than a minute.
+    [
+        pytest.param(page, marks=pytest.mark.full if page == "tutorial" else ())
+        for page in with_commands()
+    ],
+)
 def test_every_command_prints_what_is_written(page, tmp_path):
     """Of the tutorial those after the installation."""
     text = PAGES[page]

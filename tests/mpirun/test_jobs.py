@@ -98,7 +98,7 @@ IN_OWN_FOLDER = (
 )
 
 
-@pytest.mark.parametrize("other", ["same", "missing"])
+@pytest.mark.parametrize("other", ["same", pytest.param("missing", marks=pytest.mark.full)])
 def test_own_vectors_are_summed_if_all_ranks_have_them(tmp_path, other):
     rows = np.where(np.arange(4)[:, None] == 3, 1, np.full((4, 900), 0.5))
     for rank in range(3):
