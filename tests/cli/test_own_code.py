@@ -95,6 +95,11 @@ class Nameless(AggregationProtocol):
     steps = Plain.steps
 
 
+class Helpless(Plain):
+    name = "helpless"
+    most_helpers = default_helpers = 1
+
+
 class Twin(SecAgg):
     pass
 
@@ -260,6 +265,9 @@ def test_what_own_code_does_wrong_in_a_round_is_a_sentence(folder, monkeypatch):
     done = hpcfl("bench", "own:Nothing", *SMALL)
     assert done.returncode == 2
     assert "NothingDevice.send_upload must return an array of bytes, uint8" in done.stderr
+    done = hpcfl("bench", "own:Helpless", *SMALL)
+    assert done.returncode == 2
+    assert "helpless has helpers, and its class has no method helper" in done.stderr
     for how, raised, line in (
         ("divides", "ZeroDivisionError", "1 // 0"),
         ("ends", "SystemExit: 0", "raise SystemExit(0)"),

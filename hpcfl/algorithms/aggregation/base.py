@@ -187,7 +187,9 @@ class AggregationProtocol(ABC):
 
     def helper(self, number: int, round_index: int, secrets: SecretSource) -> Any:
         """Return the side of a helper, 0 to K - 1, of a round."""
-        raise NotImplementedError
+        raise UsageError(
+            f"{self.name} has helpers, and its class has no method helper: see docs/own-protocol.md"
+        )
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment | None:

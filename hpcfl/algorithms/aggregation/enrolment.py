@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from hpcfl.algorithms.aggregation.messages import check_public_keys, parse_vector
@@ -36,10 +38,6 @@ class Enrolled:
         """Return the public key."""
         return np.frombuffer(self._pair.public, np.uint8)
 
-    def receive_advertise_keys(self, payload: Payload) -> None:
-        """Take what all devices sent; parties that enrol by `STEPS` define it."""
-        raise NotImplementedError
-
     def _listed(self, payload: Payload, size: int, count: int) -> list[bytes]:
         """Return what so many parties sent, `size` bytes each, of a first list."""
         if self._secrets:
@@ -66,6 +64,14 @@ class Enrolled:
                 f"{self._last_round} already"
             )
         self._last_round = round_index
+
+
+class KeyReceiver(Enrolled, ABC):
+    """A device that enrols by `STEPS`: it receives what all devices sent."""
+
+    @abstractmethod
+    def receive_advertise_keys(self, payload: Payload) -> None:
+        """Take what all devices sent."""
 
 
 class Directory:
@@ -108,5 +114,5 @@ STEPS = (
         Directory.receive_advertise_keys,
         finish=Directory.finish_advertise_keys,
     ),
-    Step(PHASE, BROADCAST, Directory.send_advertise_keys, Enrolled.receive_advertise_keys),
+    Step(PHASE, BROADCAST, Directory.send_advertise_keys, KeyReceiver.receive_advertise_keys),
 )
