@@ -20,7 +20,7 @@ from hpcfl.costmodel.model import COMPUTING_WITHIN
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
-from hpcfl.options.shared import RoundOptions
+from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.privacy.population import Population
 from hpcfl.report.formats import rounded_up
@@ -106,7 +106,7 @@ def test_a_device_of_a_committee_costs_the_mean_of_members_and_others():
 
 def committee_options(choice):
     words = [option.removeprefix("--").split() for option in choice.options]
-    return RoundOptions(
+    return ProtocolOptions(
         **{"dropout": 0.0, "gamma": 0.1}
         | {name: float(value) for name, value in words if name in ("dropout", "gamma")}
     )
@@ -223,7 +223,7 @@ def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
     promised = "of at least 67 devices"
     assert any(promised in claim for claim in found["sparse"].promises)
     population = Population(100, 10, 0.33, "targeted")
-    alone = find("sparse").masking(100, 0.1, None).alone_of_sent(population)
+    alone = find("sparse").masking(100, ProtocolOptions(alpha=0.1)).alone_of_sent(population)
     assert found["sparse"].exposed_alone == pytest.approx(alone)
     assert found["secagg"].exposed_alone == 0
     assert names(max_exposed=0.2, **active) == ["secagg"]
@@ -231,7 +231,7 @@ def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
 
 def exposed_of_cohort(devices, members):
     asked = AdviseOptions(devices=devices, alpha=members / devices)
-    cohort, _ = build("cohort", RoundOptions(alpha=asked.alpha), devices, 1000)
+    cohort, _ = build("cohort", ProtocolOptions(alpha=asked.alpha), devices, 1000)
     return exposed_alone(cohort, asked)
 
 
@@ -279,7 +279,7 @@ def _protocol(choice, asked):
     given = {name[2:].replace("-", "_"): value for name, value in options.items()}
     kinds = {"dropout": float, "gamma": float, "alpha": float, "levels": int, "helpers": int}
     given = {name: kinds.get(name, str)(value) for name, value in given.items()}
-    return build(choice.protocol, RoundOptions(**given), asked.devices, asked.dim)[0]
+    return build(choice.protocol, ProtocolOptions(**given), asked.devices, asked.dim)[0]
 
 
 def test_an_accuracy_finer_than_what_has_no_levels_rounds_by_is_refused():
@@ -300,7 +300,7 @@ def test_an_accuracy_finer_than_the_steps_of_ckks_is_refused():
 def test_a_device_rounds_by_no_more_than_its_protocol_declares(name):
     if name == "ckks":
         pytest.importorskip("tenseal")
-    protocol, _ = build(name, RoundOptions(), 30, 10_000)
+    protocol, _ = build(name, ProtocolOptions(), 30, 10_000)
     vector = np.random.default_rng(3).uniform(-1, 1, 10_000).astype(np.float32)
     device = FedAvgDevice(protocol, 0) if name == "fedavg" else WeightedVector(protocol, 0)
     _, sent = device.contribution(vector)
