@@ -367,7 +367,7 @@ def exposure(
         raise UsageError(f"{kind.name} refuses rounds with dropouts: give --dropout 0")
     return exposures.exposure(
         kind.name,
-        kind.masking(asked.devices, ProtocolOptions(alpha=asked.alpha, degree=asked.degree)),
+        kind.masking(asked.devices, asked),
         Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model),
         samples=exposures.default_samples(asked.devices),
         seed=asked.seed,

@@ -108,6 +108,11 @@ class GraphOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MaskingOptions(SparseOptions, GraphOptions):
+    """What says who masks a coordinate with whom."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CohortOptions(OptionGroup):
     """Of protocols whose coordinates are each sent by a cohort."""
 
@@ -233,8 +238,7 @@ class ThreadOptions(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolOptions(
-    SparseOptions,
-    GraphOptions,
+    MaskingOptions,
     CohortOptions,
     ThreatOptions,
     QuantisedOptions,
