@@ -20,7 +20,7 @@ from hpcfl.algorithms.aggregation import PROTOCOLS, active_variant, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.graph import GraphSecAgg
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
-from hpcfl.algorithms.aggregation.work import not_played, notes
+from hpcfl.algorithms.aggregation.work import notes
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.errors import UsageError
@@ -149,8 +149,6 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     wanted = _with_accuracy(name, kind, _options(kind, asked), asked)
     protocol = _built(name, wanted, asked.devices, asked.dim)
     multiplier = in_sum = None
-    if not_played(protocol):
-        raise UsageError(not_played(protocol))
     exposed = exposed_alone(protocol, asked)
     if exposed > asked.max_exposed:
         raise UsageError(
