@@ -91,9 +91,10 @@ class Account(OptionGroup, ABC):
             raise UsageError(f"epsilon is {epsilon}; it must be above 0")
         start = cls.of(**settings, sigma=settings.get("clip_norm", 1.0))
 
-        def least(value: Callable[[Any], Guarantee]) -> Self:
+        def least(by: str) -> Self:
             def spent(sigma: float) -> float:
-                return value(replace(start, sigma=sigma)).epsilon
+                found = replace(start, sigma=sigma)
+                return (found.paper() if by == "paper" else found.proven()).epsilon
 
             # Put back in as it is printed, the noise must not cost more than the target.
             sigma = rounded_up(least_noise(spent, epsilon, start.sigma), 6)
@@ -101,7 +102,7 @@ class Account(OptionGroup, ABC):
                 sigma = rounded_up(math.nextafter(sigma, math.inf), 6)
             return replace(start, sigma=sigma)
 
-        return {"paper": least(cls.paper), "proven": least(cls.proven)}
+        return {by: least(by) for by in ("paper", "proven")}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings and all guarantees for JSON."""
