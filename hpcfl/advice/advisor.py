@@ -25,8 +25,8 @@ from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.bench import DP_FEDAVG
-from hpcfl.options.definition import part
-from hpcfl.options.shared import DEFAULT_LEVELS, RoundOptions
+from hpcfl.options.definition import options_of, part
+from hpcfl.options.protocols import DEFAULT_LEVELS, ProtocolOptions
 from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.linkmodel import LinkModel
@@ -189,7 +189,7 @@ def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:
         if isinstance(protocol, GraphSecAgg):
             raise UsageError("it would link every device with all others, which is secagg")
         degree = None
-    masking = type(protocol).masking(devices, alpha, degree)
+    masking = type(protocol).masking(devices, ProtocolOptions(alpha=alpha, degree=degree))
     return _exposed(masking, _population(protocol, devices, asked))
 
 
@@ -213,7 +213,7 @@ def _exposed(masking: Masking, population: Population) -> float:
     return found if found > 1e-9 else 0.0
 
 
-def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> RoundOptions:
+def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> ProtocolOptions:
     """Return the options of a round, of those that the protocol has a use for."""
     wanted: dict[str, Any] = {"dropout": asked.dropout, "gamma": asked.gamma}
     wanted |= {"security": asked.security}
@@ -223,29 +223,28 @@ def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> RoundOpti
         wanted["helpers"] = min(asked.helpers, max(kind.default_helpers, 1))
     if kind.sparse_upload:
         wanted["alpha"] = asked.alpha
-    if "levels" in kind.uses(RoundOptions()):
+    if kind.family:
         wanted["levels"] = DEFAULT_LEVELS
-    used = kind.uses(RoundOptions(dropout=asked.dropout))
-    fitting = {name: value for name, value in wanted.items() if name in used}
-    return RoundOptions(**fitting)
+    has = {name for group in kind.options for name in options_of(group)}
+    return ProtocolOptions(**{name: value for name, value in wanted.items() if name in has})
 
 
-def _typed(options: RoundOptions) -> Iterator[str]:
+def _typed(options: ProtocolOptions) -> Iterator[str]:
     """Yield what is typed after a protocol's name to get these options."""
-    plain = RoundOptions()
+    plain = ProtocolOptions()
     for key, value in vars(options).items():
         if value != getattr(plain, key):
             yield f"--{key.replace('_', '-')} {value}"
 
 
 @lru_cache(maxsize=4096)
-def _built(name: str, options: RoundOptions, devices: int, dim: int) -> AggregationProtocol:
+def _built(name: str, options: ProtocolOptions, devices: int, dim: int) -> AggregationProtocol:
     protocol, _ = build(name, options, devices, dim)
     return protocol
 
 
 def _noisy(
-    name: str, options: RoundOptions, asked: AdviseOptions
+    name: str, options: ProtocolOptions, asked: AdviseOptions
 ) -> tuple[AggregationProtocol, float, float, str | None]:
     """Return a protocol in which devices add the noise for an epsilon, how much, and its bits.
 

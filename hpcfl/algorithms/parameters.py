@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from hpcfl.crypto.groups import GROUPS, Group
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import again, described
-from hpcfl.options.shared import DEFAULT_LEVELS, DEVICES, DIM, ProtocolOptions, SeedOptions
+from hpcfl.options.protocols import DEFAULT_LEVELS, ProtocolOptions
+from hpcfl.options.shared import DEVICES, DIM, SeedOptions
 
 
 @dataclass(frozen=True, kw_only=True)

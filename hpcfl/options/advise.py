@@ -7,7 +7,8 @@ from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import again, option
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LinkOptions, ProtocolOptions
+from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LinkOptions
 
 # What can be least, and the figure of a prediction that it is.
 CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mean_cpu_seconds"}

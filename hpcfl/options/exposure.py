@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hpcfl.options.definition import OptionGroup, again, option
-from hpcfl.options.shared import DEVICES, ProtocolOptions
+from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.options.shared import DEVICES
 
 # The papers' fraction of colluding devices.
 COLLUDING = Fraction(1, 3)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import option
-from hpcfl.options.shared import DEVICES, DIM, LinkOptions, RoundOptions
+from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.options.shared import DEVICES, DIM, LinkOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(RoundOptions, LinkOptions):
+class PredictOptions(ProtocolOptions, LinkOptions):
     """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
 
     protocol: str = field(kw_only=False)
@@ -36,7 +37,6 @@ class PredictOptions(RoundOptions, LinkOptions):
     scaling: str = "survivors"
     clip: float = 1.0
     min_cohort: int = 1
-    sampler: str = "gaps"
     security_bits: int = 40
     rotate: bool = False
     threads: int = 1

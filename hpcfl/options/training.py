@@ -136,7 +136,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     device_loss: bool = False  # whether the loss on every device's own data is recorded
     # What a training has little reason to set, and a benchmark offers.
     scaling: str = "survivors"
-    sampler: str = "gaps"
     upload: str = "gather"
     dropout_model: str = "exact"
     dropout_phase: str | None = None

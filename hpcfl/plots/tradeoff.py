@@ -9,6 +9,7 @@ from hpcfl.algorithms.aggregation import find_named
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DP_FEDAVG
 from hpcfl.options.exposure import COLLUDING
+from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.plots import PlotOptions, looks, naming
 from hpcfl.plots.style import finish, lacking_rounds, leave_room, new_figure, ticks
 from hpcfl.privacy.population import Population, count_of
@@ -103,7 +104,8 @@ def exposed_alone(run: Run) -> float | None:
             run.devices, count_of(COLLUDING, run.devices), run.config.get("dropout") or 0.0
         )
         masking = find_named(name, None).masking(
-            run.devices, run.config.get("alpha") or 1.0, run.config.get("degree")
+            run.devices,
+            ProtocolOptions(alpha=run.config.get("alpha") or 1.0, degree=run.config.get("degree")),
         )
         return masking.against(population).alone_of_sent(population)
     except UsageError:

@@ -26,7 +26,7 @@ from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import options_of, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEFAULT_LEVELS, WIDTHS
+from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.rounds.build import build, check_degree, with_room

@@ -15,7 +15,7 @@ from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.costmodel.model import COMPUTING_WITHIN
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
-from hpcfl.options.shared import RoundOptions
+from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.privacy.population import Population
 from hpcfl.report.formats import rounded_up
@@ -100,7 +100,7 @@ def test_a_device_of_a_committee_costs_the_mean_of_members_and_others():
 
 def committee_options(choice):
     words = [option.removeprefix("--").split() for option in choice.options]
-    return RoundOptions(
+    return ProtocolOptions(
         **{"dropout": 0.0, "gamma": 0.1}
         | {name: float(value) for name, value in words if name in ("dropout", "gamma")}
     )
@@ -211,14 +211,14 @@ def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
     promised = "of at least 67 devices"
     assert any(promised in claim for claim in found["sparse"].promises)
     population = Population(100, 10, 0.33, "targeted")
-    alone = find("sparse").masking(100, 0.1, None).alone_of_sent(population)
+    alone = find("sparse").masking(100, ProtocolOptions(alpha=0.1)).alone_of_sent(population)
     assert found["sparse"].exposed_alone == pytest.approx(alone)
     assert found["secagg"].exposed_alone == 0
 
 
 def exposed_of_cohort(devices, members):
     asked = AdviseOptions(devices=devices, alpha=members / devices)
-    cohort, _ = build("cohort", RoundOptions(alpha=asked.alpha), devices, 1000)
+    cohort, _ = build("cohort", ProtocolOptions(alpha=asked.alpha), devices, 1000)
     return exposed_alone(cohort, asked)
 
 

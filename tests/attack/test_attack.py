@@ -56,7 +56,6 @@ def attacked(name, **options):
         {"dropout": 0.0, "gamma": 0.4},
         {"group": "ring24", "levels": 50, "seed": 1},
         {"rotate": True, "alpha": 1.0},
-        {"sampler": "dense"},
         {"degree": 6, "dropout": 0.2, "gamma": 0.3, "dropout_phase": "advertise_keys"},
         {"dropout_phase": "share_keys", "gamma": 0.4},
         {"dropout_phase": "unmask"},

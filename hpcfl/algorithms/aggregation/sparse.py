@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,17 @@ from hpcfl.algorithms.aggregation.secagg import (
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
-from hpcfl.crypto.sampling import SAMPLERS
+from hpcfl.crypto.sampling import GapSampler
 from hpcfl.errors import MessageError
+from hpcfl.options.protocols import (
+    CommonOptions,
+    GraphOptions,
+    ProtocolOptions,
+    QuantisedOptions,
+    SparseOptions,
+    ThreatOptions,
+)
 from hpcfl.privacy.masking import BySelection, ring_degree
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 Positions = NDArray[np.int64]
 
@@ -126,6 +131,7 @@ class SparseSecAgg(SecAgg):
     """Secure aggregation of the coordinates that pairs of devices select together."""
 
     name = "sparse"
+    options = (CommonOptions, QuantisedOptions, GraphOptions, ThreatOptions, SparseOptions)
     sparse_upload = True
     # At a coordinate the sum is over the few devices that selected it.
     noise_adds_up = False
@@ -134,13 +140,9 @@ class SparseSecAgg(SecAgg):
     # No range of an upload belongs to a range of the coordinates.
     steps = tuple(replace(step, receive_part=None, by_all_ranks=False) for step in SecAgg.steps)
 
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return (super().uses(options) | {"sampler", "locations"}) - {"threads"}
-
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        self.sampler = SAMPLERS[parameters.sampler](parameters.pair_probability)
+        self.sampler = GapSampler(parameters.pair_probability)
 
     def promises(self) -> list[Promise]:
         alone = (
@@ -154,8 +156,8 @@ class SparseSecAgg(SecAgg):
         return self.parameters.selection_probability
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> BySelection:
-        return BySelection(devices, alpha, ring_degree(degree, devices))
+    def masking(cls, devices: int, options: ProtocolOptions) -> BySelection:
+        return BySelection(devices, options.alpha, ring_degree(options.degree, devices))
 
     @property
     def largest_message(self) -> int:

@@ -24,7 +24,6 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
 from hpcfl.algorithms.aggregation.terms import Terms
 from hpcfl.crypto import ckks
-from hpcfl.crypto.sampling import GapSampler
 from hpcfl.errors import UsageError
 
 
@@ -98,8 +97,6 @@ def mask_terms(protocol: SecAgg, crowd: Crowd) -> tuple[Terms, Terms]:
 @mask_terms.register
 def _masks_of_sparse(protocol: SparseSecAgg, crowd: Crowd) -> tuple[Terms, Terms]:
     parameters, dim, survivors = protocol.parameters, protocol.parameters.dim, crowd.survivors
-    if not isinstance(protocol.sampler, GapSampler):
-        raise UsageError("there is no cost model of --sampler dense; leave it at gaps")
     group, selected = protocol.summed_in, parameters.selection_probability * dim
     of_pair = float(parameters.pair_probability) * dim
     pairs = crowd.dropped * crowd.neighbours_among(survivors)

@@ -33,10 +33,10 @@ from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise, clip_l2
+from hpcfl.algorithms.noise import IntegerNoise, clip_l2
 from hpcfl.errors import UsageError
-from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.training import TrainOptions
+from hpcfl.options.privacy import PrivacyOptions, UpdateNoiseOptions
+from hpcfl.options.protocols import ThreatOptions
 from hpcfl.privacy.accounting.dp_fedavg import DPFedAvgAccount
 from hpcfl.report.formats import counted
 
@@ -48,15 +48,8 @@ class DPFedAvg(PrivateAlgorithm):
     """Clipped updates, a noisy sum."""
 
     name = "dp-fedavg"
+    options = (*PrivateAlgorithm.options, UpdateNoiseOptions, ThreatOptions)
     account = DPFedAvgAccount
-
-    @classmethod
-    def uses(cls, options: TrainOptions) -> frozenset[str]:
-        used = super().uses(options) | {"noise", "quantile"}
-        if options.noise == "central":
-            return used
-        # Integers have noise of their own.
-        return (used | OF_NOISE) - {"fast_noise"}
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:

@@ -34,8 +34,7 @@ from hpcfl.algorithms.noise import clip_l2
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.noise import NoiseSource
 from hpcfl.errors import MessageError, UsageError
-from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.training import TrainOptions
+from hpcfl.options.privacy import NormOptions, PrivacyOptions
 from hpcfl.privacy.accounting.locks import LocksAccount
 
 SMALLEST_NORM = 1e-6
@@ -49,15 +48,12 @@ class Locks(PrivateAlgorithm):
     """
 
     name = "locks"
+    options = (*PrivateAlgorithm.options, NormOptions)
     account = LocksAccount
 
     def __init__(self, federation: Federation, privacy: PrivacyOptions, secrets: Any) -> None:
         super().__init__(federation, privacy, secrets)
         self.scale = privacy.clip_norm
-
-    @classmethod
-    def uses(cls, options: TrainOptions) -> frozenset[str]:
-        return super().uses(options) | {"first_stage", "variant", "sigma_norms"}
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:

@@ -16,7 +16,7 @@ from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spen
 from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.crypto.noise import FastNoise, NoiseSource, SecureNoise
 from hpcfl.errors import UsageError
-from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.privacy import NoiseOptions, PrivacyOptions
 from hpcfl.options.training import TrainOptions
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class PrivateAlgorithm(FederatedAlgorithm):
     """
 
     private = True
+    options = (*FederatedAlgorithm.options, NoiseOptions)
     account: ClassVar[type[Account]]
 
     def __init__(
@@ -49,11 +50,6 @@ class PrivateAlgorithm(FederatedAlgorithm):
         self.survivors: list[int] = []
         self._spent: dict[tuple[int, tuple[int, ...]], Spent] = {}
         self.sigma = self._sigma()
-
-    @classmethod
-    def uses(cls, options: TrainOptions) -> frozenset[str]:
-        noise = {"sigma", "noise_multiplier", "clip_norm", "delta", "epsilon", "fast_noise"}
-        return super().uses(options) | noise | ({"epsilon_by"} if options.epsilon else set())
 
     @classmethod
     def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:

@@ -19,6 +19,7 @@ from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Lear
 from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.protocols import SparseOptions
 from hpcfl.options.training import TrainOptions
 
 Positions = NDArray[np.int64]
@@ -34,6 +35,7 @@ class Sparsified(FederatedAlgorithm):
     """
 
     leaves_out = True
+    options = (*FederatedAlgorithm.options, SparseOptions)
 
     def __init__(self, federation: Federation, alpha: float, error_feedback: bool = False) -> None:
         super().__init__(federation)
@@ -44,10 +46,6 @@ class Sparsified(FederatedAlgorithm):
     @classmethod
     def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
         return cls(federation, options.alpha, options.error_feedback)
-
-    @classmethod
-    def uses(cls, options: TrainOptions) -> frozenset[str]:
-        return super().uses(options) | {"alpha", "locations"}
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:

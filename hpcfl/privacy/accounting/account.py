@@ -91,7 +91,7 @@ class Account(OptionGroup, ABC):
             raise UsageError(f"epsilon is {epsilon}; it must be above 0")
         start = cls.of(**settings, sigma=settings.get("clip_norm", 1.0))
 
-        def least(by: str) -> Self:
+        def least(by: str) -> Any:
             def spent(sigma: float) -> float:
                 found = replace(start, sigma=sigma)
                 return (found.paper() if by == "paper" else found.proven()).epsilon

@@ -43,7 +43,6 @@ def options(draw, name, devices, dim):
         "alpha": draw(st.floats(least, 1)),
         "dropout": draw(st.floats(0, 0.49)),
         "group": draw(st.sampled_from([name for name in GROUPS if not name.startswith("field")])),
-        "sampler": draw(st.sampled_from(["gaps", "dense"])),
         "locations": draw(st.sampled_from(["auto", "bitmap", "gaps"])),
         "clip": draw(st.sampled_from([1e-3, 1.0, 7.5])),
         "rotate": draw(st.booleans()),
