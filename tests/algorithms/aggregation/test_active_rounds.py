@@ -17,12 +17,8 @@ from protocol_rounds import (
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.phases import Pattern
-from hpcfl.errors import BelowThresholdError, MessageError, UsageError
-from hpcfl.options.bench import BenchOptions
-from hpcfl.rounds.observer import Results
-from hpcfl.rounds.timed import Played
+from hpcfl.errors import BelowThresholdError, UsageError
 
 N = 10  # t = 7
 EXPELLED = "too many holders have no right share of its secrets: it is expelled"
@@ -76,21 +72,6 @@ def test_wrong_endorsements_of_a_few_devices_do_not_stop_the_others():
         assert played.devices[id].send_unmask().size
 
 
-def test_the_server_refuses_what_no_survivor_sends():
-    before = ("consistency_check", Pattern.GATHER)
-    played = play(active(), dropouts={4: "masked_input"}, before=before)
-    right = played.devices[0].send_consistency_check()
-    take = played.server.receive_consistency_check
-
-    with pytest.raises(MessageError, match="from device 4: it is not a survivor"):
-        take(4, right)
-    with pytest.raises(MessageError, match="received 127 bytes, expected 128"):
-        take(0, right[:-1])
-    take(0, right)
-    with pytest.raises(MessageError, match="from device 0: it was received twice"):
-        take(0, right)
-
-
 # Devices that nobody knows, that deal wrongly, or answer falsely
 
 
@@ -132,16 +113,6 @@ def test_with_one_stranger_more_than_can_be_spared_devices_go_no_further():
     assert list(range(N)) == sorted(played.left)
     for id in (1, 3, 5, 6, 7, 8):
         assert "the shares of 6 devices, itself included" in str(played.left[id])
-
-
-def bench(transport, **options):
-    experiment = Experiment.prepare(
-        BenchOptions("secagg", dim=30, rounds=2, security="active", levels=1000, **options), N
-    )
-    rounds = Results[Played]()
-    experiment.run(transport, rounds)
-    assert all(record.validated for record in rounds.records)
-    return experiment, rounds
 
 
 @each_kind

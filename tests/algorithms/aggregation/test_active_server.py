@@ -91,57 +91,6 @@ def as_far_as_known(protocol, i, j, secret, public):
     return keys.derive(secret, context + public[low] + public[high])
 
 
-class Pretender:
-    """What a server makes in the place of all other devices, to have one for itself."""
-
-    def __init__(self, protocol):
-        self.protocol = protocol
-        self.transport = {id: KeyPair.generate(insecure_secrets(8, 0, id)) for id in range(N)}
-        self.mask = {id: KeyPair.generate(insecure_secrets(9, 0, id)) for id in range(N)}
-        self.victim = protocol.device(VICTIM, 0, insecure_secrets(1, 0, VICTIM))
-        self.others = [id for id in range(N) if id != VICTIM]
-
-    def open(self):
-        """Give the victim keys of the server's own; return the shares it sends, as far as read."""
-        self.advertised = self.victim.send_advertise_keys().tobytes()
-        self.public = {id: self.transport[id].public + self.mask[id].public for id in self.others}
-        self.public[VICTIM] = self.advertised
-        listed = b"".join(self.public[id] for id in range(N))
-        self.victim.receive_advertise_keys(raw(bits(range(N), N) + listed))
-        shares = {}
-        for receiver, row in zip(*self.victim.send_share_keys(), strict=True):
-            nonce, associated = self.victim._share_labels(VICTIM, int(receiver))
-            try:
-                plain = AESGCM(self.key(int(receiver))).decrypt(nonce, row.tobytes(), associated)
-            except InvalidTag:
-                continue
-            shares[int(receiver)] = np.frombuffer(plain, "<u4")
-        return shares
-
-    def key(self, id):
-        """Return the key that the server knows for shares between the victim and one other."""
-        (secret,) = keys.agree(self.transport[id].private, [self.advertised[: keys.KEY_BYTES]])
-        if not hasattr(self.protocol, "identity"):
-            (key,) = self.protocol.pair_keys(0, id, [VICTIM], [secret], "share transport")
-            return key
-        return as_far_as_known(self.protocol, id, VICTIM, secret, self.public)
-
-    def forged(self):
-        """Return shares of nothing, as if the others had sent them."""
-        rows = np.empty((len(self.others), SHARE_BYTES), np.uint8)
-        for k, id in enumerate(self.others):
-            nonce, associated = self.victim._share_labels(id, VICTIM)
-            rows[k] = raw(AESGCM(self.key(id)).encrypt(nonce, bytes(SHARE_BYTES - 16), associated))
-        return np.array(self.others), rows
-
-
-def test_keys_of_the_servers_own_open_nothing_of_the_active_variant():
-    pretender = Pretender(active())
-    assert {} == pretender.open()
-    reason = refused(pretender.victim.receive_share_keys, *pretender.forged())
-    assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
-
-
 def substituting(part, told):
     """Return a server that tells some devices another key of device 5, in one of its parts."""
     other = KeyPair.generate(insecure_secrets(3, 0, 0)).public
@@ -248,22 +197,6 @@ def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled(ex
 
 def ask(played, id, survivors, dropped):
     played.devices[id].receive_consistency_check(raw(bits(survivors, N) + bits(dropped, N)))
-
-
-@pytest.mark.parametrize(
-    ("survivors", "dropped", "reason"),
-    [
-        (range(6), range(6, N), "refuses to unmask the sum of 6 devices: the threshold is 7"),
-        (range(N), [4], "both secrets of device 4"),
-        (range(9), [], "does not name exactly the devices that shared keys"),
-        ([0, 1, 3, 4, 5, 6, 7, 8, 9], [2], "it is named as dropped"),
-    ],
-)
-def test_a_list_that_is_no_ones_is_refused(survivors, dropped, reason):
-    played = play(active(), before=BEFORE_REQUEST)
-    assert reason in refused(ask, played, 2, survivors, dropped)
-    refused(played.devices[2].send_consistency_check)
-    refused(played.devices[2].send_unmask)
 
 
 def test_a_list_is_endorsed_once_and_nothing_is_unmasked_before_endorsements_are_shown():
@@ -387,20 +320,6 @@ def test_an_identity_takes_part_in_every_round_once():
     assert 64 == enter(0).size
 
 
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        (b"\xff", "1 bytes hold no list of devices"),
-        (bits(range(7), N) + bytes(16 * 5), "received 80 bytes, expected 96"),
-        (bits(range(7), N) + bytes(16 * 7), "received 112 bytes, expected 96"),
-    ],
-)
-def test_malformed_endorsements_are_named(message, reason):
-    played = play(active(), before=BEFORE_ANSWER)
-    with pytest.raises(MessageError, match=f"malformed unmask message from the server: {reason}"):
-        played.devices[2].receive_unmask(raw(message))
-
-
 # The enrolment
 
 
@@ -425,19 +344,6 @@ def changed(sent, id, to):
 
 def secrets_with(device, id):
     return device.sealing_secret(id), device.tagging_secret(id)
-
-
-def test_pairs_have_two_secrets_that_nobody_else_has():
-    meeting, secrets = Meeting(), set()
-    for id in range(5):
-        meeting.tell(id, meeting.sent)
-    for i in range(5):
-        for j in range(i):
-            found = secrets_with(meeting.devices[i], j)
-            assert found == secrets_with(meeting.devices[j], i)
-            assert [32, 32] == [len(one) for one in found]
-            secrets |= {*found}
-    assert 20 == len(secrets)
 
 
 def identity_key(id, seed=1):

@@ -7,7 +7,6 @@ secret adds to it can be made up for by what is drawn, which is a comparison of 
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from protocol_rounds import (
     LINKED,
@@ -91,29 +90,6 @@ def test_over_the_field_itself_answers_say_nothing_about_either_secret(threshold
 
 
 # what a device says, and how often
-
-
-@pytest.fixture(params=LINKED)
-def dealt(request):
-    """Return a round in which all shares are dealt, and the challenge is about to come."""
-    return play(make(request.param, 5, 12), before=("share_keys", Pattern.BROADCAST))
-
-
-def test_one_challenge_of_16_bytes_is_answered_once(dealt):
-    device = dealt.devices[2]
-    dealt.refused(RefusedError, device.send_checks)
-    for size in (0, 15, 17, 32):
-        error = dealt.refused(MessageError, device.receive_challenge, raw(bytes(size)))
-        assert ("share_keys", "the server") == (error.phase, error.sender)
-        assert f"received {size} bytes, expected 16" in error.reason
-    device.receive_challenge(raw(bytes(16)))
-    for other in (bytes(16), bytes(range(16))):
-        error = dealt.refused(RefusedError, device.receive_challenge, raw(other))
-        assert "device 2 refuses a second challenge" in str(error)
-    device.send_checks()
-    # Not even the same answer is given again, nor a challenge taken after it.
-    dealt.refused(RefusedError, device.send_checks)
-    dealt.refused(RefusedError, device.receive_challenge, raw(bytes(range(16))))
 
 
 def test_with_a_server_that_may_cheat_there_is_no_challenge():
@@ -238,41 +214,3 @@ def test_what_is_told_of_a_copier_tells_nothing_of_the_device_whose_key_it_has_c
             for secret in (told[id], *protocol.mask_secrets(index, id, [5], [told[id]])):
                 assert [key] != protocol.pair_keys(index, id, [5], [secret], use)
                 assert [key] != protocol.pair_keys(index, id, [copier], [secret], use)
-
-
-# vectors that are none
-
-
-@pytest.mark.parametrize(
-    ("name", "security", "value", "place"),
-    [
-        ("fedavg", "passive", np.nan, 0),
-        ("fedavg", "passive", -np.inf, 19),
-        ("secagg", "passive", np.nan, 0),
-        ("secagg", "passive", np.inf, 11),
-        ("secagg-graph", "passive", -np.inf, 19),
-        *((name, "passive", np.nan, slice(None)) for name in ("sparse", "cohort", "common")),
-        ("secagg", "active", np.nan, 3),
-        ("sparse", "active", np.inf, slice(None)),
-    ],
-)
-def test_a_vector_with_a_value_that_is_not_finite_is_its_devices_refusal(
-    name, security, value, place
-):
-    """Before it uploads: the others' sum is right."""
-    protocol = make(name, 9, security=security, alpha=0.9)
-    vectors = np.random.default_rng(3).uniform(-1, 1, (9, 20))
-    vectors[5, place] = value
-    played = play(protocol, vectors)
-
-    assert [5] == list(played.left) == list(played.kept_out)
-    assert "device 5" in str(played.left[5])
-    assert "not a finite number" in str(played.left[5])
-    assert isinstance(played.left[5], RefusedError)
-    assert f"device 5 left the round in {protocol.upload_phase()}" in str(played.kept_out[5])
-    survivors = [id for id in range(9) if id != 5]
-    if name == "fedavg":
-        expected = vectors[survivors].sum(axis=0) / 9
-        np.testing.assert_allclose(played.server.total, expected, rtol=1e-6)
-    else:
-        played.goes_on(survivors)

@@ -5,7 +5,6 @@ Every refusal is checked twice: that it is raised, and by `Played.refused` that 
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from protocol_rounds import (
     LINKED,
@@ -69,13 +68,6 @@ def assert_refused(played, survivors, dropped, reason, kind=RefusedError):
     played.refused(RefusedError, played.devices[2].send_unmask)
 
 
-def malformed(played, phase, reason, call, *arguments):
-    """Assert that a call is refused because of a malformed message of the server."""
-    error = played.refused(MessageError, call, *arguments)
-    assert (phase, "the server") == (error.phase, error.sender)
-    assert reason in error.reason
-
-
 NOT_EXACTLY = "does not name exactly the devices that shared keys with it"
 HIDDEN = sorted({*SURVIVORS, *DROPPED} - {2})
 
@@ -102,31 +94,6 @@ def test_a_request_that_could_reveal_more_than_a_sum_is_refused(asked, survivors
     assert_refused(asked, survivors, dropped, reason)
     # The sum of exactly t devices is not.
     assert 4 * (5 * 6 + 3 * 10) == ask(asked, 2, SURVIVORS[:5], [*DROPPED, 7]).size
-
-
-def test_one_request_is_answered_and_it_is_the_first(asked):
-    device, right = asked.devices[2], request(asked, 2, SURVIVORS, DROPPED)
-    assert right.tobytes() == asked.server.send_unmask(2).tobytes()
-    asked.refused(RefusedError, device.send_unmask)
-    for wrong in (right[:-1], np.append(right, np.uint8(0))):
-        malformed(asked, "unmask", "", device.receive_unmask, wrong)
-    # Nine devices or slots: the last bits of the second byte of either list are nobody's.
-    on_ring = asked.parameters.degree is not None
-    for place in (1, 3):
-        changed = right.copy()
-        changed[place + 4 * on_ring] |= 1
-        reason = "a slot that nobody is in" if on_ring else "beyond the last"
-        malformed(asked, "unmask", reason, device.receive_unmask, changed)
-    device.receive_unmask(right)
-    for survivors, dropped in [
-        ([*SURVIVORS, 3], [0]),
-        ([1, 2, 4, 5, 6], [*DROPPED, 7]),
-        (SURVIVORS, DROPPED),
-    ]:
-        error = asked.refused(RefusedError, ask, asked, 2, survivors, dropped)
-        assert "refuses a second unmasking request" in str(error)
-    # What was asked first is what is answered.
-    assert 4 * (6 * 6 + 2 * 10) == device.send_unmask().size
 
 
 # the list of public keys
@@ -189,22 +156,6 @@ def test_keys_of_low_order_are_refused_before_they_are_used(listed, point):
     low = point.to_bytes(32, "little")
     for changed in (low + keys[6][32:], keys[6][:32] + low):
         refuse_list(listed, {**keys, 6: changed}, "low order", sender="device 6")
-
-
-@pytest.mark.parametrize("name", LINKED)
-def test_keys_are_shared_and_a_vector_is_masked_once(name):
-    """Two ciphertexts under one key and nonce give their plaintexts' difference away.
-
-    And the difference of two uploads under the same masks is the difference of the vectors.
-    """
-    device = play(make(name, 3), before="share_keys").devices[1]
-    device.send_share_keys()
-    with pytest.raises(RefusedError, match="device 1 refuses to share keys twice in a round"):
-        device.send_share_keys()
-    played = play(make(name, 3), before="masked_input")
-    played.devices[1].send_masked_input(played.vectors[1])
-    with pytest.raises(RefusedError, match="device 1 refuses to upload twice in a round"):
-        played.devices[1].send_masked_input(2 * played.vectors[1])
 
 
 @pytest.mark.parametrize("name", LINKED)

@@ -7,7 +7,6 @@ import struct
 import pytest
 import slow_ring
 from protocol_rounds import (
-    SCATTERING,
     bits,
     expelled_list,
     key_list,
@@ -177,53 +176,6 @@ def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_numb
     assert {(DEVICES, DEVICES - 1, 1)} == {(o.devices, o.survivors, o.expelled) for o in outcomes}
 
 
-# requests, of device 2 with four neighbours of whom the first shared no keys
-
-
-@pytest.fixture(params=SCATTERING)
-def asked(request):
-    """Return a round in which the server is about to ask for shares."""
-    protocol = on_ring(request.param, DEVICES, 12, DEGREE, 3, alpha=0.5)
-    first = slots_of(play(protocol, before="share_keys").order())[0]
-    return play(protocol, dropouts={first: "share_keys"}, before="unmask")
-
-
-def slots_request(played, survivors, dropped):
-    """Return a request to device 2 with these slots named."""
-    content = struct.pack("<I", DEVICES - 1)
-    content += bits(survivors, DEGREE + 1) + bits(dropped, DEGREE + 1)
-    if played.protocol.name == "cohort":
-        # Cohorts of six of eleven: all eleven places around survived.
-        content += bits(range(11), 11)
-    return content
-
-
-def ask(played, survivors, dropped):
-    """Ask device 2 with these slots named; return its answer."""
-    device = played.devices[DEVICE]
-    device.receive_unmask(raw(slots_request(played, survivors, dropped)))
-    return device.send_unmask()
-
-
-@pytest.mark.parametrize(
-    ("survivors", "dropped", "reason"),
-    [
-        ([1, 2, 3, 4], [3], "both secrets of device"),
-        ([1, 2, 3, 4], [2], "both secrets of device 2"),
-        ([1, 2], [3, 4], "the sum of 2 devices: the threshold is 3"),
-        ([1, 2, 3], [], "does not name exactly"),
-        ([0, 1, 2, 3, 4], [], "does not name exactly"),
-        ([1, 2, 3, 4], [0], "does not name exactly"),
-        ([0, 1, 2, 3], [], "does not name exactly"),
-        ([1, 3, 4], [2], "it is named as dropped"),
-    ],
-)
-def test_a_request_that_could_reveal_more_than_a_sum_is_refused(asked, survivors, dropped, reason):
-    error = asked.refused(RefusedError, ask, asked, survivors, dropped)
-    assert reason in str(error)
-    asked.refused(RefusedError, asked.devices[DEVICE].send_unmask)
-
-
 # what the server does with answers
 
 
@@ -246,6 +198,3 @@ def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed():
     assert f"device {min(order[3:6])}'s secrets answered" in str(error)
     assert "at least 3 are needed" in str(error)
     assert 0 == played.server.total.size
-
-
-# uploads of cohorts
