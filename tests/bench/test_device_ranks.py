@@ -31,7 +31,6 @@ def by_click(arguments, monkeypatch):
         "secagg --dim 10 --rounds=3 --devices 3,4 --group ring32",
         "--alpha 0.3 sparse --json",
         "secagg --output a=b.h5 --dim 5 --dim 6",
-        "secagg --kill rank=1,phase=unmask,round=0 --kill rank=2,phase=unmask,round=1",
         "dp-fedavg --aggregate secagg --noise-multiplier=1",
     ],
 )
