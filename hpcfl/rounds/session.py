@@ -208,8 +208,7 @@ def run(
     writer, error = None, None
     if transport.has_server:
         try:
-            place = transport.placement
-            memory.check(job.protocol, hosts.memory(place), world.tolerant)
+            memory.check(job.protocol, hosts.count, world.tolerant)
             writer = _writer(world, hosts, transport, job, output, command)
             job.begin(writer.path, writer.run_id)
         except HpcflError as problem:
