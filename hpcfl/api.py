@@ -239,7 +239,7 @@ def train(
         _observer(progress, observer),
         _command("train", named.get("algorithm"), given),
     )
-    return None if trained is None else _extended(reader.load(trained.path), trained.weights)
+    return None if trained is None else _extended(reader.load(trained[0]), trained[1])
 
 
 def sweep(
