@@ -390,8 +390,6 @@ def compare(
     a: reader.Run | Sequence[reader.Run],
     b: reader.Run | Sequence[reader.Run],
     metric: str = "round_seconds",
-    *,
-    by: str = "auto",
 ) -> Comparison:
     """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
 
@@ -404,7 +402,7 @@ def compare(
             raise UsageError(f"{name} must be a run or several, as hpcfl.load returns them")
         return comparison.one_configuration(several, name)
 
-    return comparison.compare(side(a, "A"), side(b, "B"), metric, by=by)
+    return comparison.compare(side(a, "A"), side(b, "B"), metric)
 
 
 def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
