@@ -1,9 +1,9 @@
-"""What every aggregation protocol is: its parameters, its steps, and the parties that play them.
+"""The base of aggregation protocols: parameters, steps, and the parties that play them.
 
 A protocol is a class with a `name`, `steps`, and the methods `device`, `server` and `decode`.
-Everything else has a default. Beside it stand what it promises (`promises`, see the module
-`promises`), what it exposes (`masking`, see :mod:`hpcfl.privacy.masking`) and what its rounds cost
-(`sizes`, and the module `work`).
+Everything else has a default: what the protocol promises (`promises`, see the module `promises`),
+what it exposes (`masking`, see :mod:`hpcfl.privacy.masking`) and what its rounds cost (`sizes`, and
+the module `work`).
 """
 
 from __future__ import annotations
@@ -371,9 +371,9 @@ MODEL = Step("model", Pattern.BROADCAST, ModelSender.send_model, ModelReceiver.r
 
 
 class RoundServer(ModelSender):
-    """What the servers of hpcfl have in common: who has sent what, and when a round must end.
+    """The common part of the servers of hpcfl: who has sent what, and when a round must end.
 
-    What one keeps between the steps of a round is in its `state`, a dataclass of its own.
+    A server keeps what it needs between the steps of a round in its `state`, a dataclass.
     """
 
     state_class: ClassVar[type[Any]] = dict
