@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from crypto_reference import (
-    assert_fits,
     exact_thresholds,
     fixed_keys,
     gap_of,
@@ -43,15 +42,6 @@ def lists(sampler, keys, dim):
     assert counts.sum() == positions.size
     ends = np.cumsum(counts)
     return [part.tolist() for part in np.split(positions, ends[:-1])]
-
-
-def patterns(sampler, keys, dim):
-    """Return what each key selects as a matrix of keys by coordinates."""
-    positions, counts = sampler.select(keys, dim)
-    selected = np.zeros((len(keys), dim), np.bool_)
-    selected[np.repeat(np.arange(len(keys)), counts), positions] = True
-    assert counts.tolist() == selected.sum(axis=1).tolist()
-    return selected
 
 
 # The definition
@@ -125,18 +115,6 @@ def test_probability_1_selects_everything(name, make):
     positions, counts = make(name, Fraction(1)).select([], 100)
     assert (0, 0) == (positions.size, counts.size)
     assert np.int64 == positions.dtype == counts.dtype
-
-
-@pytest.mark.parametrize(
-    ("name", "probability"),
-    [("gaps", HALF), ("reach 2", Fraction(2, 5))],
-)
-def test_six_coordinates_have_the_joint_distribution_of_independent_ones(name, probability, make):
-    selected = patterns(make(name, probability), fixed_keys(20_000, seed=10), 6)
-    seen = np.bincount(selected @ (1 << np.arange(6)), minlength=64)
-    ones = np.bitwise_count(np.arange(64)).astype(np.float64)
-    expected = float(probability) ** ones * float(1 - probability) ** (6 - ones)
-    assert_fits(seen, expected)
 
 
 @given(seed=st.binary(min_size=16, max_size=40), count=st.integers(0, 300))

@@ -212,18 +212,7 @@ def _round(of, outcome, made, **options):
 # changes
 
 BOUNDARIES = (0, 1, 2, 4, 5, 12, 255, 256, 2**16, 2**24, 2**31 - 1, 2**31, Q - 1, Q, 2**32 - 1)
-KINDS = (
-    "flip",
-    "cut",
-    "extend",
-    "replay",
-    "splice",
-    "envelope",
-    "random",
-    "word",
-    "empty",
-    "patch",
-)
+KINDS = ("flip", "cut", "extend", "replay", "splice", "envelope", "word", "empty")
 
 
 def changed(message, kind, x, y, pool):
@@ -242,12 +231,8 @@ def changed(message, kind, x, y, pool):
         return message[:ENVELOPE] + other[ENVELOPE:]
     elif kind == "envelope":
         return other[:ENVELOPE] + message[ENVELOPE:]
-    elif kind == "random":
-        raw[ENVELOPE:] = np.random.default_rng((x, y)).bytes(len(raw) - ENVELOPE)
     elif kind == "word":
         raw[word : word + 4] = BOUNDARIES[y % len(BOUNDARIES)].to_bytes(4, "little")
-    elif kind == "patch":
-        raw[place : place + 1 + y % 32] = other[place : place + 1 + y % 32]
     return bytes(raw)
 
 

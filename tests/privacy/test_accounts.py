@@ -110,11 +110,6 @@ def test_no_rounds_cost_nothing_and_failures_are_taken_off_delta(name, more):
     assert account(name, **more, rounds=5, failure=delta / 5).bounds()[which].epsilon == math.inf
 
 
-def test_a_device_that_never_takes_part_loses_nothing():
-    assert account("cdp", participations=0).proven().epsilon == 0
-    assert account("dp-fedavg", **INTEGERS, participations=0).proven().epsilon == 0
-
-
 def test_texts_have_the_settings_but_for_the_noise_that_was_looked_for():
     one = account("cdp")
     assert "settings   sigma 0.01353, rounds 20" in render_account(one)

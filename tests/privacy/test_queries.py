@@ -162,8 +162,3 @@ def test_constants_that_cannot_be_are_refused(tmp_path, changes, sentence):
     result = invoke("optimize", "fedsgd-dpc", path)
     assert isinstance(result.exception, UsageError)
     assert sentence in str(result.exception)
-
-
-def test_no_budget_is_refused():
-    with pytest.raises(UsageError, match="epsilon is 0"):
-        Bound(Constants(**ANY), 0)
