@@ -66,7 +66,7 @@ def attacked(name, **options):
     _, transcript = recorded(name, **options)
     found = attack(transcript)
     adversary = Adversary(transcript)
-    sent = {id: adversary.strip(id).coordinates for id in transcript.truth}
+    sent = {id: adversary.strip(id)[0] for id in transcript.truth}
     true = {
         (id, int(place)): int(value)
         for id, values in transcript.truth.items()
