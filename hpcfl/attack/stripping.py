@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.cohort import Cohort
-from hpcfl.algorithms.aggregation.messages import parse_vector
+from hpcfl.algorithms.aggregation.messages import Flags, parse_vector
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
 from hpcfl.algorithms.aggregation.sharing import KEY_SHARE, SEED_SHARE
 from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
 from hpcfl.algorithms.aggregation.topology import Links, RingLinks
-from hpcfl.attack.transcript import Flags, Transcript
+from hpcfl.attack.transcript import Transcript
 from hpcfl.comm import envelope
 from hpcfl.comm.phases import Pattern, Payload
 from hpcfl.crypto import keys, shamir

@@ -8,10 +8,9 @@ from scipy import stats
 
 from hpcfl.algorithms.aggregation.base import TRAINING
 from hpcfl.algorithms.noise import IntegerNoise
-from hpcfl.audit.bounds import clopper_pearson, gaussian_bound, lower_bound
 from hpcfl.audit.game import Game
 from hpcfl.audit.instance import Instance, default
-from hpcfl.audit.measure import audit
+from hpcfl.audit.measure import audit, clopper_pearson, gaussian_bound, lower_bound
 from hpcfl.crypto.noise import FastNoise
 from hpcfl.errors import UsageError
 from hpcfl.learning.batches import batches
