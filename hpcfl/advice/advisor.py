@@ -26,7 +26,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.bench import DP_FEDAVG
 from hpcfl.options.definition import options_of, part
-from hpcfl.options.protocols import DEFAULT_LEVELS, ProtocolOptions
+from hpcfl.options.protocols import DEFAULT_LEVELS, MaskingOptions, ProtocolOptions
 from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.linkmodel import LinkModel
@@ -189,7 +189,7 @@ def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:
         if isinstance(protocol, GraphSecAgg):
             raise UsageError("it would link every device with all others, which is secagg")
         degree = None
-    masking = type(protocol).masking(devices, ProtocolOptions(alpha=alpha, degree=degree))
+    masking = type(protocol).masking(devices, MaskingOptions(alpha=alpha, degree=degree))
     return _exposed(masking, _population(protocol, devices, asked))
 
 

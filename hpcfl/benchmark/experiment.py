@@ -19,8 +19,8 @@ from hpcfl.benchmark.stopping import StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
-from hpcfl.options.definition import make, stated
-from hpcfl.options.protocols import ProtocolOptions, ThreatOptions, refuse, unused
+from hpcfl.options.definition import make, names, stated
+from hpcfl.options.protocols import ProtocolOptions, SparseOptions, ThreatOptions, refuse, unused
 from hpcfl.options.shared import check_length
 from hpcfl.report.formats import counted, named, share
 from hpcfl.rounds.build import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 # Options without effect where devices send all coordinates.
-OF_SPARSE = ("alpha", "locations")
+OF_SPARSE = (*names(SparseOptions), "locations")
 
 
 def asked(given: Mapping[str, Any]) -> BenchOptions:
@@ -182,7 +182,6 @@ class Experiment(Job):
         config = self.options.recorded() | {"devices": self.devices}
         for name in ("updates", "save_aggregate", "keep_transcript"):
             config[name] = None if config[name] is None else str(config[name])
-        config["kill"] = list(self.options.kill) or None
         if not self.protocol.sparse_upload:
             config |= dict.fromkeys(OF_SPARSE)
         if self.protocol.summed_in is None:

@@ -18,6 +18,7 @@ CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mea
 class AdviseOptions(LinkOptions):
     """What `hpcfl advise` was asked for; see ``hpcfl advise --help``."""
 
+    heading = "Options"
     criterion: str = option("time", "What is to be least.", choices=tuple(CRITERIA))
     alpha: float | None = again(
         ProtocolOptions,

@@ -43,7 +43,6 @@ _OF_BENCH: dict[str, Any] = {
     **dict.fromkeys(("private", "max_rounds", "rel_ci")),
     **dict.fromkeys(("updates", "save_aggregate", "keep_transcript")),
     "warmup": 0,
-    "kill": (),
 }
 
 

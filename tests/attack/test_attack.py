@@ -169,7 +169,7 @@ def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(options):
     links = adversary.seen.links
     pairs = [(i, j) for i in range(5) for j in links.neighbours(i, everybody) if i < j]
     honest = set(np.flatnonzero(adversary.seen.honest).tolist())
-    probability = float(transcript.parameters.pair_probability)
+    probability = float(adversary.protocol.pair_probability)
     moments = np.zeros(3)
     for pattern in product([False, True], repeat=len(pairs)):
         chosen = [pair for pair, taken in zip(pairs, pattern, strict=True) if taken]

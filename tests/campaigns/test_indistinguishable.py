@@ -92,7 +92,7 @@ def look_at_locations():
     first, second = (
         sent_coordinates(protocol, vector, 120) for vector in (np.zeros(256), structured(256))
     )
-    return inspect_locations(first, second, protocol.parameters.selection_probability)
+    return inspect_locations(first, second, protocol.inclusion)
 
 
 def broken(change):

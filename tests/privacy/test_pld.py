@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from hpcfl.errors import HpcflError
 from hpcfl.privacy.accounting import pld, sampling, zcdp
 
 
@@ -172,13 +168,6 @@ def test_masses_add_up_and_losses_are_ratios(make, rate, z):
 # --- Sampled mechanisms ---
 
 
-def test_what_papers_claim_is_dp_accountings():
-    event = PoissonSampledDpEvent(0.3, GaussianDpEvent(2.0))
-    expected = RdpAccountant(sampling.ORDERS).compose(event, 100).get_epsilon(1e-5)
-    # An int multiplier would be taken for that of the whole composition.
-    assert sampling.poisson_gaussian_rdp(0.3, 2, 100, 1e-5) == pytest.approx(float(expected))
-
-
 @given(rate=st.floats(0.01, 0.9), z=st.floats(0.4, 8), rounds=st.integers(1, 50))
 def test_sampling_never_costs(rate, z, rounds):
     plain = zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), 1e-5)
@@ -198,9 +187,3 @@ def test_laplace_releases_cost_no_more_than_their_sum():
     # The losses of 1e9 releases are nearly Gaussian: mu = sqrt(rounds) / z.
     nearly = zcdp.exact_epsilon(1e9 / 999**2 / 2, 1e-5)
     assert 0.999 * nearly < sampling.laplace(999, 10**9, 1e-5)[0] < 1.04 * nearly
-
-
-def test_a_missing_package_is_a_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(HpcflError, match=r"pip install 'hpcfl\[dp\]'"):
-        sampling.poisson_gaussian_rdp(0.1, 1, 1, 1e-6)

@@ -145,7 +145,8 @@ def file(options, folder):
     with h5py.File(path) as stored:
         visit("", stored)
         stored.visititems(visit)
-    return found
+    # The order in which options are defined says nothing.
+    return found | {"@asked": json.dumps(json.loads(found["@asked"]), sort_keys=True)}
 
 
 def record():

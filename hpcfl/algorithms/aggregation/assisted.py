@@ -50,7 +50,7 @@ from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedPro
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
-from hpcfl.options.protocols import HelperOptions, ProtocolOptions, ThreadOptions
+from hpcfl.options.protocols import HelperOptions, MaskingOptions, ThreadOptions
 from hpcfl.privacy.masking import OnlySummed
 
 SECRET_BYTES = 32
@@ -305,7 +305,7 @@ class Assisted(QuantisedProtocol):
         )
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> OnlySummed:
+    def masking(cls, devices: int, options: MaskingOptions) -> OnlySummed:
         return OnlySummed(devices)
 
     def settings(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
 from hpcfl.options.definition import OptionGroup
-from hpcfl.options.protocols import CommonOptions, ProtocolOptions
+from hpcfl.options.protocols import CommonOptions, MaskingOptions
 from hpcfl.privacy.masking import Masking
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
@@ -271,7 +271,7 @@ class AggregationProtocol(ABC):
         return 1 if self.tolerates_dropouts else self.parameters.devices
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> Masking:
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
         """Return who masks a coordinate with whom, which says what a curious server learns.
 
         Of N = `devices`; of the options only how many coordinates each sends, and how many

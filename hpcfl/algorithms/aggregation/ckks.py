@@ -60,7 +60,7 @@ from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, S
 from hpcfl.crypto import ckks, keys
 from hpcfl.crypto.keystream import KEY_BYTES as SEALING_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
-from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.options.protocols import MaskingOptions
 from hpcfl.privacy.masking import UnderOneKey
 
 WRAPPED_BYTES = SEALING_BYTES + 16
@@ -344,7 +344,7 @@ class Ckks(AggregationProtocol):
         )
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> UnderOneKey:
+    def masking(cls, devices: int, options: MaskingOptions) -> UnderOneKey:
         return UnderOneKey(devices)
 
     @property

@@ -42,7 +42,7 @@ from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
-from hpcfl.options.protocols import ProtocolOptions, ThreatOptions
+from hpcfl.options.protocols import MaskingOptions, ThreatOptions
 from hpcfl.privacy.masking import OnlySummed
 from hpcfl.privacy.threat import LIARS
 
@@ -90,7 +90,7 @@ class CodedProtocol(QuantisedProtocol):
         return self.parameters.threshold
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> OnlySummed:
+    def masking(cls, devices: int, options: MaskingOptions) -> OnlySummed:
         return OnlySummed(devices)
 
     def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:

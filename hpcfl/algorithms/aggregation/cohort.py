@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -50,13 +51,13 @@ from hpcfl.options.protocols import (
     CohortOptions,
     CommonOptions,
     GraphOptions,
-    ProtocolOptions,
+    MaskingOptions,
     QuantisedOptions,
     SparseOptions,
     ThreatOptions,
 )
 from hpcfl.privacy.masking import InCohorts, largest_degree, ring_degree
-from hpcfl.privacy.ring import below_floor, cohort_size, fewest_survivors, log2, refused
+from hpcfl.privacy.ring import below_floor, fewest_survivors, log2, refused
 from hpcfl.privacy.threat import Threat
 
 Value = TypeVar("Value", bound=np.generic)
@@ -152,6 +153,11 @@ def first_multiples(dim: int, count: int) -> NDArray[np.uint64]:
     found = np.arange(count, dtype=np.uint64) * np.uint64(golden_step(dim)) % np.uint64(dim)
     found.setflags(write=False)
     return found
+
+
+def cohort_size(devices: int, alpha: float) -> int:
+    """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1."""
+    return max(1, int(Fraction(repr(float(alpha))) * devices + Fraction(1, 2)))
 
 
 def linking_degree(size: int, devices: int) -> int:
@@ -487,7 +493,7 @@ class Cohort(SecAgg):
         return [*super().promises(), self._floor]
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> InCohorts:
+    def masking(cls, devices: int, options: MaskingOptions) -> InCohorts:
         size = cohort_size(devices, options.alpha)
         return InCohorts(size, ring_degree(options.degree, devices, size), options.alpha)
 

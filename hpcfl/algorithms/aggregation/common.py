@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import SPARSIFICATION
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.secagg import SecAgg
-from hpcfl.options.protocols import ProtocolOptions, SparseOptions
+from hpcfl.options.protocols import MaskingOptions, SparseOptions
 from hpcfl.privacy.masking import Drawn, Flags, InCohorts, Masking, ring_degree
 from hpcfl.privacy.population import Population
 
@@ -49,7 +49,7 @@ class CommonCoordinates(SecAgg):
         return Segments(plan.dim, 1, 1).dealt(start, self.upload_dim)
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> Masking:
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
         return AllOrNobody(devices, options.alpha, ring_degree(options.degree, devices))
 
 

@@ -27,7 +27,7 @@ from hpcfl.algorithms.quantisation import all_finite
 from hpcfl.comm.phases import GATHER, LOCAL, Method, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError
-from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.options.protocols import MaskingOptions
 from hpcfl.privacy.masking import InTheClear
 
 
@@ -108,7 +108,7 @@ class FedAvg(AggregationProtocol):
     )
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> InTheClear:
+    def masking(cls, devices: int, options: MaskingOptions) -> InTheClear:
         return InTheClear()
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> FedAvgDevice:

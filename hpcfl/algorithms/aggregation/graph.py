@@ -10,7 +10,7 @@ from __future__ import annotations
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.topology import Topology, ring_of
 from hpcfl.errors import UsageError
-from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.options.protocols import MaskingOptions
 from hpcfl.privacy.masking import Masking
 
 
@@ -20,7 +20,7 @@ class GraphSecAgg(SecAgg):
     name = "secagg-graph"
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> Masking:
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
         if options.degree is None:
             raise UsageError(
                 "secagg-graph needs the number of neighbours of a device: give a degree"

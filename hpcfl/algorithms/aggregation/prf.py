@@ -40,7 +40,7 @@ from hpcfl.algorithms.aggregation.secagg import pair_sign
 from hpcfl.comm.phases import GATHER, LOCAL, Method, Payload, Step
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
-from hpcfl.options.protocols import ProtocolOptions, ThreadOptions, ThreatOptions
+from hpcfl.options.protocols import MaskingOptions, ThreadOptions, ThreatOptions
 from hpcfl.privacy.masking import InCohorts
 
 SEED_BYTES = 32
@@ -225,7 +225,7 @@ class Prf(QuantisedProtocol):
         ]
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> InCohorts:
+    def masking(cls, devices: int, options: MaskingOptions) -> InCohorts:
         return InCohorts(devices)
 
     def sizes(self) -> dict[Method, float]:

@@ -88,7 +88,7 @@ from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.keystream import KEY_BYTES as TRANSPORT_KEY_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
-from hpcfl.options.protocols import GraphOptions, ProtocolOptions, ThreadOptions, ThreatOptions
+from hpcfl.options.protocols import GraphOptions, MaskingOptions, ThreadOptions, ThreatOptions
 from hpcfl.privacy.masking import InCohorts, Masking, ring_degree
 from hpcfl.privacy.threat import LIARS, SPARE
 
@@ -758,7 +758,7 @@ class SecAgg(QuantisedProtocol):
         return max(LIARS, (left - self.topology.threshold) // 2)
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> Masking:
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
         return InCohorts(devices, ring_degree(options.degree, devices))
 
     def sizes(self) -> dict[Method, float]:

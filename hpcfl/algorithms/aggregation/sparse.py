@@ -13,8 +13,10 @@ only ones at which they are used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,7 +40,7 @@ from hpcfl.errors import MessageError
 from hpcfl.options.protocols import (
     CommonOptions,
     GraphOptions,
-    ProtocolOptions,
+    MaskingOptions,
     QuantisedOptions,
     SparseOptions,
     ThreatOptions,
@@ -142,7 +144,7 @@ class SparseSecAgg(SecAgg):
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        self.sampler = GapSampler(parameters.pair_probability)
+        self.sampler = GapSampler(self.pair_probability)
 
     def promises(self) -> list[Promise]:
         alone = (
@@ -152,11 +154,26 @@ class SparseSecAgg(SecAgg):
         return [*super().promises(), Certain(alone)]
 
     @property
+    def _peers(self) -> int:
+        others = self.parameters.devices - 1
+        return min(self.parameters.degree or others, others)
+
+    @property
+    def pair_probability(self) -> Fraction:
+        """Probability pi = alpha / (N - 1) that a pair selects a coordinate (eq. 13).
+
+        On a ring of degree k it is alpha / k, so that a device sends as much.
+        """
+        return Fraction(self.parameters.alpha) / self._peers
+
+    @property
     def inclusion(self) -> float:
-        return self.parameters.selection_probability
+        """Probability p that a device sends a coordinate (eq. 14)."""
+        rate = float(self.pair_probability)
+        return -math.expm1(self._peers * math.log1p(-rate)) if rate < 1 else 1.0
 
     @classmethod
-    def masking(cls, devices: int, options: ProtocolOptions) -> BySelection:
+    def masking(cls, devices: int, options: MaskingOptions) -> BySelection:
         return BySelection(devices, options.alpha, ring_degree(options.degree, devices))
 
     @property

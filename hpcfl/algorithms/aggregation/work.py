@@ -161,9 +161,9 @@ def mask_terms(protocol: SecAgg, crowd: Crowd) -> tuple[Terms, Terms]:
 
 @mask_terms.register
 def _masks_of_sparse(protocol: SparseSecAgg, crowd: Crowd) -> tuple[Terms, Terms]:
-    parameters, dim, survivors = protocol.parameters, protocol.parameters.dim, crowd.survivors
-    group, selected = protocol.summed_in, parameters.selection_probability * dim
-    of_pair = float(parameters.pair_probability) * dim
+    dim, survivors = protocol.parameters.dim, crowd.survivors
+    group, selected = protocol.summed_in, protocol.inclusion * dim
+    of_pair = float(protocol.pair_probability) * dim
     device = (
         far("coordinates", dim)
         | far("selected values", selected, dim)
