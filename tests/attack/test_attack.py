@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from commandline import hpcfl, invoke
@@ -137,17 +136,6 @@ def test_on_a_ring_of_few_neighbours_the_honest_fall_apart(name, options):
 
     assert found.learned > 0
     assert (found.prediction.count, found.prediction.standard_error) == (found.unmasked, 0)
-
-
-def test_values_of_unequal_weight_are_recognised_by_their_own_bounds(tmp_path):
-    with h5py.File(tmp_path / "updates.h5", "w") as file:
-        # All of them at the clip, so that no smaller bound would do.
-        file["updates"] = np.where(np.arange(4000).reshape(10, 400) % 3, 1.0, -1.0)
-        file["weights"] = np.arange(1, 11) ** 3.0
-    _, true = attacked("sparse", updates=tmp_path / "updates.h5")
-    scales = {abs(value) for value in true.values()}
-
-    assert max(scales) > 50 * min(scales)
 
 
 def test_few_bits_make_chance_finds_that_count_as_nothing():

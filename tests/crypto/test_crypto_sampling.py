@@ -8,7 +8,6 @@ import pytest
 from crypto_reference import (
     exact_thresholds,
     fixed_keys,
-    gap_of,
     select_by_gaps,
     stream_bytes,
 )
@@ -63,28 +62,6 @@ def test_gaps_are_selected_as_the_definition_says(name, probability, make):
     for dim in (1, 2, 7, 100, 4001):
         expected = [select_by_gaps(key, dim, thresholds) for key in keys]
         assert expected == lists(sampler, keys, dim)
-
-
-@pytest.mark.parametrize("probability", [HALF, PAIR, Fraction(1e-5)])
-def test_thresholds_are_exact_to_one_unit(probability):
-    thresholds, reach = GapSampler(probability)._thresholds.tolist(), GapSampler.REACH
-    assert reach == len(thresholds)
-    stay = 1 - probability
-    for gap in (1, 2, 3, 10, 100, 1000, reach):
-        exact = (stay.numerator**gap << 64) // stay.denominator**gap
-        assert abs(exact - thresholds[-gap]) <= 1
-
-
-@pytest.mark.parametrize("probability", [HALF, HUNDREDTH, PAIR])
-def test_every_word_gives_the_gap_that_the_thresholds_say(probability):
-    """Words at the thresholds, and where the table of leading bits goes from entry to entry."""
-    sampler = GapSampler(probability)
-    thresholds = sampler._thresholds.tolist()
-    near = [threshold + step for threshold in thresholds[-300:] for step in (-1, 0, 1)]
-    borders = [(entry << 48) + step for entry in range(0, 2**16 + 1, 7) for step in (-1, 0, 1)]
-    words = [word for word in [*near, *borders, 2**64 - 1] if 0 <= word < 2**64]
-    expected = [gap_of(word, thresholds) for word in words]
-    assert expected == sampler._gaps(np.array(words, np.uint64)).tolist()
 
 
 # What the result does not depend on

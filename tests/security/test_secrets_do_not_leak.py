@@ -37,16 +37,9 @@ from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import Results, Together
 
 DEVICES, DIM, Q = 6, 120, 2**32 - 5
-RINGS = ("secagg", "secagg-graph", "sparse", "cohort")
 PROTOCOLS = (
-    *RINGS,
-    "common",
-    "lightsecagg",
-    "committee",
-    "assisted",
-    "prf",
-    "secagg active",
-    "sparse active",
+    *("secagg", "secagg-graph", "sparse", "cohort", "common", "lightsecagg", "committee"),
+    *("assisted", "prf", "secagg active", "sparse active"),
     *(["ckks"] if find_spec("tenseal") else []),
 )
 OPTIONS = {
@@ -64,15 +57,8 @@ PHASES = (
 )
 # Between them these run the code of all: two topologies, three kinds of masks, both variants.
 QUICK = (
-    "sparse",
-    "cohort",
-    "lightsecagg",
-    "committee",
-    "assisted",
-    "prf",
-    "ckks",
-    "secagg active",
-    "dp-fedavg",
+    *("sparse", "cohort", "lightsecagg", "committee", "assisted", "prf"),
+    *("ckks", "secagg active", "dp-fedavg"),
 )
 # Where every object that is alive is searched, which takes long, the quick tier has three of them.
 SLOW = {*QUICK} - {"cohort", "lightsecagg", "assisted"}
