@@ -39,7 +39,7 @@ import hashlib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +69,6 @@ from hpcfl.comm.phases import BROADCAST, GATHER, SCATTER, Ids, Method, Payload, 
 from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 CHECK = "consistency_check"
 SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
@@ -378,10 +375,6 @@ class ActiveSecAgg(SecAgg):
             and (step.name, step.pattern) != ("unmask", BROADCAST)
         ),
     )
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"security_bits"}
 
     def __init__(self, parameters: Parameters) -> None:
         # The security decides on the threshold, and this class on the security.

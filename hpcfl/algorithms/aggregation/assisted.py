@@ -31,7 +31,7 @@ unmask          helper to      as many: minus the sum of these devices' masks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +49,9 @@ from hpcfl.algorithms.aggregation.promises import Certain, Outcome, Promise, obj
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
 from hpcfl.crypto import keys
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.options.protocols import HelperOptions, MaskingOptions, ThreadOptions
 from hpcfl.privacy.masking import OnlySummed
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 SECRET_BYTES = 32
 
@@ -265,6 +263,7 @@ class Assisted(QuantisedProtocol):
     """Secure aggregation of whole vectors with the masks of helpers."""
 
     name = "assisted"
+    options = (*QuantisedProtocol.options, HelperOptions, ThreadOptions)
     min_devices = 2
     device_class = AssistedDevice
     server_class = AssistedServer
@@ -295,10 +294,6 @@ class Assisted(QuantisedProtocol):
     )
 
     @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"threads"}
-
-    @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
         """Return the enrolment: every device agrees on a secret with every helper."""
         return Enrolment(
@@ -310,9 +305,7 @@ class Assisted(QuantisedProtocol):
         )
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
-        if degree not in (None, devices - 1):
-            raise UsageError(f"{cls.name} masks with helpers: leave the degree out")
+    def masking(cls, devices: int, options: MaskingOptions) -> OnlySummed:
         return OnlySummed(devices)
 
     def settings(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +26,13 @@ from hpcfl.comm.phases import Method, Pattern, Payload, Role, Step, Where, phase
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
+from hpcfl.options.definition import OptionGroup
+from hpcfl.options.protocols import CommonOptions, MaskingOptions
 from hpcfl.privacy.masking import Masking
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
 ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)
 ROTATION = 8
-# Options that every protocol has a use for, or that are checked for every one.
-FOR_ALL = frozenset(
-    {
-        *("dropout", "dropout_model", "dropout_phase", "scaling", "upload", "security"),
-        *("rotate", "committee", "helpers", "uplink_mbps", "downlink_mbps", "latency_ms"),
-    }
-)
 ALL = slice(None)
 
 
@@ -124,6 +116,8 @@ class AggregationProtocol(ABC):
 
     name: ClassVar[str]  # on the command line and in every key derivation
     steps: tuple[Step, ...]  # its exchanges, in order
+    # What it can be told; other options are refused.
+    options: ClassVar[tuple[type[OptionGroup], ...]] = (CommonOptions,)
 
     # What commands know of a protocol before they make it.
     min_devices: ClassVar[int] = 1  # fewer make no sense
@@ -132,7 +126,6 @@ class AggregationProtocol(ABC):
     # all devices.
     sparse_upload: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
-    rotates: ClassVar[bool] = False  # whether devices can rotate their vectors (``--rotate``)
     # Of which groups those are that it sums in (``--bits``): "ring", modulo 2^B, or "field", modulo
     # a prime. Empty where there is no choice.
     family: ClassVar[str] = ""
@@ -157,12 +150,6 @@ class AggregationProtocol(ABC):
                 f"{self.name} has no dropouts, but the dropout rate is {parameters.dropout}: it "
                 "has no way to remove a missing device's masks; give --dropout 0, or use secagg"
             )
-        for asked, has, option in (
-            (parameters.rotate, self.rotates, "--rotate"),
-            (parameters.committee is not None, self.has_committee, "--committee"),
-        ):
-            if asked and not has:
-                raise UsageError(f"leave it out: {self.name} cannot use {option}")
         self.parameters = parameters
         self.helpers = self.helpers_of(parameters.helpers)
         # Who plays the rounds, of those that enrolled; see `join`.
@@ -249,15 +236,6 @@ class AggregationProtocol(ABC):
         planned = 1 - self.parameters.dropout if self.parameters.scaling == "paper" else 1.0
         return self.inclusion * planned
 
-    @property
-    def rounding(self) -> float:
-        """Largest error of a coordinate of a device that rounding makes, in units of the clip.
-
-        All devices weigh the same. By default a vector is multiplied by its weight, and sent, as
-        float32: the weight and the product are rounded.
-        """
-        return 2.0**-23
-
     def sent_in(self, round_index: int) -> Where:
         """Return the coordinates that all devices send in a round, where these are the same."""
         return ALL
@@ -293,33 +271,17 @@ class AggregationProtocol(ABC):
         return 1 if self.tolerates_dropouts else self.parameters.devices
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
         """Return who masks a coordinate with whom, which says what a curious server learns.
 
-        Of N = `devices`, each of which sends a fraction `alpha` of the coordinates, where it does
-        not send all, and has `degree` neighbours, or all if that is None.
+        Of N = `devices`; of the options only how many coordinates each sends, and how many
+        neighbours it has, count.
         """
         raise UsageError(
             f"nothing is known of what {cls.name} exposes: its class has no method masking"
         )
 
-    # What it uses, chooses and costs
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        """Return the options of `RoundOptions` and `LinkOptions` that a run has a use for.
-
-        Those are among them whose other values are refused. A given option that is not there is
-        refused: a class that reads more of its `parameters` adds what it reads.
-        """
-        used = {*FOR_ALL}
-        if cls.sparse_upload:
-            used.add("alpha")
-        if cls.most_helpers:
-            used.add("helper_mbps")
-        if not options.dropout:
-            used -= {"dropout_model", "dropout_phase"}
-        return frozenset(used)
+    # What it chooses and costs
 
     @classmethod
     def helpers_of(cls, asked: int | None) -> int:

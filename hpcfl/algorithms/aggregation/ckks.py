@@ -60,6 +60,7 @@ from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, S
 from hpcfl.crypto import ckks, keys
 from hpcfl.crypto.keystream import KEY_BYTES as SEALING_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.options.protocols import MaskingOptions
 from hpcfl.privacy.masking import UnderOneKey
 
 WRAPPED_BYTES = SEALING_BYTES + 16
@@ -343,16 +344,8 @@ class Ckks(AggregationProtocol):
         )
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> UnderOneKey:
-        if degree not in (None, devices - 1):
-            raise UsageError(f"{cls.name} has no masking graph: leave the degree out")
+    def masking(cls, devices: int, options: MaskingOptions) -> UnderOneKey:
         return UnderOneKey(devices)
-
-    @property
-    def rounding(self) -> float:
-        # Of a vector times its weight, to the nearest step.
-        parameters = self.parameters
-        return parameters.devices * self.divisor / parameters.clip * ckks.LARGEST_ROUNDING
 
     @property
     def needed_in_sum(self) -> int:

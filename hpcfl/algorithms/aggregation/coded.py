@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,25 +41,19 @@ from hpcfl.crypto import keys, matrices
 from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import PACKED_PAIRS, Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.options.protocols import MaskingOptions, ThreatOptions
 from hpcfl.privacy.masking import OnlySummed
 from hpcfl.privacy.threat import LIARS
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 
 class CodedProtocol(QuantisedProtocol):
     """A protocol in which devices deal coded pieces; its `code` is the same for all of them."""
 
+    options = (*QuantisedProtocol.options, ThreatOptions)
     min_devices = 2
     family = "field"
-    deals_to: ClassVar[str]  # in words, who holds pieces
     piece: ClassVar[str] = "piece"  # what errors call one
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"gamma", "security_bits"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
@@ -101,9 +95,7 @@ class CodedProtocol(QuantisedProtocol):
         return self.parameters.threshold
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
-        if degree not in (None, devices - 1):
-            raise UsageError(f"{cls.name} deals pieces to {cls.deals_to}: leave the degree out")
+    def masking(cls, devices: int, options: MaskingOptions) -> OnlySummed:
         return OnlySummed(devices)
 
     def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:

@@ -25,8 +25,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +47,18 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.errors import UsageError
+from hpcfl.options.protocols import (
+    CohortOptions,
+    CommonOptions,
+    GraphOptions,
+    MaskingOptions,
+    QuantisedOptions,
+    SparseOptions,
+    ThreatOptions,
+)
 from hpcfl.privacy.masking import InCohorts, largest_degree, ring_degree
-from hpcfl.privacy.ring import below_floor, cohort_size, fewest_survivors, log2, refused
+from hpcfl.privacy.ring import below_floor, fewest_survivors, log2, refused
 from hpcfl.privacy.threat import Threat
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 Value = TypeVar("Value", bound=np.generic)
 # Places that are dealt at once, in the cache.
@@ -146,6 +153,11 @@ def first_multiples(dim: int, count: int) -> NDArray[np.uint64]:
     found = np.arange(count, dtype=np.uint64) * np.uint64(golden_step(dim)) % np.uint64(dim)
     found.setflags(write=False)
     return found
+
+
+def cohort_size(devices: int, alpha: float) -> int:
+    """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1."""
+    return max(1, int(Fraction(repr(float(alpha))) * devices + Fraction(1, 2)))
 
 
 def linking_degree(size: int, devices: int) -> int:
@@ -382,16 +394,19 @@ class Cohort(SecAgg):
     """Secure aggregation of runs of coordinates within cohorts; `segments` says who sends what."""
 
     name = "cohort"
+    options = (
+        CommonOptions,
+        QuantisedOptions,
+        GraphOptions,
+        ThreatOptions,
+        SparseOptions,
+        CohortOptions,
+    )
     sparse_upload = True
     device_class = CohortDevice
     server_class = CohortServer
     # No range of an upload belongs to a range of the coordinates.
     steps = tuple(replace(step, receive_part=None, by_all_ranks=False) for step in SecAgg.steps)
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        used = {"min_cohort", "security_bits", "correctness_bits"}
-        return (super().uses(options) | used) - {"threads"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
@@ -478,9 +493,9 @@ class Cohort(SecAgg):
         return [*super().promises(), self._floor]
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
-        size = cohort_size(devices, alpha)
-        return InCohorts(size, ring_degree(degree, devices, size), alpha)
+    def masking(cls, devices: int, options: MaskingOptions) -> InCohorts:
+        size = cohort_size(devices, options.alpha)
+        return InCohorts(size, ring_degree(options.degree, devices, size), options.alpha)
 
     def sizes(self) -> dict[Method, float]:
         run = self.summed_in.bits / 8 * self.inclusion * self.parameters.dim

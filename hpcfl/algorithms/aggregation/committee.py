@@ -41,7 +41,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,10 +69,8 @@ from hpcfl.crypto.groups import Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.sampling import subset
 from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.options.protocols import CommitteeOptions
 from hpcfl.privacy.threat import LIARS, Threat
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 NONCE_BYTES = 16
 # Without --committee, the smallest committee with which a device sends at most so many times what
@@ -244,7 +242,7 @@ class Committee(CodedProtocol):
     """Secure aggregation of whole vectors, shared with a committee."""
 
     name = "committee"
-    deals_to = "a committee"
+    options = (*CodedProtocol.options, CommitteeOptions)
     device_class = CommitteeDevice
     server_class = CommitteeServer
     piece = "share"
@@ -301,10 +299,6 @@ class Committee(CodedProtocol):
         ),
         Step("result", LOCAL, finish=Server.finish_result),
     )
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"correctness_bits"}
 
     def choose_code(self) -> Code:
         plan, threat = self.parameters, self.threat

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import SPARSIFICATION
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.options.protocols import MaskingOptions, SparseOptions
 from hpcfl.privacy.masking import Drawn, Flags, InCohorts, Masking, ring_degree
 from hpcfl.privacy.population import Population
 
@@ -29,6 +30,7 @@ class CommonCoordinates(SecAgg):
     """Secure aggregation of coordinates that are the same for all devices."""
 
     name = "common"
+    options = (*SecAgg.options, SparseOptions)
     sparse_upload = True
     same_coordinates = True
 
@@ -47,8 +49,8 @@ class CommonCoordinates(SecAgg):
         return Segments(plan.dim, 1, 1).dealt(start, self.upload_dim)
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
-        return AllOrNobody(devices, alpha, ring_degree(degree, devices))
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
+        return AllOrNobody(devices, options.alpha, ring_degree(options.degree, devices))
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,6 @@ class AllOrNobody(Masking):
         return self.alpha * self.together.sole(population)
 
     def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
-        drawn = self.together.draw(honest, generator)
-        drawn.sends[generator.random(len(honest)) >= self.alpha] = False
-        return drawn
+        sends, left, right = self.together.draw(honest, generator)
+        sends[generator.random(len(honest)) >= self.alpha] = False
+        return sends, left, right

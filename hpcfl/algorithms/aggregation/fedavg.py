@@ -9,7 +9,7 @@ that is what a sparsified update costs without masks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,9 @@ from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.quantisation import all_finite
 from hpcfl.comm.phases import GATHER, LOCAL, Method, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.errors import MessageError, UsageError
+from hpcfl.errors import MessageError
+from hpcfl.options.protocols import MaskingOptions
 from hpcfl.privacy.masking import InTheClear
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 
 class FedAvgDevice(ModelReceiver):
@@ -110,13 +108,7 @@ class FedAvg(AggregationProtocol):
     )
 
     @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"locations"}
-
-    @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> InTheClear:
-        if degree is not None:
-            raise UsageError("fedavg has no masking graph to choose the degree of; leave it out")
+    def masking(cls, devices: int, options: MaskingOptions) -> InTheClear:
         return InTheClear()
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> FedAvgDevice:

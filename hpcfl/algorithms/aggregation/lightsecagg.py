@@ -39,7 +39,7 @@ round, or change the sum as other vectors could have.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,10 +54,8 @@ from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.options.protocols import ThreadOptions
 from hpcfl.privacy.threat import LIARS
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 
 @dataclass
@@ -190,7 +188,7 @@ class LightSecAgg(CodedProtocol):
     """Secure aggregation with coded masks."""
 
     name = "lightsecagg"
-    deals_to = "all devices"
+    options = (*CodedProtocol.options, ThreadOptions)
     device_class = LightSecAggDevice
     server_class = LightSecAggServer
     steps = (
@@ -231,10 +229,6 @@ class LightSecAgg(CodedProtocol):
         ),
         Step("result", LOCAL, finish=Server.finish_result),
     )
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"threads"}
 
     def choose_code(self) -> Code:
         parameters = self.parameters

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +39,9 @@ from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedPro
 from hpcfl.algorithms.aggregation.secagg import pair_sign
 from hpcfl.comm.phases import GATHER, LOCAL, Method, Payload, Step
 from hpcfl.crypto import keys
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.options.protocols import MaskingOptions, ThreadOptions, ThreatOptions
 from hpcfl.privacy.masking import InCohorts
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 SEED_BYTES = 32
 MIN_SELECTED = 2
@@ -169,6 +167,7 @@ class Prf(QuantisedProtocol):
     """Secure aggregation of whole vectors by devices that all stay."""
 
     name = "prf"
+    options = (*QuantisedProtocol.options, ThreatOptions, ThreadOptions)
     min_devices = MIN_SELECTED
     tolerates_dropouts = False
     device_class = PrfDevice
@@ -187,10 +186,6 @@ class Prf(QuantisedProtocol):
         ),
         Step("result", LOCAL, finish=PrfServer.finish_result),
     )
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"threads", "gamma", "security_bits"}
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
@@ -230,9 +225,7 @@ class Prf(QuantisedProtocol):
         ]
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
-        if degree not in (None, devices - 1):
-            raise UsageError(f"{cls.name} masks between all pairs: leave the degree out")
+    def masking(cls, devices: int, options: MaskingOptions) -> InCohorts:
         return InCohorts(devices)
 
     def sizes(self) -> dict[Method, float]:
