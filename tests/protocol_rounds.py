@@ -39,7 +39,6 @@ SCATTERING = ("secagg-graph", "cohort")
 LINKED = ("secagg", "cohort")
 # One for each kind of masks and uploads.
 UPLOADING = ("secagg", "sparse", "cohort")
-DROP_PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
 ENVELOPE_BYTES = 16
 
 

@@ -8,7 +8,6 @@ from scipy import stats
 from small_data import CLASSES, SHAPE, data
 from tiers import examples
 
-from hpcfl.errors import UsageError
 from hpcfl.learning import models
 from hpcfl.learning.batches import SHUFFLES, batches, epoch_steps
 from hpcfl.learning.private import PrivateOptions, PrivateTrainer
@@ -140,15 +139,6 @@ def test_the_noise_in_an_update_has_the_stated_deviation(samples):
     assert len(update) > 50_000  # so within 3 percent
 
 
-def test_epochs_are_steps_of_full_batches():
-    one, _ = trainer(epochs=3, steps=None, batch_size=10)
-    whole, _ = trainer(epochs=3, steps=None, batch_size=0)
-
-    assert [one.steps(samples) for samples in (0, 9, 10, 39, 40)] == [3, 3, 3, 9, 12]
-    assert whole.steps(25) == whole.steps(0) == 3
-    assert trainer(steps=5)[0].steps(1000) == 5
-
-
 GRIDS = [
     (20, 4, 2),  # E = 5: rounds and epochs drift against each other
     (20, 4, 3),
@@ -264,14 +254,3 @@ def test_a_device_with_less_than_a_batch_uses_all_and_divides_by_the_batch(shuff
     update = few.local_update(start, inputs, labels, seed(), 0)
     whole = all_of_it.local_update(start, inputs, labels, seed(), 0)
     np.testing.assert_allclose(update, whole * 5 / 8, rtol=0, atol=1e-7)
-
-
-def test_what_cannot_be_meant_is_refused():
-    one, start = trainer()
-    with pytest.raises(ValueError, match="the noise has shape"):
-        one.local_update(start, *data(9), seed(), 0, noise=lambda size: np.zeros(1))
-    with pytest.raises(UsageError, match=r"momentum 0, not 0\.5"):
-        trainer(momentum=0.5)
-    empty = one.local_update(start, *data(0), seed(), 0)
-    assert not empty.any()
-    assert math.isnan(one.clipped)

@@ -313,7 +313,9 @@ def test_a_device_deals_masks_and_answers_once(kind):
         if step.pattern is ROUTE or (step.upload and kind[0] not in ("fedavg", "ckks")):
             vector = [played.vectors[id] / 2] * (step.upload or step.name == "share_input")
             played.refused(RefusedError, call, step.send, device, *vector)
-        elif step.pattern is not GATHER and uploaded_before(protocol, step.phase):
+        elif step.name == "challenge" or (
+            step.pattern is not GATHER and uploaded_before(protocol, step.phase)
+        ):
             asked = [m for m in played.wire.messages if m.header.step == number]
             (message, *_) = [m for m in asked if m.header.receiver in (id, 2**32 - 2)]
             played.refused(RefusedError, call, step.receive, device, raw(message.payload))
@@ -367,6 +369,9 @@ def test_what_moves_is_what_the_formula_says(kind, dropped):
         members = phase.members / len(there) if phase.members else 0.0
         if protocol.name == "ckks":
             members = 2 / len(there) if phase.name == "decrypt" else 0.0
+        moved = (record.helper_bytes_up[number], record.helper_bytes_down[number])
+        for found, of_one in zip(moved, (phase.helper_up, phase.helper_down), strict=True):
+            assert [of_one] * protocol.helpers == found.tolist()
         assert up.mean() == pytest.approx(phase.up + members * phase.member_up, rel=about)
         assert down.mean() == pytest.approx(phase.down + members * phase.member_down, rel=about)
 
