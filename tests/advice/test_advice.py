@@ -198,7 +198,7 @@ def test_what_a_cohort_exposes_is_that_of_all_devices_and_not_of_fewer(devices):
     assert exposed_of_cohort(devices, members=10) == pytest.approx(0.19**9, rel=0.1)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(0.5, marks=pytest.mark.full), 8.0])
 def test_the_command_that_is_named_meets_the_epsilon_as_it_is(tmp_path, monkeypatch, epsilon):
     """Rounds to warm up would cost privacy too, and fewer levels more noise."""
     monkeypatch.chdir(tmp_path)

@@ -201,13 +201,6 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
         (noise,) = learn.noise
         kind, scale = ("laplace", expected) if mechanism == "laplace" else ("norm", expected)
         assert stats.kstest(noise, kind, args=(0, scale)).pvalue > FALSE_ALARM
-    # Of means over batches of the same size all have the same.
-    where = federation(devices=4, dim=20_000, sizes=sizes, local=Local(steps=1, batch_size=5))
-    dpc = algorithm("fedsgd-dpc", where, sigma=0.8, shuffle="poisson")
-    for device in range(4):
-        learn = Learner(np.zeros(20_000), steps=1)
-        dpc.contribution(device, 0, NOTHING, learn)
-        assert_std(learn.noise[0], 0.8)
 
 
 @pytest.mark.parametrize(
