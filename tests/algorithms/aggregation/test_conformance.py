@@ -352,6 +352,26 @@ def test_rows_that_do_not_open_make_nobody_else_leave(kind):
     assert_sum(played, integers, [id for id in range(9) if not routes or id != 5])
 
 
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_a_dealer_is_out_if_more_have_nothing_of_it_than_may_be_at_fault_and_not_before(kind):
+    probe = made(kind, 9)
+    routes = [number for number, step in enumerate(probe.steps) if step.pattern is ROUTE]
+    most = getattr(probe, "most_at_fault", 1)
+    for count in (most, most + 1) if routes else ():
+        protocol = made(kind, 9)
+        integers, vectors = whole(protocol, np.random.default_rng(count))
+
+        def spoil(header, message, count=count):
+            if header.step in routes and header.sender == 5:
+                message = message.copy()
+                message[:count, -1] ^= 1
+            return message
+
+        played = play(protocol, vectors, change=spoil)
+        assert_sum(played, integers, [id for id in range(9) if count == most or id != 5])
+        assert (5 in played.kept_out) == (count > most)
+
+
 @pytest.mark.parametrize("dropped", [0, 2])
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 def test_what_moves_is_what_the_formula_says(kind, dropped):
