@@ -182,6 +182,19 @@ def test_a_wrong_mask_key_of_a_vanished_device_is_made_up_for_by_secrets_of_pair
         assert pair_secret(played, id, 1) == told
 
 
+def test_a_share_that_is_no_field_element_is_a_missing_one(deals):
+    def beyond(shares):
+        shares[VICTIM, 0] = Q
+        return shares
+
+    deals(SENDER, beyond)
+    played = play(make("secagg", DEVICES, 8))
+    (error,) = played.devices[VICTIM].ignored
+    assert (f"device {SENDER}", "a share is not a field element") == (error.sender, error.reason)
+    played.nobody_left()
+    played.goes_on()
+
+
 @with_each_upload
 def test_a_seed_that_is_no_string_of_16_bytes_costs_its_dealer(name, deals):
     """Its upload is in the sum, under a mask of its own making: it could have sent anything."""
