@@ -97,7 +97,7 @@ def test_a_device_that_cheats_with_shares_costs_itself_alone(case, cheat, vanish
     if cheat == "contradict":
         assert 3 not in outcome.survivors, "nobody could take its private mask off"
     if cheat == "lie" and not vanish:
-        assert "not what it answered for" in str(outcome.refused[3])
+        assert "not what it answered for" in str(outcome.kept_out[3])
 
 
 @pytest.mark.parametrize("name", RINGS)
