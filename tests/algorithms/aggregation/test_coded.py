@@ -207,27 +207,6 @@ def test_rows_are_the_sealed_shares_of_quantised_vectors_and_only_members_are_as
 # Hostile devices
 
 
-@both
-@pytest.mark.parametrize("upload", ["gather", "reduce"])
-def test_a_device_of_whose_pieces_two_others_hold_none_is_left_out(name, upload):
-    protocol, members, liar = coded(name)
-    victims = [id for id in members if id != liar][:2]
-
-    def spoil(rows):
-        rows[np.isin(Header.receivers_of(rows), victims), -1] ^= 1
-        return rows
-
-    upload = upload if name == "lightsecagg" else "gather"
-    change = sent_by_device(protocol, DEALING[name], liar, spoil)
-    played = play(protocol, change=change, upload=upload)
-
-    played.goes_on([id for id in range(played.parameters.devices) if id != liar])
-    assert {liar} == {*played.kept_out}
-    assert "too many devices hold no" in str(played.kept_out[liar])
-    if name == "lightsecagg":
-        assert "is told that too many others hold no piece of its mask" in str(played.left[liar])
-
-
 def test_one_device_that_holds_no_piece_of_another_leaves_the_end_to_others():
     protocol = light(dropout=0.2)
 
