@@ -15,8 +15,9 @@ from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, options_of
+from hpcfl.options.protocols import refuse
 from hpcfl.options.shared import check_length
-from hpcfl.rounds import memory, usage
+from hpcfl.rounds import memory
 from hpcfl.rounds import session as rounds
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.system import outputs
@@ -46,7 +47,7 @@ def asked(world: World, given: Mapping[str, Any]) -> BenchOptions:
     beside = {**netlab_link(), **given}
     code = ("protocol", "aggregate")
     options = make(BenchOptions, rounds.restored(world, BenchOptions, beside, code))
-    usage.check(given, options.protocol, options, usage.of_benchmark(options))
+    refuse(given, experiments.unused_by(options), options.protocol)
     return options
 
 

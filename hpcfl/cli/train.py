@@ -10,11 +10,19 @@ import click
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import Command, given, options
 from hpcfl.cli.terminal import footer_wanted, json_option, show, show_footer, warn_of_insecurity
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.protocols import unused
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
 
 
-@click.command("train", cls=Command, lists={"Algorithms": REGISTRY})
+def _unused(algorithm: str) -> set[str]:
+    from hpcfl.algorithms.federated import find
+
+    return unused(PrivacyOptions, find(algorithm).options)
+
+
+@click.command("train", cls=Command, lists={"Algorithms": REGISTRY}, unused=_unused)
 @click.argument("algorithm", required=False)
 @click.option(
     "--preset",
@@ -27,7 +35,7 @@ def train(preset: str | None, as_json: bool, **typed: Any) -> None:
     """Train a model by ALGORITHM, its updates summed by an aggregation protocol.
 
     Every round's update goes through the protocol, the checks and the ledger that `hpcfl bench`
-    measures.
+    measures. 'hpcfl train ALGORITHM --help' shows only the options that the algorithm has.
 
     \b
     Examples:

@@ -20,6 +20,7 @@ _NOISE = ("noise_multiplier", "clip_norm")
 class BenchOptions(RunOptions):
     """What `hpcfl bench` was asked for; see ``hpcfl bench --help``."""
 
+    heading = "Options"
     protocol: str = field(kw_only=False)
     devices: tuple[int, ...] = option(
         (),

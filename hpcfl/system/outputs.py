@@ -56,7 +56,6 @@ AGGREGATE = Kind("aggregates", endings=(".npy", *HDF5))
 TRANSCRIPT = Kind("transcripts")
 MANIFEST = Kind("frozen sweeps")
 FIGURE = Kind("figures", MADE_BY.encode(), (".png", ".svg", ".pdf"))
-TRACE = Kind("traces", b'"format": "hpcfl-trace/')
 CALIBRATION = Kind("calibrations", b'"format": "hpcfl-calibration/')
 CHECKPOINT = Kind("checkpoints", b"next_round.npy")
 # Whatever has the name of a publisher's file, and is not that file, is a damaged copy of it.

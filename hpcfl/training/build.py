@@ -24,7 +24,7 @@ from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import options_of, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEFAULT_LEVELS, WIDTHS
+from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.rounds.build import build, check_degree, with_group
@@ -120,12 +120,12 @@ def planned_algorithm(options: TrainOptions, devices: int, dim: int) -> Federate
 
 
 def planned_in_fewest_bits(
-    options: TrainOptions, devices: int, dim: int, least_levels: int = 1
+    options: TrainOptions, devices: int, dim: int
 ) -> tuple[FederatedAlgorithm, str | None]:
     """Return the same of a private algorithm that sends as few bits a value as will do, and them.
 
-    They have room for the noise, which is hardly more than with 32, and for so many levels at least
-    if 32 have. None if the protocol has no bits to choose. `options` are those of `dp-fedavg`.
+    They have room for the noise, which is hardly more than with 32. None if the protocol has no
+    bits to choose. `options` are those of `dp-fedavg`.
     Raises what `planned_algorithm` does.
     """
     if not find(options.aggregate).family:
@@ -141,9 +141,7 @@ def planned_in_fewest_bits(
     for bits in fewer:
         with suppress(UsageError):
             found = at(bits)
-            levels = found.federation.protocol.parameters.levels
-            noise = found.noise_in_sum <= NOISE_OF_FEW_BITS * finest.noise_in_sum
-            if levels >= least_levels and noise:
+            if found.noise_in_sum <= NOISE_OF_FEW_BITS * finest.noise_in_sum:
                 return found, str(bits)
     return finest, str(most)
 

@@ -189,7 +189,7 @@ def _check_convex(options: TrainOptions, model: str, classes: int | None = None)
     """
     from hpcfl.learning import models
 
-    if not find(options.algorithm).counts_on_convex or not options.convex or options.steps == 1:
+    if not options.convex or options.steps == 1:
         return
     if models.is_linear(model) and classes in (None, 2):
         return
