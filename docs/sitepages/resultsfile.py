@@ -43,7 +43,7 @@ def page() -> str:
         parts += [f"### {title}\n", _datasets(datasets)]
     parts += [
         f"## Datasets of `/{schema.TRAINING}`\n",
-        "Of `hpcfl train`; float64. `device_loss` is there with `device_loss`.\n",
+        "Of `hpcfl train`; float64. `device_loss` is in older files only.\n",
         table(
             ("dataset", "shape", "what it is"),
             [

@@ -148,7 +148,7 @@ class QuantisedOptions(_Group):
     bits: str | None = option(
         None,
         "Bits of a value that is sent: --group ringB, or fieldB where vectors are coded; auto: the "
-        "fewest with which no sum can wrap around; with noise, the fewest with room for --levels.",
+        "fewest with which no sum can wrap around (without noise).",
         choices=("auto", *map(str, WIDTHS)),
         default_text="as --group says",
         marks=("unrecorded",),

@@ -134,7 +134,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         "Add what a device has not sent to its next update (rand-k, top-k; fedavg with common).",
         marks=("label",),
     )
-    device_loss: bool = False  # whether the loss on every device's own data is recorded
     # What a training has little reason to set, and a benchmark offers.
     scaling: str = "survivors"
     upload: str = "gather"
