@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcfl.options.definition import names
 from hpcfl.plots import AGAINST, KINDS, PlotOptions
-from hpcfl.results.columns import COLUMNS
+from hpcfl.results.columns import COLUMNS, SHOWN
 from hpcfl.results.footer import LINES
 from sitepages.markdown import code, table, words
 
@@ -12,8 +12,8 @@ from sitepages.markdown import code, table, words
 def page() -> str:
     """Return the page."""
     columns = [
-        (code(name), words(choice.about), "yes" if choice.shown else "")
-        for name, choice in COLUMNS.items()
+        (code(name), words(column.about), "yes" if name in SHOWN else "")
+        for name, column in COLUMNS.items()
     ]
     lines = [
         (code(line.key), words(line.unit), words(line.about), "train" if line.training else "")

@@ -35,6 +35,7 @@ class Column:
     align: Literal["left", "right"] = "right"
     scale: Scale | None = None  # chooses unit and format, for all values of the column
     per: str = ""  # what follows the unit that is chosen: ``/device``
+    about: str = ""  # what it is, for the documentation
 
     def fitted(self, values: Iterable[Any]) -> Column:
         """Return the column with the unit and format that suit its values."""
@@ -45,19 +46,30 @@ class Column:
         return replace(self, unit=unit, format=format, scale=None)
 
 
-def label(name: str, title: str | None = None) -> Column:
+def label(name: str, title: str | None = None, about: str = "") -> Column:
     """Return a column of words."""
-    return Column(name, name.replace("_", " ") if title is None else title, align="left")
+    title = name.replace("_", " ") if title is None else title
+    return Column(name, title, align="left", about=about)
 
 
-def seconds(name: str, title: str) -> Column:
+def count(name: str, title: str, about: str = "") -> Column:
+    """Return a column of whole numbers."""
+    return Column(name, title, format=formats.count, about=about)
+
+
+def number(name: str, title: str, about: str = "") -> Column:
+    """Return a column of numbers with four digits."""
+    return Column(name, title, format=formats.number, about=about)
+
+
+def seconds(name: str, title: str, about: str = "") -> Column:
     """Return a column of seconds, shown in ms, in s, or as durations."""
-    return Column(name, title, scale=formats.seconds_scale)
+    return Column(name, title, scale=formats.seconds_scale, about=about)
 
 
-def size(name: str, title: str, per: str = "") -> Column:
+def size(name: str, title: str, about: str = "", per: str = "") -> Column:
     """Return a column of bytes, shown in B, MB, GB or TB."""
-    return Column(name, title, scale=formats.bytes_scale, per=per)
+    return Column(name, title, scale=formats.bytes_scale, per=per, about=about)
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcfl.errors import MissingPackageError
 from hpcfl.report import formats
-from hpcfl.results.columns import Row, choose, of_runs
+from hpcfl.results.columns import choose, of_runs
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.record import Flags, Floats
@@ -45,13 +45,12 @@ def of_each_run(
     pd = _pandas()
     summaries = [summarise(run, run.link(**link), target) for run in runs]
     chosen = of_runs(summaries) if columns is None else choose(",".join(columns))
-    rows = [Row(number, summary, None) for number, summary in enumerate(summaries, 1)]
     found = pd.DataFrame(
-        [[row[choice.name] for choice in chosen] for row in rows],
-        columns=[choice.name for choice in chosen],
+        [[summary.value(column.name) for column in chosen] for summary in summaries],
+        columns=[column.name for column in chosen],
     )
     # A number that no run has would be an object.
-    numbers = [choice.name for choice in chosen if choice.column.align == "right"]
+    numbers = [column.name for column in chosen if column.align == "right"]
     unknown = [name for name in numbers if found[name].isna().all()]
     return found.astype(dict.fromkeys(unknown, "float64"))
 

@@ -38,6 +38,6 @@ def test_runs_are_a_line_each_and_the_middle_is_left_out(runs):
 
 
 def test_what_is_made_of_runs_is_brief(runs):
-    assert_brief(repr(runs[1].summary()), lines=1)
+    assert_brief(repr(runs[1].summary()))
     assert_brief(repr(hpcfl.compare(runs[0], runs[2])), lines=1)
     assert_brief(repr(Pool(tuple(runs))))
