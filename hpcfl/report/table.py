@@ -67,7 +67,7 @@ def seconds(name: str, title: str, about: str = "") -> Column:
     return Column(name, title, scale=formats.seconds_scale, about=about)
 
 
-def size(name: str, title: str, about: str = "", per: str = "") -> Column:
+def size(name: str, title: str, per: str = "", about: str = "") -> Column:
     """Return a column of bytes, shown in B, MB, GB or TB."""
     return Column(name, title, scale=formats.bytes_scale, per=per, about=about)
 

@@ -30,8 +30,10 @@ _SHOWN = (
     number("alpha", "alpha", "density of what a device sends, of protocols that send a part"),
     number("theta", "theta", "fraction of the devices that drop out of a round"),
     label("link", "link", "link of the modelled seconds"),
-    size("bytes_up_mean", "up", "what a device in the sum sends in a round, mean", "/device"),
-    size("bytes_down_mean", "down", "what such a device receives in a round, mean", "/device"),
+    size("bytes_up_mean", "up", "/device", about="what a device in the sum sends in a round, mean"),
+    size(
+        "bytes_down_mean", "down", "/device", about="what such a device receives in a round, mean"
+    ),
     seconds("device_cpu_seconds_median", "device CPU", "CPU time of the slowest device"),
     seconds("server_cpu_seconds_median", "server CPU", "CPU time of the server in a round"),
     seconds("round_seconds_median", "round measured", "elapsed time of a round"),
@@ -41,7 +43,7 @@ _SHOWN = (
     number("epsilon_delta", "delta", "delta of these epsilons"),
     number("target", "target", "accuracy of the next columns: --target-accuracy, or the run's"),
     number("rounds_to_target", "rounds to target", "rounds until the target was reached"),
-    size("bytes_to_target", "up to target", "what all devices together had sent by then"),
+    size("bytes_to_target", "up to target", about="what all devices together had sent by then"),
     seconds("seconds_to_target", "modelled to target", "modelled time by then, with training"),
     _times("bytes_up_ratio", "up ratio", "bytes_up_mean of the baseline over that of the run"),
     _times("device_cpu_ratio", "device CPU ratio", "the same of device_cpu_seconds_median"),
@@ -59,9 +61,11 @@ _HIDDEN = (
     number("accuracy_least", "accuracy from", "lowest accuracy of a launch"),
     number("accuracy_most", "accuracy to", "highest accuracy of a launch"),
     number("epsilon_paper", "epsilon, paper", "the same as the algorithm's paper counts"),
-    size("server_peak_bytes", "server peak", "largest resident memory of a rank of the server"),
-    size("device_peak_bytes", "device peak", "the same of a rank that holds devices"),
-    size("helper_peak_bytes", "helper peak", "the same of a helper's rank"),
+    size(
+        "server_peak_bytes", "server peak", about="largest resident memory of a rank of the server"
+    ),
+    size("device_peak_bytes", "device peak", about="the same of a rank that holds devices"),
+    size("helper_peak_bytes", "helper peak", about="the same of a helper's rank"),
     count("launches", "launches", "launches that are pooled in the row"),
     count("rounds_measured", "rounds", "measured rounds of all launches"),
     number("survivors_mean", "survivors", "devices in the sum of a round, mean over rounds"),

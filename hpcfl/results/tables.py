@@ -35,8 +35,8 @@ STOPPED = {
 }
 _PHASES = (
     label("phase"),
-    size("bytes_up_mean", "up", per="/device"),
-    size("bytes_down_mean", "down", per="/device"),
+    size("bytes_up_mean", "up", "/device"),
+    size("bytes_down_mean", "down", "/device"),
     *(table.seconds(f"device_cpu_seconds_{of}", f"device CPU {of}") for of in PERCENTILES),
     *(table.seconds(f"wall_seconds_{of}", f"rank wall {of}") for of in PERCENTILES),
     table.seconds("server_cpu_seconds_median", "server CPU median"),

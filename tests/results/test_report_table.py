@@ -138,10 +138,10 @@ def values_of(column, *values):
         (seconds("x", "CPU"), (2e-5, 5.0), "CPU", ["0.0200 ms", "5.000 s"]),
         (seconds("x", "CPU"), (16_561_882_368.152469,), "CPU", ["525 years"]),
         (seconds("x", "CPU"), (), "CPU, ms", []),
-        (size("x", "up", per="/device"), (0, 999_999), "up, B/device", ["0", "999999"]),
-        (size("x", "up", per="/device"), (7073.0, 1e6), "up, MB/device", ["0.00707", "1.000"]),
+        (size("x", "up", "/device"), (0, 999_999), "up, B/device", ["0", "999999"]),
+        (size("x", "up", "/device"), (7073.0, 1e6), "up, MB/device", ["0.00707", "1.000"]),
         (
-            size("x", "up", per="/device"),
+            size("x", "up", "/device"),
             (12, 4e9, None),
             "up, per device",
             ["12 B", "4.000 GB", "-"],
