@@ -95,7 +95,6 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
     compared = tables.comparison(
         summaries,
         asked.baseline,
-        pooling.kept_apart(pools),
         asked.columns,
         numbered=form not in ("csv", "json"),  # which have no notes
     )

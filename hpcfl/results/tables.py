@@ -148,15 +148,14 @@ def _spread(figures: Mapping[str, Any], name: str) -> str:
 def comparison(
     summaries: Sequence[Summary],
     baseline: str | None = None,
-    notes: Sequence[str] = (),
     columns: str | None = None,
     numbered: bool = False,
 ) -> Table:
     """Return runs side by side, each compared with one of its size.
 
     `baseline` is as for :func:`~hpcfl.results.summary.beside`, `columns` as for
-    :func:`~hpcfl.results.columns.choose`. `notes` are sentences on the rows, numbered from 1;
-    `numbered` puts their numbers before columns that are asked for without them.
+    :func:`~hpcfl.results.columns.choose`; `numbered` puts the numbers of rows, by which notes call
+    them, before columns that are asked for without them.
     """
     rows = beside(summaries, baseline)
     chosen, same = (choose(columns), []) if columns is not None else _chosen(rows)
@@ -177,7 +176,6 @@ def comparison(
             *_about_baselines(rows),
             *_about_figures(rows),
             *(f"row {row['row']}: {_remarks(row)}" for row in rows),
-            *notes,
             *(f"warning: {_rows(found)}: {sentence}" for sentence, found in warned.items()),
         ],
     )

@@ -5,7 +5,6 @@ from run_files import simple_record, write_run
 
 import hpcfl
 from hpcfl.results import reader
-from hpcfl.results.pooling import Pool
 
 LINES, WIDTH = 12, 100
 LONG = "a_module_of_ones_own_with_a_long_name.in_a_package:AnAggregationProtocolWithALongName"
@@ -40,4 +39,3 @@ def test_runs_are_a_line_each_and_the_middle_is_left_out(runs):
 def test_what_is_made_of_runs_is_brief(runs):
     assert_brief(repr(runs[1].summary()))
     assert_brief(repr(hpcfl.compare(runs[0], runs[2])), lines=1)
-    assert_brief(repr(Pool(tuple(runs))))

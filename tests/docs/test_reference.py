@@ -76,7 +76,7 @@ def test_every_registry_is_whole():
         (registries.training, [f"`{name}`" for name in models.NAMES]),
         (registries.plans, [f"## {name}" for name in shipped.titles()]),
         (tables.page, [f"| `{name}` | {column.about}" for name, column in COLUMNS.items()]),
-        (tables.page, [f"| `{line.key}` |" for line in LINES]),
+        (tables.page, [f"| `{key}` |" for key in LINES]),
         (tables.page, [f"| `{name}` | {what}" for name, what in KINDS.items()]),
     ):
         text = page().replace("\\", "")

@@ -82,7 +82,7 @@ def test_a_run_that_was_resumed_on_another_machine_is_no_repeat(tmp_path):
     alike, unlike = resumed(plain, 3), resumed(plain, 3, cpu_model="another")
 
     assert [len(pool.runs) for pool in pooling.group([plain, alike, unlike])] == [2, 1]
-    both = {"from round 0": "one", "from round 3": "another"}
+    both = ["one", "another"]
     assert pooling.differences(pooling.machine, plain, unlike) == {"cpu_model": ("one", both)}
 
 
@@ -114,16 +114,6 @@ def test_what_steers_mpi_keeps_runs_apart_by_its_own_name(tmp_path, facts, name)
 
     assert len(pooling.group(runs)) == 2
     assert list(pooling.differences(pooling.machine, *runs)) == [name]
-
-
-def test_the_report_says_why_launches_are_not_repeats(tmp_path):
-    for name, facts in (("a", {}), ("b", {"environment_variables": TCP}), ("c", {})):
-        run(tmp_path, name, environment=facts)
-    run(tmp_path, "d", protocol="sparse")
-    text = report(tmp_path).stdout
-
-    assert "rows 1 and 2 are not repeats: OMPI_MCA_btl: none | tcp,self" in text
-    assert text.count("are not repeats") == 1
 
 
 def test_training_runs_stay_apart(tmp_path):
