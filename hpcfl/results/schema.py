@@ -47,8 +47,6 @@ FIRST_ROUND = "first_round"
 OF_THE_RUN = {"stop_reason"}
 # Of the environment: where every rank was, its host, hardware threads and devices.
 PLACEMENT = "placement"
-# And whether the results file was locked while it was written.
-LOCKED = "results_locked"
 # The checkpoint of a training run is beside its results file, with this in place of the ending.
 CHECKPOINT_SUFFIX = ".checkpoint.npz"
 # Of the configuration: what of the published data was not there, where some was missing.

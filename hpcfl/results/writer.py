@@ -110,8 +110,7 @@ class ResultsWriter:
         with self._creating(keep=True) as file:
             _fill_attributes(file, header)
             _fill_attributes(file.create_group(schema.CONFIG), config)
-            facts = {**environment, schema.LOCKED: hdf5.locked(Path(file.filename))}
-            _fill_attributes(file.create_group(schema.ENVIRONMENT), facts)
+            _fill_attributes(file.create_group(schema.ENVIRONMENT), environment)
             _begin(file, schema.ENVIRONMENT, at_end or {})
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
             _allocate(file.create_group(schema.ROUNDS), datasets, sizes, self._allocated)
@@ -172,8 +171,7 @@ class ResultsWriter:
                 for name in schema.OF_THE_RUN & (at_end or {}).keys():
                     file[schema.ENVIRONMENT].attrs[name] = _fixed("")
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
-                told |= {**environment, schema.LOCKED: hdf5.locked(Path(file.filename))}
-                _fill_attributes(file.require_group(launch), told)
+                _fill_attributes(file.require_group(launch), {**told, **environment})
                 _begin(file, launch, at_end or {})
             self._open(launch)
         return self

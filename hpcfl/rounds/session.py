@@ -240,7 +240,7 @@ def run(
         return f"{told()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
 
     try:
-        with writer, interruption.writing(mark, given_up, told):
+        with writer, interruption.writing(mark, given_up):
             left = max(0, len(range(writer.written, job.rounds)))
             observer.begins(job.protocol, left, transport.placement)
             reason = job.run(transport, Together(_Writing(writer), watching))

@@ -88,31 +88,6 @@ def test_a_signal_lets_the_round_end_and_is_told(tmp_path, number):
     assert threading.active_count() == threads
 
 
-def test_a_terminal_is_told_how_to_go_on_even_if_the_run_has_ended_by_then(tmp_path, monkeypatch):
-    """On a busy machine the thread that tells it comes late."""
-    terminal, opened, within = tmp_path / "terminal", os.open, interruption._within
-
-    def late(seconds, call):
-        time.sleep(0.5)
-        within(seconds, call)
-
-    def open_terminal(path, flags, *more, **options):
-        if path == "/dev/tty":
-            return opened(terminal, os.O_WRONLY | os.O_CREAT, 0o600)
-        return opened(path, flags, *more, **options)
-
-    monkeypatch.setattr(interruption, "_within", late)
-    monkeypatch.setattr(interruption.launch, "launched_by_mpi", lambda: True)
-    monkeypatch.setattr(os, "open", open_terminal)
-    with pytest.raises(AgreedError, match="after 2 rounds; continue with"):
-        bench(tmp_path / "run.h5", after=2)
-
-    told = (
-        f"hpcfl: stopped by a signal after 2 rounds; continue with hpcfl bench --resume {tmp_path}"
-    )
-    assert told in terminal.read_text()
-
-
 def test_a_signal_in_the_last_round_changes_nothing(tmp_path):
     run = bench(tmp_path / "run.h5", after=5)
 
