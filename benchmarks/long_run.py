@@ -20,7 +20,8 @@ import psutil
 from scipy.stats import linregress
 
 from harness import figure
-from hpcfl.results import load, schema
+from hpcfl.results import load
+from hpcfl.results.record import KNOWN
 
 LIMIT_BYTES = 1000.0  # a round a rank
 SAMPLE_SECONDS = 0.2
@@ -105,7 +106,7 @@ def main() -> None:
     print()
     figure("memory of a rank, bytes a round, the largest slope", worst, LIMIT_BYTES, " B")
     figure("descriptors of a rank, last - first", leaked, 0)
-    held = sum(getattr(run, one.name).nbytes for one in schema.DATASETS + schema.RANK_TIMES)
+    held = sum(getattr(run, one.name).nbytes for one in KNOWN if getattr(run, one.name) is not None)
     figure(f"file of {size} bytes / what it holds", size / held, 2)
     figure("rounds that are missing or not valid", asked.rounds - int(run.validated.sum()), 0)
 

@@ -13,9 +13,9 @@ import numpy as np
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
 from hpcfl.report import formats
-from hpcfl.results import schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
+from hpcfl.results.record import KNOWN
 from hpcfl.results.summary import Summary, summarise
 from hpcfl.system.environment import MCA, steering
 
@@ -53,7 +53,7 @@ class Pool:
         if len(self.runs) == 1:
             return first
         rounds: dict[str, Any] = {}
-        for dataset in schema.KNOWN:
+        for dataset in KNOWN:
             found = [getattr(run, dataset.name) for run in self.runs]
             known = all(values is not None for values in found)
             rounds[dataset.name] = np.concatenate(found) if known else None

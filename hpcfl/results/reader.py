@@ -23,7 +23,7 @@ from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted, words
 from hpcfl.results import schema
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.record import Counts, Flags, Floats
+from hpcfl.results.record import KNOWN, SPENT, SPENT_BY_HELPERS, Counts, Flags, Floats
 from hpcfl.results.schema import SCHEMA, Metric
 from hpcfl.system import files, hdf5, outputs
 
@@ -214,7 +214,7 @@ class Run:
 
     def modelled_seconds(self, link: LinkModel) -> Floats:
         """Return what a link makes of every phase of the measured rounds, shape (measured, P)."""
-        names = (*schema.SPENT, *schema.SPENT_BY_HELPERS)
+        names = (*SPENT, *SPENT_BY_HELPERS)
         found = {name: getattr(self, name) for name in names}
         return link.seconds_of(
             {
@@ -351,7 +351,7 @@ def _read(file: Any, path: Path) -> Run:
         ],
         **{
             dataset.name: rounds[dataset.name][:finished]
-            for dataset in schema.KNOWN
+            for dataset in KNOWN
             if dataset.name in rounds or dataset.unknown is None
         },
     )

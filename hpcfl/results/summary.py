@@ -22,8 +22,8 @@ from hpcfl.report import formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run, with_total
-from hpcfl.results.record import Flags, Floats
-from hpcfl.results.schema import INCOMPLETE, PLACEMENT, SPENT, Metric
+from hpcfl.results.record import SPENT, Flags, Floats
+from hpcfl.results.schema import INCOMPLETE, PLACEMENT, Metric
 from hpcfl.results.statistics import (
     DIFFERENT,
     launches_p_value,

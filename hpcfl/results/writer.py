@@ -32,8 +32,16 @@ from numpy.typing import NDArray
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results import schema
-from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import StoredDataset
+from hpcfl.results.record import (
+    COMMITTEE,
+    FAILURES,
+    HELPERS,
+    KNOWN,
+    RANK_TIMES,
+    RoundRecord,
+    StoredDataset,
+    sizes,
+)
 from hpcfl.system import hdf5, outputs
 from hpcfl.system.interruption import Left
 
@@ -101,10 +109,11 @@ class ResultsWriter:
         }
         if asked is not None:
             header[schema.ASKED] = json.dumps(asked)
-        datasets = _of_rounds(failures, ranks, helpers, committee)
-        sizes = schema.sizes(len(phases), devices, ranks, helpers)
+        there = {FAILURES: failures, RANK_TIMES: ranks, HELPERS: helpers, COMMITTEE: committee}
+        datasets = [one for one in (*KNOWN, schema.MARKED) if not one.of or there[one.of]]
+        lengths = sizes(len(phases), devices, ranks, helpers)
         a_round = sum(
-            np.dtype(one.dtype).itemsize * math.prod(one.shape(sizes)) for one in datasets
+            np.dtype(one.dtype).itemsize * math.prod(one.shape(lengths)) for one in datasets
         )
         self._allocated = min(rounds, max(1, _FIRST_BYTES // a_round))
         with self._creating(keep=True) as file:
@@ -113,16 +122,16 @@ class ResultsWriter:
             _fill_attributes(file.create_group(schema.ENVIRONMENT), environment)
             _begin(file, schema.ENVIRONMENT, at_end or {})
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
-            _allocate(file.create_group(schema.ROUNDS), datasets, sizes, self._allocated)
+            _allocate(file.create_group(schema.ROUNDS), datasets, lengths, self._allocated)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
             if training or device_training:
-                learned = [StoredDataset(name, np.float64, (), "") for name in training]
+                learned = [StoredDataset(name, np.float64) for name in training]
                 learned += [
-                    StoredDataset(name, np.float64, ("device",), "") for name in device_training
+                    StoredDataset(name, np.float64, ("device",)) for name in device_training
                 ]
-                _allocate(file.create_group(schema.TRAINING), learned, sizes, self._allocated)
+                _allocate(file.create_group(schema.TRAINING), learned, lengths, self._allocated)
         self._open(schema.ENVIRONMENT)
 
     @classmethod
@@ -308,20 +317,6 @@ def complete(path: Path) -> None:
         _end(file, "complete")
 
 
-def _of_rounds(
-    failures: bool, ranks: int, helpers: int, committee: bool
-) -> tuple[StoredDataset, ...]:
-    """Return the datasets of the rounds, in the order in which they are created."""
-    return (
-        *schema.DATASETS,
-        *(schema.FAILURES if failures else ()),
-        *(schema.RANK_TIMES if ranks else ()),
-        *(schema.HELPERS if helpers else ()),
-        *(schema.COMMITTEE if committee else ()),
-        schema.MARKED,
-    )
-
-
 @contextmanager
 def _told(problem: type[HpcflError], sentence: str, advice: str = "") -> Iterator[None]:
     """Raise a problem in place of what HDF5 and the file system raise."""
@@ -352,14 +347,14 @@ def _end(file: Any, status: str) -> None:
 
 
 def _allocate(
-    group: Any, datasets: Iterable[StoredDataset], sizes: Mapping[str, int], rounds: int
+    group: Any, datasets: Iterable[StoredDataset], lengths: Mapping[str, int], rounds: int
 ) -> None:
     """Create datasets of all rounds, allocated, one round to a chunk."""
     for wanted in datasets:
         early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         early.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
-        shape = wanted.shape(sizes)
+        shape = wanted.shape(lengths)
         dataset = group.create_dataset(
             wanted.name,
             shape=(rounds, *shape),
@@ -380,7 +375,7 @@ def _copy(old: Any, new: Any, rounds: int, kept: int, ranks: int = 0) -> None:
 
     And for so many ranks, if the old one has fewer.
     """
-    known = {dataset.name: dataset for dataset in (*schema.KNOWN, schema.MARKED)}
+    known = {dataset.name: dataset for dataset in (*KNOWN, schema.MARKED)}
     for name, value in old.attrs.items():
         new.attrs.create(name, value, dtype=old.attrs.get_id(name).dtype)
     for name in old:
@@ -390,10 +385,10 @@ def _copy(old: Any, new: Any, rounds: int, kept: int, ranks: int = 0) -> None:
         group = new.create_group(name)
         for word, data in old[name].items():
             axes = tuple(dim.label for dim in data.dims)[1:]
-            sizes = dict(zip(axes, data.shape[1:], strict=True))
-            sizes["rank"] = max(ranks, sizes.get("rank", 0))
-            of_training = StoredDataset(word, np.float64, axes, "")
-            _allocate(group, [known.get(word, of_training)], sizes, rounds)
+            lengths = dict(zip(axes, data.shape[1:], strict=True))
+            lengths["rank"] = max(ranks, lengths.get("rank", 0))
+            of_training = StoredDataset(word, np.float64, axes)
+            _allocate(group, [known.get(word, of_training)], lengths, rounds)
             for start in range(0, kept, _AT_ONCE):
                 part = slice(start, min(start + _AT_ONCE, kept))
                 group[word][(part, *map(slice, data.shape[1:]))] = data[part]

@@ -27,8 +27,8 @@ from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted
 from hpcfl.results import restoring
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import INCOMPLETE, SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
+from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
+from hpcfl.results.schema import INCOMPLETE, DeviceMetric, Metric
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled, enrol
