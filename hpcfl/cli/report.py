@@ -162,8 +162,7 @@ def compare(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
 
     A and B are results files, or folders with several launches of one configuration, which are
     pooled. Medians, their difference and ratio come with rank-based intervals, and a rank test says
-    whether there is a difference to be seen. Bytes that are the same in all rounds are compared
-    exactly.
+    whether there is a difference to be seen.
 
     \b
     Examples:

@@ -19,7 +19,6 @@ from hpcfl.report.formats import Format, Scale
 WIDTH = 119
 _LEAST_WIDTH = 40
 _LEAST_HEADING = 8
-_MOST_ROWS = 12  # that Python's prompt shows of a table
 # A row that is a line between rows; only text has it.
 RULE: tuple[Any, ...] = ()
 
@@ -150,14 +149,11 @@ class Table:
 
     def latex(self) -> str:
         """Return a floating table in LaTeX, for the package booktabs; notes are below it."""
+        shown = self._tabulated(self.cells, "latex_booktabs")
         lines = ["% needs \\usepackage{booktabs}", "\\begin{table}", "\\centering"]
-        if self.title:
-            lines.append(f"\\caption{{{_latex(formats.words(self.title))}}}")
-        lines.append(self._tabulated(self.cells, "latex_booktabs"))
+        lines += [f"\\caption{{{_latex(formats.words(self.title))}}}", shown, "", "\\medskip"]
         notes = "\n\n".join(_latex(formats.words(note)) for note in self.notes)
-        if notes:
-            lines += ["", "\\medskip", f"{{\\footnotesize\\raggedright\n{notes}\\par}}"]
-        return "\n".join([*lines, "\\end{table}"])
+        return "\n".join([*lines, f"{{\\footnotesize\\raggedright\n{notes}\\par}}", "\\end{table}"])
 
     def csv(self) -> str:
         """Return names and values after RFC 4180, lines ended by a newline alone."""
@@ -188,16 +184,8 @@ class Table:
     def _repr_html_(self) -> str:
         return self.html()
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
-        """Return the text; of a long table its first rows."""
-        left = len(self.values) - _MOST_ROWS
-        if left <= 0:
-            return self.text()
-        note = f"{formats.counted(left, 'row')} more; print(table) shows all"
-        return replace(self, rows=self.values[:_MOST_ROWS], notes=[note, *self.notes[:3]]).text()
+        return self.text()
 
 
 @dataclass(frozen=True)

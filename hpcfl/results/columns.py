@@ -35,10 +35,14 @@ _SHOWN = (
         "bytes_down_mean", "down", "/device", about="what such a device receives in a round, mean"
     ),
     seconds("device_cpu_seconds_median", "device CPU", "CPU time of the slowest device"),
+    size("member_bytes_up_mean", "member up", "", "what a member of a committee sends, mean"),
+    seconds("member_cpu_seconds_median", "member CPU", "CPU time of the slowest member"),
     seconds("server_cpu_seconds_median", "server CPU", "CPU time of the server in a round"),
     seconds("round_seconds_median", "round measured", "elapsed time of a round"),
     seconds("modelled_round_seconds_median", "round modelled", "time of a round over the link"),
     number("accuracy", "accuracy", "on held-out data after the last round"),
+    number("accuracy_least", "accuracy from", "lowest accuracy of several launches"),
+    number("accuracy_most", "accuracy to", "highest accuracy of several launches"),
     number("epsilon_proven", "epsilon", "privacy spent by the last round, as is proven"),
     number("epsilon_delta", "delta", "delta of these epsilons"),
     number("target", "target", "accuracy of the next columns: --target-accuracy, or the run's"),
@@ -58,8 +62,6 @@ _HIDDEN = (
     seconds("round_seconds_high", "round to", "its upper end"),
     seconds("round_seconds_p95", "round p95", "elapsed time of a round, 95th percentile"),
     number("accuracy_best", "best accuracy", "highest accuracy after any round"),
-    number("accuracy_least", "accuracy from", "lowest accuracy of a launch"),
-    number("accuracy_most", "accuracy to", "highest accuracy of a launch"),
     number("epsilon_paper", "epsilon, paper", "the same as the algorithm's paper counts"),
     size(
         "server_peak_bytes", "server peak", about="largest resident memory of a rank of the server"
@@ -77,9 +79,8 @@ _HIDDEN = (
 )
 COLUMNS = {column.name: column for column in (*_SHOWN, *_HIDDEN)}
 SHOWN = {column.name for column in _SHOWN}
-# What is said once, above the table, where all rows have the same value, or all that have any.
-COMMON = {"devices", "dim", "alpha", "theta", "link"}
-COMMON_IF_KNOWN = {"epsilon_delta", "target"}
+# What is said once, above the table, where all rows have the same value.
+COMMON = {"devices", "dim", "alpha", "theta", "link", "epsilon_delta", "target"}
 
 _OPTIONS = {**options_of(BenchOptions), **options_of(TrainOptions)}
 # Options by which runs are told apart, beyond protocol, number of devices and task.

@@ -34,14 +34,7 @@ def of_each_run(
     target: float | None = None,
     **link: float | None,
 ) -> pd.DataFrame:
-    """Return a frame with a row for each run, in their order; resumed training is one run.
-
-    `columns` are names of :data:`~hpcfl.results.columns.COLUMNS` or of options of bench and train;
-    by default what :func:`~hpcfl.results.columns.of_runs` returns. `target` is an accuracy that
-    training is to reach, by default the run's own, and `link` that of the modelled seconds, as for
-    :meth:`~hpcfl.results.reader.Run.link`. It is a UsageError if there is no such column, or a link
-    cannot be.
-    """
+    """Return a frame with a row for each run; see :meth:`hpcfl.api.Runs.to_frame`."""
     pd = _pandas()
     summaries = [summarise(run, run.link(**link), target) for run in runs]
     chosen = of_runs(summaries) if columns is None else choose(",".join(columns))
@@ -58,10 +51,9 @@ def of_each_run(
 def of_each_round(runs: Sequence[Run], **link: float | None) -> pd.DataFrame:
     """Return a frame with a row for each run and round, warm-up included.
 
-    Bytes are those of all devices together. ``PHASE_wall_seconds`` are of the slowest of devices
-    and server, ``device_cpu_seconds`` of the slowest device. Modelled seconds are of rounds that
-    are measured, those of training with what devices trained. What a run does not have, such as
-    another protocol's phases, has no value. `link` is as for `of_each_run`.
+    ``PHASE_wall_seconds`` are of the slowest of devices and server, ``device_cpu_seconds`` of the
+    slowest device. Modelled seconds are of rounds that are measured, those of training with what
+    devices trained. What a run does not have, such as another protocol's phases, has no value.
     """
     pd = _pandas()
     found = [pd.DataFrame(_rounds(run, run.link(**link))) for run in runs]

@@ -266,14 +266,12 @@ def _of_seconds(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _reached(runs: Sequence[Run], link: LinkModel, target: float | None) -> dict[str, Any]:
-    """Return what training reached in all launches of a configuration, with their link modelled.
+    """Return what training reached, medians over all launches of a configuration.
 
-    No figure has a value for a benchmark; those to the target have none if a launch did not reach
-    it.
+    Nothing for a benchmark. Figures to the target have no value if a launch did not reach it.
     """
-    found: dict[str, Any] = dict.fromkeys(_REACHED)
     if not all(Metric.ACCURACY in run.training and run.rounds for run in runs):
-        return found
+        return dict.fromkeys(("accuracy", "epsilon_proven", "rounds_to_target", "target"))
     if target is None:
         target = _number(runs[0].config.get("target_accuracy"))
     reached = [_to_target(run, link, target) for run in runs]
@@ -281,27 +279,17 @@ def _reached(runs: Sequence[Run], link: LinkModel, target: float | None) -> dict
         for metric in ("accuracy", "epsilon_paper", "epsilon_proven"):
             figures[metric] = float(run.training.get(metric, [np.nan])[-1])
         figures["accuracy_best"] = float(run.training[Metric.ACCURACY].max())
+    found: dict[str, Any] = {
+        "target": target,
+        "epsilon_delta": _number(runs[0].config.get("epsilon_delta")),
+        "launches_at_target": sum(one["rounds_to_target"] > 0 for one in reached),
+    }
     for name in reached[0]:
         values = [figures[name] for figures in reached]
-        if not np.isnan(values).any():
-            found |= {
-                name: median(values),
-                f"{name}_least": min(values),
-                f"{name}_most": max(values),
-            }
-    if target is not None:
-        found["launches_at_target"] = sum(one["rounds_to_target"] > 0 for one in reached)
-    found["epsilon_delta"] = _number(runs[0].config.get("epsilon_delta"))
-    return {name: found[name] for name in _REACHED} | {"target": target}
-
-
-# Figures of training alone.
-_REACHED = (
-    *("accuracy", "accuracy_least", "accuracy_most", "accuracy_best", "target"),
-    *("epsilon_paper", "epsilon_proven", "epsilon_proven_least", "epsilon_proven_most"),
-    *("epsilon_delta", "launches_at_target"),
-    *("rounds_to_target", "bytes_to_target", "seconds_to_target"),
-)
+        found[name] = None if np.isnan(values).any() else median(values)
+        if name == "accuracy" and len(values) > 1:
+            found |= {"accuracy_least": min(values), "accuracy_most": max(values)}
+    return found
 
 
 def _to_target(run: Run, link: LinkModel, target: float | None) -> dict[str, float]:

@@ -16,7 +16,6 @@ from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph, siz
 from hpcfl.results.columns import (
     COLUMNS,
     COMMON,
-    COMMON_IF_KNOWN,
     SHOWN,
     choose,
     telling_apart,
@@ -168,13 +167,16 @@ def comparison(
         values.append([row.value(column.name) for column in chosen])
         for sentence in row.warnings:
             warned.setdefault(sentence, []).append(row["row"])
+    links = {row["link"] for row in rows}
+    modelled = f"; modelled: at {links.pop()}" if len(links) == 1 else ""
     return Table(
         chosen,
         values,
         ", ".join(["What a round costs", *same]),
         [
             *_about_baselines(rows),
-            *_about_figures(rows),
+            "times are medians over measured rounds, bytes are means; device, member: the slowest "
+            f"of each round{modelled}",
             *(f"row {row['row']}: {_remarks(row)}" for row in rows),
             *(f"warning: {_rows(found)}: {sentence}" for sentence, found in warned.items()),
         ],
@@ -189,8 +191,7 @@ def _chosen(rows: Sequence[Summary]) -> tuple[list[Column], list[str]]:
         known = {value for value in values if formats.has_value(value)}
         if name not in SHOWN or not known:
             continue
-        everywhere = name in COMMON and None not in values
-        if len(known) == 1 and (everywhere or name in COMMON_IF_KNOWN):
+        if len(known) == 1 and name in COMMON and None not in values:
             # The notes say at what link seconds are modelled.
             same += [f"{column.title} = {column.format(*known)}"] if name != "link" else []
         else:
@@ -211,26 +212,6 @@ def _about_baselines(rows: Sequence[Summary]) -> list[str]:
         f"baseline: {_rows([row['row'] for row in bases])} ({variants}){each}; a ratio is "
         "baseline / this run: above 1 this run is cheaper"
     ]
-
-
-def _about_figures(rows: Sequence[Summary]) -> list[str]:
-    """Return how the figures of some columns are computed, and what they leave out."""
-    links = {row["link"] for row in rows}
-    modelled = f"; modelled: at {links.pop()}" if len(links) == 1 else ""
-    said = [
-        "times are medians over measured rounds, bytes are means; device: the slowest of each "
-        f"round{modelled}"
-    ]
-    members = [
-        f"row {row['row']}: {formats.count(row['member_bytes_up_mean'])} B up, "
-        f"{formats.milliseconds(row['member_cpu_seconds_median'])} ms of CPU"
-        for row in rows
-        if row.value("member_cpu_seconds_median") is not None
-    ]
-    if members:
-        told = f"{'; '.join(members)} of a member"
-        said.append(f"members of a committee are not among the devices: {told}")
-    return said
 
 
 def details(run: Run) -> list[Facts]:
@@ -286,22 +267,7 @@ def _remarks(summary: Summary) -> str:
     if not summary["validated"]:
         text += f" (validated {summary['rounds_validated']}/{summary['rounds_total']})"
     rounds = counted(summary["rounds_measured"], "measured round")
-    return f"{text}{_over_launches(summary)}; {rounds}, {_interval(summary.figures)}"
-
-
-def _over_launches(summary: Summary) -> str:
-    """Return how far what several launches reached varies; "" for one, and for benchmarks."""
-    launches = summary["launches"]
-    parts = [
-        f"{words} {formats.number(summary[name])} "
-        f"{formats.interval(summary[f'{name}_least'], summary[f'{name}_most'], formats.number)} "
-        "(lowest and highest)"
-        for name, words in (("accuracy", "accuracy"), ("epsilon_proven", "epsilon"))
-        if summary[f"{name}_least"] != summary[f"{name}_most"]
-    ]
-    if summary["launches_at_target"] not in (None, launches) and launches > 1:
-        parts.append(f"{summary['launches_at_target']} of {launches} reached the target")
-    return "".join(f"; {part}" for part in parts)
+    return f"{text}; {rounds}, {_interval(summary.figures)}"
 
 
 def _rows(rows: Sequence[int]) -> str:
