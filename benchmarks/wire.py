@@ -27,7 +27,7 @@ def upload_bytes(protocol: str, devices: int, **options: object) -> tuple[float,
     return (
         float(sizes.mean()),
         int(sizes.max()),
-        experiment.protocol.parameters.selection_probability,
+        experiment.protocol.inclusion,
     )
 
 

@@ -17,17 +17,23 @@ def main() -> None:
         # One rank a core, or many: threads of BLAS would only stand in the other ranks' way.
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ.setdefault(name, "1")
-    if launch.guess_rank() > 0 and sys.argv[1:2] == ["bench"]:
+    leads = launch.launched_by_mpi() and sys.argv[1:2] == ["bench"]
+    if leads and launch.leave_to_first_rank():
         from hpcfl.benchmark import device
 
-        found = device.read(sys.argv[2:])
-        if found is not None:
-            device.main(found)
+        device.main()
     from hpcfl.cli import main as command_line
 
     gc.freeze()
     gc.enable()
-    command_line()
+    try:
+        command_line()
+    except SystemExit:
+        if leads and launch.works_alone():
+            from hpcfl.benchmark import device
+
+            device.release()
+        raise
 
 
 if __name__ == "__main__":

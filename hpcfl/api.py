@@ -26,7 +26,8 @@ from hpcfl.options.bench import DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import Group, OptionGroup, make, options_of, part
 from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.predict import PredictOptions
-from hpcfl.options.shared import RoundOptions, SeedOptions, check_length
+from hpcfl.options.protocols import ProtocolOptions, refuse, unused
+from hpcfl.options.shared import SeedOptions, check_length
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief
 from hpcfl.results import comparison, frames, pooling, reader, tables
@@ -234,7 +235,7 @@ def train(
         _observer(progress, observer),
         _command("train", named.get("algorithm"), given),
     )
-    return None if trained is None else _extended(reader.load(trained.path), trained.weights)
+    return None if trained is None else _extended(reader.load(trained[0]), trained[1])
 
 
 def sweep(
@@ -362,7 +363,7 @@ def exposure(
         raise UsageError(f"{kind.name} refuses rounds with dropouts: give --dropout 0")
     return exposures.exposure(
         kind.name,
-        kind.masking(asked.devices, asked.alpha, asked.degree),
+        kind.masking(asked.devices, asked),
         Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model),
         samples=exposures.default_samples(asked.devices),
         seed=asked.seed,
@@ -422,16 +423,14 @@ def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
 
 def _resolved(group: type[Group], protocol: str, given: Mapping[str, Any]) -> Group:
     """Return the options of a question about a protocol; refuse those that it has no use for."""
-    from hpcfl.rounds import usage
+    from hpcfl.algorithms.aggregation import find
     from hpcfl.rounds.build import without_dropouts
 
     check_length(given)
     asked = make(group, without_dropouts(protocol, {"protocol": protocol, **given}))
-    # Who drops out and who colludes is asked of every protocol.
-    of_masks = {name: value for name, value in given.items() if name not in ("dropout", "gamma")}
-    rounds = asked if isinstance(asked, RoundOptions) else RoundOptions()
-    checked = given if rounds is asked else of_masks
-    usage.check(checked, protocol, rounds, usage.of_protocol(protocol, rounds))
+    # Who drops out and who colludes is asked of every protocol's exposure.
+    asked_of_all = {"dropout", "gamma"} if group is ExposureOptions else set[str]()
+    refuse(given, unused(ProtocolOptions, find(protocol).options) - asked_of_all, protocol)
     return asked
 
 

@@ -10,18 +10,16 @@ from typing import Any
 
 from hpcfl.algorithms import aggregation, federated
 from hpcfl.algorithms.aggregation import active_variant
-from hpcfl.algorithms.aggregation.base import FOR_ALL, AggregationProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.ranges import Dealt
 from hpcfl.algorithms.aggregation.secagg import SecAgg
-from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.comm.phases import Pattern, Role, Step
 from hpcfl.errors import UsageError
 from hpcfl.learning import models
 from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
 from hpcfl.options.definition import options_of
 from hpcfl.options.names import DATASETS, FILES
-from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.training import LocalOptions, TrainOptions
+from hpcfl.options.training import TrainOptions
 from hpcfl.rounds.build import build, without_dropouts
 from hpcfl.sweeping import shipped
 from hpcfl.training import presets
@@ -53,7 +51,7 @@ def protocols() -> str:
 def _protocol(name: str, about: str) -> str:
     kind = aggregation.find(name)
     options = BenchOptions(name, **without_dropouts(name, {}))
-    used = [option for option in options_of(BenchOptions) if option in kind.uses(options) - FOR_ALL]
+    used = [name for group in kind.options[1:] for name in options_of(group)]
     own = ", ".join(f"[`--{dashed(one)}`](commands/bench.md#bench-{dashed(one)})" for one in used)
     enrolment = kind.enrolment(2, kind.default_helpers)
     parts = [f"## {name}\n", words(_capital(about)) + ".\n", prose(kind)]
@@ -101,7 +99,6 @@ def _declared(kind: type[AggregationProtocol]) -> list[tuple[str, str]]:
         ("devices may drop out", _yes(kind.tolerates_dropouts)),
         ("an upload is some coordinates only", _yes(kind.sparse_upload)),
         ("all devices send the same coordinates", _yes(kind.same_coordinates)),
-        ("vectors can be rotated", _yes(kind.rotates)),
         ("the server can have several ranks", _yes(_dealt_out(kind))),
         ("helpers", helpers if kind.most_helpers else "no"),
         ("a committee in each round", _yes(kind.has_committee)),
@@ -154,22 +151,15 @@ def algorithms() -> str:
 
 def _algorithm(name: str) -> str:
     kind = federated.find(name)
-    used = _used_by_algorithm(kind, name)
-    own = ", ".join(map(_of_train, used))
+    groups, typed = kind.options, options_of(TrainOptions)
+    own = ", ".join(_of_train(one) for group in groups for one in options_of(group) if one in typed)
     rows = [
         ("noise in every local step", _yes(kind.noisy_steps)),
         ("an account of its privacy", _yes(kind.private)),
         ("some coordinates are left out", _yes(kind.leaves_out)),
-        ("`--convex` lowers what local steps cost", _yes(kind.counts_on_convex)),
     ]
     options = f"Options of local training and of privacy that it has a use for: {own or 'none'}.\n"
     return "\n".join([prose(kind), table(("declared", ""), rows), options])
-
-
-def _used_by_algorithm(kind: type[FederatedAlgorithm], name: str) -> list[str]:
-    known = {**options_of(LocalOptions), **options_of(PrivacyOptions)}
-    used = kind.uses(TrainOptions(name))
-    return [option for option in options_of(TrainOptions) if option in known and option in used]
 
 
 def training() -> str:

@@ -19,9 +19,6 @@ from hpcfl.crypto.groups import Signed
 from hpcfl.crypto.keys import SecretSource, derive, insecure_stream, system_secrets
 from hpcfl.errors import UsageError
 
-OF_NOISE = frozenset({"gamma", "security_bits", "correctness_bits"})
-"""Options of protocols that say how much of this noise is in a sum, and how far it goes."""
-
 NoiseSecrets = Callable[[int, int], SecretSource]
 """From the number of a round that is played, and whose noise it is, to where its secret bytes come
 from: a device's number, or one that no device has for whatever else needs noise."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from hpcfl.crypto.groups import GROUPS, Group
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import again, described
-from hpcfl.options.shared import DEFAULT_LEVELS, DEVICES, DIM, ProtocolOptions, SeedOptions
+from hpcfl.options.protocols import DEFAULT_LEVELS, ProtocolOptions
+from hpcfl.options.shared import DEVICES, DIM, SeedOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,25 +74,6 @@ class Parameters(ProtocolOptions, SeedOptions):
     def arithmetic(self) -> Group:
         """The group in which vectors are masked and summed."""
         return GROUPS[self.group]
-
-    @property
-    def neighbours(self) -> int:
-        """Number of devices that a device of a sparse protocol makes pairs with."""
-        return min(self.degree or self.devices - 1, self.devices - 1)
-
-    @property
-    def pair_probability(self) -> Fraction:
-        """Probability pi = alpha / (N - 1) that a pair selects a coordinate (eq. 13).
-
-        On a ring of degree k it is alpha / k, so that a device sends as much.
-        """
-        return Fraction(self.alpha) / self.neighbours
-
-    @property
-    def selection_probability(self) -> float:
-        """Probability p that a device sends a coordinate (eq. 14)."""
-        rate = float(self.pair_probability)
-        return -math.expm1(self.neighbours * math.log1p(-rate)) if rate < 1 else 1.0
 
     @property
     def planned_dropouts(self) -> int:

@@ -119,7 +119,7 @@ def _alone_sparse(protocol: SparseSecAgg, seen: Seen) -> tuple[float, float]:
     for id in row:
         linked[row[id], [row[other] for other in seen.honest_neighbours(id)]] = True
     inside = linked.sum(axis=1)
-    x = 1 - float(protocol.parameters.pair_probability)
+    x = 1 - float(protocol.pair_probability)
     some_outside = 1 - x ** (seen.neighbours() - inside)
     single = x**inside * some_outside
     first, second = np.nonzero(np.triu(linked))

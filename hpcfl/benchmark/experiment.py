@@ -19,10 +19,10 @@ from hpcfl.benchmark.stopping import StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
-from hpcfl.options.definition import make, stated
+from hpcfl.options.definition import make, names, stated
+from hpcfl.options.protocols import ProtocolOptions, SparseOptions, ThreatOptions, refuse, unused
 from hpcfl.options.shared import check_length
 from hpcfl.report.formats import counted, named, share
-from hpcfl.rounds import usage
 from hpcfl.rounds.build import (
     build,
     check_degree,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 # Options without effect where devices send all coordinates.
-OF_SPARSE = ("alpha", "sampler", "locations")
+OF_SPARSE = (*names(SparseOptions), "locations")
 
 
 def asked(given: Mapping[str, Any]) -> BenchOptions:
@@ -57,8 +57,14 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
     there is no such option, that a value cannot be meant, or that an option would be ignored.
     """
     options = resolved(given)
-    usage.check(given, options.protocol, options, usage.of_benchmark(options))
+    refuse(given, unused_by(options), options.protocol)
     return options
+
+
+def unused_by(options: BenchOptions) -> set[str]:
+    """Return the names of options that neither the protocol nor its noise has a use for."""
+    noise = [] if options.privacy is None else [ThreatOptions]
+    return unused(ProtocolOptions, [*find(options.summed_by, options.security).options, *noise])
 
 
 def resolved(given: Mapping[str, Any]) -> BenchOptions:
@@ -176,7 +182,6 @@ class Experiment(Job):
         config = self.options.recorded() | {"devices": self.devices}
         for name in ("updates", "save_aggregate", "keep_transcript"):
             config[name] = None if config[name] is None else str(config[name])
-        config["kill"] = list(self.options.kill) or None
         if not self.protocol.sparse_upload:
             config |= dict.fromkeys(OF_SPARSE)
         if self.protocol.summed_in is None:

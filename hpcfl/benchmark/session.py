@@ -15,10 +15,11 @@ from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, options_of
+from hpcfl.options.protocols import refuse
 from hpcfl.options.shared import check_length
-from hpcfl.rounds import memory, usage
+from hpcfl.rounds import memory
 from hpcfl.rounds import session as rounds
-from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
+from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.system import outputs
 from hpcfl.system.launch import netlab_link
 
@@ -46,7 +47,7 @@ def asked(world: World, given: Mapping[str, Any]) -> BenchOptions:
     beside = {**netlab_link(), **given}
     code = ("protocol", "aggregate")
     options = make(BenchOptions, rounds.restored(world, BenchOptions, beside, code))
-    usage.check(given, options.protocol, options, usage.of_benchmark(options))
+    refuse(given, experiments.unused_by(options), options.protocol)
     return options
 
 
@@ -75,7 +76,6 @@ def run(
         # On one rank: what a hundred load of torch takes more memory than a machine has.
         options = replace(options, dim=world.agreed(lambda: {"d": length(options)})["d"])
     prepared = [Experiment.prepare(options, devices) for devices in counts]
-    observer = Together(*_killer(options, world, prepared), observer)
     if world.tolerant and options.keep_transcript is not None:
         raise UsageError(
             "--keep-transcript needs what every device knows, also of those that die: start it "
@@ -109,19 +109,9 @@ def _run_one(
         return
     rounds.run(
         *(world, hosts, transport, experiment, options.output, observer, command),
-        done=lambda path, reason: report(path),
+        done=report,
         ended=ended,
     )
-
-
-def _killer(
-    options: BenchOptions, world: World, experiments: Sequence[Experiment]
-) -> list[RoundObserver]:
-    if not options.kill:
-        return []
-    from hpcfl.rounds.kill import Killer, plan
-
-    return [Killer(plan(options.kill, world, experiments), world.rank)]
 
 
 def default_devices(world: World, options: BenchOptions) -> int:

@@ -20,12 +20,20 @@ from hpcfl.cli.terminal import (
 from hpcfl.options.bench import BenchOptions
 
 
-@click.command("bench", cls=Command, lists={"Protocols": PROTOCOLS})
+def _unused(protocol: str) -> set[str]:
+    from hpcfl.benchmark.experiment import unused_by
+
+    return unused_by(BenchOptions(protocol))
+
+
+@click.command("bench", cls=Command, lists={"Protocols": PROTOCOLS}, unused=_unused)
 @click.argument("protocol", required=False)
 @options(BenchOptions)
 @json_option
 def bench(as_json: bool, **typed: Any) -> None:
     """Measure PROTOCOL on vectors: one of those below, dp-fedavg, or MODULE:CLASS of your own.
+
+    'hpcfl bench PROTOCOL --help' shows only the options that the protocol has.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
     and SIGUSR1 let the round end; the exit status is then 75, and --resume FILE alone continues.
@@ -45,11 +53,13 @@ def bench(as_json: bool, **typed: Any) -> None:
     from hpcfl.benchmark import session
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
+    from hpcfl.system import launch
     from hpcfl.system.interruption import noting_signals
 
     footed = footer_wanted(as_json)
-    wanted = given(typed)
     world = connect()
+    wanted = world.agreed(lambda: given(typed))
+    launch.work_together()
     first = world.rank == 0
     summaries: list[dict[str, Any]] = []
     warned: set[str] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from hpcfl.options.definition import Option, options_of
 Function = Callable[..., Any]
 # What the value of --output and of similar options is.
 PLACE = click.Path(path_type=Path)
+SUBJECT = "subject"  # of a context's `meta`: what is typed right behind the command
 
 
 class Listed(Protocol):
@@ -31,21 +32,39 @@ class DefinedOption(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help has options under headings, and lists what it can be called with."""
+    """A command whose help has options under headings, and lists what it can be called with.
 
-    def __init__(self, *names: Any, lists: Mapping[str, Mapping[str, Listed]] = {}, **more: Any):
+    Behind its subject, as in ``hpcfl bench secagg --help``, the help leaves out the options that
+    `unused` says the subject has no use for.
+    """
+
+    def __init__(
+        self,
+        *names: Any,
+        lists: Mapping[str, Mapping[str, Listed]] = {},
+        unused: Callable[[str], Container[str]] = lambda subject: (),
+        **more: Any,
+    ):
         super().__init__(*names, **more)
-        self._lists = lists
+        self._lists, self._unused = lists, unused
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if self._lists and args and not args[0].startswith("-"):
+            ctx.meta[SUBJECT] = args[0]
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the lists and the options, those of a heading in the order of their definitions."""
+        subject = ctx.meta.get(SUBJECT)
+        unused = () if subject is None else self._unused(subject)
         sections: dict[str, list[tuple[str, str]]] = {
             title: [(name, one.about) for name, one in entries.items()]
             for title, entries in self._lists.items()
+            if subject is None
         }
         for one in self.get_params(ctx):
             record = one.get_help_record(ctx)
-            if record is not None and isinstance(one, click.Option):
+            if record is not None and isinstance(one, click.Option) and one.name not in unused:
                 heading = one.about.heading if isinstance(one, DefinedOption) else "Options"
                 sections.setdefault(heading, []).append(record)
         for title, records in sections.items():

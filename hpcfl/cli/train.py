@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import Command, given, options
 from hpcfl.cli.terminal import footer_wanted, json_option, show, show_footer, warn_of_insecurity
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.protocols import unused
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
 
-if TYPE_CHECKING:
-    from hpcfl.training.session import Trained
+
+def _unused(algorithm: str) -> set[str]:
+    from hpcfl.algorithms.federated import find
+
+    return unused(PrivacyOptions, find(algorithm).options)
 
 
-@click.command("train", cls=Command, lists={"Algorithms": REGISTRY})
+@click.command("train", cls=Command, lists={"Algorithms": REGISTRY}, unused=_unused)
 @click.argument("algorithm", required=False)
 @click.option(
     "--preset",
@@ -30,7 +35,7 @@ def train(preset: str | None, as_json: bool, **typed: Any) -> None:
     """Train a model by ALGORITHM, its updates summed by an aggregation protocol.
 
     Every round's update goes through the protocol, the checks and the ledger that `hpcfl bench`
-    measures.
+    measures. 'hpcfl train ALGORITHM --help' shows only the options that the algorithm has.
 
     \b
     Examples:
@@ -62,19 +67,23 @@ def train(preset: str | None, as_json: bool, **typed: Any) -> None:
             )
             trained = session.run(world, options, spoken, ended=files.append)
         if trained is not None:
-            _show(as_json, trained, options)
+            _show(as_json, trained[0])
     finally:
         for path in files if footed else []:
             click.echo()
             show_footer(path)
 
 
-def _show(as_json: bool, trained: Trained, options: TrainOptions) -> None:
-    from hpcfl.training import report
+def _show(as_json: bool, path: Path) -> None:
+    from hpcfl.results.reader import load
+    from hpcfl.training.report import render_end
 
-    rounds = [result.figures for result in trained.results]
+    run = load(path)
+    columns = {name: values.tolist() for name, values in run.training.items()}
+    rounds = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    reason = run.environment["stop_reason"]
     show(
         as_json,
-        lambda: {"path": str(trained.path), "rounds": rounds, "stop_reason": trained.stop_reason},
-        lambda: report.render_end(trained, options),
+        lambda: {"path": str(path), "rounds": rounds, "stop_reason": reason},
+        lambda: render_end(run),
     )

@@ -22,7 +22,7 @@ from hpcfl.algorithms.rotation import butterflies
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.network import Network
 from hpcfl.errors import UsageError
-from hpcfl.options.shared import RoundOptions
+from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.results.linkmodel import LinkModel
 
 # In nine of ten rounds, of 40 sizes that nothing was fitted to, what was measured lay between so
@@ -36,7 +36,7 @@ EXTRAPOLATED = (
 )
 
 
-def check_modelled(options: RoundOptions) -> None:
+def check_modelled(options: ProtocolOptions) -> None:
     """Refuse, by UsageError, rounds of another kind than the model's."""
     if options.dropout_model != "exact" or options.dropout_phase is not None:
         raise UsageError(

@@ -1,6 +1,6 @@
 """Which coordinates a pair of devices selects: i.i.d. Bernoulli patterns from a shared key.
 
-Both samplers use integers only, so that two machines with different maths libraries always agree.
+The sampler uses integers only, so that two machines with different maths libraries always agree.
 """
 
 from __future__ import annotations
@@ -14,33 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
-from hpcfl.crypto.groups import FQ
 
 Positions = NDArray[np.int64]
 Counts = NDArray[np.int64]
 
 
-class DenseSampler:
-    """The paper's sampler (SparseSecAgg, eq. 13): one field element a coordinate, O(d) a pair.
-
-    A coordinate is selected if its element is below ``floor(q * probability)``.
-    """
-
-    def __init__(self, probability: Fraction) -> None:
-        self._threshold = math.floor(FQ.modulus * probability)
-
-    def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
-        """Return what 16-byte keys select of so many coordinates, and how many each.
-
-        The coordinates are increasing for each key, the keys' lists end to end.
-        """
-        lists = [np.flatnonzero(FQ.elements([key], [dim]) < self._threshold) for key in keys]
-        counts = np.array([positions.size for positions in lists], np.int64)
-        return np.concatenate([*lists, np.empty(0, np.int64)]), counts
-
-
 class GapSampler:
     """Draws the gaps between selected coordinates: O(probability * d) a pair.
+
+    The paper draws one field element for each of the d coordinates (SparseSecAgg, eq. 13); the
+    patterns have the same distribution.
 
     A gap is geometric: ``P(gap > g) = (1 - probability)**g``. One 64-bit word u gives one gap, as
     ``1 + #{g : u < T_g}`` with ``T_g = floor(2**64 (1 - probability)**g)`` for g up to `REACH`. A
@@ -58,7 +41,10 @@ class GapSampler:
         self._thresholds, self._direct = _gap_tables(probability, self.REACH, self._DIRECT_BITS)
 
     def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
-        """Return the same; see `DenseSampler.select`."""
+        """Return what 16-byte keys select of so many coordinates, and how many each.
+
+        The coordinates are increasing for each key, the keys' lists end to end.
+        """
         return self._select(keys, dim, self.words_for(dim))
 
     def _select(self, keys: Sequence[bytes], dim: int, words: int) -> tuple[Positions, Counts]:
@@ -111,9 +97,6 @@ def _gap_tables(
     gap_of_first = _gaps_by_search(thresholds, first)
     decided = gap_of_first == _gaps_by_search(thresholds, last)
     return thresholds, np.where(decided, gap_of_first, 0).astype(np.uint16)
-
-
-SAMPLERS: dict[str, type[GapSampler | DenseSampler]] = {"gaps": GapSampler, "dense": DenseSampler}
 
 
 def subset(seed: bytes, count: int, size: int) -> list[int]:

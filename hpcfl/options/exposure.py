@@ -4,28 +4,29 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from hpcfl.options.definition import OptionGroup, again, option
-from hpcfl.options.shared import DEVICES, ProtocolOptions
+from hpcfl.options.definition import again, option
+from hpcfl.options.protocols import CommonOptions, MaskingOptions
+from hpcfl.options.shared import DEVICES
 
 # The papers' fraction of colluding devices.
 COLLUDING = Fraction(1, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExposureOptions(OptionGroup):
+class ExposureOptions(MaskingOptions):
     """What is asked of a round's exposure; see ``hpcfl privacy exposure --help``."""
 
+    heading = "Options"
     protocol: str = field(kw_only=False)
     devices: int = option(100, "Number N of devices.", **DEVICES | {"at_most": 10_000})
-    alpha: float = again(ProtocolOptions, "alpha", 0.1)
     dropout: float = again(
-        ProtocolOptions,
+        CommonOptions,
         "dropout",
         0.3,
         help="Fraction theta of the devices that drop out after key sharing, before their upload.",
     )
     dropout_model: str = again(
-        ProtocolOptions,
+        CommonOptions,
         "dropout_model",
         "exact",
         help="How devices drop out: exactly that fraction, rounded down; each independently; or "
@@ -37,13 +38,6 @@ class ExposureOptions(OptionGroup):
         "Fraction of the devices that collude with the server, rounded down.",
         at_least=0,
         at_most=1,
-    )
-    degree: int | None = again(
-        ProtocolOptions,
-        "degree",
-        None,
-        help="Neighbours of a device in the masking graph.",
-        default_text="all; required by secagg-graph",
     )
     seed: int = 0  # of the simulation
 

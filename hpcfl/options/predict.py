@@ -5,13 +5,15 @@ from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import option
-from hpcfl.options.shared import DEVICES, DIM, LinkOptions, RoundOptions
+from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.options.shared import DEVICES, DIM, LinkOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(RoundOptions, LinkOptions):
+class PredictOptions(ProtocolOptions, LinkOptions):
     """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
 
+    heading = "Options"
     protocol: str = field(kw_only=False)
     devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
@@ -36,7 +38,6 @@ class PredictOptions(RoundOptions, LinkOptions):
     scaling: str = "survivors"
     clip: float = 1.0
     min_cohort: int = 1
-    sampler: str = "gaps"
     security_bits: int = 40
     rotate: bool = False
     threads: int = 1

@@ -6,11 +6,13 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrivacyOptions(OptionGroup):
-    """What a private algorithm was asked for."""
-
+class _Group(OptionGroup):
     heading = "Privacy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseOptions(_Group):
+    """Of all private algorithms: the noise, and what it may cost."""
 
     sigma: float | None = option(
         None,
@@ -37,28 +39,62 @@ class PrivacyOptions(OptionGroup):
         choices=("paper", "proven"),
     )
     delta: float = option(1e-5, "Target delta.", above=0, below=1)
-    mechanism: str = option(
-        "gaussian",
-        "Distribution of the noise, which also decides which norm is clipped: l2 or l1 "
-        "(fedsgd-dpc).",
-        choices=("gaussian", "laplace"),
-    )
-    noise: str = option(
-        "central",
-        "Who adds the noise: a trusted server, or all devices, to their integers (dp-fedavg).",
-        choices=("central", "distributed"),
-        marks=("label",),
-    )
+    # Draw the noise from a generator that is fast but not cryptographic, and repeats itself for the
+    # recorded seed: epsilon is infinite.
+    fast_noise: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma is not None and self.noise_multiplier is not None:
+            raise UsageError("give either --sigma or --noise-multiplier, and not both")
+        if self.fast_noise and self.epsilon is not None:
+            raise UsageError("no epsilon can be kept with fast_noise: its noise can be drawn again")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepNoiseOptions(_Group):
+    """Of algorithms whose local steps are noisy."""
+
     shuffle: str = option(
         "continuing",
         "How a device goes through its data.",
         choices=("continuing", "fresh", "poisson"),
         default_text="continuing; poisson for fedsgd-dpc",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvexOptions(_Group):
+    """Of algorithms whose account is tighter for convex losses."""
+
     convex: bool = option(
         False,
         "Declare that the learning rate is so small that no local step expands distances, which "
         "tightens the proven account of cdp; for linear models of two classes.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MechanismOptions(_Group):
+    """Of algorithms with noise of several distributions."""
+
+    mechanism: str = option(
+        "gaussian",
+        "Distribution of the noise, which also decides which norm is clipped: l2 or l1 "
+        "(fedsgd-dpc).",
+        choices=("gaussian", "laplace"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateNoiseOptions(_Group):
+    """Of noise on the sum of updates."""
+
+    noise: str = option(
+        "central",
+        "Who adds the noise: a trusted server, or all devices, to their integers (dp-fedavg).",
+        choices=("central", "distributed"),
+        marks=("label",),
     )
     quantile: float | None = option(
         None,
@@ -66,6 +102,12 @@ class PrivacyOptions(OptionGroup):
         above=0,
         below=1,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormOptions(_Group):
+    """Of users who are kept by their norms."""
+
     first_stage: int | None = option(
         None,
         "Expected number of users invited in a round (locks).",
@@ -80,13 +122,15 @@ class PrivacyOptions(OptionGroup):
     sigma_norms: float | None = option(
         None, "Noise on norms (locks).", above=0, default_text="that on updates"
     )
-    # Draw the noise from a generator that is fast but not cryptographic, and repeats itself for the
-    # recorded seed: epsilon is infinite.
-    fast_noise: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sigma is not None and self.noise_multiplier is not None:
-            raise UsageError("give either --sigma or --noise-multiplier, and not both")
-        if self.fast_noise and self.epsilon is not None:
-            raise UsageError("no epsilon can be kept with fast_noise: its noise can be drawn again")
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyOptions(
+    NoiseOptions,
+    StepNoiseOptions,
+    ConvexOptions,
+    MechanismOptions,
+    UpdateNoiseOptions,
+    NormOptions,
+):
+    """Options of all private algorithms."""

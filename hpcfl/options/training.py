@@ -78,6 +78,7 @@ class LocalOptions(OptionGroup):
 class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     """What `hpcfl train` was asked for; see ``hpcfl train --help``."""
 
+    heading = "Options"
     algorithm: str = field(kw_only=False)
     aggregate: str = option(
         "fedavg",
@@ -136,7 +137,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     device_loss: bool = False  # whether the loss on every device's own data is recorded
     # What a training has little reason to set, and a benchmark offers.
     scaling: str = "survivors"
-    sampler: str = "gaps"
     upload: str = "gather"
     dropout_model: str = "exact"
     dropout_phase: str | None = None

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from hpcfl.algorithms.aggregation import find_named
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DP_FEDAVG
+from hpcfl.options.definition import make, names
 from hpcfl.options.exposure import COLLUDING
+from hpcfl.options.protocols import MaskingOptions
 from hpcfl.plots import PlotOptions, looks, naming
 from hpcfl.plots.style import finish, lacking_rounds, leave_room, new_figure, ticks
 from hpcfl.privacy.population import Population, count_of
@@ -92,7 +94,7 @@ def figures(run: Run) -> dict[str, tuple[float, float]]:
 def exposed_alone(run: Run) -> float | None:
     """Return the share of what an honest survivor sends that the server learns by itself.
 
-    By formula, for the run's protocol, devices, alpha, dropouts and degree, with a third of the
+    By formula, for the run's protocol, devices, density, dropouts and degree, with a third of the
     devices colluding. None for a protocol that does not come with hpcfl, or does not say what it
     exposes.
     """
@@ -102,9 +104,8 @@ def exposed_alone(run: Run) -> float | None:
         population = Population(
             run.devices, count_of(COLLUDING, run.devices), run.config.get("dropout") or 0.0
         )
-        masking = find_named(name, None).masking(
-            run.devices, run.config.get("alpha") or 1.0, run.config.get("degree")
-        )
+        options = make(MaskingOptions, {one: run.config.get(one) for one in names(MaskingOptions)})
+        masking = find_named(name, None).masking(run.devices, options)
         return masking.against(population).alone_of_sent(population)
     except UsageError:
         return None

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -120,11 +119,6 @@ def best_threshold(threat: Threat, degree: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def cohort_size(devices: int, alpha: float) -> int:
-    """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1."""
-    return max(1, int(Fraction(repr(float(alpha))) * devices + Fraction(1, 2)))
-
-
 # An account asks again and again, of the same few rounds.
 @lru_cache(maxsize=4096)
 def below_floor(threat: Threat, cohort: int, floor: int) -> float:

@@ -8,7 +8,7 @@ from hpcfl.errors import UsageError, no_such
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names, options_of
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import ProtocolOptions
+from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.report import formats
 from hpcfl.report.table import Column, count, label, number, seconds, size

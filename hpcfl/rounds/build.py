@@ -18,23 +18,17 @@ from hpcfl.comm.phases import Pattern, phase_names
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import values_of
-from hpcfl.options.shared import (
-    DEFAULT_LEVELS,
-    WIDTHS,
-    ProtocolOptions,
-    RoundOptions,
-    SeedOptions,
-    group_of,
-)
+from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS, ProtocolOptions, group_of
+from hpcfl.options.shared import SeedOptions
 from hpcfl.privacy.masking import largest_degree
 from hpcfl.rounds.dropouts import DropoutSchedule
 
-Chosen = TypeVar("Chosen", bound=RoundOptions)
+Chosen = TypeVar("Chosen", bound=ProtocolOptions)
 
 
 def build(
     name: str,
-    options: RoundOptions,
+    options: ProtocolOptions,
     devices: int,
     dim: int,
     weights: NDArray[np.float64] | None = None,
@@ -53,7 +47,7 @@ def build(
     kind = find(name, options.security)
 
     def at(group: str, levels: int) -> AggregationProtocol:
-        chosen = values | {"group": group, "levels": levels}
+        chosen = values | {"group": group, "bits": None, "levels": levels}
         return kind(
             Parameters(devices, dim, seed=seed, weights=weights, population=population, **chosen)
         )
@@ -93,7 +87,7 @@ def build(
     )
 
 
-def check_degree(options: RoundOptions, devices: int) -> None:
+def check_degree(options: ProtocolOptions, devices: int) -> None:
     """Refuse more neighbours than a round of so many devices has, by UsageError.
 
     A round that chance makes smaller links all of its devices.
@@ -146,7 +140,7 @@ def with_room(options: Chosen, name: str, check: Callable[[Chosen], object]) -> 
 
 
 def _precision(
-    options: RoundOptions,
+    options: ProtocolOptions,
     name: str,
     at: Callable[[str, int], AggregationProtocol],
     most: int | None,

@@ -12,7 +12,6 @@ from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import Option, OptionGroup, options_of
 from hpcfl.options.names import DATASETS, FILES
 from hpcfl.options.training import TrainOptions
-from hpcfl.rounds import usage
 from hpcfl.rounds.observer import RoundObserver
 
 
@@ -77,7 +76,9 @@ class Bench:
 
     def unused(self, options: Any) -> Set[str]:
         """Return the names of options that nothing in the run has a use for."""
-        return usage.OF_PROTOCOLS - usage.of_benchmark(options)
+        from hpcfl.benchmark.experiment import unused_by
+
+        return unused_by(options)
 
     def describe(self, options: Any) -> Described:
         """Return what the options stand for."""
@@ -132,9 +133,9 @@ class Train(Bench):
         return resolved(rest, given.get("preset"))
 
     def unused(self, options: TrainOptions) -> Set[str]:
-        from hpcfl.training.defaults import unused
+        from hpcfl.training.defaults import unused_by
 
-        return unused(options) | (set() if options.dataset in FILES else {"data_dir"})
+        return unused_by(options) | (set() if options.dataset in FILES else {"data_dir"})
 
     def describe(self, options: TrainOptions) -> Described:
         assert options.devices is not None  # which every plan says

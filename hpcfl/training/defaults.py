@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import Any
 
-from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.algorithms.federated import REGISTRY, find
+from hpcfl.algorithms.aggregation import find as find_protocol
+from hpcfl.algorithms.federated import find
 from hpcfl.errors import UsageError, no_such
-from hpcfl.options.definition import make, options_of, stated
+from hpcfl.options.definition import make, stated
 from hpcfl.options.names import FILES
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.protocols import ProtocolOptions, refuse, unused
 from hpcfl.options.training import LocalOptions, TrainOptions
-from hpcfl.rounds import usage
 from hpcfl.rounds.build import without_dropouts
 from hpcfl.system.launch import netlab_link
 from hpcfl.training.presets import PRESETS
-
-OF_ALGORITHMS = frozenset(options_of(PrivacyOptions)) | frozenset(options_of(LocalOptions))
-"""Options of which an algorithm says whether it has a use for them."""
 
 # Of which one is given.
 LENGTH = {"epochs", "steps"}
@@ -36,24 +33,16 @@ def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     return options
 
 
-def unused(options: TrainOptions) -> Set[str]:
-    """Return the options that neither the algorithm nor the protocol has a use for."""
-    used = find(options.algorithm).uses(options) | usage.of_protocol(options.aggregate, options)
-    return (usage.OF_PROTOCOLS | OF_ALGORITHMS) - used
+def unused_by(options: TrainOptions) -> set[str]:
+    """Return the names of options that neither the algorithm nor the protocol has a use for."""
+    groups = *find(options.algorithm).options, *find_protocol(options.aggregate).options
+    known = (ProtocolOptions, PrivacyOptions, LocalOptions)
+    return set[str]().union(*(unused(group, groups) for group in known))
 
 
 def check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
     """Refuse, with a UsageError, what neither the algorithm nor the protocol has a use for."""
-
-    def used(algorithm: str, protocol: str) -> Set[str]:
-        return find(algorithm).uses(options) | usage.of_protocol(protocol, options)
-
-    name, protocol = options.algorithm, options.aggregate
-    pairs = {other: (other, protocol) for other in REGISTRY}
-    pairs |= {f"--aggregate {other}": (name, other) for other in PROTOCOLS}
-    usage.refuse(
-        given, unused(options), f"{name} with {protocol}", pairs, lambda one: used(*pairs[one])
-    )
+    refuse(given, unused_by(options), f"{options.algorithm} with {options.aggregate}")
     if given.get("data_dir") is not None and options.dataset not in FILES:
         raise UsageError(
             f"--data-dir is given, and the data set {options.dataset} needs no files: leave it "

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, largest_levels
 from hpcfl.crypto.groups import GROUPS
@@ -74,9 +75,9 @@ def test_the_threshold_is_more_than_half_of_the_devices(devices, threshold):
     assert make(devices=devices).weight(0) == 1 / devices
 
 
-@given(devices=st.integers(2, 10**6), alpha=st.floats(0, 1, exclude_min=True))
+@given(devices=st.integers(2, 10**6), alpha=st.floats(1e-6, 1))
 def test_the_pair_probability_is_alpha_over_n_minus_1_without_rounding(devices, alpha):
-    probability = make(devices=devices, alpha=alpha).pair_probability
+    probability = SparseSecAgg(make(devices=devices, alpha=alpha, levels=1)).pair_probability
     assert Fraction(alpha) == probability * (devices - 1)
     assert 0 < probability <= 1
 
@@ -87,8 +88,8 @@ def test_the_selection_probability_is_that_of_at_least_one_peer(devices, alpha):
     """As a sum over the peer that is the first to select: pi (1 + x + x**2 + ...)."""
     pair = alpha / (devices - 1)
     expected = pair * math.fsum((1 - pair) ** peer for peer in range(devices - 1))
-    chosen = make(devices=devices, alpha=alpha)
-    assert pytest.approx(expected, rel=1e-9) == chosen.selection_probability
+    chosen = SparseSecAgg(make(devices=devices, alpha=alpha, levels=1))
+    assert pytest.approx(expected, rel=1e-9) == chosen.inclusion
 
 
 def test_weights_that_are_taken_cannot_make_the_largest_levels_wrap():

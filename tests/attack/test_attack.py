@@ -56,7 +56,6 @@ def attacked(name, **options):
         {"dropout": 0.0, "gamma": 0.4},
         {"group": "ring24", "levels": 50, "seed": 1},
         {"rotate": True, "alpha": 1.0},
-        {"sampler": "dense"},
         {"degree": 6, "dropout": 0.2, "gamma": 0.3, "dropout_phase": "advertise_keys"},
         {"dropout_phase": "share_keys", "gamma": 0.4},
         {"dropout_phase": "unmask"},
@@ -134,7 +133,7 @@ def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(options):
     links = adversary.seen.links
     pairs = [(i, j) for i in range(5) for j in links.neighbours(i, everybody) if i < j]
     honest = set(np.flatnonzero(adversary.seen.honest).tolist())
-    probability = float(transcript.parameters.pair_probability)
+    probability = float(adversary.protocol.pair_probability)
     moments = np.zeros(3)
     for pattern in product([False, True], repeat=len(pairs)):
         chosen = [pair for pair, taken in zip(pairs, pattern, strict=True) if taken]

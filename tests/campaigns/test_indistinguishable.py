@@ -31,14 +31,13 @@ from hpcfl.crypto import groups, keystream
 from hpcfl.crypto.groups import GROUPS
 
 FALSE_ALARM = 1e-6
-SAMPLERS = ("gaps", "dense")
 LOOKED_AT = ("fq", "ring32", "ring12")
 MASKED = [
     (name, group)
     for name, group in product(PROTOCOLS, LOOKED_AT)
     if group == "fq" or name not in IN_NO_RING
 ]
-CONFIGURATIONS = len(MASKED) + len(SAMPLERS)
+CONFIGURATIONS = len(MASKED) + 1
 LEVEL = FALSE_ALARM / CONFIGURATIONS
 
 ROUNDS = 16
@@ -68,8 +67,8 @@ def look(name, group, source=system_secrets, devices=DEVICES):
     return inspect(first, second, arithmetic.modulus if group == "fq" else 2**32)
 
 
-# What the quick tier looks at: each kind of masks and each group once, and one sampler.
-QUICK = {("secagg", "fq"), ("sparse", "fq"), ("prf", "ring32"), ("secagg", "ring12"), ("gaps",)}
+# What the quick tier looks at: each kind of masks and each group once.
+QUICK = {("secagg", "fq"), ("sparse", "fq"), ("prf", "ring32"), ("secagg", "ring12")}
 
 
 def each(*choices):
@@ -82,19 +81,18 @@ def test_uploads_of_two_vectors_cannot_be_told_apart(name, group):
     assert set() == alarms(found, LEVEL), found
 
 
-@pytest.mark.parametrize("sampler", each(*product(SAMPLERS)))
-def test_locations_say_nothing_about_the_vector(sampler):
-    found = look_at_locations(sampler)
+def test_locations_say_nothing_about_the_vector():
+    found = look_at_locations()
     assert set() == alarms(found, LEVEL), found
 
 
-def look_at_locations(sampler):
+def look_at_locations():
     """Return what the battery makes of where three devices send zeros and `structured`."""
-    protocol = make("sparse", "fq", 256, devices=3, sampler=sampler)
+    protocol = make("sparse", "fq", 256, devices=3)
     first, second = (
         sent_coordinates(protocol, vector, 120) for vector in (np.zeros(256), structured(256))
     )
-    return inspect_locations(first, second, protocol.parameters.selection_probability)
+    return inspect_locations(first, second, protocol.inclusion)
 
 
 def broken(change):

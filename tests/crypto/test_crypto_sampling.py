@@ -1,4 +1,4 @@
-"""Both samplers draw i.i.d. Bernoulli patterns, and permutations are uniform; from integers."""
+"""The sampler draws i.i.d. Bernoulli patterns, and permutations are uniform; from integers."""
 
 import hashlib
 from fractions import Fraction
@@ -10,7 +10,6 @@ from crypto_reference import (
     exact_thresholds,
     fixed_keys,
     gap_of,
-    group_elements,
     select_by_gaps,
     stream_bytes,
 )
@@ -18,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcfl.crypto import keystream
-from hpcfl.crypto.groups import FQ
-from hpcfl.crypto.sampling import SAMPLERS, DenseSampler, GapSampler, permutation
+from hpcfl.crypto.sampling import GapSampler, permutation
 
 HALF, TENTH, HUNDREDTH = Fraction(1, 2), Fraction(1, 10), Fraction(1, 100)
 PAIR = Fraction(0.1) / 99
@@ -33,8 +31,7 @@ def make(monkeypatch):
     def make_sampler(name, probability):
         if name.startswith("reach"):
             monkeypatch.setattr(GapSampler, "REACH", int(name.removeprefix("reach ")))
-            return GapSampler(probability)
-        return SAMPLERS[name](probability)
+        return GapSampler(probability)
 
     return make_sampler
 
@@ -78,17 +75,6 @@ def test_gaps_are_selected_as_the_definition_says(name, probability, make):
         assert expected == lists(sampler, keys, dim)
 
 
-@pytest.mark.parametrize("probability", [HALF, TENTH, PAIR])
-def test_dense_selection_compares_elements_as_the_definition_says(probability):
-    keys, dim = fixed_keys(4), 3000
-    threshold = FQ.modulus * probability.numerator // probability.denominator
-    expected = [
-        [at for at, element in enumerate(group_elements(key, dim, FQ)) if element < threshold]
-        for key in keys
-    ]
-    assert expected == lists(DenseSampler(probability), keys, dim)
-
-
 @pytest.mark.parametrize("probability", [HALF, PAIR, Fraction(1e-5)])
 def test_thresholds_are_exact_to_one_unit(probability):
     thresholds, reach = GapSampler(probability)._thresholds.tolist(), GapSampler.REACH
@@ -125,20 +111,14 @@ def test_selection_does_not_depend_on_how_many_words_are_read(name, probability,
         assert expected == lists(sampler, keys, dim)
 
 
-@pytest.mark.parametrize(
-    ("name", "digest"),
-    [
-        ("gaps", "b5000c885443cd805b18affaca9f98d2efd431056f6d5580b7ca308931ddca68"),
-        ("dense", "8057d0afe9fcb609600d1c57cf7bc2c0806b75d86eb4a9b26a3b5201a619833a"),
-    ],
-)
-def test_two_machines_select_the_same(name, digest):
+def test_two_machines_select_the_same():
     """The coordinates are what they were where this test was written."""
-    positions, _ = SAMPLERS[name](PAIR).select(fixed_keys(20), 165_000)
+    digest = "b5000c885443cd805b18affaca9f98d2efd431056f6d5580b7ca308931ddca68"
+    positions, _ = GapSampler(PAIR).select(fixed_keys(20), 165_000)
     assert digest == hashlib.sha256(positions.astype("<i8").tobytes()).hexdigest()
 
 
-@pytest.mark.parametrize("name", ["gaps", "reach 1", "dense"])
+@pytest.mark.parametrize("name", ["gaps", "reach 1"])
 def test_probability_1_selects_everything(name, make):
     for dim in (1, 2, 100):
         assert [[*range(dim)]] * 3 == lists(make(name, Fraction(1)), fixed_keys(3), dim)
@@ -149,7 +129,7 @@ def test_probability_1_selects_everything(name, make):
 
 @pytest.mark.parametrize(
     ("name", "probability"),
-    [("gaps", HALF), ("reach 2", Fraction(2, 5)), ("dense", Fraction(2, 5))],
+    [("gaps", HALF), ("reach 2", Fraction(2, 5))],
 )
 def test_six_coordinates_have_the_joint_distribution_of_independent_ones(name, probability, make):
     selected = patterns(make(name, probability), fixed_keys(20_000, seed=10), 6)

@@ -15,7 +15,6 @@ from hpcfl.algorithms.federated import participation
 from hpcfl.benchmark.experiment import asked
 from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
-from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import UsageError
 from hpcfl.learning.batches import SHUFFLES
 from hpcfl.options.bench import BenchOptions
@@ -82,7 +81,6 @@ def test_choices_are_those_that_there_are():
     assert known["group"].choices == tuple(GROUPS)
     widths = [str(group.bits) for group in GROUPS.values() if group.name.startswith("ring")]
     assert known["bits"].choices == ("auto", *widths)
-    assert known["sampler"].choices == tuple(SAMPLERS)
     assert set(known["shuffle"].choices) == set(SHUFFLES)
     assert known["variant"].choices == locks.VARIANTS
     assert known["sampling"].choices == participation.MODES
@@ -105,9 +103,6 @@ def test_wrong_keywords_are_refused_in_a_sentence():
         ({"group": "f2"}, "--group is 'f2'; choose one of fq, ring8, .*, field28$"),
         ({"bits": 18}, "--bits is '18'; choose one of auto, 8, 12, 16"),
         ({"bits": 16, "group": "ring32"}, "ring32 and --bits 16 are two groups: give one of them"),
-        # The default group, which is given here.
-        ({"bits": 16, "group": "fq"}, "--group fq and --bits 16 are two groups: give one of them"),
-        ({"bits": "auto", "group": "fq"}, "--group fq and --bits auto are two groups"),
         ({"dropout": 0.5}, "--dropout is 0.5; it must be at least 0 and below 0.5"),
         ({"clip_norm": 2.0}, "are for dp-fedavg: secagg adds no noise"),
         ({"protocol": "dp-fedavg", "noise_multiplier": -1}, "--noise-multiplier is -1.0"),
@@ -119,10 +114,10 @@ def test_wrong_keywords_are_refused_in_a_sentence():
 def test_keywords_are_read_as_their_type_says():
     made = make(
         BenchOptions,
-        {"protocol": "secagg", "devices": 20, "clip": 1, "updates": "u.npy", "kill": "rank=1"},
+        {"protocol": "secagg", "devices": 20, "clip": 1, "updates": "u.npy"},
     )
 
-    assert (made.devices, made.updates, made.kill) == ((20,), Path("u.npy"), ("rank=1",))
+    assert (made.devices, made.updates) == ((20,), Path("u.npy"))
     assert isinstance(made.clip, float)
     assert make(BenchOptions, {"protocol": "secagg", "devices": [3, 4]}).devices == (3, 4)
 

@@ -16,6 +16,7 @@ from hpcfl.benchmark import session
 from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
+from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.plots import AGAINST, KINDS, chosen, looks, naming, style, tradeoff
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population
@@ -242,7 +243,7 @@ def test_what_is_learned_alone_follows_from_the_options_of_the_run(run_of):
     ):
         run = run_of(name, 20, 200, **({"dropout": 0.1, "degree": None} | known))
         protocol = find(name.removeprefix("dp-fedavg-"))
-        masking = protocol.masking(20, known.get("alpha", 0.1), known.get("degree"))
+        masking = protocol.masking(20, ProtocolOptions(**known))
         found = exposure(protocol.name, masking, Population(20, 6, 0.1), samples=10)
         assert tradeoff.exposed_alone(run) == found.figures["alone_of_sent"].value
     # A file does not choose which code is loaded.

@@ -7,6 +7,7 @@ from math import comb, log
 import numpy as np
 import pytest
 
+from hpcfl.algorithms.aggregation.cohort import cohort_size
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import binomial, hypergeometric, log_binomial
@@ -15,7 +16,6 @@ from hpcfl.privacy.ring import (
     below_floor,
     best_threshold,
     choose,
-    cohort_size,
     failures,
     fewest_survivors,
     refused,

@@ -40,7 +40,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "secagg-graph": {"protocol": "secagg-graph", "degree": 8},
     "sparse": {"protocol": "sparse", "alpha": 0.3},
     "sparse, bitmap": {"protocol": "sparse", "alpha": 0.3, "locations": "bitmap"},
-    "sparse, dense": {"protocol": "sparse", "alpha": 0.3, "sampler": "dense"},
     "sparse, active": {"protocol": "sparse", "alpha": 0.3, "security": "active", "gamma": 0.0},
     "cohort": {"protocol": "cohort", "alpha": 0.4},
     "cohort, floor": {"protocol": "cohort", "alpha": 1.0, "min_cohort": 2, "gamma": 0.0},
@@ -146,7 +145,8 @@ def file(options, folder):
     with h5py.File(path) as stored:
         visit("", stored)
         stored.visititems(visit)
-    return found
+    # The order in which options are defined says nothing.
+    return found | {"@asked": json.dumps(json.loads(found["@asked"]), sort_keys=True)}
 
 
 def record():

@@ -1,13 +1,14 @@
 """Masks that helpers know: one message a device and round (e-SeaFL, Behnia et al., ACSAC 2024).
 
 Device i agrees once with each of K helpers on a secret k_ih. In round r it uploads its vector plus
-the masks PRF(k_ih, r), and is done. The server tells the helpers who is in the sum, and each
-answers with what takes its masks off that: minus the sum of theirs, one vector. A device that is
-missing costs nothing, whenever it vanishes; a helper that is missing costs the round.
+the masks PRF(k_ih, r), and is done. The server names the survivors to the helpers. Each helper
+answers with one vector, minus the sum of its masks with the survivors, which removes these masks
+from the sum. A missing device costs nothing, whenever it vanishes; without a helper the round is
+lost.
 
-It is e-SeaFL (arXiv:2304.03841) against parties that are curious, without its commitments. A vector
-is hidden as long as one helper does not pool what it knows with the server. With K = 1 it is
-additive sharing between two servers, as in Prio and DAP, without proofs that vectors are valid.
+This is e-SeaFL (arXiv:2304.03841) against curious parties, without its commitments. A vector is
+hidden as long as one helper does not pool what it knows with the server. With K = 1 it is additive
+sharing between two servers, as in Prio and DAP, without proofs that vectors are valid.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of all n devices that
 enrolled, the first bit of a byte being its most significant):
@@ -31,7 +32,7 @@ unmask          helper to      as many: minus the sum of these devices' masks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +50,9 @@ from hpcfl.algorithms.aggregation.promises import Certain, Outcome, Promise, obj
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, Method, Payload, Role, Step
 from hpcfl.crypto import keys
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.options.protocols import HelperOptions, MaskingOptions, ThreadOptions
 from hpcfl.privacy.masking import OnlySummed
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 SECRET_BYTES = 32
 
@@ -265,6 +264,7 @@ class Assisted(QuantisedProtocol):
     """Secure aggregation of whole vectors with the masks of helpers."""
 
     name = "assisted"
+    options = (*QuantisedProtocol.options, HelperOptions, ThreadOptions)
     min_devices = 2
     device_class = AssistedDevice
     server_class = AssistedServer
@@ -295,10 +295,6 @@ class Assisted(QuantisedProtocol):
     )
 
     @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"threads"}
-
-    @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
         """Return the enrolment: every device agrees on a secret with every helper."""
         return Enrolment(
@@ -310,9 +306,7 @@ class Assisted(QuantisedProtocol):
         )
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
-        if degree not in (None, devices - 1):
-            raise UsageError(f"{cls.name} masks with helpers: leave the degree out")
+    def masking(cls, devices: int, options: MaskingOptions) -> OnlySummed:
         return OnlySummed(devices)
 
     def settings(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What every aggregation protocol is: its parameters, its steps, and the parties that play them.
+"""The base of aggregation protocols: parameters, steps, and the parties that play them.
 
 A protocol is a class with a `name`, `steps`, and the methods `device`, `server` and `decode`.
-Everything else has a default. Beside it stand what it promises (`promises`, see the module
-`promises`), what it exposes (`masking`, see :mod:`hpcfl.privacy.masking`) and what its rounds cost
-(`sizes`, and the module `work`).
+Everything else has a default: what the protocol promises (`promises`, see the module `promises`),
+what it exposes (`masking`, see :mod:`hpcfl.privacy.masking`) and what its rounds cost (`sizes`, and
+the module `work`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +26,13 @@ from hpcfl.comm.phases import Method, Pattern, Payload, Role, Step, Where, phase
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
+from hpcfl.options.definition import OptionGroup
+from hpcfl.options.protocols import CommonOptions, MaskingOptions
 from hpcfl.privacy.masking import Masking
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
 ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)
 ROTATION = 8
-# Options that every protocol has a use for, or that are checked for every one.
-FOR_ALL = frozenset(
-    {
-        *("dropout", "dropout_model", "dropout_phase", "scaling", "upload", "security"),
-        *("rotate", "committee", "helpers", "uplink_mbps", "downlink_mbps", "latency_ms"),
-    }
-)
 ALL = slice(None)
 
 
@@ -56,15 +48,15 @@ class Enrolment:
     server: Callable[[], Any]
     device: Callable[[int, SecretSource], Any]
     helper: Callable[[int, SecretSource], Any] | None = None
-    # Size of the public key with which a device is registered beforehand, apart from the server:
-    # its ``registers()`` returns it, and ``learn(registry)`` takes those of all devices, uint8 of
-    # shape (n, registered_bytes). 0 if nothing is registered.
+    # Size of the public key with which a device is registered beforehand, without the server. A
+    # device's ``registers()`` returns its key, and its ``learn(registry)`` takes the keys of all
+    # devices, uint8 of shape (n, registered_bytes). 0 if nothing is registered.
     registered_bytes: int = 0
 
 
 @dataclass(frozen=True, repr=False)
 class Aggregate:
-    """What a round has given."""
+    """The result of a round."""
 
     encoded: NDArray[Any]  # the sum as the server has it, shape (d,)
     # The weight of the devices that are in it; where coordinates differ, shape (d,).
@@ -105,7 +97,7 @@ class Aggregate:
         return np.divide(sent, weight, out=nobody, where=np.greater(weight, 0))
 
     def mean_at(self, part: slice) -> NDArray[np.float64]:
-        """Return some of the mean: all of a long one would take as much as four vectors."""
+        """Return a part of the mean; all of it would take the memory of four vectors."""
         return self._mean_sent_at(part) if self.turned_back is None else self.turned_back[part]
 
     @property
@@ -124,23 +116,24 @@ class AggregationProtocol(ABC):
 
     name: ClassVar[str]  # on the command line and in every key derivation
     steps: tuple[Step, ...]  # its exchanges, in order
+    # What it can be told; other options are refused.
+    options: ClassVar[tuple[type[OptionGroup], ...]] = (CommonOptions,)
 
     # What commands know of a protocol before they make it.
     min_devices: ClassVar[int] = 1  # fewer make no sense
     tolerates_dropouts: ClassVar[bool] = True  # whether a round can end without a device
-    # Whether an upload is only some coordinates of the vector, as alpha says, and the same ones of
-    # all devices.
+    # Whether an upload has only some coordinates of the vector (alpha), and whether these are the
+    # same for all devices.
     sparse_upload: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
-    rotates: ClassVar[bool] = False  # whether devices can rotate their vectors (``--rotate``)
-    # Of which groups those are that it sums in (``--bits``): "ring", modulo 2^B, or "field", modulo
-    # a prime. Empty where there is no choice.
+    # The kind of groups that it can sum in (``--bits``): "ring", modulo 2^B, or "field", modulo a
+    # prime. Empty if there is no choice.
     family: ClassVar[str] = ""
     most_helpers: ClassVar[int] = 0  # see `hpcfl.comm.phases.Role`
     default_helpers: ClassVar[int] = 0
     has_committee: ClassVar[bool] = False  # whether some steps are for a committee
     noise_adds_up: ClassVar[bool] = True  # whether the noise of enough devices is in every sum
-    devices_learn_sum: ClassVar[bool] = False  # so that noise of the server hides nothing from them
+    devices_learn_sum: ClassVar[bool] = False  # noise of the server hides nothing from them
 
     def __init_subclass__(cls) -> None:
         steps = getattr(cls, "steps", ())
@@ -157,12 +150,6 @@ class AggregationProtocol(ABC):
                 f"{self.name} has no dropouts, but the dropout rate is {parameters.dropout}: it "
                 "has no way to remove a missing device's masks; give --dropout 0, or use secagg"
             )
-        for asked, has, option in (
-            (parameters.rotate, self.rotates, "--rotate"),
-            (parameters.committee is not None, self.has_committee, "--committee"),
-        ):
-            if asked and not has:
-                raise UsageError(f"leave it out: {self.name} cannot use {option}")
         self.parameters = parameters
         self.helpers = self.helpers_of(parameters.helpers)
         # Who plays the rounds, of those that enrolled; see `join`.
@@ -212,7 +199,7 @@ class AggregationProtocol(ABC):
         """Return the sum of weighted vectors that the server's `total` stands for."""
 
     def aggregate(self, server: Any) -> Aggregate:
-        """Return what a round has given, at the server."""
+        """Return the result of a round, at the server."""
         planned = self.parameters.scaling == "paper"
         weight = 1.0 if planned else self.weight_in_sum(server)
         survived = self._weight_of(server.survivors)
@@ -240,23 +227,14 @@ class AggregationProtocol(ABC):
 
     @property
     def divisor(self) -> float:
-        """What devices divide their weighted vectors by.
+        """The number by which devices divide their weighted vectors.
 
-        By the paper (eq. 16) it is the probability p (1 - theta) that a coordinate is planned to
-        reach the sum. Who really survived is known to the server alone, which divides by their
-        weight instead.
+        In the paper (eq. 16) it is the planned probability p (1 - theta) that a coordinate reaches
+        the sum. By default it is p, and the server, which knows who survived, divides by their
+        weight.
         """
         planned = 1 - self.parameters.dropout if self.parameters.scaling == "paper" else 1.0
         return self.inclusion * planned
-
-    @property
-    def rounding(self) -> float:
-        """Largest error of a coordinate of a device that rounding makes, in units of the clip.
-
-        All devices weigh the same. By default a vector is multiplied by its weight, and sent, as
-        float32: the weight and the product are rounded.
-        """
-        return 2.0**-23
 
     def sent_in(self, round_index: int) -> Where:
         """Return the coordinates that all devices send in a round, where these are the same."""
@@ -270,10 +248,10 @@ class AggregationProtocol(ABC):
         return True
 
     def stand_in(self, server: Any, id: int, round_index: int) -> Any:
-        """Return what says, for validation, what a device that is in the sum has contributed.
+        """Return an object whose ``contribution`` stands in for that of a device in the sum.
 
-        It is asked for a device whose rank died, and has the method ``contribution`` of the device
-        itself. What only that device knew, keys and shares, plays no part.
+        Validation uses it for a device whose rank died. It needs nothing that only that device
+        knew, such as keys and shares.
         """
         return self.device(id, round_index, system_secrets)
 
@@ -284,7 +262,7 @@ class AggregationProtocol(ABC):
         return []
 
     def outcome(self, server: Any) -> Outcome:
-        """Return what a round has come to, from the server's side of it."""
+        """Return what has happened in a round, from the server's side of it."""
         return Outcome(self.parameters.devices, len(server.survivors))
 
     @property
@@ -293,37 +271,21 @@ class AggregationProtocol(ABC):
         return 1 if self.tolerates_dropouts else self.parameters.devices
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
-        """Return who masks a coordinate with whom, which says what a curious server learns.
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
+        """Return who masks a coordinate with whom, which determines what a curious server learns.
 
-        Of N = `devices`, each of which sends a fraction `alpha` of the coordinates, where it does
-        not send all, and has `degree` neighbours, or all if that is None.
+        There are N = `devices`; the options are the number of coordinates that each sends and the
+        number of its neighbours.
         """
         raise UsageError(
             f"nothing is known of what {cls.name} exposes: its class has no method masking"
         )
 
-    # What it uses, chooses and costs
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        """Return the options of `RoundOptions` and `LinkOptions` that a run has a use for.
-
-        Those are among them whose other values are refused. A given option that is not there is
-        refused: a class that reads more of its `parameters` adds what it reads.
-        """
-        used = {*FOR_ALL}
-        if cls.sparse_upload:
-            used.add("alpha")
-        if cls.most_helpers:
-            used.add("helper_mbps")
-        if not options.dropout:
-            used -= {"dropout_model", "dropout_phase"}
-        return frozenset(used)
+    # What it chooses and costs
 
     @classmethod
     def helpers_of(cls, asked: int | None) -> int:
-        """Return the number K of helpers where so many are asked for; UsageError if not so many."""
+        """Return the number K of helpers, `asked` or the default; UsageError if too many."""
         given = cls.default_helpers if asked is None else asked
         if given > cls.most_helpers:
             raise UsageError(f"--helpers is {given}, and {cls.name} has at most {cls.most_helpers}")
@@ -346,9 +308,9 @@ class AggregationProtocol(ABC):
         return next(step.phase for step in cls.steps if step.upload)
 
     def sizes(self) -> dict[Method, float]:
-        """Return the bytes of each message, a row in a route, by the method that makes it.
+        """Return the bytes of each message, or of a row in a route, by the method that makes it.
 
-        Less envelope; the expectation of what chance decides. What is missing is not known.
+        Without envelopes, and in expectation. A method is missing if its size is not known.
         """
         return {}
 
@@ -359,18 +321,18 @@ class AggregationProtocol(ABC):
 
     @property
     def rows_of_device(self) -> int:
-        """Most rows that a device sends in an exchange of them."""
+        """Most rows that a device sends in a route."""
         return int(self.settings().get("degree", self.parameters.devices - 1))
 
     @property
     def largest_message(self) -> int:
-        """An upper bound of what a device uploads to the server, in bytes, less envelope."""
+        """An upper bound of a device's upload, in bytes, without the envelope."""
         group, dim = self.summed_in, self.parameters.dim
         return 4 * dim if group is None else group.wire_bytes(dim)
 
     @property
     def largest_reply(self) -> int:
-        """The same of what a device sends besides its upload: so many more move at once."""
+        """The same for all other messages of a device to the server."""
         sizes, replies = self.sizes(), [step for step in self.steps if not step.upload]
         sent = [step.send for step in replies if step.pattern is Pattern.GATHER]
         if not all(method in sizes for method in sent):
@@ -386,7 +348,7 @@ class ModelReceiver:
         self.model: NDArray[np.float32] | None = None
 
     def forget_model(self) -> None:
-        """Let go of the model, which is as long as the vector that is made of it."""
+        """Free the model's memory."""
         self.model = None
 
     def receive_model(self, payload: Payload) -> None:
@@ -409,9 +371,9 @@ MODEL = Step("model", Pattern.BROADCAST, ModelSender.send_model, ModelReceiver.r
 
 
 class RoundServer(ModelSender):
-    """What the servers of hpcfl have in common: who has sent what, and when a round must end.
+    """The common part of the servers of hpcfl: who has sent what, and when a round must end.
 
-    What one keeps between the steps of a round is in its `state`, a dataclass of its own.
+    A server keeps what it needs between the steps of a round in its `state`, a dataclass.
     """
 
     state_class: ClassVar[type[Any]] = dict
@@ -432,13 +394,13 @@ class RoundServer(ModelSender):
         self.round_index = round_index
         self.state = self.state_class()
         self.survivors: list[int] = []
-        # Of whom something was found out only when all had answered.
+        # Devices whose fault was found only after all had answered.
         self.refused: dict[int, MessageError] = {}
 
     def _first(
         self, phase: str, sender: int, received: Container[int], party: str = "device"
     ) -> str:
-        """Return what a sender is called; MessageError if it is one of whom all was received."""
+        """Return what a sender is called; MessageError if its message was received before."""
         name = f"{party} {sender}"
         if sender in received:
             raise MessageError(phase, name, "it was received twice")
@@ -460,13 +422,13 @@ class RoundServer(ModelSender):
         return bits(ids, self._devices)
 
     def _enough(self, count: int, what: str) -> None:
-        """End the round if it is too few devices that did something."""
+        """End the round if too few devices did something."""
         self._require(count, what, self._protocol.needed_in_sum)
 
     def _require(
         self, count: int, what: str, needed: int, who: str = "devices", among: int | None = None
     ) -> None:
-        """End the round with fewer than are needed, of so many; by default of all devices."""
+        """End the round if fewer than `needed` of `among` (by default, all devices) did it."""
         if count < needed:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: {count} of {among or self._devices} {who} "
@@ -474,7 +436,7 @@ class RoundServer(ModelSender):
             )
 
     def _settle_survivors(self, what: str) -> None:
-        """Settle whose sum it is; end the round if it would tell more than is promised."""
+        """Fix the set of survivors; end the round if their sum would break a promise."""
         # Requests, seeds and shares go by id, in whatever order the uploads were received.
         self.survivors.sort()
         self._enough(len(self.survivors), what)
@@ -486,7 +448,7 @@ class RoundServer(ModelSender):
 
 
 def check_finite(device: int, vector: NDArray[np.floating]) -> None:
-    """Refuse to upload a vector with infinities, or with what is not a number."""
+    """Refuse to upload a vector that holds infinities or NaN."""
     if not all_finite(vector):
         raise RefusedError(
             f"device {device} refuses to upload its vector: it holds a value that is not a finite "

@@ -1,13 +1,12 @@
-"""What protocols have in common in which devices deal coded pieces, and others add these up.
+"""The common part of protocols in which devices deal coded pieces and others add them up.
 
-A device cuts a vector, or its mask, into pieces, adds T random ones, and encodes them
-(:class:`~hpcfl.crypto.coding.Code`) into one for each holder. The holders send the server sums of
-the pieces that they hold; any U of these, for U pieces of the vector and random ones, give the sum
-of the vectors.
+A device cuts a vector, or its mask, into pieces, adds T random ones, and encodes all U of them
+(:class:`~hpcfl.crypto.coding.Code`) into one piece for each holder. The holders send the server
+sums of the pieces that they hold; any U of these sums give the sum of the vectors.
 
-A piece goes to its holder under a key of the pair. A dealer is left out if more holders have none
-of it than the plan does without; of fewer, it may be the holder that lies. Of n sums, up to
-(n - U) / 2 wrong ones are found and left out.
+A piece travels to its holder encrypted under the pair's key. A dealer is left out if more holders
+lack its piece than the plan can do without; if fewer do, the holder may be lying. Up to (n - U) / 2
+wrong sums among n are found and left out.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,25 +40,19 @@ from hpcfl.crypto import keys, matrices
 from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import PACKED_PAIRS, Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.options.protocols import MaskingOptions, ThreatOptions
 from hpcfl.privacy.masking import OnlySummed
 from hpcfl.privacy.threat import LIARS
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 
 class CodedProtocol(QuantisedProtocol):
     """A protocol in which devices deal coded pieces; its `code` is the same for all of them."""
 
+    options = (*QuantisedProtocol.options, ThreatOptions)
     min_devices = 2
     family = "field"
-    deals_to: ClassVar[str]  # in words, who holds pieces
     piece: ClassVar[str] = "piece"  # what errors call one
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"gamma", "security_bits"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
@@ -101,9 +94,7 @@ class CodedProtocol(QuantisedProtocol):
         return self.parameters.threshold
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
-        if degree not in (None, devices - 1):
-            raise UsageError(f"{cls.name} deals pieces to {cls.deals_to}: leave the degree out")
+    def masking(cls, devices: int, options: MaskingOptions) -> OnlySummed:
         return OnlySummed(devices)
 
     def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:

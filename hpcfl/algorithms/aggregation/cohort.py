@@ -1,23 +1,23 @@
 """Cohorts: every coordinate is summed over exactly m devices, all of them masked together.
 
-Where SparseSecAgg lets pairs select coordinates, and the server learns the sum over each component
-of a graph, here a coordinate belongs to a cohort of m = round(alpha N) devices, and the server
-learns one sum over its survivors. As many values are sent, and no locations: who sends what follows
-from the round's keys.
+In SparseSecAgg pairs of devices select coordinates, and the server learns the sum over each
+component of a graph. Here a coordinate belongs to a cohort of m = round(alpha N) devices, and the
+server learns one sum over its survivors. As many values are sent, but no locations: the round's
+keys determine who sends what.
 
 The N devices are on a ring (see :mod:`hpcfl.algorithms.aggregation.topology`), in an order drawn
 once all have advertised their keys. The coordinates are dealt out around the ring too, in N
 segments of equal length, and the device at position p sends the segments p to p + m - 1.
-Segment s then has the cohort of the m positions s - m + 1 to s, a device sends one run of places,
-and two devices have a run in common: no location is drawn, sent or looked up.
+The m positions s - m + 1 to s are then the cohort of segment s. A device sends one run of places,
+and the places that two devices share form a run: no location is drawn, sent or looked up.
 
-So that the luck of one cohort does not move a part of the model as a whole, coordinate l does not
-lie at place l: coordinates are dealt out in steps of the golden section of d.
+Coordinates are dealt out in steps of the golden section of d, not in order: a cohort with few
+survivors then affects places all over the model, not one part of it.
 
 On the wire, ``masked_input`` is one group element for each coordinate of the run, and nothing else.
-The request to unmask ends with a bitmap of who survived at the 2 m - 1 positions around a device,
-from which it knows how many survivors each of its cohorts has: with fewer than was promised
-(:class:`Floor`) it refuses.
+The request to unmask ends with a bitmap of the survivors at the 2 m - 1 positions around a device.
+From it the device counts the survivors of each of its cohorts, and refuses if one has fewer than
+promised (:class:`Floor`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +47,18 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.errors import UsageError
+from hpcfl.options.protocols import (
+    CohortOptions,
+    CommonOptions,
+    GraphOptions,
+    MaskingOptions,
+    QuantisedOptions,
+    SparseOptions,
+    ThreatOptions,
+)
 from hpcfl.privacy.masking import InCohorts, largest_degree, ring_degree
-from hpcfl.privacy.ring import below_floor, cohort_size, fewest_survivors, log2, refused
+from hpcfl.privacy.ring import below_floor, fewest_survivors, log2, refused
 from hpcfl.privacy.threat import Threat
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 Value = TypeVar("Value", bound=np.generic)
 # Places that are dealt at once, in the cache.
@@ -148,6 +155,11 @@ def first_multiples(dim: int, count: int) -> NDArray[np.uint64]:
     return found
 
 
+def cohort_size(devices: int, alpha: float) -> int:
+    """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1."""
+    return max(1, int(Fraction(repr(float(alpha))) * devices + Fraction(1, 2)))
+
+
 def linking_degree(size: int, devices: int) -> int:
     """Return the least degree, even, with which all devices of a cohort are neighbours."""
     return min(2 * (size - 1), largest_degree(devices))
@@ -155,12 +167,11 @@ def linking_degree(size: int, devices: int) -> int:
 
 @dataclass(frozen=True)
 class Floor(Promise):
-    """Every cohort has so many honest survivors, whoever drops out.
+    """Every cohort has at least `floor` honest survivors, whoever drops out.
 
-    Which devices collude is settled before the ring is drawn. So however many drop out, and
-    whoever chooses them with the ring before his eyes, no cohort holds more colluders than a
-    random one seldom does, and a cohort with `floor` more survivors than that has `floor` honest
-    ones.
+    The colluders are fixed before the ring is drawn. A cohort therefore rarely holds more than
+    `colluding` of them, even if an adversary that knows the ring chooses the dropouts; with
+    `floor` survivors more than that, at least `floor` are honest.
     """
 
     threat: Threat
@@ -220,14 +231,14 @@ class Floor(Promise):
 
 @dataclass
 class CohortDeviceState(DeviceState):
-    """What a device keeps besides: who survived at the positions around it."""
+    """What a device keeps in addition: who survived at the positions around it."""
 
     around: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 @dataclass
 class CohortServerState(ServerState):
-    """What the server keeps besides: the sum, by place."""
+    """What the server keeps in addition: the sum, by place."""
 
     total: Sums = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
 
@@ -382,16 +393,19 @@ class Cohort(SecAgg):
     """Secure aggregation of runs of coordinates within cohorts; `segments` says who sends what."""
 
     name = "cohort"
+    options = (
+        CommonOptions,
+        QuantisedOptions,
+        GraphOptions,
+        ThreatOptions,
+        SparseOptions,
+        CohortOptions,
+    )
     sparse_upload = True
     device_class = CohortDevice
     server_class = CohortServer
     # No range of an upload belongs to a range of the coordinates.
     steps = tuple(replace(step, receive_part=None, by_all_ranks=False) for step in SecAgg.steps)
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        used = {"min_cohort", "security_bits", "correctness_bits"}
-        return (super().uses(options) | used) - {"threads"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
@@ -478,9 +492,9 @@ class Cohort(SecAgg):
         return [*super().promises(), self._floor]
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
-        size = cohort_size(devices, alpha)
-        return InCohorts(size, ring_degree(degree, devices, size), alpha)
+    def masking(cls, devices: int, options: MaskingOptions) -> InCohorts:
+        size = cohort_size(devices, options.alpha)
+        return InCohorts(size, ring_degree(options.degree, devices, size), options.alpha)
 
     def sizes(self) -> dict[Method, float]:
         run = self.summed_in.bits / 8 * self.inclusion * self.parameters.dim

@@ -1,14 +1,14 @@
 """Common coordinates: SecAgg of the same alpha d coordinates of every device, others each round.
 
-What SparseSecAgg saves in bytes without its exposure: at a coordinate either everybody sends, and
-the server learns the sum of all survivors, or nobody does. The mean of a round is without bias, as
-the coordinates are drawn, but what it lacks no device makes up for: its error does not shrink with
-the number of devices, where that of `cohort`, which sends as many values, does.
+This saves the same bytes as SparseSecAgg without its exposure: at a coordinate either everybody
+sends, and the server learns the sum of all survivors, or nobody does. The mean of a round is
+unbiased, because the coordinates are drawn at random. Its error does not shrink with the number of
+devices: no device sends the missing coordinates. With `cohort` and as many values, it shrinks.
 
-They are drawn by systematic sampling (W. G. Madow and L. H. Madow, "On the theory of systematic
-sampling", 1944): from a random start on, in steps of the golden section of d, so that they are
-spread evenly over the vector (see the module `cohort`). The start follows from the run's seed and
-the round, and all know it. On the wire, ``masked_input`` is one group element for each.
+Systematic sampling (W. G. Madow and L. H. Madow, "On the theory of systematic sampling", 1944)
+draws the coordinates: from a random start, in steps of the golden section of d, which spreads them
+evenly over the vector (see the module `cohort`). All know the start, which follows from the run's
+seed and the round. On the wire, ``masked_input`` is one group element for each coordinate.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import SPARSIFICATION
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.options.protocols import MaskingOptions, SparseOptions
 from hpcfl.privacy.masking import Drawn, Flags, InCohorts, Masking, ring_degree
 from hpcfl.privacy.population import Population
 
@@ -29,6 +30,7 @@ class CommonCoordinates(SecAgg):
     """Secure aggregation of coordinates that are the same for all devices."""
 
     name = "common"
+    options = (*SecAgg.options, SparseOptions)
     sparse_upload = True
     same_coordinates = True
 
@@ -47,13 +49,13 @@ class CommonCoordinates(SecAgg):
         return Segments(plan.dim, 1, 1).dealt(start, self.upload_dim)
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
-        return AllOrNobody(devices, alpha, ring_degree(degree, devices))
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
+        return AllOrNobody(devices, options.alpha, ring_degree(options.degree, devices))
 
 
 @dataclass(frozen=True)
 class AllOrNobody(Masking):
-    """With the probability alpha everybody sends a coordinate, masked together; else nobody."""
+    """With probability alpha everybody sends a coordinate, masked together; otherwise nobody."""
 
     devices: int  # number N of devices
     alpha: float
@@ -74,6 +76,6 @@ class AllOrNobody(Masking):
         return self.alpha * self.together.sole(population)
 
     def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
-        drawn = self.together.draw(honest, generator)
-        drawn.sends[generator.random(len(honest)) >= self.alpha] = False
-        return drawn
+        sends, left, right = self.together.draw(honest, generator)
+        sends[generator.random(len(honest)) >= self.alpha] = False
+        return sends, left, right

@@ -1,15 +1,15 @@
 """FedAvg in the clear: every device sends its weighted vector, the server adds them up.
 
-The floor that every protective protocol is compared with (McMahan et al. 2017).
+The baseline for every protocol that hides vectors (McMahan et al. 2017).
 
-On the wire, ``upload`` is d float32. A vector with so many zeros that this is shorter is sent as
-the locations of the others (:mod:`hpcfl.algorithms.locations`), followed by one float32 for each:
-that is what a sparsified update costs without masks.
+On the wire, ``upload`` is d float32 or, if shorter, the locations of the nonzero coordinates
+(:mod:`hpcfl.algorithms.locations`), followed by one float32 for each: that is what a sparsified
+update costs without masks.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,9 @@ from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.quantisation import all_finite
 from hpcfl.comm.phases import GATHER, LOCAL, Method, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.errors import MessageError, UsageError
+from hpcfl.errors import MessageError
+from hpcfl.options.protocols import MaskingOptions
 from hpcfl.privacy.masking import InTheClear
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 
 class FedAvgDevice(ModelReceiver):
@@ -110,13 +108,7 @@ class FedAvg(AggregationProtocol):
     )
 
     @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"locations"}
-
-    @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> InTheClear:
-        if degree is not None:
-            raise UsageError("fedavg has no masking graph to choose the degree of; leave it out")
+    def masking(cls, devices: int, options: MaskingOptions) -> InTheClear:
         return InTheClear()
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> FedAvgDevice:

@@ -1,21 +1,17 @@
 """SecAgg+ (Bell et al., CCS 2020): secure aggregation on a masking graph of few neighbours.
 
-Everything is SecAgg's but who shares keys and masks with whom: a device does so with the k nearest
+It differs from SecAgg in one thing: a device shares keys and masks only with the k nearest devices
 on a ring. Degree and threshold follow from the fractions of devices that may collude and drop out
-(:mod:`hpcfl.privacy.ring`), so that a device works O(log N), not O(N).
+(:mod:`hpcfl.privacy.ring`), so a device does O(log N) work instead of O(N).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.topology import Topology, ring_of
 from hpcfl.errors import UsageError
+from hpcfl.options.protocols import MaskingOptions
 from hpcfl.privacy.masking import Masking
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 
 class GraphSecAgg(SecAgg):
@@ -24,17 +20,12 @@ class GraphSecAgg(SecAgg):
     name = "secagg-graph"
 
     @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        chosen = {"security_bits", "correctness_bits"} if options.degree is None else set()
-        return super().uses(options) | chosen
-
-    @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
-        if degree is None:
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
+        if options.degree is None:
             raise UsageError(
                 "secagg-graph needs the number of neighbours of a device: give a degree"
             )
-        return super().masking(devices, alpha, degree)
+        return super().masking(devices, options)
 
     def _topology(self) -> Topology:
         return ring_of(self.parameters)

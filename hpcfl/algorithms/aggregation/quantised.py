@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,24 +29,18 @@ from hpcfl.comm.phases import Payload, Where, room
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.options.protocols import QuantisedOptions
 from hpcfl.privacy.threat import Threat
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 
 class QuantisedProtocol(AggregationProtocol):
     """A protocol that sums quantised vectors in a group."""
 
+    options = (*AggregationProtocol.options, QuantisedOptions)
     family = "ring"
-    rotates = True
     # Of what the parties of a round are made, unless `device` and `server` say otherwise.
     device_class: ClassVar[Callable[..., Any]]
     server_class: ClassVar[Callable[..., Any]]
-
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return super().uses(options) | {"group", "bits", "levels", "clip"}
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
@@ -118,13 +112,6 @@ class QuantisedProtocol(AggregationProtocol):
         most, _ = self.most_in_sum(plan.devices)
         self._check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
         self.noise = noise
-
-    @property
-    def rounding(self) -> float:
-        # A vector times its weight, 1 / N over the divisor, is rounded to one of so many levels to
-        # a unit: in the vector itself that is an error of the inverse times as much.
-        plan = self.parameters
-        return plan.devices * self.divisor / plan.clip / plan.levels
 
     # Who is reckoned with, and what a sum then hides
 
@@ -317,8 +304,8 @@ class QuantisedProtocol(AggregationProtocol):
 class Contributor:
     """Says what a device contributed, for validation only.
 
-    Its vector and its rounding follow from the run's seed, and which coordinates it sent the server
-    knows as well as it did.
+    The vector and the rounding follow from the run's seed; the server also knows which coordinates
+    the device sent.
     """
 
     def __init__(self, protocol: QuantisedProtocol, id: int, round_index: int) -> None:
@@ -372,7 +359,7 @@ class StandIn(Contributor):
 class QuantisedDevice(ModelReceiver, Contributor):
     """A device of a protocol that sums quantised vectors.
 
-    What it keeps between the steps of a round is in its `state`, a dataclass of its own.
+    It keeps what it needs between the steps of a round in its `state`, a dataclass.
     """
 
     state_class: ClassVar[type[Any]] = dict

@@ -28,20 +28,20 @@ unmask          to the server    then: the secret (16 bytes) from which masks wi
                                  follow
 ==============  ===============  =================================================================
 
-Devices that do what they like cost the round themselves alone, where few enough deal and answer
-falsely. A malformed message is an error of its sender. U2 are the devices that sent rows, as the
-relay tells everybody, whatever is in a row. Holders answer a challenge about the shares that they
-got (see `sharing`); a dealer of whom too many holders have no right share is expelled before
-anybody masks with it, and a holder that later sends another share than it answered for is found
-out. If t right shares do not give the mask key of a dropped device, every survivor tells what masks
-with that device follow from; its private-mask seed is never asked for.
+Devices that deal or answer falsely harm only themselves if they are few enough. A malformed message
+excludes its sender. U2 are the devices that sent rows, whatever their rows contain; the relay tells
+everybody. Holders answer a challenge about the shares that they received (see `sharing`). A dealer
+is expelled, before anybody masks with it, if too many holders have no valid share of its secrets. A
+holder that later sends another share than it answered for is detected. If t valid shares do not
+give the mask key of a dropped device, every survivor reveals the secret of its masks with that
+device; that device's private-mask seed is never requested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,11 +88,9 @@ from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.keystream import KEY_BYTES as TRANSPORT_KEY_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.options.protocols import GraphOptions, MaskingOptions, ThreadOptions, ThreatOptions
 from hpcfl.privacy.masking import InCohorts, Masking, ring_degree
 from hpcfl.privacy.threat import LIARS, SPARE
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 
 def pair_sign(i: int, j: int) -> int:
@@ -645,6 +643,7 @@ class SecAgg(QuantisedProtocol):
     """Secure aggregation of whole vectors."""
 
     name = "secagg"
+    options = (*QuantisedProtocol.options, GraphOptions, ThreatOptions, ThreadOptions)
     min_devices = 2
     device_class: ClassVar[Callable[..., Any]] = SecAggDevice
     server_class: ClassVar[Callable[..., Any]] = SecAggServer
@@ -712,12 +711,6 @@ class SecAgg(QuantisedProtocol):
         Step("result", LOCAL, finish=Server.finish_result),
     )
 
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        # A promise of a ring has its own chance of failing; one of the complete graph has none.
-        ring = {"security_bits"} if options.degree is not None else set()
-        return super().uses(options) | {"degree", "threads", "gamma"} | ring
-
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
         self.topology = self._topology()
@@ -765,8 +758,8 @@ class SecAgg(QuantisedProtocol):
         return max(LIARS, (left - self.topology.threshold) // 2)
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
-        return InCohorts(devices, ring_degree(degree, devices))
+    def masking(cls, devices: int, options: MaskingOptions) -> Masking:
+        return InCohorts(devices, ring_degree(options.degree, devices))
 
     def sizes(self) -> dict[Method, float]:
         topology, plan = self.topology, self.parameters

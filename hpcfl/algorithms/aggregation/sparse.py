@@ -7,15 +7,17 @@ that it selected with at least one peer. On the wire, ``masked_input`` is the lo
 
 The additive mask of a pair is drawn for the selected coordinates only: its k-th element belongs to
 the k-th coordinate that the pair selected, and the k-th element of a private mask to the k-th
-location sent. That has the distribution of the paper's masks of length d at those coordinates, the
-only ones at which they are used.
+location sent. The paper's masks of length d have the same distribution at these coordinates, and
+are used nowhere else.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from fractions import Fraction
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,26 +35,31 @@ from hpcfl.algorithms.aggregation.secagg import (
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
 from hpcfl.crypto.groups import Elements, Sums
-from hpcfl.crypto.sampling import SAMPLERS
+from hpcfl.crypto.sampling import GapSampler
 from hpcfl.errors import MessageError
+from hpcfl.options.protocols import (
+    CommonOptions,
+    GraphOptions,
+    MaskingOptions,
+    QuantisedOptions,
+    SparseOptions,
+    ThreatOptions,
+)
 from hpcfl.privacy.masking import BySelection, ring_degree
-
-if TYPE_CHECKING:
-    from hpcfl.options.shared import RoundOptions
 
 Positions = NDArray[np.int64]
 
 
 @dataclass
 class SparseDeviceState(DeviceState):
-    """What a device keeps besides: locations as they are sent, a few bits each."""
+    """What a device keeps in addition: locations as they are sent, a few bits each."""
 
     coded: Payload = field(default_factory=lambda: np.zeros(0, np.uint8))
 
 
 @dataclass
 class SparseServerState(ServerState):
-    """What the server keeps besides: the sum, and whose values are where in it."""
+    """What the server keeps in addition: the sum, and each device's locations in it."""
 
     total: Sums = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     coded: dict[int, Payload] = field(default_factory=dict)
@@ -126,6 +133,7 @@ class SparseSecAgg(SecAgg):
     """Secure aggregation of the coordinates that pairs of devices select together."""
 
     name = "sparse"
+    options = (CommonOptions, QuantisedOptions, GraphOptions, ThreatOptions, SparseOptions)
     sparse_upload = True
     # At a coordinate the sum is over the few devices that selected it.
     noise_adds_up = False
@@ -134,13 +142,9 @@ class SparseSecAgg(SecAgg):
     # No range of an upload belongs to a range of the coordinates.
     steps = tuple(replace(step, receive_part=None, by_all_ranks=False) for step in SecAgg.steps)
 
-    @classmethod
-    def uses(cls, options: RoundOptions) -> frozenset[str]:
-        return (super().uses(options) | {"sampler", "locations"}) - {"threads"}
-
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        self.sampler = SAMPLERS[parameters.sampler](parameters.pair_probability)
+        self.sampler = GapSampler(self.pair_probability)
 
     def promises(self) -> list[Promise]:
         alone = (
@@ -150,12 +154,27 @@ class SparseSecAgg(SecAgg):
         return [*super().promises(), Certain(alone)]
 
     @property
+    def _peers(self) -> int:
+        others = self.parameters.devices - 1
+        return min(self.parameters.degree or others, others)
+
+    @property
+    def pair_probability(self) -> Fraction:
+        """Probability pi = alpha / (N - 1) that a pair selects a coordinate (eq. 13).
+
+        On a ring of degree k it is alpha / k, so that a device sends as much.
+        """
+        return Fraction(self.parameters.alpha) / self._peers
+
+    @property
     def inclusion(self) -> float:
-        return self.parameters.selection_probability
+        """Probability p that a device sends a coordinate (eq. 14)."""
+        rate = float(self.pair_probability)
+        return -math.expm1(self._peers * math.log1p(-rate)) if rate < 1 else 1.0
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> BySelection:
-        return BySelection(devices, alpha, ring_degree(degree, devices))
+    def masking(cls, devices: int, options: MaskingOptions) -> BySelection:
+        return BySelection(devices, options.alpha, ring_degree(options.degree, devices))
 
     @property
     def largest_message(self) -> int:

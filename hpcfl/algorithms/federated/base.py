@@ -15,7 +15,7 @@ from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
 from hpcfl.comm.phases import Step, phase_names
-from hpcfl.options.definition import options_of
+from hpcfl.options.definition import OptionGroup
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
 
@@ -78,10 +78,11 @@ class FederatedAlgorithm(ABC):
     """
 
     name: ClassVar[str]  # on the command line
+    # What it can be told; options that neither it nor the protocol has are refused.
+    options: ClassVar[tuple[type[OptionGroup], ...]] = (LocalOptions,)
     noisy_steps: ClassVar[bool] = False  # whether devices clip gradients and add noise in each step
     private: ClassVar[bool] = False  # whether there is an account of what rounds cost in privacy
     leaves_out: ClassVar[bool] = False  # whether a device sends some coordinates only
-    counts_on_convex: ClassVar[bool] = False  # whether ``convex`` lowers what local steps cost
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
@@ -94,14 +95,6 @@ class FederatedAlgorithm(ABC):
     def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
         """Return the algorithm of one rank; cryptographic noise comes from `secrets`."""
         return cls(federation)
-
-    @classmethod
-    def uses(cls, options: TrainOptions) -> frozenset[str]:
-        """Return the options of training and of privacy that a run has a use for.
-
-        Others are refused, and so are options of protocols that are not among them.
-        """
-        return frozenset(options_of(LocalOptions))
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:

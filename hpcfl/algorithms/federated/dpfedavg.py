@@ -33,10 +33,10 @@ from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise, clip_l2
+from hpcfl.algorithms.noise import IntegerNoise, clip_l2
 from hpcfl.errors import UsageError
-from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.training import TrainOptions
+from hpcfl.options.privacy import PrivacyOptions, UpdateNoiseOptions
+from hpcfl.options.protocols import ThreatOptions
 from hpcfl.privacy.accounting.dp_fedavg import DPFedAvgAccount
 from hpcfl.report.formats import counted
 
@@ -48,15 +48,8 @@ class DPFedAvg(PrivateAlgorithm):
     """Clipped updates, a noisy sum."""
 
     name = "dp-fedavg"
+    options = (*PrivateAlgorithm.options, UpdateNoiseOptions, ThreatOptions)
     account = DPFedAvgAccount
-
-    @classmethod
-    def uses(cls, options: TrainOptions) -> frozenset[str]:
-        used = super().uses(options) | {"noise", "quantile"}
-        if options.noise == "central":
-            return used
-        # Integers have noise of their own.
-        return (used | OF_NOISE) - {"fast_noise"}
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -88,35 +81,24 @@ class DPFedAvg(PrivateAlgorithm):
     @staticmethod
     def _check_central(federation: Federation) -> None:
         protocol, participation = federation.protocol, federation.participation
-        if protocol.devices_learn_sum:
-            raise UsageError(
-                f"devices of {protocol.name} learn the sum before the server adds its noise to it: "
-                "use another --aggregate"
-            )
-        if participation.per_round == federation.devices:
-            return
-        if participation.mode == "balanced":
+        everybody = participation.per_round == federation.devices
+        by_chance = participation.mode == "poisson" and not everybody
+        DPFedAvg._check_trusted_server(protocol, by_chance)
+        if participation.mode == "balanced" and not everybody:
             raise UsageError(
                 "central noise is accounted for users that are drawn anew in every round, and "
                 "those in turn are not: give --sampling poisson, or exact"
             )
-        if participation.mode != "poisson":
-            return
-        if protocol.sparse_upload:
+        if by_chance and protocol.sparse_upload:
             raise UsageError(
                 f"who is in a round decides which coordinates the others send to {protocol.name}, "
                 "so that a user who is there by chance changes more than its own vector: give "
                 "--sampling exact, or another --aggregate"
             )
-        parameters = protocol.parameters
-        # Each user joins and stays by chance: that nobody does has at most this probability.
-        empty = math.exp(-participation.per_round * (1 - parameters.dropout))
-        too_often = parameters.drop_by_chance and empty > 2.0**-parameters.security_bits
-        if too_often or max(protocol.min_devices, protocol.needed_in_sum) > 1:
+        if by_chance and max(protocol.min_devices, protocol.needed_in_sum) > 1:
             raise UsageError(
-                "a round that ends early tells that it had few users, and who of all takes part "
-                "must stay secret: give --sampling exact, or --aggregate fedavg with a larger "
-                "--per-round or --dropout-model exact"
+                "a round of few users ends early, and who of all takes part must stay secret: "
+                "give --sampling exact, or --aggregate fedavg"
             )
 
     @property

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.algorithms.noise import OF_NOISE, IntegerNoise
+from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
-from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.training import LocalOptions, TrainOptions
+from hpcfl.options.privacy import ConvexOptions, MechanismOptions, PrivacyOptions, StepNoiseOptions
+from hpcfl.options.protocols import ThreatOptions
+from hpcfl.options.training import LocalOptions
 from hpcfl.privacy.accounting.cdp import CDPAccount, DPDSGDAccount
 from hpcfl.privacy.accounting.distributed import rounded_distance
 from hpcfl.privacy.accounting.fedsgd_dpc import FedSGDDPCAccount
@@ -46,11 +47,8 @@ class NoisyGradients(PrivateAlgorithm):
     """Systems whose devices add noise to the gradients of their own steps."""
 
     noisy_steps = True
+    options = (*PrivateAlgorithm.options, StepNoiseOptions)
     one_step: ClassVar[bool] = False  # whether a device takes just one step a round
-
-    @classmethod
-    def uses(cls, options: TrainOptions) -> frozenset[str]:
-        return super().uses(options) | {"shuffle"}
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,23 +70,15 @@ class NoisyGradients(PrivateAlgorithm):
                 f"{cls.name} is accounted for whole vectors, and {federation.protocol.name} "
                 "sends parts of them: choose another --aggregate"
             )
-        if federation.protocol.summed_in is not None:
-            cls._check_sums(federation)
-
-    @classmethod
-    def _check_sums(cls, federation: Federation) -> None:
-        """Refuse what the noise of the others in a sum would not protect as it is accounted."""
-        local, participation = _local(federation), federation.participation
-        if participation.mode == "poisson" and participation.per_round < federation.devices:
+        participation, summed = federation.participation, federation.protocol.summed_in is not None
+        if (
+            summed
+            and participation.mode == "poisson"
+            and participation.per_round < federation.devices
+        ):
             raise UsageError(
                 f"{cls.name} counts on the noise of a known number of devices in every sum: give "
                 "--sampling balanced, or exact"
-            )
-        # Each step multiplies the distance of two models by |1 - eta lambda| besides.
-        if local.steps != 1 and local.rate(0) * local.weight_decay > 2:
-            raise UsageError(
-                f"{cls.name} is accounted for steps that move no two models apart but by their "
-                "gradients: the learning rate times --weight-decay must be at most 2"
             )
 
     def participations(self, device: int, round_index: int) -> int:
@@ -110,13 +100,9 @@ class NoisySGD(NoisyGradients):
     """Algorithm 1: tau noisy steps on every device of a round."""
 
     name = "cdp"
+    # The noise of the last step is of integers, where these are summed.
+    options = (*NoisyGradients.options, ThreatOptions, ConvexOptions)
     account = CDPAccount
-    counts_on_convex = True
-
-    @classmethod
-    def uses(cls, options: TrainOptions) -> frozenset[str]:
-        # The noise of the last step is of integers, where these are summed.
-        return super().uses(options) | OF_NOISE | ({"convex"} if cls.counts_on_convex else set())
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -212,8 +198,8 @@ class DistributedSGD(NoisySGD):
     """The baseline: one noisy step a round."""
 
     name = "dp-dsgd"
+    options = (*NoisyGradients.options, ThreatOptions)
     account = DPDSGDAccount
-    counts_on_convex = False
     one_step = True
 
 
@@ -227,14 +213,9 @@ class FedSGDDPC(NoisyGradients):
     """
 
     name = "fedsgd-dpc"
+    options = (*NoisyGradients.options, MechanismOptions)
     account = FedSGDDPCAccount
     one_step = True
-
-    @classmethod
-    def uses(cls, options: TrainOptions) -> frozenset[str]:
-        used = super().uses(options) | {"mechanism"}
-        # Laplace noise has no delta, and hides means over all samples.
-        return used - {"delta", "shuffle"} if options.mechanism == "laplace" else used
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -86,12 +85,6 @@ def elements(key, count, modulus):
     return found
 
 
-def dense_pattern(key, dim, probability):
-    """Return the coordinates whose field element lies in the first part of the field (eq. 13)."""
-    below = math.floor(Q * probability)
-    return {k for k, value in enumerate(elements(key, dim, Q)) if value < below}
-
-
 def gap_pattern(key, dim, probability):
     """Return the coordinates between which lie geometric gaps, one 64-bit word each."""
     tails = [math.floor(2**64 * (1 - probability) ** gap) for gap in range(1, dim + 1)]
@@ -103,12 +96,6 @@ def gap_pattern(key, dim, probability):
             break
         selected.add(position)
     return selected
-
-
-PATTERNS: dict[str, Callable[[bytes, int, Fraction], set[int]]] = {
-    "dense": dense_pattern,
-    "gaps": gap_pattern,
-}
 
 
 def limbs(secret):
@@ -327,8 +314,8 @@ class SlowRound:
             if self.played.protocol.name == "sparse":
                 peers = self.degree if self.on_ring else self.devices - 1
                 key = self.pair_key(i, j, "multiplicative mask")
-                pattern = PATTERNS[parameters.sampler]
-                self._patterns[pair] = pattern(key, self.dim, Fraction(parameters.alpha) / peers)
+                rate = Fraction(parameters.alpha) / peers
+                self._patterns[pair] = gap_pattern(key, self.dim, rate)
             elif self.played.protocol.name == "cohort":
                 self._patterns[pair] = {*self.run(i)} & {*self.run(j)}
             else:

@@ -23,7 +23,7 @@ DROPOUTS = {
 KINDS = {
     "secagg": ("secagg", None, {}),
     "gaps": ("sparse", None, {"alpha": 0.7, "scaling": "paper"}),
-    "dense": ("sparse", None, {"alpha": 0.7, "sampler": "dense", "group": "ring32"}),
+    "ring32": ("sparse", None, {"alpha": 0.7, "group": "ring32"}),
     "gaps on a ring": ("sparse", 4, {"alpha": 0.6, "group": "ring20", "levels": 900}),
     "cohorts of 2": ("cohort", 4, {"alpha": 0.2}),
     "cohorts of 8": ("cohort", 10, {"alpha": 0.7, "group": "ring32"}),
