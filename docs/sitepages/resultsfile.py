@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcfl.results import attributes, schema
-from hpcfl.results.schema import StoredDataset
+from hpcfl.results import attributes, record, schema
+from hpcfl.results.record import KNOWN, StoredDataset
 from sitepages.markdown import code, table, words
 
 _AXES = {"device or server": "N + 1", "device": "N", "phase": "P", "rank": "ranks", "helper": "K"}
 _GROUPS = (
-    ("In every file", (*schema.DATASETS, schema.MARKED)),
-    ("Of `hpcfl bench`: what ranks did with their time and memory", schema.RANK_TIMES),
-    ("Of runs under `mpirun --with-ft ulfm`", schema.FAILURES),
-    ("Of protocols with helpers", schema.HELPERS),
-    ("Of protocols with a committee", schema.COMMITTEE),
+    ("In every file", ""),
+    ("Of `hpcfl bench`: what ranks did with their time and memory", record.RANK_TIMES),
+    ("Of runs under `mpirun --with-ft ulfm`", record.FAILURES),
+    ("Of protocols with helpers", record.HELPERS),
+    ("Of protocols with a committee", record.COMMITTEE),
 )
 
 
@@ -39,7 +39,8 @@ def page() -> str:
         f"## Datasets of `/{schema.ROUNDS}`\n",
         "The first axis of each is the round. `NaN` is a value only where it is said.\n",
     ]
-    for title, datasets in _GROUPS:
+    for title, of in _GROUPS:
+        datasets = [one for one in (*KNOWN, schema.MARKED) if one.of == of]
         parts += [f"### {title}\n", _datasets(datasets)]
     parts += [
         f"## Datasets of `/{schema.TRAINING}`\n",

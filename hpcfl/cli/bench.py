@@ -73,12 +73,12 @@ def bench(as_json: bool, **typed: Any) -> None:
         from hpcfl.results import load
         from hpcfl.results.linkmodel import LinkModel
         from hpcfl.results.summary import summarise
-        from hpcfl.results.tables import render_promises, render_run, warnings_of
+        from hpcfl.results.tables import render_promises, render_run
         from hpcfl.rounds.failures import tell
 
         run = load(path)
         summary = summarise(run, part(options, LinkModel))
-        for sentence in warnings_of(summary):
+        for sentence in summary.warnings:
             if sentence not in warned:
                 warn(sentence)
                 warned.add(sentence)

@@ -80,7 +80,9 @@ def report(paths: tuple[str, ...], form: str, as_json: bool, **typed: Any) -> No
 
 def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
     """Return in a format what rounds cost: of one run, or of several side by side."""
+    from hpcfl.report import jsontext
     from hpcfl.results import pooling, tables
+    from hpcfl.results.summary import beside
 
     if asked.target_accuracy is not None and not any(run.training for run in runs):
         raise UsageError(
@@ -93,7 +95,6 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
     compared = tables.comparison(
         summaries,
         asked.baseline,
-        pooling.kept_apart(pools),
         asked.columns,
         numbered=form not in ("csv", "json"),  # which have no notes
     )
@@ -102,7 +103,8 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
             wrong = counted(int((~run.validated).sum()), "round")
             warn(f"{run.path} has {wrong} that failed validation")
     if form == "json" and asked.columns is None:
-        return tables.to_json(summaries, asked.baseline if len(summaries) > 1 else None)
+        shown = beside(summaries, asked.baseline) if len(summaries) > 1 else summaries
+        return jsontext.dumps({"runs": [summary.as_dict() for summary in shown]})
     if len(summaries) > 1 or asked.columns is not None:
         return _rendered(compared, form)
     return _one(pools[0], summaries[0], form)
@@ -160,8 +162,7 @@ def compare(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
 
     A and B are results files, or folders with several launches of one configuration, which are
     pooled. Medians, their difference and ratio come with rank-based intervals, and a rank test says
-    whether there is a difference to be seen. Bytes that are the same in all rounds are compared
-    exactly.
+    whether there is a difference to be seen.
 
     \b
     Examples:

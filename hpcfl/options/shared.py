@@ -87,8 +87,3 @@ class RunOptions(ProtocolOptions, LinkOptions, SeedOptions):
     insecure_seed: int | None = option(
         None, "Seed of the keys too, for tests: nothing is secret then.", marks=("repeat if given",)
     )
-
-    @property
-    def may_vary(self) -> bool:
-        """Whether the number of rounds depends on how they go."""
-        return False

@@ -154,8 +154,3 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
                 "--error-feedback cannot be checkpointed: every device keeps what it has not sent, "
                 "and a checkpoint holds the server's state alone"
             )
-
-    @property
-    def may_vary(self) -> bool:
-        """Whether the number of rounds depends on how they go."""
-        return self.max_seconds is not None or self.target_accuracy is not None
