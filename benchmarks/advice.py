@@ -52,7 +52,7 @@ SIZES = [(*pair, DROPOUTS[number % len(DROPOUTS)]) for number, pair in enumerate
 SIZES = [SIZES[17 * number % len(SIZES)] for number in range(len(SIZES))]
 ALLOWED: dict[str, dict[str, Any]] = {
     "whole vectors": {},
-    "all": {"helpers": 2, "alpha": 0.2, "max_exposed": 0.5},
+    "all": {"helpers": 2, "alpha": 0.2},
 }
 LIMIT = 1.1
 ROUNDS = 5

@@ -12,7 +12,7 @@ take longer than modelled, phase by phase. Added to the model of the others, it 
 column.
 
     python benchmarks/netlab.py
-    python benchmarks/netlab.py --hosts 25 --rate 5mbit --downlink-rate 100mbit --rounds 20
+    python benchmarks/netlab.py --hosts 25 --uplink-mbps 5 --downlink-mbps 100 --rounds 20
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ LIMIT_SECONDS = 1800
 def measure(protocol: str, dim: int, asked: argparse.Namespace, folder: Path, *more: object) -> Run:
     """Return a run of a protocol in a lab of its own."""
     path = folder / f"{protocol}.h5"
-    lab = ["--hosts", asked.hosts, "--rate", asked.rate, "--latency", asked.latency]
-    lab += ["--downlink-rate", asked.downlink_rate or asked.rate]
+    lab = ["--hosts", asked.hosts, "--uplink-mbps", asked.uplink_mbps]
+    lab += ["--downlink-mbps", asked.downlink_mbps or asked.uplink_mbps]
+    lab += ["--latency-ms", asked.latency_ms]
     bench = [protocol, "--dim", dim, "--rounds", asked.rounds, "--output", path, *more]
     command = [sys.executable, "-m", "hpcfl", "netlab", *lab, "--", "bench", *bench]
     done = subprocess.run(
@@ -76,9 +77,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=25)
     parser.add_argument("--dim", type=int, default=165_000)
-    parser.add_argument("--rate", default="100mbit")
-    parser.add_argument("--downlink-rate")
-    parser.add_argument("--latency", default="0")
+    parser.add_argument("--uplink-mbps", type=float, default=100.0)
+    parser.add_argument("--downlink-mbps", type=float)
+    parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=10)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -18,12 +18,11 @@ def main() -> None:
         # One rank a core, or many: threads of BLAS would only stand in the other ranks' way.
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ.setdefault(name, "1")
-    if launch.guess_rank() > 0 and sys.argv[1:2] == ["bench"]:
+    leads = launch.launched_by_mpi() and sys.argv[1:2] == ["bench"]
+    if leads and launch.leave_to_first_rank():
         from hpcfl.benchmark import device
 
-        found = device.read(sys.argv[2:])
-        if found is not None:
-            device.main(found)
+        device.main()
     from hpcfl.cli import main as command_line
 
     gc.freeze()
@@ -31,6 +30,10 @@ def main() -> None:
     try:
         command_line()
     except SystemExit as end:
+        if leads and launch.works_alone():
+            from hpcfl.benchmark import device
+
+            device.release()
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         sys.exit(end.code if output is None else output.status(end.code))

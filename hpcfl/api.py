@@ -239,7 +239,7 @@ def train(
         _observer(progress, observer),
         _command("train", named.get("algorithm"), given),
     )
-    return None if trained is None else _extended(reader.load(trained.path), trained.weights)
+    return None if trained is None else _extended(reader.load(trained[0]), trained[1])
 
 
 def sweep(
@@ -390,8 +390,6 @@ def compare(
     a: reader.Run | Sequence[reader.Run],
     b: reader.Run | Sequence[reader.Run],
     metric: str = "round_seconds",
-    *,
-    by: str = "auto",
 ) -> Comparison:
     """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
 
@@ -404,7 +402,7 @@ def compare(
             raise UsageError(f"{name} must be a run or several, as hpcfl.load returns them")
         return comparison.one_configuration(several, name)
 
-    return comparison.compare(side(a, "A"), side(b, "B"), metric, by=by)
+    return comparison.compare(side(a, "A"), side(b, "B"), metric)
 
 
 def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:

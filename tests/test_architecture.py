@@ -119,7 +119,7 @@ def test_a_device_of_a_hundred_loads_what_a_device_needs():
     program = (
         "import hpcfl.__main__, hpcfl.comm.mpi; from hpcfl.benchmark import device, session; "
         "from hpcfl.benchmark.experiment import Experiment, asked; "
-        "options = asked(device.read(['sparse', '--dim', '100'])); "
+        "options = asked({'protocol': 'sparse', 'dim': '100'}); "
         "Experiment.prepare(options, 5)"
     )
     unwanted = {

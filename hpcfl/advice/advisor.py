@@ -2,14 +2,13 @@
 
 A protocol qualifies where it can be built for the setting, with as many helpers as there are,
 against such a server, and where the share of an honest device's values that the server and its
-colluders learn by themselves, by formula, is no larger than allowed. Its costs are those of
-:mod:`hpcfl.costmodel`. Nothing about a single protocol is known here: all of it is what protocols
-declare.
+colluders learn by themselves, by formula, is 0, or at most `MOST_EXPOSED` where a part of the
+coordinates is asked for. Its costs are those of :mod:`hpcfl.costmodel`. Nothing about a single
+protocol is known here: all of it is what protocols declare.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -20,7 +19,7 @@ from hpcfl.algorithms.aggregation import PROTOCOLS, active_variant, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.graph import GraphSecAgg
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
-from hpcfl.algorithms.aggregation.work import not_played, notes
+from hpcfl.algorithms.aggregation.work import notes
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.errors import UsageError
@@ -40,8 +39,10 @@ if TYPE_CHECKING:
 # Of two protocols, the one that is predicted to cost so many times less was measured to cost less,
 # in all but one of a hundred (docs/prediction.md).
 TOLD_APART = 1.2
+# Share of what an honest device sends that may be exposed where it sends a part.
+MOST_EXPOSED = 0.5
 # Most devices for which exposure is computed: probabilities take a table as long as that.
-_MOST_EXPOSED = 10**6
+_MOST_DEVICES = 10**6
 
 
 @dataclass(frozen=True)
@@ -115,17 +116,7 @@ class Advice:
 def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
     """Return which protocols do what is asked for, the one that costs least first.
 
-    Parameters
-    ----------
-    asked : AdviseOptions
-        The setting, what is wanted of it, and the criterion.
-    calibration : Calibration
-        What operations cost on the machines that are thought of.
-
-    Returns
-    -------
-    Advice
-        Every protocol that comes with hpcfl is either a choice or a refusal.
+    Every protocol that comes with hpcfl is either a choice or a refusal.
     """
     choices, refusals = [], []
     for name in PROTOCOLS:
@@ -146,13 +137,12 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
             raise UsageError("it is not for a server that cheats")
         kind = find(name, asked.security)
     _check_parties(kind, asked)
-    wanted = _with_accuracy(name, kind, _options(kind, asked), asked)
+    wanted = _options(kind, asked)
     protocol = _built(name, wanted, asked.devices, asked.dim)
     multiplier = in_sum = None
-    if not_played(protocol):
-        raise UsageError(not_played(protocol))
     exposed = exposed_alone(protocol, asked)
-    if exposed > asked.max_exposed:
+    # Where devices send a part of the coordinates, chance exposes some values.
+    if exposed > (0.0 if asked.alpha is None else MOST_EXPOSED):
         raise UsageError(
             f"the server and the devices that collude with it learn {100 * exposed:.3g} % of the "
             "values of an honest device by themselves"
@@ -192,7 +182,7 @@ def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:
     By formula. Of more than a million devices so many are taken, with as many senders of a
     coordinate and neighbours as all have: it is these that matter.
     """
-    devices = min(asked.devices, _MOST_EXPOSED)
+    devices = min(asked.devices, _MOST_DEVICES)
     alpha = min(1.0, (asked.alpha or 1.0) * (asked.devices / devices))
     degree = protocol.settings().get("degree")
     if degree is not None and degree >= devices - 1:
@@ -233,36 +223,10 @@ def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> ProtocolO
         wanted["helpers"] = min(asked.helpers, max(kind.default_helpers, 1))
     if kind.sparse_upload:
         wanted["alpha"] = asked.alpha
+    if kind.family:
+        wanted["levels"] = DEFAULT_LEVELS
     has = {name for group in kind.options for name in options_of(group)}
     return ProtocolOptions(**{name: value for name, value in wanted.items() if name in has})
-
-
-def _with_accuracy(
-    name: str, kind: type[AggregationProtocol], options: ProtocolOptions, asked: AdviseOptions
-) -> ProtocolOptions:
-    """Return the options with as many levels as the accuracy takes.
-
-    A UsageError says that there are no such levels, or that nothing makes its rounding finer.
-    """
-    if not kind.family:
-        error = _built(name, options, asked.devices, asked.dim).rounding
-        if asked.accuracy is not None and error > asked.accuracy:
-            raise UsageError(
-                f"it rounds a coordinate of a device by up to {error:.2g}, and has no finer levels"
-            )
-        return options
-    levels = DEFAULT_LEVELS
-    if asked.accuracy is not None:
-        coarse = _built(name, replace(options, levels=1, bits=None), asked.devices, asked.dim)
-        levels = math.ceil(coarse.rounding / asked.accuracy)
-        assert isinstance(coarse, QuantisedProtocol)
-        room = coarse.largest_levels()
-        if levels > room:
-            raise UsageError(
-                "the accuracy takes more levels than a sum of 32-bit integers has room for, "
-                f"{room:,}"
-            )
-    return replace(options, levels=levels)
 
 
 def _typed(options: ProtocolOptions) -> Iterator[str]:
@@ -285,7 +249,7 @@ def _noisy(
     """Return a protocol in which devices add the noise for an epsilon, how much, and its bits.
 
     How much is the noise multiplier and the noise in a sum. The bits are the fewest with room for
-    it and for the levels that the accuracy takes.
+    it.
     """
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.options.training import TrainOptions
@@ -301,31 +265,25 @@ def _noisy(
         delta=asked.delta,
         **values,
     )
-    needed = 1 if asked.accuracy is None else options.levels or 1
-    algorithm, bits = _in_fewest_bits(training, asked.devices, asked.dim, needed)
+    algorithm, bits = _in_fewest_bits(training, asked.devices, asked.dim)
     protocol = algorithm.federation.protocol
     assert isinstance(algorithm, DPFedAvg)
     assert isinstance(protocol, QuantisedProtocol)
     noise = algorithm.integer_noise(protocol, 0)
     assert noise is not None
     protocol.add_noise(noise)
-    finest = protocol.parameters.levels
-    if finest < needed:
-        raise UsageError(
-            f"beside the noise there is room for {finest} levels, and the accuracy takes {needed}"
-        )
     multiplier = float(algorithm.sigma / training.clip_norm)
     return protocol, multiplier, float(algorithm.noise_in_sum), bits
 
 
 @lru_cache(maxsize=256)
 def _in_fewest_bits(
-    training: TrainOptions, devices: int, dim: int, levels: int
+    training: TrainOptions, devices: int, dim: int
 ) -> tuple[FederatedAlgorithm, str | None]:
     # The same for links of any rate, which are an axis of maps.
     from hpcfl.training.build import planned_in_fewest_bits
 
-    return planned_in_fewest_bits(training, devices, dim, levels)
+    return planned_in_fewest_bits(training, devices, dim)
 
 
 def _plain(value: Any) -> Any:

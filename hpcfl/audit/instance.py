@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.errors import UsageError, no_such
+from hpcfl.errors import UsageError
 from hpcfl.options.definition import (
-    LARGEST,
     OptionGroup,
     again,
     described,
@@ -18,25 +17,10 @@ from hpcfl.options.definition import (
     option,
 )
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import SeedOptions
 from hpcfl.options.training import TrainOptions
 
 # An instance is played thousands of times, one device after the other.
 _SMALL: dict[str, Any] = {"at_least": 1, "at_most": 10_000}
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditOptions(OptionGroup):
-    """How often an instance is run, and what follows from that."""
-
-    runs: int = option(5000, "Runs on each dataset.", at_least=20)
-    seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=LARGEST)
-    confidence: float = 0.99  # of each lower bound
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.confidence < 1:
-            raise UsageError(f"the confidence is {self.confidence}; it must be between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,24 +71,13 @@ class Instance(OptionGroup):
                     f"--{one.name.replace('_', '-')} is for {', '.join(having)}, not for "
                     f"{self.algorithm}: leave it out"
                 )
-        if self.aggregate not in ("fedavg", "secagg"):
-            raise no_such("--aggregate", self.aggregate, ("fedavg", "secagg"))
         if self.batch_size > self.samples:
             raise UsageError(
                 f"--batch-size is {self.batch_size}; --samples are only {self.samples}"
             )
-        if self.mechanism == "laplace" and self.batch_size != self.samples:
-            raise UsageError(
-                f"Laplace noise is added to means over all samples: give --batch-size "
-                f"{self.samples}, as many as --samples"
-            )
         if self.by_record and self.sampling == "poisson":
             raise UsageError(
                 f"{self.algorithm} is audited with public participants: give --sampling balanced"
-            )
-        if self.distributed and self.per_round != self.devices:
-            raise UsageError(
-                f"distributed noise is audited with all devices: give --per-round {self.devices}"
             )
 
     @property
@@ -120,7 +93,10 @@ class Instance(OptionGroup):
     @property
     def gaussian(self) -> bool:
         """Whether what is released is Gaussian given what the observer knows."""
-        return self.kind.gaussian(self)
+        if self.by_record:
+            sampled = self.shuffle == "poisson" and self.batch_size < self.samples
+            return self.mechanism == "gaussian" and not sampled
+        return self.per_round == self.devices and "variant" not in self.kind.settings
 
     @property
     def distributed(self) -> bool:
@@ -151,7 +127,6 @@ class Kind:
     """How algorithms of a kind are audited."""
 
     default: Mapping[str, Any]  # fields of an instance; where possible the paper claims too much
-    gaussian: Callable[[Instance], bool]
     settings: tuple[str, ...] = ()  # fields of an instance that not every algorithm has
 
 
@@ -160,36 +135,27 @@ _NOISY_STEPS = (*_BY_RECORD, "aggregate")
 # By the name of an algorithm; one's own is of the kind of the class that it derives from.
 KINDS = {
     # Of 50 records, an order uses one in both rounds; the paper counts 2 / 50 accesses of it.
-    "cdp": Kind({"sigma": 1.25, "rounds": 2, "samples": 50}, lambda one: True, _NOISY_STEPS),
+    "cdp": Kind({"sigma": 1.25, "rounds": 2, "samples": 50}, _NOISY_STEPS),
     # The sum of a round has the noise of 2 devices; the paper counts that of all 16.
     "dp-dsgd": Kind(
         {"sigma": 0.6, "rounds": 8, "devices": 16, "per_round": 2, "aggregate": "secagg"},
-        lambda one: True,
         _NOISY_STEPS,
     ),
     # A small part of the samples: epsilon is far above what Theorem 2 holds for.
     "fedsgd-dpc": Kind(
-        {"sigma": 0.25, "samples": 20, "shuffle": "poisson"},
-        lambda one: one.mechanism == "gaussian" and one.batch_size == one.samples,
-        (*_BY_RECORD, "mechanism"),
+        {"sigma": 0.25, "samples": 20, "shuffle": "poisson"}, (*_BY_RECORD, "mechanism")
     ),
     "dp-fedavg": Kind(
         {"sigma": 0.6, "rounds": 4, "devices": 4, "per_round": 2, "sampling": "poisson"},
-        lambda one: one.per_round == one.devices,
         ("noise",),
     ),
     # A user adds its noise itself, and what replaces its data moves an update by twice the norm.
     "locks": Kind(
         {"sigma": 1.0, "sigma_norms": 4.0, "sampling": "poisson"},
-        lambda one: False,
         ("first_stage", "sigma_norms", "variant"),
     ),
 }
-
-_OF_ONES_OWN = Kind(
-    {"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2},
-    lambda one: one.per_round == one.devices,
-)
+_OF_ONES_OWN = Kind({"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2})
 
 
 def kind_of(algorithm: type[PrivateAlgorithm]) -> Kind:

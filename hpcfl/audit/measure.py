@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcfl.audit.bounds import EpsilonBound, gaussian_bound, lower_bound
 from hpcfl.audit.game import Game
-from hpcfl.audit.instance import AuditOptions, Instance
+from hpcfl.audit.instance import Instance
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
@@ -101,7 +101,6 @@ def audit(
     Of `runs` runs on each dataset, at least 20, one half chooses the threshold. Each of the bounds
     holds with the confidence. `progress` is called with 1 after each run.
     """
-    AuditOptions(runs=runs, seed=seed, confidence=confidence)  # refuses what is out of range
     game = Game(instance, seed)
     spent = game.account()
 

@@ -182,7 +182,6 @@ class Experiment(Job):
         config = self.options.recorded() | {"devices": self.devices}
         for name in ("updates", "save_aggregate", "keep_transcript"):
             config[name] = None if config[name] is None else str(config[name])
-        config["kill"] = list(self.options.kill) or None
         if not self.protocol.sparse_upload:
             config |= dict.fromkeys(OF_SPARSE)
         if self.protocol.summed_in is None:

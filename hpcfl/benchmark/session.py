@@ -19,7 +19,7 @@ from hpcfl.options.protocols import refuse
 from hpcfl.options.shared import check_length
 from hpcfl.rounds import memory
 from hpcfl.rounds import session as rounds
-from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
+from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.system import outputs
 from hpcfl.system.launch import netlab_link
 
@@ -76,7 +76,6 @@ def run(
         # On one rank: what a hundred load of torch takes more memory than a machine has.
         options = replace(options, dim=world.agreed(lambda: {"d": length(options)})["d"])
     prepared = [Experiment.prepare(options, devices) for devices in counts]
-    observer = Together(*_killer(options, world, prepared), observer)
     if world.tolerant and options.keep_transcript is not None:
         raise UsageError(
             "--keep-transcript needs what every device knows, also of those that die: start it "
@@ -110,19 +109,9 @@ def _run_one(
         return
     rounds.run(
         *(world, hosts, transport, experiment, options.output, observer, command),
-        done=lambda path, reason: report(path),
+        done=report,
         ended=ended,
     )
-
-
-def _killer(
-    options: BenchOptions, world: World, experiments: Sequence[Experiment]
-) -> list[RoundObserver]:
-    if not options.kill:
-        return []
-    from hpcfl.rounds.kill import Killer, plan
-
-    return [Killer(plan(options.kill, world, experiments), world.rank)]
 
 
 def default_devices(world: World, options: BenchOptions) -> int:

@@ -53,11 +53,13 @@ def bench(as_json: bool, **typed: Any) -> None:
     from hpcfl.benchmark import session
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
+    from hpcfl.system import launch
     from hpcfl.system.interruption import noting_signals
 
     footed = footer_wanted(as_json)
-    wanted = given(typed)
     world = connect()
+    wanted = world.agreed(lambda: given(typed))
+    launch.work_together()
     first = world.rank == 0
     summaries: list[dict[str, Any]] = []
     warned: set[str] = set()

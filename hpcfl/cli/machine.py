@@ -13,6 +13,8 @@ from hpcfl.cli.terminal import alone, json_option
 from hpcfl.errors import UsageError
 
 RESULTS = Path("results")  # where they are written unless --output says otherwise
+MOST_HOSTS = 1000  # of a lab: a bridge of Linux has 1024 ports
+RATE = click.FloatRange(0.1, 100_000)
 
 
 @click.command("doctor", cls=Command)
@@ -83,26 +85,33 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
 
 @click.command("netlab", cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--hosts", type=int, metavar="HOSTS", required=True, help="Hosts, each with a rank of devices."
+    "--hosts",
+    type=click.IntRange(1, MOST_HOSTS),
+    required=True,
+    help="Hosts, each with a rank of devices.",
 )
 @click.option(
-    "--rate", metavar="RATE", default="100mbit", help="Rate of a device's link in each direction."
-)
-@click.option("--latency", metavar="TIME", default="0ms", help="One-way delay of a device's link.")
-@click.option(
-    "--downlink-rate", metavar="RATE", help="Rate of a device's downlink.  [default: --rate]"
+    "--uplink-mbps", type=RATE, default=100.0, help="Rate of a device's uplink.", show_default=True
 )
 @click.option(
-    "--server-rate", metavar="RATE", help="Rate of the server's link.  [default: not shaped]"
+    "--downlink-mbps", type=RATE, help="Rate of a device's downlink.  [default: that of its uplink]"
 )
+@click.option(
+    "--latency-ms",
+    type=click.FloatRange(0, 10_000),
+    default=0.0,
+    help="One-way delay of a device's link.",
+    show_default=True,
+)
+@click.option("--server-mbps", type=RATE, help="Rate of the server's link.  [default: not shaped]")
 @click.option("--dry-run", is_flag=True, help="Print the script that makes the lab; run nothing.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
 def netlab(
     hosts: int,
-    rate: str,
-    latency: str,
-    downlink_rate: str | None,
-    server_rate: str | None,
+    uplink_mbps: float,
+    downlink_mbps: float | None,
+    latency_ms: float,
+    server_mbps: float | None,
     dry_run: bool,
     arguments: tuple[str, ...],
 ) -> int:
@@ -117,25 +126,24 @@ def netlab(
 
     \b
     Examples:
-      hpcfl netlab --hosts 25 --rate 100mbit -- bench sparse
-      hpcfl netlab --hosts 10 --rate 20mbit --latency 15ms -- train fedavg
-      hpcfl netlab --hosts 10 --rate 10mbit --downlink-rate 50mbit -- bench sparse
+      hpcfl netlab --hosts 25 -- bench sparse
+      hpcfl netlab --hosts 10 --uplink-mbps 20 --latency-ms 15 -- train fedavg
+      hpcfl netlab --hosts 10 --uplink-mbps 10 --downlink-mbps 50 -- bench sparse
       hpcfl netlab --hosts 2 --dry-run -- bench sparse
     """
     from hpcfl.netlab import lab
-    from hpcfl.netlab.links import Link, parse_rate, parse_seconds
+    from hpcfl.netlab.links import Link
 
     if not arguments or arguments[0] not in ("bench", "train", "sweep"):
         raise UsageError(
             "after -- comes what to run in the lab, one of bench, train and sweep: "
-            "hpcfl netlab --hosts 25 --rate 100mbit -- bench sparse"
+            "hpcfl netlab --hosts 25 -- bench sparse"
         )
-    delay = parse_seconds(latency, "--latency")
     asked = lab.Lab(
         hosts,
-        Link(parse_rate(rate, "--rate"), delay),
-        Link(parse_rate(downlink_rate or rate, "--downlink-rate"), delay),
-        Link(parse_rate(server_rate, "--server-rate")) if server_rate else None,
+        Link(1e6 * uplink_mbps, 1e-3 * latency_ms),
+        Link(1e6 * (downlink_mbps or uplink_mbps), 1e-3 * latency_ms),
+        Link(1e6 * server_mbps) if server_mbps else None,
     )
     program = [sys.executable, "-m", "hpcfl", *arguments]
     if not dry_run:

@@ -52,7 +52,7 @@ def advise(as_json: bool, **typed: Any) -> None:
       hpcfl advise --devices 1000 --dim 1000000 --uplink-mbps 10
       hpcfl advise --helpers 2 --criterion device-cpu
       hpcfl advise --security active --dropout 0.2
-      hpcfl advise --alpha 0.1 --criterion upload --max-exposed 0.5
+      hpcfl advise --alpha 0.1 --criterion upload
       hpcfl advise --epsilon 8 --rounds 100
     """
     from hpcfl import api

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from hpcfl.algorithms.federated import PRIVATE, find_private
-from hpcfl.audit.instance import AuditOptions, Instance, default
+from hpcfl.audit.instance import Instance, default
 from hpcfl.cli.options import Command, Group, given, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import Option, make, options_of
+from hpcfl.options.definition import Option
 from hpcfl.options.exposure import ExposureOptions
 
 
@@ -200,11 +200,18 @@ def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
 
 @attack.command("audit")
 @click.argument("algorithm")
-@options(AuditOptions)
+@click.option(
+    "--runs",
+    type=click.IntRange(20),
+    default=5000,
+    help="Runs on each dataset.",
+    show_default=True,
+)
+@click.option("--seed", type=int, default=0, help="Seed of all randomness.", show_default=True)
 @options(Instance, defaults=False)
 @json_option
 @alone
-def audit(algorithm: str, as_json: bool, **typed: Any) -> None:
+def audit(algorithm: str, runs: int, seed: int, as_json: bool, **typed: Any) -> None:
     """Measure the privacy of ALGORITHM's noise: a lower bound on epsilon.
 
     ALGORITHM is cdp, dp-dsgd, dp-fedavg, locks, fedsgd-dpc, or MODULE:CLASS of your own.
@@ -223,11 +230,9 @@ def audit(algorithm: str, as_json: bool, **typed: Any) -> None:
     """
     from hpcfl.audit.measure import audit as measure
 
-    settings = given(typed)
-    how = {name: settings.pop(name) for name in options_of(AuditOptions) if name in settings}
-    asked = make(AuditOptions, how)
-    with progress_bar(2 * asked.runs, algorithm) as bar:
-        found = measure(default(algorithm, **settings), **vars(asked), progress=bar.update)
+    instance = default(algorithm, **given(typed))
+    with progress_bar(2 * runs, algorithm) as bar:
+        found = measure(instance, runs, seed, progress=bar.update)
     show(as_json, found.as_dict, found.render)
     if not found.agrees:
         raise HpcflError(

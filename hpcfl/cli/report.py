@@ -37,17 +37,8 @@ SLOWER_STATUS = 3
     "json without --columns has all figures.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what --format json does.")
-@click.option(
-    "--trace",
-    type=PLACE,
-    metavar="FILE",
-    help="Write what ranks did when as a trace for Perfetto or Chrome instead; an older trace is "
-    "replaced.",
-)
 @alone
-def report(
-    paths: tuple[str, ...], form: str, as_json: bool, trace: Path | None, **typed: Any
-) -> None:
+def report(paths: tuple[str, ...], form: str, as_json: bool, **typed: Any) -> None:
     """Show what runs cost: bytes, CPU time and wall time, phase by phase.
 
     PATH is a results file or a folder of them. One run is shown in full; several are shown side
@@ -65,15 +56,12 @@ def report(
       hpcfl report results/ --target-accuracy 0.95 --format latex > table.tex
       hpcfl report sparse.h5 --uplink-mbps 10 --latency-ms 30 --json
       hpcfl report results/strong/* --speed-up ranks
-      hpcfl report sparse.h5 --trace trace.json
     """
-    from hpcfl.results import columns, ranktimes, scaling
-    from hpcfl.system import outputs
+    from hpcfl.results import columns, scaling
 
     asked, form = make(ReportOptions, given(typed)), "json" if as_json else form
     if asked.columns is not None:
         columns.choose(asked.columns)  # before files are read
-    told = outputs.check(trace, outputs.TRACE) if trace is not None else ""
 
     def objection(run: Run) -> str | None:
         if asked.speed_up is not None:
@@ -81,13 +69,11 @@ def report(
         return None if run.config.get("dim") else "does not record the option dim"
 
     runs, complete = usable_runs(paths, objection, asked.where)
-    if trace is not None:
-        text = f"Trace of {ranktimes.write_trace(trace, runs)} events: {told}"
-    elif asked.speed_up is not None:
+    if asked.speed_up is not None:
         text = _rendered(scaling.table(scaling.study(runs, asked.speed_up)), form)
     else:
         text = _costs(runs, asked, form)
-    click.echo(text, nl=form != "csv" or trace is not None)
+    click.echo(text, nl=form != "csv")
     if not complete:
         raise SystemExit(1)
 
@@ -184,19 +170,12 @@ def compare(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
       hpcfl compare secagg.h5 sparse.h5 --metric bytes_up
     """
     from hpcfl import api
-    from hpcfl.results import comparison
 
     asked = make(CompareOptions, given(typed))
     found = api.compare(api.load_many(a), api.load_many(b), **vars(asked))
     slower = fail_if_slower is not None and found.exceeds(fail_if_slower)
-    for sentence in comparison.remarks(found):
-        warn(sentence)
     limit = {} if fail_if_slower is None else {"limit": fail_if_slower, "slower_than_limit": slower}
-    show(
-        as_json,
-        lambda: found.as_dict() | {"sentence": comparison.verdict(found)} | limit,
-        found.table().text,
-    )
+    show(as_json, lambda: found.as_dict() | limit, found.table().text)
     if slower and fail_if_slower is not None:
         click.echo(f"B is beyond the limit of {100 * fail_if_slower:g} %", err=True)
         raise SystemExit(SLOWER_STATUS)

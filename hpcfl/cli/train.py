@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.protocols import unused
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
-
-if TYPE_CHECKING:
-    from hpcfl.training.session import Trained
 
 
 def _unused(algorithm: str) -> set[str]:
@@ -70,19 +67,23 @@ def train(preset: str | None, as_json: bool, **typed: Any) -> None:
             )
             trained = session.run(world, options, spoken, ended=files.append)
         if trained is not None:
-            _show(as_json, trained, options)
+            _show(as_json, trained[0])
     finally:
         for path in files if footed else []:
             click.echo()
             show_footer(path)
 
 
-def _show(as_json: bool, trained: Trained, options: TrainOptions) -> None:
-    from hpcfl.training import report
+def _show(as_json: bool, path: Path) -> None:
+    from hpcfl.results.reader import load
+    from hpcfl.training.report import render_end
 
-    rounds = [result.figures for result in trained.results]
+    run = load(path)
+    columns = {name: values.tolist() for name, values in run.training.items()}
+    rounds = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    reason = run.environment["stop_reason"]
     show(
         as_json,
-        lambda: {"path": str(trained.path), "rounds": rounds, "stop_reason": trained.stop_reason},
-        lambda: report.render_end(trained, options),
+        lambda: {"path": str(path), "rounds": rounds, "stop_reason": reason},
+        lambda: render_end(run),
     )

@@ -16,8 +16,9 @@ from hpcfl.system import launch
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Ranks that fail for the same reason fail together; one that waits longer failed alone.
-TOGETHER_SECONDS = 10.0
+# Ranks that fail for the same reason fail together, the later the more there are on a machine; one
+# that waits longer failed alone.
+TOGETHER_SECONDS, RANKS_A_SECOND = 3.0, 10
 # Of several that fail, but not together, the first ends the others before their turn to speak.
 TURN_SECONDS, MOST_TURNS = 1.5, 4
 LAST_WORDS_SECONDS = 0.3
@@ -48,10 +49,11 @@ def fail(message: str, status: int) -> NoReturn:
     speaker = faults.speaker(comm) if tolerant else 0
     if comm.rank == speaker:
         print(said, file=sys.stderr, flush=True)
+    seconds = TOGETHER_SECONDS + comm.size / RANKS_A_SECOND
     if tolerant:
-        together = faults.meet(comm, TOGETHER_SECONDS)
+        together = faults.meet(comm, seconds)
     else:
-        together = patient.wait([comm.Ibarrier()], None, patient.SELDOM, TOGETHER_SECONDS)
+        together = patient.wait([comm.Ibarrier()], None, patient.SELDOM, seconds)
     if not together:
         _end_all(comm, status, "" if comm.rank == speaker else said)
     if tolerant:

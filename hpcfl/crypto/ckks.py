@@ -36,7 +36,6 @@ SLOTS = DEGREE // 2
 # A value is sent as a multiple of 2^-STEP_BITS. With none of a sum beyond `LARGEST`, and no more
 # vectors in it than `MOST_VECTORS`, the error is less than half of that.
 STEP_BITS = 28
-LARGEST_ROUNDING = 2.0 ** -(STEP_BITS + 1)
 LARGEST = 2**9
 MOST_VECTORS = 2**20
 # A ciphertext before compression: two polynomials modulo two primes in words, and what they are.

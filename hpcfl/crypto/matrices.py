@@ -24,81 +24,51 @@ TERMS = 1 << 14
 # cache, and are many enough that calls of NumPy, of which a block takes a dozen, cost little.
 BLOCK, FEWEST = 1 << 15, 128
 
-Halves = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 def product(left: Elements, right: Elements, field: Field = FQ) -> Elements:
     """Return ``left @ right``, of elements of a field."""
     rows, columns = len(left), right.shape[1]
     found = np.zeros((rows, columns), field.dtype)
-    add_product = _add_short_product if field.bits <= 16 else _add_product
-    at_once = TERMS if columns > FEWEST else _at_once(rows)
+    few = max(FEWEST, BLOCK // max(rows, 1))
+    at_once = TERMS if columns > FEWEST else few
     # Threads of BLAS would work in CPU time that nobody accounts for, on cores of other ranks.
     with _blas().limit(limits=1, user_api="blas"):
         for start in range(0, len(right), at_once):
             terms = slice(start, start + at_once)
-            add_product(found, left[:, terms], right[terms], field)
+            parts = _parts(left[:, terms], field)
+            for first in range(0, columns, few):
+                block = slice(first, first + few)
+                sums = _sums(parts, _parts(right[terms, block], field), field)
+                sums += found[:, block]
+                found[:, block] = _reduced(sums, field)
     return found
 
 
-def _add_short_product(found: Elements, left: Elements, right: Elements, field: Field) -> None:
-    """Add a product of at most `TERMS` terms, of no more than 16 bits, to `found` in place."""
-    numbers = left.astype(np.float64)
-    at_once = _at_once(len(left))
-    for start in range(0, right.shape[1], at_once):
-        block = slice(start, start + at_once)
-        sums = (numbers @ right[:, block].astype(np.float64)).astype(np.int64)
-        sums += found[:, block]
-        _reduce(sums, np.empty_like(sums), field)
-        found[:, block] = sums
+def _parts(matrix: Elements, field: Field) -> list[Floats]:
+    """Return numbers of 16 bits that elements are made of: themselves, or lower and upper half."""
+    if field.bits <= 16:
+        return [matrix.astype(np.float64)]
+    words = matrix.astype(np.uint32, copy=False)
+    return [(words & 0xFFFF).astype(np.float64), (words >> 16).astype(np.float64)]
 
 
-def _add_product(found: Elements, left: Elements, right: Elements, field: Field) -> None:
-    """Add a product of at most `TERMS` terms to `found` in place."""
-    (rows, terms), columns = left.shape, right.shape[1]
-    # 5 in F_q, and less than 2**14 in all fields.
-    beyond = 2**32 % field.modulus
-    # The lower halves of all rows, then the upper ones.
-    halves = _halves(left).reshape(2 * rows, -1)
-    at_once = min(_at_once(rows), columns)
-    # The same memory for all blocks: to get new one takes longer than to fill it.
-    of_right = np.empty((2, terms * at_once))
-    products = np.empty((2, 2 * rows * at_once))
-    sums = np.empty((2, rows * at_once), np.int64)
-    for start in range(0, columns, at_once):
-        block = slice(start, start + at_once)
-        some = right[:, block]
-        width = some.shape[1]
-        lower, upper = of_right[:, : terms * width].reshape(2, terms, width)
-        np.bitwise_and(some, 0xFFFF, out=lower, casting="unsafe")
-        np.right_shift(some, 16, out=upper, casting="unsafe")
-        by_lower, by_upper = products[:, : 2 * rows * width].reshape(2, 2 * rows, width)
-        np.matmul(halves, lower, out=by_lower)
-        np.matmul(halves, upper, out=by_upper)
-        total, other = sums[:, : rows * width].reshape(2, rows, width)
-        np.add(by_lower[rows:], by_upper[:rows], out=total, casting="unsafe")
-        _reduce(total, other, field)
-        total <<= 16
-        other[:] = by_lower[:rows]
-        total += other
-        other[:] = by_upper[rows:]
-        other *= beyond
-        total += other
-        total += found[:, block]
-        _reduce(total, other, field)
-        found[:, block] = total
+def _sums(left: list[Floats], right: list[Floats], field: Field) -> NDArray[np.int64]:
+    """Return a product of at most `TERMS` terms, up to multiples of the modulus."""
+    sums = (left[0] @ right[0]).astype(np.int64)
+    if field.bits > 16:
+        middle = left[0] @ right[1]
+        middle += left[1] @ right[0]
+        sums += _reduced(middle.astype(np.int64), field) << 16
+        # 2**32 is congruent to 5 in F_q, and to less than 2**14 in all fields.
+        sums += (left[1] @ right[1]).astype(np.int64) * (2**32 % field.modulus)
+    return sums
 
 
-def _at_once(rows: int) -> int:
-    """Return how many columns, or terms, of so many rows are worked on at a time."""
-    return max(FEWEST, BLOCK // max(rows, 1))
-
-
-def _reduce(values: NDArray[np.int64], other: NDArray[np.int64], field: Field) -> None:
-    """Make elements of numbers in place, with memory for as many others."""
-    np.floor_divide(values, field.modulus, out=other)
-    other *= field.modulus
-    values -= other
+def _reduced(values: NDArray[np.int64], field: Field) -> NDArray[np.int64]:
+    # In NumPy floor division by a scalar is vectorised, the remainder is not.
+    return values - values // field.modulus * field.modulus
 
 
 def lagrange(
@@ -152,15 +122,6 @@ def inverse(values: NDArray[np.uint64], field: Field = FQ) -> NDArray[np.uint64]
         power = power * power % q
         exponent >>= 1
     return result
-
-
-def _halves(matrix: Elements) -> Halves:
-    """Return the lower and the upper 16 bits of each number, shape (2, *its shape)."""
-    words = matrix.astype(np.uint32, copy=False)
-    halves = np.empty((2, *matrix.shape))
-    halves[0] = words & np.uint32(0xFFFF)
-    halves[1] = words >> np.uint32(16)
-    return halves
 
 
 @cache

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import FQ, Elements, Field
-from hpcfl.crypto.matrices import difference_products, inverse
+from hpcfl.crypto.matrices import difference_products, inverse, product
 
 LIMB_BITS = 31
-# Below this many terms a sum of products of a 32-bit and a 16-bit number fits 64 bits.
+# Up to this many terms a sum of products of a 32-bit and a 16-bit number fits 64 bits.
 MAX_TERMS = 2**16 - 1
-BLOCK_ELEMENTS = 2**16
 
 Matrix = NDArray[np.uint64]
 
@@ -60,7 +59,7 @@ def split(limbs: Elements, coefficients: Elements, recipients: tuple[int, ...]) 
     fewer say nothing about it.
     """
     polynomials = np.vstack([limbs[None, :], coefficients])
-    return _product(_powers(recipients, len(polynomials)), polynomials)
+    return product(_powers(recipients, len(polynomials)), polynomials)
 
 
 def combine(shares: Elements, holders: tuple[int, ...]) -> Elements:
@@ -68,7 +67,7 @@ def combine(shares: Elements, holders: tuple[int, ...]) -> Elements:
 
     Shares have shape (t, L), a row a holder; the columns may belong to any number of secrets.
     """
-    return _product(_weights_at_zero(holders)[None, :], shares)[0]
+    return product(_weights_at_zero(holders)[None, :], shares)[0]
 
 
 def combine_each(shares: Elements, holders: NDArray[np.int64]) -> Elements:
@@ -108,7 +107,7 @@ def consistent(
     if len(patterns) == 1:
         # The same holders for all secrets, as ever when nobody's share is missing: one product.
         columns = shares.transpose(1, 0, 2).reshape(count, -1)
-        sums = _product(weights[0], columns, field).reshape(field.checks, secrets, limbs)
+        sums = product(weights[0], columns, field).reshape(field.checks, secrets, limbs)
         return np.logical_not(sums.any(axis=(0, 2)))
     return np.logical_not(_products(weights[which.reshape(-1)], shares, field).any(axis=(1, 2)))
 
@@ -146,16 +145,6 @@ def _products(left: Matrix, right: Elements, field: Field = FQ) -> Matrix:
     return (left @ low + ((left @ high % q) << np.uint64(16))) % q
 
 
-def _product(left: Matrix, right: Elements, field: Field = FQ) -> Elements:
-    """Return ``left @ right`` in a field, in blocks that fit into the cache."""
-    found = np.empty((len(left), right.shape[1]), np.uint32)
-    at_once = max(1, BLOCK_ELEMENTS // len(right))
-    for start in range(0, right.shape[1], at_once):
-        block = slice(start, start + at_once)
-        found[:, block] = _products(left, right[:, block], field)
-    return found
-
-
 @lru_cache(maxsize=8)
 def _powers(recipients: tuple[int, ...], terms: int) -> Matrix:
     """Return the powers 0 to ``terms - 1`` of every recipient's point, shape (R, terms)."""
@@ -181,7 +170,7 @@ def _weights_at_zero_each(holders: NDArray[np.int64]) -> Matrix:
     count = points.shape[1]
     # The k-th is prod over j != k of x_j / (x_j - x_k): that is prod over all j of x_j, over x_k
     # times the product of differences x_k - x_j, each with the other sign.
-    product = np.full((len(points), 1), 1 if count % 2 else FQ.modulus - 1, np.uint64)
+    all_points = np.full((len(points), 1), 1 if count % 2 else FQ.modulus - 1, np.uint64)
     for k in range(count):
-        product = product * points[:, k : k + 1] % q
-    return product * inverse(points * difference_products(points) % q) % q
+        all_points = all_points * points[:, k : k + 1] % q
+    return all_points * inverse(points * difference_products(points) % q) % q

@@ -31,8 +31,6 @@ from hpcfl.system.launch import NETLAB_VARIABLE, launched_by_mpi
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 # Open MPI 5 starts processes by PRRTE, whose options are used here.
 OLDEST_OPEN_MPI = 5
-# A bridge of Linux has 1024 ports.
-MOST_HOSTS = 1000
 NETWORK = ipaddress.ip_network("198.18.0.0/16")  # set apart for benchmarks of networks (RFC 2544)
 INTERFACE = "eth0"
 # What reads the script. --kill-child: it ends with unshare, and all processes of the lab with it.
@@ -68,10 +66,6 @@ class Lab:
     uplink: Link
     downlink: Link
     server_link: Link | None = None  # None for as fast as the machine is
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.size <= MOST_HOSTS:
-            raise UsageError(f"--hosts must be from 1 to {MOST_HOSTS}, not {self.size}")
 
     @property
     def hosts(self) -> list[Host]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-from hpcfl.errors import UsageError
 
 # What a token-bucket filter counts of an Ethernet frame beside what it carries.
 HEADER_BYTES = 14
@@ -23,8 +20,6 @@ BURST_SECONDS = 1e-3
 # router's does. Well above what TCP needs to keep a link of a few ms busy after a loss.
 QUEUE_SECONDS = 0.1
 QUEUE_BYTES = 64 * FRAME_BYTES
-
-_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True)
@@ -73,27 +68,3 @@ def mtu_bytes(links: Iterable[Link]) -> int:
     """
     smallest = min(link.burst_bytes for link in links)
     return min(max(smallest // 2 - HEADER_BYTES, MTU_BYTES), JUMBO_BYTES)
-
-
-def parse_rate(text: str, option: str) -> float:
-    """Return bits a second from a text such as ``100mbit``, with the units that `tc` has."""
-    value = _parse(text, "bit")
-    if not 1e5 <= value <= 1e11:
-        raise UsageError(
-            f"{option} must be a rate from 100kbit to 100gbit, such as 20mbit, not {text!r}"
-        )
-    return value
-
-
-def parse_seconds(text: str, option: str) -> float:
-    """Return seconds from a text such as ``10ms``."""
-    value = 0.0 if text == "0" else _parse(text, "s")
-    if not 0 <= value <= 10:
-        raise UsageError(f"{option} must be a time of at most 10s, such as 10ms, not {text!r}")
-    return value
-
-
-def _parse(text: str, unit: str) -> float:
-    """Return the number in a text, times its unit, which ends in another one; NaN if it is none."""
-    found = re.fullmatch(rf"(\d+(?:\.\d+)?)([a-z]?{unit})", text.lower())
-    return float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan

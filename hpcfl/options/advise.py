@@ -18,6 +18,7 @@ CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mea
 class AdviseOptions(LinkOptions):
     """What `hpcfl advise` was asked for; see ``hpcfl advise --help``."""
 
+    heading = "Options"
     criterion: str = option("time", "What is to be least.", choices=tuple(CRITERIA))
     alpha: float | None = again(
         ProtocolOptions,
@@ -26,16 +27,6 @@ class AdviseOptions(LinkOptions):
         help="Let devices send this fraction of the coordinates. Protocols that send a part are "
         "left out otherwise, as the mean is then an estimate.",
         default_text="all coordinates",
-    )
-    accuracy: float | None = option(
-        None,
-        "Largest error that rounding makes in a coordinate of a device, in units of the largest "
-        "magnitude.",
-        at_least=2.0**-62,  # integers of at most 63 bits
-        below=1,
-        # A device rounds its vector times its weight: a coordinate of a million devices' would need
-        # a million times as many levels to be as exact as that of one.
-        default_text="that of 2^20 levels, N / 2^20; with --epsilon, what its noise has room for",
     )
     devices: int = option(100, "Number N of devices.", **DEVICES)
     dim: int = option(DEFAULT_DIM, "Length d of the vectors.", **DIM)
@@ -59,13 +50,6 @@ class AdviseOptions(LinkOptions):
         "security",
         "passive",
         help="Protect against a server that is curious (passive), or that cheats (active).",
-    )
-    max_exposed: float = option(
-        0.0,
-        "Largest share of the values of an honest device that the server and those that collude "
-        "may learn by themselves.",
-        at_least=0,
-        at_most=1,
     )
     epsilon: float | None = again(
         PrivacyOptions,

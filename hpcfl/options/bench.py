@@ -20,6 +20,7 @@ _NOISE = ("noise_multiplier", "clip_norm")
 class BenchOptions(RunOptions):
     """What `hpcfl bench` was asked for; see ``hpcfl bench --help``."""
 
+    heading = "Options"
     protocol: str = field(kw_only=False)
     devices: tuple[int, ...] = option(
         (),
@@ -67,12 +68,10 @@ class BenchOptions(RunOptions):
         at_least=1,
         marks=("label", "recorded if given"),
     )
-    updates: Path | None = option(
-        None, "Vectors from a .npy, .npz, .safetensors or HDF5 file, one row per device."
-    )
+    updates: Path | None = option(None, "Vectors from a .npy or HDF5 file, one row per device.")
     save_aggregate: Path | None = option(
         None,
-        "Write the last round's decoded sum, as .npy, .npz or HDF5.",
+        "Write the last round's decoded sum, as .npy or HDF5.",
         marks=("output", "resumable", "repeat"),
     )
     keep_transcript: Path | None = option(
@@ -102,13 +101,6 @@ class BenchOptions(RunOptions):
         help="Norm to which an update is clipped (dp-fedavg).",
         default_text="1",
         marks=("unrecorded",),
-    )
-    kill: tuple[str, ...] = option(
-        (),
-        "Let ranks die on purpose: rank=7,phase=masked_input,round=3, or rank=7+9; with "
-        "moment=during after they made their messages, moment=after at the end of the phase. "
-        "Rounds count from 0, warm-up included. May be repeated. Needs mpirun --with-ft ulfm.",
-        marks=("resumable", "launch"),
     )
 
     def __post_init__(self) -> None:

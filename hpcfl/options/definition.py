@@ -143,7 +143,7 @@ class OptionGroup:
     A UsageError says that a value is out of range.
     """
 
-    heading: ClassVar[str]  # of the options that the class itself has; by default "Options"
+    heading: ClassVar[str] = "Options"  # in the help, of the options that the class itself has
 
     def __post_init__(self) -> None:
         for name, about in options_of(type(self)).items():
@@ -169,7 +169,7 @@ def options_of(group: type) -> Mapping[str, Option]:
     return _known[group]
 
 
-def _of_field(home: type, one: dataclasses.Field[Any], hint: Any) -> Option:
+def _of_field(home: "type[OptionGroup]", one: dataclasses.Field[Any], hint: Any) -> Option:
     """Return the option of a field of a class, which has annotated it."""
     about: Option = one.metadata[_KEY]
     optional = isinstance(hint, UnionType)
@@ -179,7 +179,7 @@ def _of_field(home: type, one: dataclasses.Field[Any], hint: Any) -> Option:
         type=next(kind for kind in hint.__args__ if kind is not NoneType) if optional else hint,
         optional=optional,
         default=one.default,
-        heading=vars(home).get("heading", "Options"),
+        heading=home.heading,
     )
 
 

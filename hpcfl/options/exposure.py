@@ -16,6 +16,7 @@ COLLUDING = Fraction(1, 3)
 class ExposureOptions(MaskingOptions):
     """What is asked of a round's exposure; see ``hpcfl privacy exposure --help``."""
 
+    heading = "Options"
     protocol: str = field(kw_only=False)
     devices: int = option(100, "Number N of devices.", **DEVICES | {"at_most": 10_000})
     dropout: float = again(

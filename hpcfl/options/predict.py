@@ -13,6 +13,7 @@ from hpcfl.options.shared import DEVICES, DIM, LinkOptions
 class PredictOptions(ProtocolOptions, LinkOptions):
     """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
 
+    heading = "Options"
     protocol: str = field(kw_only=False)
     devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)

@@ -6,11 +6,13 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiseOptions(OptionGroup):
-    """Of all private algorithms: the noise, and what it may cost."""
-
+class _Group(OptionGroup):
     heading = "Privacy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseOptions(_Group):
+    """Of all private algorithms: the noise, and what it may cost."""
 
     sigma: float | None = option(
         None,
@@ -50,10 +52,8 @@ class NoiseOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepNoiseOptions(OptionGroup):
+class StepNoiseOptions(_Group):
     """Of algorithms whose local steps are noisy."""
-
-    heading = "Privacy"
 
     shuffle: str = option(
         "continuing",
@@ -64,10 +64,8 @@ class StepNoiseOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvexOptions(OptionGroup):
+class ConvexOptions(_Group):
     """Of algorithms whose account is tighter for convex losses."""
-
-    heading = "Privacy"
 
     convex: bool = option(
         False,
@@ -77,10 +75,8 @@ class ConvexOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MechanismOptions(OptionGroup):
+class MechanismOptions(_Group):
     """Of algorithms with noise of several distributions."""
-
-    heading = "Privacy"
 
     mechanism: str = option(
         "gaussian",
@@ -91,10 +87,8 @@ class MechanismOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateNoiseOptions(OptionGroup):
+class UpdateNoiseOptions(_Group):
     """Of noise on the sum of updates."""
-
-    heading = "Privacy"
 
     noise: str = option(
         "central",
@@ -111,10 +105,8 @@ class UpdateNoiseOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormOptions(OptionGroup):
+class NormOptions(_Group):
     """Of users who are kept by their norms."""
-
-    heading = "Privacy"
 
     first_stage: int | None = option(
         None,

@@ -25,11 +25,13 @@ _GROUPS = ["fq", *(group_of(family, bits) for family in ("ring", "field") for bi
 GROUP_NAMES = tuple(dict.fromkeys(_GROUPS))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommonOptions(OptionGroup):
-    """Options of every protocol."""
-
+class _Group(OptionGroup):
     heading = "Protocol"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonOptions(_Group):
+    """Options of every protocol."""
 
     dropout: float = option(
         0.3,
@@ -73,10 +75,8 @@ class CommonOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseOptions(OptionGroup):
+class SparseOptions(_Group):
     """Of protocols whose devices send some of their coordinates."""
-
-    heading = "Protocol"
 
     alpha: float = option(
         0.1,
@@ -88,10 +88,8 @@ class SparseOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphOptions(OptionGroup):
+class GraphOptions(_Group):
     """Of protocols with masks between pairs of devices."""
-
-    heading = "Protocol"
 
     degree: int | None = option(
         None,
@@ -113,10 +111,8 @@ class MaskingOptions(SparseOptions, GraphOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortOptions(OptionGroup):
+class CohortOptions(_Group):
     """Of protocols whose coordinates are each sent by a cohort."""
-
-    heading = "Protocol"
 
     min_cohort: int = option(
         1,
@@ -127,10 +123,8 @@ class CohortOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThreatOptions(OptionGroup):
+class ThreatOptions(_Group):
     """Of protocols, and of noise, whose promises depend on who colludes."""
-
-    heading = "Protocol"
 
     gamma: float = option(
         0.1,
@@ -148,10 +142,8 @@ class ThreatOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantisedOptions(OptionGroup):
+class QuantisedOptions(_Group):
     """Of protocols that sum integers in a group."""
-
-    heading = "Protocol"
 
     bits: str | None = option(
         None,
@@ -192,10 +184,8 @@ class QuantisedOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommitteeOptions(OptionGroup):
+class CommitteeOptions(_Group):
     """Of protocols with a committee."""
-
-    heading = "Protocol"
 
     committee: int | None = option(
         None,
@@ -208,10 +198,8 @@ class CommitteeOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HelperOptions(OptionGroup):
+class HelperOptions(_Group):
     """Of protocols with helpers."""
-
-    heading = "Protocol"
 
     helpers: int | None = option(
         None,
@@ -223,10 +211,8 @@ class HelperOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThreadOptions(OptionGroup):
+class ThreadOptions(_Group):
     """Of protocols that mask whole vectors."""
-
-    heading = "Protocol"
 
     threads: int = option(
         1,

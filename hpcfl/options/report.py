@@ -89,9 +89,3 @@ class CompareOptions(OptionGroup):
         "Members are not among the devices.",
         choices=tuple(METRICS),
     )
-    by: str = option(
-        "auto",
-        "What one sample is: a round, or the median of a launch; auto: launches where those of a "
-        "side differ more than their rounds do, and else rounds.",
-        choices=("auto", "rounds", "launches"),
-    )

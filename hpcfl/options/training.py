@@ -78,6 +78,7 @@ class LocalOptions(OptionGroup):
 class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     """What `hpcfl train` was asked for; see ``hpcfl train --help``."""
 
+    heading = "Options"
     algorithm: str = field(kw_only=False)
     aggregate: str = option(
         "fedavg",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.privacy.distributions import Counts, Floats
-from hpcfl.privacy.masking import Drawn, Flags, Masking, random_orders
+from hpcfl.privacy.masking import Flags, Masking, random_orders
 from hpcfl.privacy.population import Population
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
@@ -23,6 +23,8 @@ from hpcfl.report.table import RULE, Column, Facts, Table, label
 
 # Devices of all samples that are simulated at once: what fits into the processor's caches.
 _AT_ONCE = 1 << 19
+# Of sizes of anonymity sets: 1, 2, 3, 4, 5 to 8, 9 to 16, ...
+_RANGES = [*((n, n) for n in range(1, 5)), *((2**k + 1, 2 ** (k + 1)) for k in range(2, 14))]
 # Half the width of a 95 % confidence interval, in standard errors.
 _NORMAL_95 = 1.959964
 
@@ -76,10 +78,9 @@ class Exposure:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
-        found = asdict(self)
-        masking = {name: getattr(self.masking, name) for name in ("alpha", "degree", "cohort")}
-        figures = found.pop("figures")
-        return found | figures | asdict(self.population) | masking
+        found, masking = asdict(self), self.masking
+        of_masking = {"alpha": masking.alpha, "degree": masking.degree, "cohort": masking.cohort}
+        return found | found.pop("figures") | asdict(self.population) | of_masking
 
 
 def exposure(
@@ -99,48 +100,36 @@ def exposure(
     """
     masking = masking.against(population)
     samples = default_samples(population.devices) if samples is None else samples
-    seen = simulate(population, masking, samples, seed, progress)
-    values = seen.size * seen.components  # one for every member
-    contributors = seen.per_sample(values)
+    survivors, sample, size, components = simulate(population, masking, samples, seed, progress)
+    values = size * components  # one for every member
     everywhere = np.ones(samples)
-    alone = seen.per_sample(np.where(seen.size == 1, values, 0))
+
+    def each(of_rows: Counts | Floats) -> Floats:
+        return np.bincount(sample, of_rows, samples).astype(np.float64)
+
+    contributors, alone = each(values), each(np.where(size == 1, values, 0))
     sent, alone_of_sent = masking.sent(population), masking.alone_of_sent(population)
-
-    def between(low: int, high: int) -> Figure:
-        chosen = np.where((low <= seen.size) & (seen.size <= high), values, 0)
-        return _ratio(None, seen.per_sample(chosen), contributors, event=high)
-
     figures = {
         "contributors": _ratio(sent * population.mean_honest_survivors, contributors, everywhere),
         "sole": _ratio(masking.sole(population), contributors == 1, everywhere, event=1),
-        "split": _ratio(None, seen.per_sample(seen.components) > 1, everywhere, event=1),
-        "sent": _ratio(sent, contributors, seen.survivors, event=1),
+        "split": _ratio(None, each(components) > 1, everywhere, event=1),
+        "sent": _ratio(sent, contributors, survivors, event=1),
         "alone_of_sent": _ratio(alone_of_sent, alone, contributors, event=1),
-        "alone_of_dim": _ratio(sent * alone_of_sent, alone, seen.survivors, event=1),
-        "mean_set": _ratio(None, seen.per_sample(values * seen.size), contributors),
+        "alone_of_dim": _ratio(sent * alone_of_sent, alone, survivors, event=1),
+        "mean_set": _ratio(None, each(values * size), contributors),
     }
-    sizes = tuple((*ends, between(*ends)) for ends in _ranges(seen.size))
-    return Exposure(protocol, population, masking, samples, seed, figures, sizes)
+    sizes = []
+    for low, high in _RANGES:
+        inside = (low <= size) & (size <= high)
+        if inside.any():
+            part = _ratio(None, each(np.where(inside, values, 0)), contributors, event=high)
+            sizes.append((low, high, part))
+    return Exposure(protocol, population, masking, samples, seed, figures, tuple(sizes))
 
 
 def default_samples(devices: int) -> int:
     """Return a number of samples that takes seconds: 100,000, fewer with over 200 devices."""
     return max(1000, min(100_000, 20_000_000 // devices))
-
-
-@dataclass(frozen=True)
-class Observations:
-    """What happened in a number of samples."""
-
-    survivors: Counts  # honest survivors of the round of each sample
-    # In that sample there were so many components of that size; each combination occurs once.
-    sample: Counts
-    size: Counts
-    components: Counts
-
-    def per_sample(self, values: Counts | Floats) -> Floats:
-        """Return the sum of `values`, one for each row of (sample, size, components)."""
-        return np.bincount(self.sample, values, self.survivors.size).astype(np.float64)
 
 
 def simulate(
@@ -149,16 +138,21 @@ def simulate(
     samples: int,
     seed: int,
     progress: Callable[[int], object] = lambda done: None,
-) -> Observations:
-    """Return what happened in a number of coordinates, each of a round of its own."""
+) -> tuple[Counts, Counts, Counts, Counts]:
+    """Return what happened in a number of coordinates, each of a round of its own.
+
+    First how many honest devices survived, of each sample; then samples, sizes and numbers: in that
+    sample there were so many components of that size. Each sample and size occurs once.
+    """
     generator = np.random.default_rng(seed)
     step = max(1, _AT_ONCE // population.devices)
     parts = []
     for first in range(0, samples, step):
         honest = _honest_survivors(population, min(step, samples - first), generator)
-        parts.append(_observe(honest, masking.draw(honest, generator), first))
+        parts.append(_observe(honest, *masking.draw(honest, generator), first))
         progress(len(honest))
-    return Observations(*map(np.concatenate, zip(*parts, strict=True)))
+    survivors, sample, size, components = map(np.concatenate, zip(*parts, strict=True))
+    return survivors, sample, size, components
 
 
 def _honest_survivors(
@@ -177,32 +171,24 @@ def _honest_survivors(
     return stays
 
 
-def _observe(honest: Flags, drawn: Drawn, first: int) -> tuple[Counts, Counts, Counts, Counts]:
-    """Return the fields of :class:`Observations`; samples are numbered from `first`."""
+def _observe(
+    honest: Flags, sends: Flags, left: Counts, right: Counts, first: int
+) -> tuple[Counts, Counts, Counts, Counts]:
+    """Return what `simulate` does of some samples, numbered from `first`."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    devices = honest.shape[1]
-    flat = honest.reshape(-1)
-    between = flat[drawn.left] & flat[drawn.right]
-    edges = np.ones(np.count_nonzero(between)), (drawn.left[between], drawn.right[between])
+    devices, flat = honest.shape[1], honest.reshape(-1)
+    between = flat[left] & flat[right]
+    edges = np.ones(np.count_nonzero(between)), (left[between], right[between])
     _, component = connected_components(coo_matrix(edges, (flat.size, flat.size)), directed=False)
     # A component is known by its first member, and that by its sample.
-    contributes = np.flatnonzero(honest & drawn.sends)
+    contributes = np.flatnonzero(honest & sends)
     _, members, sizes = np.unique(component[contributes], return_index=True, return_counts=True)
     sample = contributes[members] // devices
     both, count = np.unique(sample * (devices + 1) + sizes, return_counts=True)
     sample, size = np.divmod(both, devices + 1)
     return honest.sum(axis=1), first + sample, size, count
-
-
-def _ranges(sizes: Counts) -> list[tuple[int, int]]:
-    """Return the first and last sizes of ranges that hold some of these."""
-    ranges = [(1, 1), (2, 2)]
-    while ranges[-1][1] < sizes.max(initial=1):
-        low = ranges[-1][1] + 1
-        ranges.append((low, low) if low < 5 else (low, 2 * (low - 1)))
-    return [(low, high) for low, high in ranges if ((low <= sizes) & (sizes <= high)).any()]
 
 
 def _ratio(
@@ -225,15 +211,20 @@ def _ratio(
 
 def table(found: Exposure) -> Table:
     """Return everything about an exposure, formulas beside simulation."""
-    rows: list[Any] = [_row(title, found.figures[name]) for name, title in FIGURES.items()]
+
+    def row(name: str, figure: Figure) -> list[Any]:
+        error = figure.standard_error
+        margin = None if error is None else _NORMAL_95 * error
+        return [name, figure.formula, figure.simulation, margin]
+
+    rows: list[Any] = [row(title, found.figures[name]) for name, title in FIGURES.items()]
     rows.append(RULE)
     for low, high, figure in found.sizes:
         span = str(low) if low == high else f"{low} to {high}"
-        rows.append(_row(f"sent values in a set of {span}", figure))
+        rows.append(row(f"sent values in a set of {span}", figure))
     columns = (
         label("what", ""),
-        Column("formula", "formula", format=formats.number),
-        Column("simulation", "simulation", format=formats.number),
+        *(Column(name, name, format=formats.number) for name in ("formula", "simulation")),
         Column("margin", "± 95 %", format=lambda value: formats.number(value, 2)),
     )
     notes = [
@@ -244,24 +235,18 @@ def table(found: Exposure) -> Table:
     return Table(columns, rows, notes=notes)
 
 
-def _row(name: str, figure: Figure) -> list[Any]:
-    error = figure.standard_error
-    margin = None if error is None else _NORMAL_95 * error
-    return [name, figure.formula, figure.simulation, margin]
-
-
 def render(found: Exposure) -> str:
     """Return an exposure as text: what it is of, and its table."""
     who, masking = found.population, found.masking
-    samples = counted(found.samples, "coordinate")
     facts = {
         "protocol": found.protocol,
         "devices N": f"{who.devices}, of which {who.colluding} collude with the server",
         "dropouts": f"theta = {who.dropout:g}, {who.model}; "
         f"{who.mean_honest_survivors:.4g} honest survivors on average",
         "alpha": masking.alpha,
-        "cohort m": None if masking.cohort is None else counted(masking.cohort, "device"),
+        "cohort m": masking.cohort,
         "masks": masking.words,
-        "simulation": f"{samples}, each of its own round; seed {found.seed}",
+        "simulation": f"{counted(found.samples, 'coordinate')}, each of its own round; "
+        f"seed {found.seed}",
     }
     return f"{Facts(facts).text()}\n\n{table(found).text()}"

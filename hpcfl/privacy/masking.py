@@ -28,14 +28,10 @@ from hpcfl.report.formats import counted
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Devices and masks of a number of samples; vertex i * N + j is device j of sample i."""
-
-    sends: Flags  # shape (samples, N): who sends the coordinate if it survives
-    # The two vertices of every edge; one between others than honest survivors is ignored.
-    left: Counts
-    right: Counts
+# Devices and masks of a number of samples: who sends the coordinate if it survives, shape
+# (samples, N), and the two vertices of every edge. Vertex i * N + j is device j of sample i; an
+# edge between others than honest survivors is ignored.
+Drawn = tuple[Flags, Counts, Counts]
 
 
 class Masking(ABC):
@@ -91,7 +87,7 @@ class InTheClear(Masking):
 
     def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
         none = np.empty(0, np.int64)
-        return Drawn(np.ones_like(honest), none, none)
+        return np.ones_like(honest), none, none
 
 
 @dataclass(frozen=True)
@@ -150,7 +146,7 @@ class InCohorts(Masking):
         distance = (place[following] - place) % self.members
         everybody = self._neighbours >= self.members - 1
         linked = distance <= (self.members if everybody else self._neighbours // 2)
-        return Drawn(sends, vertex[linked], vertex[following[linked]])
+        return sends, vertex[linked], vertex[following[linked]]
 
 
 @dataclass(frozen=True)
@@ -248,7 +244,7 @@ class BySelection(Masking):
         sends = np.zeros_like(honest)
         sends[sample, left] = True
         sends[sample, right] = True
-        return Drawn(sends, sample * devices + left, sample * devices + right)
+        return sends, sample * devices + left, sample * devices + right
 
 
 def random_orders(samples: int, devices: int, generator: np.random.Generator) -> Counts:

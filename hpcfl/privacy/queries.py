@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,29 +30,29 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, make, option
 from hpcfl.privacy.distributions import Floats
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, label
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constants(OptionGroup):
+class Constants:
     """What the bound depends on besides T, b and the privacy; UsageError if out of range."""
 
-    devices: int = option(MISSING, "Number N of devices.", at_least=1, at_most=10_000)
-    dim: int = option(MISSING, "Number p of parameters.", at_least=1)
-    samples: float = option(MISSING, "Number d of samples on all devices together.", above=0)
-    # No expected squared norm of a device's gradient is over G**2 (Assumption 5).
-    gradient_norm: float = option(MISSING, "Norm G of gradients, in l2.", above=0)
-    smoothness: float = option(MISSING, "Smoothness lambda (Assumption 3).", above=0)
-    convexity: float = option(MISSING, "Convexity mu, at most lambda (Assumption 4).", above=0)
-    distance: float = option(MISSING, "Distance Y0 = ||theta_0 - theta*||**2.", above=0)
-    clip_norm: float = option(MISSING, "Norm xi, in l1, that gradients are clipped to.", above=0)
-    heterogeneity: float = option(0.0, "Gamma = F* - sum_i p_i F_i* (Definition 4).", at_least=0)
+    devices: int  # number N
+    dim: int  # number p of parameters
+    samples: float  # number d of samples, on all devices together
+    gradient_norm: float  # G: no expected squared l2 norm of a gradient is over G**2 (Assumption 5)
+    smoothness: float  # lambda (Assumption 3)
+    convexity: float  # mu, at most lambda (Assumption 4)
+    distance: float  # Y0 = ||theta_0 - theta*||**2
+    clip_norm: float  # xi, the l1 norm that gradients are clipped to
+    heterogeneity: float = 0.0  # Gamma = F* - sum_i p_i F_i* (Definition 4)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        for name, value in vars(self).items():
+            if not (0 < value < math.inf or (name == "heterogeneity" and value == 0)):
+                raise UsageError(f"{name} is {value}; it must be a number above 0")
         if self.convexity > self.smoothness:
             raise UsageError(
                 f"convexity mu is {self.convexity:g} and smoothness lambda {self.smoothness:g}; "
@@ -63,12 +63,9 @@ class Constants(OptionGroup):
     def read(cls, path: Path) -> Constants:
         """Return the constants of a JSON file, as in ``{"devices": 10, "dim": 7840, ...}``."""
         try:
-            found = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot read {path}: {error}") from None
-        if not isinstance(found, dict):
-            raise UsageError(f"{path} must have constants by name, as in {{'dim': 7840}}")
-        return make(cls, found)
+            return cls(**json.loads(path.read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(f"{path} has no constants of the bound: {error}") from None
 
     @property
     def gamma(self) -> float:
@@ -164,22 +161,19 @@ class Bound:
         return min(found, key=lambda one: (one.bound, one.rounds))
 
     def best_whole(self) -> Optimum:
-        """Return the best whole T and b of all; without a round, if Y0 is less than every U."""
-        tried = [self._best_whole_rounds(b) for b in range(1, self.constants.devices + 1)]
-        start = Optimum(0, 0, self.constants.distance)
-        return min([start, *tried], key=lambda one: one.bound)
-
-    def _best_whole_rounds(self, per_round: int) -> Optimum:
-        """Return the best whole T from 1 on for b devices in a round, with whole replies.
+        """Return the best whole T and b, with whole replies; no round, if Y0 is below every U.
 
         Of all T with the same number of replies, the largest is the best; far beyond T*(b) is none.
         """
-        turns = self.constants.devices / per_round
-        replies = np.arange(1, min(2 * self.best_rounds(per_round) / turns, 1e6) + 10)
-        rounds = np.floor(replies * turns + 1e-9)
-        values = self.value(rounds, per_round, whole=True)
-        least = int(np.argmin(values))
-        return Optimum(int(rounds[least]), per_round, float(values[least]))
+        found = [Optimum(0, 0, self.constants.distance)]
+        for b in range(1, self.constants.devices + 1):
+            turns = self.constants.devices / b
+            replies = np.arange(1, min(2 * self.best_rounds(b) / turns, 1e6) + 10)
+            rounds = np.floor(replies * turns + 1e-9)
+            values = self.value(rounds, b, whole=True)
+            least = int(np.argmin(values))
+            found.append(Optimum(int(rounds[least]), b, float(values[least])))
+        return min(found, key=lambda one: one.bound)
 
 
 def best(bound: Bound) -> dict[str, Any]:
@@ -187,27 +181,22 @@ def best(bound: Bound) -> dict[str, Any]:
     constants, whole = bound.constants, bound.best_whole()
     # The whole number of replies makes the paper's noise the proven one.
     replies = math.ceil(whole.rounds * whole.per_round / constants.devices)
-    noise = float(bound.scale(replies))
     return {
         "algorithm": "fedsgd-dpc",
         "epsilon": bound.epsilon,
         "constants": asdict(constants) | {"gamma": constants.gamma},
         "joint": asdict(bound.joint()),
-        "whole_replies": asdict(whole) | {"replies": replies, "noise": noise},
+        "whole_replies": asdict(whole) | {"replies": replies, "noise": float(bound.scale(replies))},
     }
 
 
 def render(found: Mapping[str, Any]) -> str:
     """Return what `best` found as text."""
     values = ", ".join(f"{name} {value:.6g}" for name, value in found["constants"].items())
-    columns = [
-        label("optimum", ""),
-        Column("rounds", "T", format=formats.number),
-        Column("per_round", "b", format=formats.number),
-        Column("bound", "U", format=formats.number),
-    ]
     whole = found["whole_replies"]
     named = {"of real numbers": found["joint"], "of whole numbers": whole}
+    names = ("T", "b", "U")
+    columns = [label("optimum", ""), *(Column(one, one, format=formats.number) for one in names)]
     rows = [[name, one["rounds"], one["per_round"], one["bound"]] for name, one in named.items()]
     last = "no training has a smaller bound than the start, at this epsilon"
     if whole["rounds"]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,20 +27,18 @@ from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
 from hpcfl.options.report import SCALES
-from hpcfl.report import brief, formats
-from hpcfl.report.formats import counted
+from hpcfl.report import formats
 from hpcfl.report.table import RULE, Column, Table, label, seconds
-from hpcfl.results import pooling
+from hpcfl.results import pooling, summary
 from hpcfl.results.reader import Run
+from hpcfl.results.record import Floats
 from hpcfl.results.statistics import UNKNOWN, Interval, median_interval
-from hpcfl.results.summary import everybodys_cpu_seconds
-from hpcfl.system import disturbances
 
 Mode = Literal["strong", "weak", "one point"]
 
 # Of each of the two medians of a ratio.
 _CONFIDENCE = 0.975
-# What of a machine grows with the ranks, or says where they are; all else is to be the same.
+# What of a machine grows with the ranks, or says where they are; all else is the same along a line.
 _GROWS = {
     *("transport", "ranks", "host_ranks", "mapping", "binding", "networks"),
     *("cores_usable", "fault_tolerance"),
@@ -64,7 +62,7 @@ def lacking(run: Run, against: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Point:
     """A place on a line: rounds on so many resources."""
 
@@ -72,16 +70,28 @@ class Point:
     ranks: int  # of the job, the server's and helpers' among them
     devices: int
     dim: int
-    seconds: float  # of a round, the median
-    interval: Interval  # 95 %, of that median
-    wide: Interval  # 97.5 %, for ratios
+    samples: Floats  # seconds of the measured rounds
     cpu_seconds: float  # of all parties of a round together, median
-    rounds: int  # measured ones
     # Whether ranks, or their threads, shared cores; None where that is not recorded.
     oversubscribed: bool | None
     speed_up: float = math.nan
     efficiency: float = math.nan
     efficiency_interval: Interval = UNKNOWN
+
+    @property
+    def seconds(self) -> float:
+        """Median of a round."""
+        return float(np.median(self.samples))
+
+    @property
+    def interval(self) -> Interval:
+        """95 % interval of that median."""
+        return median_interval(self.samples)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it can have an efficiency."""
+        return self.oversubscribed is False and self.seconds > 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,14 +103,10 @@ class Line:
     mode: Mode
     points: tuple[Point, ...]
 
-    def __repr__(self) -> str:
-        points = counted(len(self.points), "point")
-        return brief.line("Line", self.name, self.mode, points)
-
     @property
     def base(self) -> Point | None:
         """The point that the others are compared with; None where there is none."""
-        return next((p for p in self.points if p.oversubscribed is False and p.seconds > 0), None)
+        return next((point for point in self.points if point.counts), None)
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ class Study:
 
     against: str  # one of `SCALES`
     lines: tuple[Line, ...]
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def mode(self) -> Mode:
@@ -132,47 +138,20 @@ def study(runs: Sequence[Run], against: str) -> Study:
     """Return runs as lines over one of `SCALES`, with speed-up and efficiency.
 
     The runs are benchmarks that :func:`lacking` finds nothing wrong with; those of one
-    configuration on equal resources are pooled. It is a UsageError if they do not go together:
-    other machines or versions, N or d that are neither the same nor so many for each resource, some
-    lines strong and some weak.
+    configuration and machine are a line, on equal resources a point. It is a UsageError if N or d
+    of a line are neither the same nor so many for each resource, and if some lines are of strong
+    scaling and some of weak.
     """
-    _refuse_other_machines(runs)
     groups = _groups(runs, against)
-    lines = [
-        _line(name, members, against)
-        for name, members in zip(_names(groups, against), groups, strict=True)
-    ]
-    lines.sort(key=lambda line: line.name)
+    named = zip(_names(groups, against), groups, strict=True)
+    lines = sorted((_line(*one, against) for one in named), key=lambda line: line.name)
     modes = {line.mode: line.name for line in lines if line.mode != "one point"}
     if len(modes) > 1:
         raise UsageError(
             f"{modes['strong']} has the same N and d everywhere (strong scaling) and "
             f"{modes['weak']} has more with more {SCALES[against]} (weak scaling): show them apart"
         )
-    notes = []
-    for line in lines:
-        doubtful = [str(point.x) for point in line.points if point.oversubscribed is not False]
-        if doubtful:
-            notes.append(
-                f"{line.name}: at {', '.join(doubtful)} {SCALES[against]} the ranks or their "
-                "threads share cores, or files do not tell: seconds show the scheduler, so no "
-                "speed-up and no efficiency are given; CPU seconds stay right"
-            )
-    return Study(against, tuple(lines), (*notes, *_disturbances(runs)))
-
-
-def _disturbances(runs: Sequence[Run]) -> list[str]:
-    """Return what else the machine did, by its kind; that ranks share cores is said elsewhere."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        known = [one for env in run.launches.values() for one in disturbances.found(env)]
-        for kind, sentence in {one.kind: one.sentence for one in known}.items():
-            if kind != "oversubscribed":
-                found.setdefault(kind, []).append(sentence)
-    return [
-        f"warning: {counted(len(said), 'run')} disturbed, such as one by {said[0]}"
-        for said in found.values()
-    ]
+    return Study(against, tuple(lines), summary.warnings(runs))
 
 
 def resources(run: Run, against: str) -> int:
@@ -182,37 +161,20 @@ def resources(run: Run, against: str) -> int:
     if against == "server-ranks":
         return run.server_ranks
     if against == "threads":
-        return _threads(run)
+        return int(run.config.get("threads") or 1)
     ranks = int(run.environment["ranks"])
     return 1 if ranks == 1 else min(run.devices, ranks - run.server_ranks - run.helpers)
 
 
-def _threads(run: Run) -> int:
-    return int(run.config.get("threads") or 1)
+def _line_of(run: Run, against: str) -> dict[str, Any]:
+    """Return what is the same along a line: options and machine, but for what grows.
 
-
-def _refuse_other_machines(runs: Sequence[Run]) -> None:
-    """Refuse runs of different machines or software by UsageError."""
-    first = runs[0]
-    for run in runs[1:]:
-        for name, (a, b) in pooling.differences(pooling.machine, first, run).items():
-            if name in pooling.MACHINE and name not in _GROWS:
-                one, other = (formats.words(value, nothing="none") for value in (a, b))
-                raise UsageError(
-                    f"{first.path.name} and {run.path.name} were not measured alike, so that what "
-                    f"differs is not the scale alone: {name} is {one} and {other}; name the runs "
-                    "of one machine and version"
-                )
-
-
-def _asked(run: Run, against: str) -> dict[str, Any]:
-    """Return what was asked for, but for what may differ along a line.
-
-    Ranks where these are not the scale.
+    Ranks are part of it where these are not the scale.
     """
     asked = run.config if run.asked is None else run.asked
     varied = {"devices", "dim", against.replace("-", "_")}
     found = {name: value for name, value in asked.items() if name not in _FREE | varied}
+    found |= {name: fact for name, fact in pooling.machine(run).items() if name not in _GROWS}
     if against not in ("ranks", "nodes"):
         found["ranks"] = int(run.environment["ranks"])
     return {"protocol": run.protocol, **found}
@@ -222,7 +184,7 @@ def _groups(runs: Sequence[Run], against: str) -> list[list[Run]]:
     """Return the runs of each line: those of equal options, and of one size if sizes vary in x."""
     alike: dict[str, dict[tuple[int, int], list[Run]]] = {}
     for run in runs:
-        key = json.dumps(_asked(run, against), sort_keys=True, default=str)
+        key = json.dumps(_line_of(run, against), sort_keys=True, default=str)
         alike.setdefault(key, {}).setdefault((run.devices, run.dim), []).append(run)
     found = []
     for sizes in alike.values():
@@ -235,22 +197,17 @@ def _names(groups: Sequence[Sequence[Run]], against: str) -> list[str]:
     """Return what each line is called: its protocol, and what it differs in from others of it."""
     facts = []
     for members in groups:
-        known = _asked(members[0], against)
+        known = _line_of(members[0], against)
         if len({(run.devices, run.dim) for run in members}) == 1:
-            known |= {"N": members[0].devices, "d": members[0].dim}
+            known |= {"N =": members[0].devices, "d =": members[0].dim}
         facts.append(known)
     found = []
     for known in facts:
         others = [one for one in facts if one["protocol"] == known["protocol"]]
         differing = [name for name in known if len({str(one.get(name)) for one in others}) > 1]
-        found.append(", ".join([known["protocol"], *(_told(one, known[one]) for one in differing)]))
+        told = (f"{name.replace('_', ' ')} {formats.words(known[name])}" for name in differing)
+        found.append(", ".join([known["protocol"], *told]))
     return found
-
-
-def _told(name: str, value: Any) -> str:
-    """Return an option, or a size, in words."""
-    words = formats.words(value)
-    return f"{name} = {words}" if name in ("N", "d") else f"{name.replace('_', ' ')} {words}"
 
 
 def _line(name: str, members: Sequence[Run], against: str) -> Line:
@@ -258,45 +215,41 @@ def _line(name: str, members: Sequence[Run], against: str) -> Line:
     places: dict[tuple[int, int, int], list[Run]] = {}
     for run in members:
         places.setdefault((resources(run, against), run.devices, run.dim), []).append(run)
-    points = [_point(x, *places[x, devices, dim]) for x, devices, dim in sorted(places)]
-    line = Line(members[0].protocol, name, _mode(name, points, members, against), tuple(points))
+    points = tuple(_point(x, places[x, devices, dim]) for x, devices, dim in sorted(places))
+    line = Line(members[0].protocol, name, _mode(name, points, members, against), points)
     base = line.base
     if base is None:
         return line
     return replace(line, points=tuple(_against(point, base) for point in points))
 
 
-def _point(x: int, *runs: Run) -> Point:
-    run = runs[0]
-    taken = np.concatenate([one.round_seconds[one.measured] for one in runs])
-    states = set()
+def _point(x: int, runs: Sequence[Run]) -> Point:
+    shared: set[bool | None] = set()
     for one in runs:
         ratio = one.environment.get("oversubscription_ratio")
-        states.add(None if ratio is None else bool(ratio * _threads(one) > 1))
+        shared.add(None if ratio is None else ratio * resources(one, "threads") > 1)
     return Point(
         x,
-        int(run.environment["ranks"]),
-        run.devices,
-        run.dim,
-        float(np.median(taken)),
-        median_interval(taken),
-        median_interval(taken, _CONFIDENCE),
-        float(np.median(np.concatenate([everybodys_cpu_seconds(one) for one in runs]))),
-        taken.size,
-        True if True in states else None if None in states else False,
+        int(runs[0].environment["ranks"]),
+        runs[0].devices,
+        runs[0].dim,
+        np.concatenate([one.round_seconds[one.measured] for one in runs]),
+        float(np.median(np.concatenate([summary.everybodys_cpu_seconds(one) for one in runs]))),
+        True if True in shared else None if None in shared else False,
     )
 
 
 def _against(point: Point, base: Point) -> Point:
-    if point.oversubscribed is not False or not point.seconds > 0:
+    if not point.counts:
         return point
     factor = point.devices * point.dim / (base.devices * base.dim)
     share = base.x / point.x
-    speed_up = factor * base.seconds / point.seconds
     interval = UNKNOWN  # of the base itself: it is 1 by what it is
-    if point is not base and point.wide.known and base.wide.known:
-        low, high = base.wide.low / point.wide.high, base.wide.high / point.wide.low
+    if point is not base:
+        above, below = (median_interval(one.samples, _CONFIDENCE) for one in (base, point))
+        low, high = above.low / below.high, above.high / below.low
         interval = Interval(share * factor * low, share * factor * high)
+    speed_up = factor * base.seconds / point.seconds
     return replace(
         point, speed_up=speed_up, efficiency=speed_up * share, efficiency_interval=interval
     )
@@ -353,12 +306,14 @@ def table(found: Study) -> Table:
             "speed-up: work (N times d) a second over that of the base, the line's first point "
             "with an efficiency; efficiency: speed-up over how many times as many there are; from "
             "and to: both medians' intervals together, 95 % or more",
-            *found.notes,
+            "neither is given where ranks or their threads share cores, or files do not tell: "
+            "seconds show the scheduler then, and CPU seconds stay right",
+            *(f"warning: {sentence}" for sentence in found.warnings),
         ],
     )
 
 
-_STATES: Mapping[bool | None, str] = {
+_STATES = {
     False: "measured",
     True: "measured, oversubscribed",
     None: "measured, cores unknown",

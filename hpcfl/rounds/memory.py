@@ -6,17 +6,16 @@ that cannot be.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from hpcfl.comm import envelope, rows
 from hpcfl.comm.phases import Pattern
-from hpcfl.errors import UsageError
 from hpcfl.rounds.inputs import INDEPENDENT_BYTES
 from hpcfl.system import machine
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
-    from hpcfl.comm.hosts import HostMemory
 
 # Of a device whose vector is short, wherever it is: what the server keeps of it, and the ledger.
 DEVICE_BYTES = 500
@@ -44,27 +43,22 @@ def check_devices(most: int, hosts: int) -> None:
 
     With any protocol: before one is made.
     """
-    what = f"{most} devices" if hosts == 1 else f"{most} devices on {hosts} hosts, on each,"
-    machine.check_memory(what, DEVICE_BYTES * most / hosts, "give fewer --devices")
+    machine.check_memory(f"{most} devices", DEVICE_BYTES * most / hosts, "give fewer --devices")
 
 
-def check(protocol: AggregationProtocol, hosts: list[HostMemory], tolerant: bool = False) -> None:
-    """Refuse, by UsageError, a round that does not fit into the memory of a host.
+def check(protocol: AggregationProtocol, hosts: int, tolerant: bool = False) -> None:
+    """Refuse, by UsageError, a round that does not fit into the memory of hosts like this one.
 
     `tolerant`: deaths of ranks are survived.
     """
     devices, dim = protocol.parameters.devices, protocol.parameters.dim
+    here = math.ceil(devices / hosts)
     independent = 4 * dim * devices <= INDEPENDENT_BYTES
-    for host in hosts:
-        here = min(host.devices, devices)
-        exchanged = (ROWS_AT_PEAK + TOLERANT * tolerant) * row_bytes(protocol, here)
-        vectors = (COORDINATE_BYTES + 4 * (here if independent else 1)) * dim
-        needed = exchanged + vectors
-        if host.available_bytes is not None and needed > host.available_bytes:
-            raise UsageError(
-                f"the {here} devices on {host.name} exchange rows that take about "
-                f"{exchanged / 1e9:.1f} GB, beside {vectors / 1e9:.1f} GB of vectors, and "
-                f"{host.available_bytes / 1e9:.1f} GB of memory are free there: link each device "
-                "with fewer others (secagg-graph), or use more hosts, fewer devices, or a smaller "
-                "--dim"
-            )
+    exchanged = (ROWS_AT_PEAK + TOLERANT * tolerant) * row_bytes(protocol, here)
+    vectors = (COORDINATE_BYTES + 4 * (here if independent else 1)) * dim
+    machine.check_memory(
+        f"the {here} devices on a host, with the rows that they exchange,",
+        exchanged + vectors,
+        "link each device with fewer others (secagg-graph), or use more hosts, fewer devices, or a "
+        "smaller --dim",
+    )

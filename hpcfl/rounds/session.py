@@ -180,7 +180,7 @@ def run(
     output: Path,
     observer: RoundObserver,
     command: Sequence[str] | None = None,
-    done: Callable[[Path, str], object] = lambda path, reason: None,
+    done: Callable[[Path], object] = lambda path: None,
     ended: Callable[[Path], object] = lambda path: None,
 ) -> None:
     """Play a job into a results file; every rank of the transport calls this.
@@ -194,7 +194,7 @@ def run(
     command : sequence of str, optional
         What does just this, for the record; by default what was typed.
     done : callable
-        Takes, at the server, the path of the file of a run that has finished, and why it stopped.
+        Takes, at the server, the path of the file of a run that has finished.
     ended : callable
         Takes after that the path of the file, whether the run finished or failed.
 
@@ -208,8 +208,7 @@ def run(
     writer, error = None, None
     if transport.has_server:
         try:
-            place = transport.placement
-            memory.check(job.protocol, hosts.memory(place), world.tolerant)
+            memory.check(job.protocol, hosts.count, world.tolerant)
             writer = _writer(world, hosts, transport, job, output, command)
             job.begin(writer.path, writer.run_id)
         except HpcflError as problem:
@@ -248,7 +247,7 @@ def run(
             if reason == "interrupted":
                 refused = job.keep()
                 raise Left(told(), resumable=not refused)
-        done(writer.path, reason)
+        done(writer.path)
     finally:
         ended(writer.path)
 

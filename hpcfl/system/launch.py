@@ -93,6 +93,12 @@ def leave_to_first_rank() -> bool:
     return not _alone
 
 
+def work_together() -> None:
+    """Take note that the others have not left, but wait for what rank 0 tells them."""
+    global _alone
+    _alone = False
+
+
 def works_alone() -> bool:
     """Return whether this rank stayed where the others left, or was started without others."""
     return _alone or not launched_by_mpi()

@@ -52,11 +52,10 @@ class Kind:
 HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
 RESULTS = Kind("results", endings=HDF5, in_folder=True)
 FOLDER = Kind("results", in_folder=True)
-AGGREGATE = Kind("aggregates", endings=(".npy", ".npz", *HDF5))
+AGGREGATE = Kind("aggregates", endings=(".npy", *HDF5))
 TRANSCRIPT = Kind("transcripts")
 MANIFEST = Kind("frozen sweeps")
 FIGURE = Kind("figures", MADE_BY.encode(), (".png", ".svg", ".pdf"))
-TRACE = Kind("traces", b'"format": "hpcfl-trace/')
 CALIBRATION = Kind("calibrations", b'"format": "hpcfl-calibration/')
 CHECKPOINT = Kind("checkpoints", b"next_round.npy")
 # Whatever has the name of a publisher's file, and is not that file, is a damaged copy of it.

@@ -43,7 +43,6 @@ _OF_BENCH: dict[str, Any] = {
     **dict.fromkeys(("private", "max_rounds", "rel_ci")),
     **dict.fromkeys(("updates", "save_aggregate", "keep_transcript")),
     "warmup": 0,
-    "kill": (),
 }
 
 
@@ -122,12 +121,12 @@ def planned_algorithm(options: TrainOptions, devices: int, dim: int) -> Federate
 
 
 def planned_in_fewest_bits(
-    options: TrainOptions, devices: int, dim: int, least_levels: int = 1
+    options: TrainOptions, devices: int, dim: int
 ) -> tuple[FederatedAlgorithm, str | None]:
     """Return the same of a private algorithm that sends as few bits a value as will do, and them.
 
-    They have room for the noise, which is hardly more than with 32, and for so many levels at least
-    if 32 have. None if the protocol has no bits to choose. `options` are those of `dp-fedavg`.
+    They have room for the noise, which is hardly more than with 32. None if the protocol has no
+    bits to choose. `options` are those of `dp-fedavg`.
     Raises what `planned_algorithm` does.
     """
     if not find(options.aggregate).family:
@@ -147,9 +146,7 @@ def planned_in_fewest_bits(
             found[bits] = at(bits)
         except UsageError:
             return False
-        levels = found[bits].federation.protocol.parameters.levels
-        most_noise = NOISE_OF_FEW_BITS * finest.noise_in_sum
-        return levels >= least_levels and found[bits].noise_in_sum <= most_noise
+        return found[bits].noise_in_sum <= NOISE_OF_FEW_BITS * finest.noise_in_sum
 
     # Where some bits are enough, more are.
     bits = WIDTHS[bisect_left(fewer, True, key=enough)]

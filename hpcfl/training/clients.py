@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
-from hpcfl.errors import UsageError
 
 # What a rank needs besides its data: Python, NumPy, MPI and torch, measured as resident memory.
 RANK_BYTES = 350 * 10**6
@@ -128,11 +127,10 @@ def _check_memory(hosts: Sequence[str], parts: list[dict[str, NDArray[Any]]], de
 
     here = hosts.count(hosts[0])
     data = max(part["inputs"].nbytes for part in parts)
-    needed = here * (RANK_BYTES + 2 * data)
-    available = machine.memory_available()
-    if len(parts) > 1 and available is not None and needed > available:
-        raise UsageError(
-            f"{here} ranks on this host, each with torch, need about {needed / 1e9:.0f} GB of "
-            f"memory and {available / 1e9:.0f} GB are free: let few ranks hold all devices, "
-            f"as in mpirun -n 3 hpcfl train ... --devices {devices}"
+    if len(parts) > 1:
+        machine.check_memory(
+            f"{here} ranks on this host, each with torch,",
+            here * (RANK_BYTES + 2 * data),
+            "let few ranks hold all devices, as in mpirun -n 3 hpcfl train ... --devices "
+            f"{devices}",
         )

@@ -17,7 +17,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
-from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
+from hpcfl.algorithms.federated.sparsification import pairwise_overlap
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
@@ -451,7 +451,8 @@ class Training(Job):
         if choices is None:
             return float("nan")
         chosen, size = choices
-        counts = transport.sum_to_server(selection_counts(chosen, self.dim))
+        places = np.concatenate([np.empty(0, np.int64), *chosen])
+        counts = transport.sum_to_server(np.bincount(places, minlength=self.dim))
         if counts is None:
             return float("nan")
         return pairwise_overlap(counts, int(counts.sum()) // size, size)

@@ -4,48 +4,49 @@ from __future__ import annotations
 
 import math
 
-from hpcfl.algorithms.federated import find
-from hpcfl.options.training import TrainOptions
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
-from hpcfl.results.reader import load
+from hpcfl.results.reader import Run
 from hpcfl.results.schema import Metric
-from hpcfl.results.tables import STOPPED
-from hpcfl.training.session import Trained
+from hpcfl.results.tables import STOPPED, render_promises
 
 
-def render_end(trained: Trained, options: TrainOptions) -> str:
-    """Return what a run reached and cost, and where its results are."""
-    run = load(trained.path)
-    figures, reason = run.training, trained.stop_reason
+def render_end(run: Run) -> str:
+    """Return what a run that has ended reached and cost, and where its results are."""
+    figures, config, reason = run.training, run.config, run.environment["stop_reason"]
+    results = f"\nResults: {run.path}"
     if not run.rounds:
         return (
-            f"no round is within epsilon {options.epsilon:g}: give more noise or a larger "
-            f"--epsilon\n\nResults: {trained.path}"
+            f"no round is within epsilon {config['epsilon']:g}: give more noise or a larger "
+            f"--epsilon\n{results}"
         )
     last = {name: float(values[-1]) for name, values in figures.items() if values.ndim == 1}
     modelled = float(figures[Metric.MODELLED_SECONDS].sum())
     lines = [
-        f"\n{trained.model}, {counted(trained.weights.size, 'parameter')}: accuracy "
+        f"\n{config['model']}, {counted(config['dim'], 'parameter')}: accuracy "
         f"{last[Metric.ACCURACY]:.4f} after {counted(run.rounds, 'round')}, all aggregates "
         "validated",
         *([f"stopped because {STOPPED[reason]}"] if reason in STOPPED else []),
         f"sent up by all devices: {last[Metric.BYTES_UP_TOTAL] / 1e6:.3f} MB",
         f"modelled: {formats.number(modelled, 3)} s, training included",
     ]
-    if find(options.algorithm).private:
+    if "epsilon_delta" in config:
         lines.append(
-            f"epsilon at delta {trained.config['epsilon_delta']:g}: "
+            f"epsilon at delta {config['epsilon_delta']:g}: "
             f"{last[Metric.EPSILON_PAPER]:.4g} as the paper counts, "
             f"{last[Metric.EPSILON_PROVEN]:.4g} proven "
-            f"(neighbours: {trained.config['epsilon_neighbours']})"
+            f"(neighbours: {config['epsilon_neighbours']})"
         )
-        if "noise_in_sum" in trained.config:
-            lines.append(
-                f"noise in a sum: {trained.config['noise_in_sum']:.4g} times the norm to which "
-                "updates are clipped, rounding to integers included"
-            )
-        lines += [f"  {note}" for note in trained.notes]
+    if "noise_in_sum" in config:
+        lines.append(
+            f"noise in a sum: {config['noise_in_sum']:.4g} times the norm to which "
+            "updates are clipped, rounding to integers included"
+        )
+    if "rounds_repeated" in config:
+        lines.append(
+            f"counted besides: {counted(config['rounds_repeated'], 'round')} that earlier launches "
+            "may have played in vain, after the checkpoints that the run went on from"
+        )
     if not math.isnan(last[Metric.CLIPPED_FRACTION]):
         clipped = float(figures[Metric.CLIPPED_FRACTION].max())
         error = float(figures[Metric.QUANTISATION_ERROR].max())
@@ -59,4 +60,4 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
             f"{figures[Metric.OVERLAP][0]:.1%} in the first round, "
             f"{last[Metric.OVERLAP]:.1%} in the last"
         )
-    return "\n".join([*lines, f"\nResults: {trained.path}"])
+    return "\n".join([*lines, render_promises(run), results])

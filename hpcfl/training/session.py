@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,44 +23,19 @@ from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.definition import make
 from hpcfl.options.names import DATASETS
 from hpcfl.options.training import TrainOptions
-from hpcfl.report import brief
-from hpcfl.report.formats import counted, number
-from hpcfl.results.schema import Metric
+from hpcfl.report.formats import counted
 from hpcfl.rounds import session as rounds
 from hpcfl.rounds.build import build
-from hpcfl.rounds.observer import NOBODY, Results, RoundObserver, Together
+from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.system import outputs
 from hpcfl.training import checkpoint, clients, defaults, planned
 from hpcfl.training.build import check_algorithm, make_algorithm, make_federation, with_precision
-from hpcfl.training.experiment import RoundResult, Training, without_model
+from hpcfl.training.experiment import Training, without_model
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
     from hpcfl.learning.training import Trainer
-
-
-@dataclass(frozen=True, repr=False)
-class Trained:
-    """The result of a run, on rank 0."""
-
-    path: Path  # the results file
-    model: str
-    weights: NDArray[np.float32]  # after the last round, shape (d,)
-    results: list[RoundResult]
-    config: Mapping[str, object]  # every option with its value, as the results file has it
-    notes: tuple[str, ...] = ()  # what to know of the epsilons, in sentences
-    stop_reason: str = ""  # what ended the run, one of `~hpcfl.rounds.loop.REASONS`
-
-    def __repr__(self) -> str:
-        accuracy = [result.figures[Metric.ACCURACY] for result in self.results[-1:]]
-        return brief.line(
-            "Trained",
-            f"{self.model}, {counted(self.weights.size, 'parameter')}",
-            counted(len(self.results), "round"),
-            *(f"accuracy {number(value)}" for value in accuracy),
-            end=self.path.name,
-        )
 
 
 def asked(world: World, given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
@@ -89,8 +64,10 @@ def run(
     observer: RoundObserver = NOBODY,
     command: Sequence[str] | None = None,
     ended: Callable[[Path], object] = lambda path: None,
-) -> Trained | None:
-    """Train a model, and return the result on rank 0; every rank calls this.
+) -> tuple[Path, NDArray[np.float32]] | None:
+    """Train a model; return the results file and the model, shape (d,), on rank 0.
+
+    Every rank calls this.
 
     Within :func:`~hpcfl.system.interruption.noting_signals`, Ctrl-C, SIGTERM and SIGUSR1, on any
     rank, let the round end, and the training leave with a checkpoint. Where the round does not end
@@ -145,7 +122,7 @@ def _run(
     observer: RoundObserver,
     command: Sequence[str] | None,
     ended: Callable[[Path], object],
-) -> Trained | None:
+) -> tuple[Path, NDArray[np.float32]] | None:
     """Do the same with options that can work."""
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
@@ -187,17 +164,13 @@ def _run(
     training = Training(options, asked, name, protocol, algorithm, mine, trainer, weights)
     if mine.incomplete:
         observer.warned(mine.incomplete)
-    results: Results[RoundResult] = Results()
-    finished: list[tuple[Path, str]] = []
+    finished: list[Path] = []
     rounds.run(
-        *(world, hosts, transport, training, options.output, Together(results, observer), command),
-        done=lambda path, reason: finished.append((path, reason)),
+        *(world, hosts, transport, training, options.output, observer, command),
+        done=finished.append,
         ended=ended,
     )
-    for path, reason in finished:
-        notes, config = _notes(algorithm), training.config()
-        return Trained(path, name, training.weights, results.results, config, notes, reason)
-    return None
+    return (finished[0], training.weights) if finished else None
 
 
 def _expected_dim(name: str, options: TrainOptions) -> int:
@@ -215,18 +188,6 @@ def _check_outputs(output: Path) -> None:
     outputs.check(output, outputs.RESULTS)
     if not outputs.RESULTS.is_folder(output):
         outputs.check(checkpoint.path_for(output), outputs.CHECKPOINT)
-
-
-def _notes(algorithm: FederatedAlgorithm) -> tuple[str, ...]:
-    """Return what to know of the epsilons of a run that has ended."""
-    if not algorithm.repeated:
-        return tuple(algorithm.promises())
-    rounds = algorithm.repeated
-    return (
-        *algorithm.promises(),
-        f"{rounds} {'round' if rounds == 1 else 'rounds'} that earlier launches may have played in "
-        "vain, after the checkpoints that the run went on from, are counted besides",
-    )
 
 
 def _check_convex(options: TrainOptions, model: str, classes: int | None = None) -> None:

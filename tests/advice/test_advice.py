@@ -3,7 +3,6 @@
 import json
 import re
 
-import numpy as np
 import pytest
 from calibrations import flat
 from commandline import hpcfl, refusal
@@ -12,12 +11,8 @@ from hpcfl.advice import advisor
 from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone
 from hpcfl.advice.tables import command, table
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.algorithms.aggregation.ckks import WeightedVector
-from hpcfl.algorithms.aggregation.fedavg import FedAvgDevice
-from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.costmodel.model import COMPUTING_WITHIN
-from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.protocols import ProtocolOptions
@@ -30,7 +25,7 @@ from hpcfl.training.build import NOISE_OF_FEW_BITS, planned_algorithm
 
 # As fast as no machine is, but every operation costs something.
 KNOWN = flat()
-ALL = {"helpers": 2, "alpha": 0.2, "max_exposed": 1.0}
+ALL = {"helpers": 2, "alpha": 0.2}
 
 
 def names(**options):
@@ -52,7 +47,6 @@ def reasons(**options):
         {"devices": 10**6, "dim": 10**8},
         {"dropout": 0.0, "gamma": 0.0},
         {"epsilon": 4.0, "rounds": 10, "dim": 500},
-        {"accuracy": 2.0**-30},
     ],
 )
 def test_every_protocol_is_either_a_choice_or_refused_in_a_sentence(options):
@@ -165,14 +159,11 @@ def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkey
         ({}, "fedavg", "learn 100 % of the values"),
         ({}, "assisted", "needs at least 1 helper, and there are none"),
         ({}, "cohort", "sends a part of the coordinates"),
-        ({"alpha": 0.1}, "sparse", "of the values of an honest device by themselves"),
         ({}, "prf", "a round is lost where any device vanishes"),
         ({"security": "active"}, "secagg-graph", "not for a server that cheats"),
         ({"security": "active"}, "ckks", "not for a server that cheats"),
         ({"devices": 2}, "secagg-graph", "would link every device with all others"),
-        ({"devices": 10**6}, "secagg", "131068 devices cannot be run"),
-        ({"epsilon": 1.0, "dim": 50, "alpha": 0.5, "max_exposed": 1.0}, "sparse", "not add up"),
-        ({"epsilon": 1.0, "dim": 50, "max_exposed": 1.0}, "fedavg", "sums real numbers"),
+        ({"epsilon": 1.0, "dim": 50, "alpha": 0.5}, "sparse", "not add up"),
     ],
 )
 def test_why_a_protocol_does_not_qualify(options, protocol, reason):
@@ -210,15 +201,12 @@ def test_what_is_asked_for_makes_the_difference():
     assert "assisted" in names(helpers=2)
     assert "prf" in names(dropout=0.0)
     assert "cohort" in names(alpha=0.1, devices=1000)
-    assert "fedavg" in names(max_exposed=1.0)
     assert names(security="active") == ["secagg"]
 
 
 def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
     active = {"security": "active", "alpha": 0.1}
-    found = {
-        one.protocol: one for one in advise(AdviseOptions(max_exposed=1.0, **active), KNOWN).choices
-    }
+    found = {one.protocol: one for one in advise(AdviseOptions(**active), KNOWN).choices}
 
     promised = "of at least 67 devices"
     assert any(promised in claim for claim in found["sparse"].promises)
@@ -226,7 +214,6 @@ def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
     alone = find("sparse").masking(100, ProtocolOptions(alpha=0.1)).alone_of_sent(population)
     assert found["sparse"].exposed_alone == pytest.approx(alone)
     assert found["secagg"].exposed_alone == 0
-    assert names(max_exposed=0.2, **active) == ["secagg"]
 
 
 def exposed_of_cohort(devices, members):
@@ -241,88 +228,11 @@ def test_what_a_cohort_exposes_is_that_of_all_devices_and_not_of_fewer(devices):
     assert exposed_of_cohort(devices, members=10) == pytest.approx(0.19**9, rel=0.1)
 
 
-def test_as_many_bits_as_the_accuracy_needs():
-    def bytes_of(accuracy):
-        asked = AdviseOptions(accuracy=accuracy, devices=100, dim=100_000)
-        found = {one.protocol: one for one in advise(asked, KNOWN).choices}
-        return found["secagg-graph"].cost("upload")
-
-    # 100 values of 2^8 levels add up in 16 bits, of 2^20 in 28.
-    fine, coarse = bytes_of(2.0**-20), bytes_of(2.0**-8)
-    assert fine - coarse == pytest.approx(100_000 * 12 / 8, abs=8)
-
-
-@pytest.mark.parametrize("accuracy", [0.3, 2.0**-9])
-def test_where_a_part_is_sent_a_device_rounds_as_finely_too(accuracy):
-    asked = AdviseOptions(devices=40, dim=2000, accuracy=accuracy, **ALL)
-    vector = np.random.default_rng(2).uniform(-1, 1, 2000).astype(np.float32)
-    sparse = 0
-    for choice in advise(asked, KNOWN).choices:
-        protocol = _protocol(choice, asked)
-        if not isinstance(protocol, QuantisedProtocol):
-            continue
-        values = protocol.quantise(vector, 5, 0)
-        unit = protocol.parameters.levels * protocol.scale(5)
-        error = np.abs(values / unit - vector).max()
-        assert accuracy / 2 < error <= accuracy, choice.protocol
-        sparse += protocol.sparse_upload
-        # As few bits as these levels take.
-        name, width = protocol.summed_in.name, protocol.summed_in.bits
-        if name.startswith("ring") and width > 8:
-            fewer = GROUPS[f"ring{width - 4}"]
-            assert protocol.largest_levels(fewer) < protocol.parameters.levels
-    assert sparse
-
-
-def _protocol(choice, asked):
-    options = dict(word.split() for word in choice.options)
-    given = {name[2:].replace("-", "_"): value for name, value in options.items()}
-    kinds = {"dropout": float, "gamma": float, "alpha": float, "levels": int, "helpers": int}
-    given = {name: kinds.get(name, str)(value) for name, value in given.items()}
-    return build(choice.protocol, ProtocolOptions(**given), asked.devices, asked.dim)[0]
-
-
-def test_an_accuracy_finer_than_what_has_no_levels_rounds_by_is_refused():
-    assert "fedavg" in names(max_exposed=1.0, accuracy=2.0**-23)
-    for accuracy in (1.1e-7, 1e-12):
-        told = reasons(max_exposed=1.0, accuracy=accuracy)
-        assert "rounds a coordinate of a device by up to 1.2e-07" in told["fedavg"]
-
-
-def test_an_accuracy_finer_than_the_steps_of_ckks_is_refused():
-    pytest.importorskip("tenseal")
-    quiet = {"gamma": 0.0, "devices": 64}
-    assert "ckks" in names(**quiet, accuracy=2.0**-23)
-    assert "by up to 1.2e-07" in reasons(**quiet, accuracy=1.1e-7)["ckks"]
-
-
-@pytest.mark.parametrize("name", ["fedavg", "ckks"])
-def test_a_device_rounds_by_no_more_than_its_protocol_declares(name):
-    if name == "ckks":
-        pytest.importorskip("tenseal")
-    protocol, _ = build(name, ProtocolOptions(), 30, 10_000)
-    vector = np.random.default_rng(3).uniform(-1, 1, 10_000).astype(np.float32)
-    device = FedAvgDevice(protocol, 0) if name == "fedavg" else WeightedVector(protocol, 0)
-    _, sent = device.contribution(vector)
-    error = np.abs(30 * sent - vector).max()
-
-    assert protocol.rounding / 4 < error <= protocol.rounding
-
-
-def test_an_accuracy_for_which_32_bits_are_too_few_is_refused():
-    told = reasons(devices=10**5, accuracy=2.0**-20)
-    assert "more levels than a sum of 32-bit integers has room for" in told["secagg-graph"]
-    # By default levels are those of all commands, however many devices there are.
-    assert "secagg-graph" in names(devices=10**5)
-
-
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_the_command_that_is_named_meets_the_epsilon_as_it_is(tmp_path, monkeypatch, epsilon):
     """Rounds to warm up would cost privacy too, and fewer levels more noise."""
     monkeypatch.chdir(tmp_path)
-    asked = AdviseOptions(
-        devices=12, dim=1000, dropout=0.2, epsilon=epsilon, rounds=10, accuracy=0.1
-    )
+    asked = AdviseOptions(devices=12, dim=1000, dropout=0.2, epsilon=epsilon, rounds=10)
     choices = [one for one in advise(asked, KNOWN).choices if one.protocol != "committee"]
     assert choices
     for choice in choices:
@@ -334,12 +244,6 @@ def test_the_command_that_is_named_meets_the_epsilon_as_it_is(tmp_path, monkeypa
         rounds, proven = re.match(r"(\d+) rounds are \(([\d.e-]+), 1e-05\)", claim).groups()
         assert int(rounds) == 10
         assert 0.95 * epsilon < float(proven) <= epsilon
-
-
-def test_an_accuracy_for_which_noise_leaves_no_room_is_refused():
-    small = {"epsilon": 8.0, "rounds": 10, "dim": 1000, "devices": 12}
-    assert "secagg" in names(**small, accuracy=1e-3)
-    assert "beside the noise there is room for" in reasons(**small, accuracy=1e-8)["secagg"]
 
 
 def test_the_noise_of_a_choice_is_that_of_training():

@@ -120,7 +120,7 @@ def test_a_link_that_cannot_be_is_refused(secagg, link, sentence):
 
 
 def test_none_stands_for_the_default(tmp_path):
-    nothing = dict.fromkeys(("alpha", "dropout", "seed", "security", "output", "kill", "degree"))
+    nothing = dict.fromkeys(("alpha", "dropout", "seed", "security", "output", "degree"))
     assert asked({"protocol": "prf", **nothing}) == asked({"protocol": "prf"})
     training = dict.fromkeys(("rounds", "dataset", "aggregate", "partition", "devices"))
     assert asked_of_training({"algorithm": "fedavg", **training}) == asked_of_training(

@@ -221,18 +221,9 @@ def test_a_run_repeats_itself_for_the_same_seed():
         ({"sigma": 1e200}, "--sigma is 1e\\+200"),
         ({"batch_size": 2}, "--batch-size is 2; --samples are only 1"),
         ({"rounds": 0}, "--rounds is 0"),
-        ({"aggregate": "sparse"}, "--aggregate is 'sparse'"),
         ({"sampling": "poisson"}, "public participants"),
         ({"mechanism": "laplace"}, "--mechanism is for fedsgd-dpc"),
         ({"algorithm": "locks", "samples": 3}, "--samples is for cdp"),
-        (
-            {"algorithm": "fedsgd-dpc", "samples": 3, "mechanism": "laplace"},
-            "give --batch-size 3",
-        ),
-        (
-            {"algorithm": "dp-fedavg", "devices": 4, "noise": "distributed"},
-            "give --per-round 4",
-        ),
     ],
 )
 def test_what_cannot_be_audited_is_refused(options, message):

@@ -1,5 +1,3 @@
-import json
-import zipfile
 from pathlib import Path
 
 import h5py
@@ -66,24 +64,13 @@ def save_hdf5(path, **arrays):
             file[name] = array
 
 
-def save_safetensors(path, kind="F64", **arrays):
-    about, content = {}, b""
-    for name, array in arrays.items():
-        place = [len(content), len(content) + array.nbytes]
-        about[name] = {"dtype": kind, "shape": array.shape, "data_offsets": place}
-        content += array.tobytes()
-    header = json.dumps({"__metadata__": {"format": "pt"}, **about}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + content)
-
-
 @pytest.mark.parametrize(
     ("name", "save"),
     [
         ("updates.npy", lambda path, updates, weights: np.save(path, updates)),
-        ("updates.npz", np.savez),
-        ("updates.npz", np.savez_compressed),
-        ("updates.safetensors", save_safetensors),
-        *((f"updates{ending}", save_hdf5) for ending in (".h5", ".H5", ".hdf", ".he5", "", ".npy")),
+        ("updates.NPY", lambda path, updates, weights: np.save(path.open("wb"), updates)),
+        ("updates.h5", save_hdf5),
+        ("updates", save_hdf5),
     ],
 )
 def test_a_file_gives_each_device_its_row(tmp_path, name, save):
@@ -99,22 +86,6 @@ def test_a_file_gives_each_device_its_row(tmp_path, name, save):
         assert updates.weights.tolist() == [0.25, 0.5, 0.25]
     for device in range(3):
         np.testing.assert_array_equal(updates.vector(7, device), rows[device])
-
-
-@pytest.mark.parametrize("chunks", [None, (1, 5)])
-@pytest.mark.parametrize(("exponent", "mantissa"), [(8, 7), (4, 3), (5, 2)])
-def test_small_floating_point_numbers_of_hdf5_are_read(tmp_path, chunks, exponent, mantissa):
-    bits = 1 + exponent + mantissa
-    kind = h5py.h5t.IEEE_F16LE.copy()
-    kind.set_fields(bits - 1, mantissa, exponent, 0, mantissa)
-    kind.set_size(bits // 8)
-    kind.set_ebias(2 ** (exponent - 1) - 1)
-    rows = np.arange(-5.0, 5.0).reshape(2, 5)[:, ::-1] / 2
-    with h5py.File(tmp_path / "u.h5", "w") as file:
-        file.create_dataset("updates", (2, 5), kind, chunks=chunks)[...] = rows
-    updates = FileUpdates(tmp_path / "u.h5", 2)
-
-    np.testing.assert_array_equal(updates.vector(0, 1), rows[1])
 
 
 @pytest.mark.parametrize("room", [0, 79, 80, 10**9])
@@ -180,12 +151,7 @@ def bad_weights(weights):
     return lambda path: save_hdf5(path, updates=np.ones((2, 5)), weights=weights)
 
 
-def zipped(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("model/data.pkl", b"...")
-
-
-READ = r"HDF5, \.npz or \.safetensors with an array called updates"
+READ = "or HDF5 with an array called updates"
 
 
 @pytest.mark.parametrize(
@@ -205,14 +171,8 @@ READ = r"HDF5, \.npz or \.safetensors with an array called updates"
         ("u.h5", bad_weights([1.0, 2.0, 3.0]), r"\(3,\): 2 positive numbers of shape \(2,\)"),
         ("u.h5", bad_weights([[1.0], [2.0]]), r"float64 of shape \(2, 1\): 2 positive numbers"),
         ("u.h5", bad_weights([True, True]), r"bool of shape \(2,\): 2 positive numbers"),
-        ("u.pt", zipped, rf"only \['model/data.pkl'\].*{READ}"),
+        ("u.h5", lambda path: save_hdf5(path, x=np.ones(2)), READ),
         ("u.csv", lambda path: path.write_text("1,2"), READ),
-        ("u.safetensors", lambda path: save_safetensors(path, x=np.ones(2)), rf"\['x'\].*{READ}"),
-        (
-            "u.safetensors",
-            lambda path: save_safetensors(path, "BF16", updates=np.ones((2, 5))),
-            f"BF16.*{READ}",
-        ),
     ],
 )
 def test_a_file_of_another_form_is_refused_with_a_sentence(tmp_path, name, write, sentence):
@@ -227,25 +187,21 @@ def test_a_row_with_nan_is_the_affair_of_its_device(tmp_path):
     np.testing.assert_array_equal(FileUpdates(tmp_path / "u.npy", 2).vector(0, 1), [np.nan, 0.0])
 
 
-@pytest.mark.parametrize("name", ["sum.npy", "sum.NPY", "sum.npz", "sum.h5", "sum.H5"])
-def test_the_aggregate_is_saved_as_the_name_says(tmp_path, name):
-    save_aggregate(tmp_path / name, np.array([0.5, -0.25]), np.array([0.125, -0.5]))
-    if name.lower().endswith("npy"):
-        saved = np.load(tmp_path / name)
-    else:
-        opened = np.load if name.endswith("npz") else h5py.File
-        with opened(tmp_path / name) as file:
-            assert {*file} == {"sum", "mean"}
-            saved = file["sum"][()]
-            assert file["mean"][()].tolist() == [0.125, -0.5]
+def test_the_aggregate_is_saved_as_the_name_says(tmp_path):
+    total, mean = np.array([0.5, -0.25]), np.array([0.125, -0.5])
+    for name in ("sum.npy", "sum.H5"):
+        save_aggregate(tmp_path / name, total, mean)
 
-    assert (saved.tolist(), saved.dtype) == ([0.5, -0.25], np.float64)
+    np.testing.assert_array_equal(np.load(tmp_path / "sum.npy"), total)
+    with h5py.File(tmp_path / "sum.H5") as file:
+        np.testing.assert_array_equal(file["sum"], total)
+        np.testing.assert_array_equal(file["mean"], mean)
 
 
 def test_an_aggregate_of_no_known_format_is_refused():
     said = refusal("bench", "fedavg", "--devices", 3, "--save-aggregate", "sum.csv")
 
-    assert "sum.csv does not end in .npy, .npz, .h5" in said
+    assert "sum.csv does not end in .npy, .h5" in said
 
 
 def test_results_are_a_file_whatever_the_case_of_its_ending(tmp_path):
@@ -253,11 +209,3 @@ def test_results_are_a_file_whatever_the_case_of_its_ending(tmp_path):
 
     assert path == tmp_path / "run.H5"
     assert find(tmp_path) == [path]
-
-
-def test_updates_that_were_never_written_are_no_zeros(tmp_path):
-    for chunks in (None, (1, 5)):
-        with h5py.File(tmp_path / "u.h5", "w") as file:
-            file.create_dataset("updates", (3, 5), "f4", chunks=chunks)
-        with pytest.raises(UsageError, match="never written"):
-            FileUpdates(tmp_path / "u.h5", None)

@@ -3,7 +3,6 @@ from commandline import refusal
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.hosts import HostMemory
 from hpcfl.errors import UsageError
 from hpcfl.rounds import memory
 
@@ -29,22 +28,17 @@ def test_protocols_that_exchange_no_rows_take_no_memory_for_them():
     assert memory.row_bytes(protocol("fedavg"), 1000) == 0
 
 
-def test_a_round_is_refused_where_its_rows_do_not_fit_a_host():
-    needed = int(memory.ROWS_AT_PEAK * 500 * 999 * ROW * 1.001)
-    enough = HostMemory("a", 500, needed)
-    memory.check(protocol(), [enough, HostMemory("b", 500, None)])
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_a_round_is_refused_where_its_rows_do_not_fit_a_host(monkeypatch, tolerant):
+    at_peak = memory.ROWS_AT_PEAK + memory.TOLERANT * tolerant
+    needed = int(at_peak * 500 * 999 * ROW)
+    monkeypatch.setattr("hpcfl.system.machine.memory_available", lambda: needed * 1.001)
+    memory.check(protocol(), 2, tolerant)
 
-    with pytest.raises(UsageError, match=r"500 devices on b exchange rows .* about 0\.1 GB"):
-        memory.check(protocol(), [enough, HostMemory("b", 500, int(needed * 0.998))])
-
-
-def test_a_round_that_survives_deaths_needs_more():
-    needed = memory.ROWS_AT_PEAK * 500 * 999 * ROW
-    host = HostMemory("a", 500, int(needed * 1.001))
-    memory.check(protocol(), [host])
-
-    with pytest.raises(UsageError, match="exchange rows"):
-        memory.check(protocol(), [host], tolerant=True)
+    for hosts, free in ((2, needed * 0.998), (1, needed * 1.001)):
+        monkeypatch.setattr("hpcfl.system.machine.memory_available", lambda free=free: free)
+        with pytest.raises(UsageError, match=r"devices on a host, with the rows .* about 0\.[123]"):
+            memory.check(protocol(), hosts, tolerant)
 
 
 def test_a_round_that_no_memory_holds_is_refused_at_once_with_its_size(tmp_path):
@@ -60,5 +54,5 @@ def test_training_is_refused_too_where_its_rows_do_not_fit(tmp_path, monkeypatch
     options = "--dataset digits --devices 10 --aggregate secagg"
     said = refusal("train", "fedavg", *options.split(), "--output", tmp_path)
 
-    assert "the 10 devices on" in said
+    assert "the 10 devices on a host" in said
     assert not list(tmp_path.iterdir())

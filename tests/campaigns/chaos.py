@@ -3,8 +3,8 @@
     python tests/campaigns/chaos.py --count 200 --seed 1 [--first 0]
 
 Run number k of a seed is always the same plan; only what a signal finds when it arrives differs. A
-run's ranks die (by `--kill`, or by SIGKILL from outside at any moment), stand still for a while, or
-are told to leave. After each run, whatever happened:
+run's ranks die (in a phase, by `killed.py`, or by SIGKILL from outside at any moment), stand
+still for a while, or are told to leave. After each run, whatever happened:
 
 - it ended within the limit, with a status that says what happened, and no process is left;
 - what is in the results file is readable, and every round there is validated;
@@ -38,6 +38,7 @@ LIMIT_SECONDS = 90.0
 LEFT_BEHIND_SECONDS = 15.0
 MARK = "HPCFL_CHAOS"
 BIN = Path(sys.executable).parent
+KILLED = Path(__file__).parents[1] / "faults" / "killed.py"
 # Open MPI refuses root otherwise.
 AS_ROOT = {f"OMPI_ALLOW_RUN_AS_ROOT{suffix}": "1" for suffix in ("", "_CONFIRM")}
 PROTOCOLS = ("fedavg", "secagg", "sparse", "cohort")
@@ -73,8 +74,8 @@ class Plan:
     dim: int
     rounds: int
     tolerant: bool = True  # whether mpirun is started with ULFM
-    kill: list[str] = field(default_factory=list)  # values of --kill
-    victims: list[int] = field(default_factory=list)  # ranks that --kill or the signal names
+    kill: list[str] = field(default_factory=list)  # as tests/faults/killed.py takes them
+    victims: list[int] = field(default_factory=list)  # ranks that die or get the signal
     signal: int = 0  # 0 for none
     moment_seconds: float = 0.0  # when, after the results file is there
     stop_seconds: float = 0.0  # for how long a rank stands still
@@ -201,7 +202,7 @@ def launch(plan, where, folder, environment, tolerant):
         size += ["--alpha", 0.5]
     command = [
         *(mpirun(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", *faults),
-        *("-n", plan.ranks, BIN / "hpcfl", "bench"),
+        *("-n", plan.ranks, sys.executable, KILLED, "bench"),
         *(plan.protocol, *size, "--rounds", plan.rounds, "--warmup", 0),
         *("--seed", plan.number, *kill, *where),
     ]

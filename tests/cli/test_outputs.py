@@ -22,7 +22,6 @@ KEPT = {
     "a sweep": ("x", "sweep", "plan.toml", "--output", "x"),
 }
 REPLACED = {
-    "a trace": ("x.json", "report", "good.h5", "--trace", "x.json"),
     "a figure": ("x.png", "plot", "good.h5", "--kind", "phases", "--output", "x.png"),
 }
 

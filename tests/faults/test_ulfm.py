@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from ulfm import HERE, LIMIT_SECONDS, ULFM, bench, finish, job, kill, needs_ulfm, start
+from ulfm import HERE, HPCFL, LIMIT_SECONDS, ULFM, bench, finish, job, kill, needs_ulfm, start
 
 from hpcfl.results import load
 from hpcfl.rounds.inputs import SyntheticUpdates
@@ -177,7 +177,7 @@ def test_a_round_that_lost_too_much_ends_the_job_once_with_a_sentence(
 @pytest.mark.full
 def test_later_sizes_of_a_launch_run_on_the_ranks_that_are_left(tmp_path):
     options = ("secagg", *SMALL, "--rounds", 2, "--devices", "3,5", *kill(2, "share_keys", 1))
-    done = job(6, "hpcfl", "bench", *options, "--output", tmp_path)
+    done = job(6, *HPCFL, "bench", *options, "--output", tmp_path)
     small, large = (load(path) for path in sorted(tmp_path.glob("*.h5")))
 
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from hpcfl.results.reader import find
 sys.path.append(str(HERE.parent / "faults"))
 
 from ulfm import job as tolerant_job
-from ulfm import needs_ulfm
+from ulfm import kill, needs_ulfm
 
 pytestmark = needs_mpirun
 ROOT = Path(__file__).parents[2]
@@ -263,8 +263,8 @@ def test_the_first_rank_of_every_host_looks_and_rank_0_writes(tmp_path):
 
 @needs_ulfm
 def test_nothing_is_known_at_the_end_of_a_host_whose_first_rank_died(tmp_path):
-    kill = ("--kill", "rank=1,phase=upload,round=0")
-    facts = on_hosts(tmp_path, ["a", "b", "a", "c", "b"], *ONE_ROUND, *kill, launch=tolerant_job)
+    death = kill(1, "upload", 0)
+    facts = on_hosts(tmp_path, ["a", "b", "a", "c", "b"], *ONE_ROUND, *death, launch=tolerant_job)
 
     assert facts["hosts"] == ["a", "b", "c"]
     assert facts["fault_tolerance"] == "ulfm"

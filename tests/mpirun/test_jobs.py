@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -209,3 +210,12 @@ def test_wrong_use_is_refused_once_with_a_sentence(options, sentence):
 )
 def test_refused_ranks_leave_in_order(options, sentence):
     assert_refused(mpirun(3, "hpcfl", *options), sentence)
+
+
+def test_rank_0_alone_reads_the_command_line_and_lets_the_others_go():
+    begin = time.monotonic()
+    assert_refused(mpirun(3, "hpcfl", "bench", "secagg", "--no-such-option"), "No such option")
+    helped = mpirun(3, "hpcfl", "bench", "secagg", "--help")
+
+    assert (helped.returncode, helped.stdout.count("Usage: ")) == (0, 1), helped.stderr
+    assert time.monotonic() - begin < 60

@@ -143,11 +143,12 @@ def test_estimates_spread_as_their_standard_error_says():
 
 def test_samples_do_not_depend_on_where_they_are_cut(monkeypatch):
     monkeypatch.setattr(exposures, "_AT_ONCE", 42)  # 7 samples at once
-    seen = exposures.simulate(Population(6, 0), find("secagg").masking(6, ProtocolOptions()), 50, 0)
+    masking = find("secagg").masking(6, ProtocolOptions())
+    survivors, sample, size, components = exposures.simulate(Population(6, 0), masking, 50, 0)
 
-    assert seen.survivors.tolist() == seen.size.tolist() == [6] * 50
-    assert seen.sample.tolist() == list(range(50))
-    assert seen.components.tolist() == [1] * 50
+    assert survivors.tolist() == size.tolist() == [6] * 50
+    assert sample.tolist() == list(range(50))
+    assert components.tolist() == [1] * 50
 
 
 def test_sizes_of_sets_are_in_ranges():

@@ -1,14 +1,11 @@
-"""What ranks did with their time: the trace and the table."""
-
-import json
+"""What ranks did with their time."""
 
 import numpy as np
 import pytest
 from run_files import new_writer, simple_record
 
-from hpcfl.errors import UsageError
 from hpcfl.results import load
-from hpcfl.results.ranktimes import rank_times, shares, write_trace
+from hpcfl.results.ranktimes import rank_times, shares
 from hpcfl.results.writer import ResultsWriter
 
 RANKS = 3
@@ -46,44 +43,6 @@ def without_times(tmp_path):
     with new_writer(path) as writer:
         writer.append(simple_record())
     return load(path)
-
-
-def test_a_trace_has_a_slice_for_every_phase_rank_and_round(run, tmp_path):
-    path = tmp_path / "trace.json"
-    count = write_trace(path, [run])
-    events = json.loads(path.read_text())["traceEvents"]
-    slices = [event for event in events if event["ph"] == "X"]
-    phases = [event for event in slices if event["name"] in run.phases]
-
-    assert count == len(events)
-    assert len(phases) == 4 * 3 * RANKS
-    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} == {
-        *("server", "rank 1", "rank 2")
-    }
-    # What a rank did in a phase lies within it; rounds follow each other.
-    for phase in phases:
-        inside = [
-            event
-            for event in slices
-            if event["tid"] == phase["tid"]
-            and "args" not in event
-            and phase["ts"] <= event["ts"] < phase["ts"] + phase["dur"]
-        ]
-        assert sum(event["dur"] for event in inside) == pytest.approx(phase["dur"], abs=0.01)
-    ends = [
-        max(event["ts"] + event["dur"] for event in phases if event["args"]["round"] == index)
-        for index in range(4)
-    ]
-    starts = [
-        min(event["ts"] for event in phases if event["args"]["round"] == index)
-        for index in range(4)
-    ]
-    assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
-
-
-def test_a_trace_of_runs_without_times_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="records the times of ranks"):
-        write_trace(tmp_path / "trace.json", [without_times(tmp_path)])
 
 
 def test_shares_are_medians_of_the_server_and_of_the_mean_of_devices_ranks(run, tmp_path):

@@ -1,8 +1,10 @@
 """Training of softmax regression on the bundled digits, in one process."""
 
+from types import SimpleNamespace
+
 from hpcfl.comm.world import World
 from hpcfl.options.training import TrainOptions
-from hpcfl.rounds.observer import NOBODY
+from hpcfl.rounds.observer import NOBODY, Results, Together
 from hpcfl.training import session
 
 
@@ -10,9 +12,11 @@ def train(folder, aggregate="fedavg", devices=6, algorithm="fedavg", observer=NO
     common = {"rounds": 3, "dropout": 0.0, "epochs": 1, "batch_size": 20, "learning_rate": 0.1}
     common |= {"devices": devices, "output": folder}
     asked = TrainOptions(algorithm, aggregate=aggregate, **common | options)
-    trained = session.run(World(None), asked, observer)
+    results = Results()
+    trained = session.run(World(None), asked, Together(results, observer))
     assert trained is not None
-    return trained
+    path, weights = trained
+    return SimpleNamespace(path=path, weights=weights, results=results.results)
 
 
 def train_privately(folder, algorithm, aggregate="fedavg", devices=8, **options):

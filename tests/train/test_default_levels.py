@@ -9,6 +9,7 @@ from hpcfl.algorithms.federated.base import FederatedAveraging, Federation
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.errors import HpcflError
 from hpcfl.options.training import TrainOptions
+from hpcfl.results import load
 from hpcfl.training import planned
 from hpcfl.training.build import make_algorithm, make_federation, with_precision
 
@@ -22,7 +23,7 @@ def test_levels_have_room_for_the_weights_that_the_data_give_devices(tmp_path, b
 
     assert right(trained)
     if bits == "12":
-        more = trained.config["levels"] + 1
+        more = load(trained.path).config["levels"] + 1
         with pytest.raises(HpcflError, match="could overflow the group ring12"):
             train(tmp_path, **COHORT, bits=bits, levels=more)
 

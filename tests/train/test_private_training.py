@@ -11,7 +11,6 @@ from runs import train_privately as train
 from hpcfl.algorithms.federated.locks import NormsDevice, NormsServer
 from hpcfl.errors import MessageError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.results.footer import footer
 from hpcfl.results.summary import summarise
@@ -81,9 +80,7 @@ def test_no_round_begins_that_would_cost_more_than_there_is(tmp_path, by):
     stopped = train(tmp_path, "cdp", epsilon=limit, epsilon_by=by, **options)
     assert 5 == len(stopped.results)
     assert load(stopped.path).status == "complete"
-    assert "one more round would have cost more than --epsilon" in render_end(
-        stopped, TrainOptions("cdp", epsilon=limit)
-    )
+    assert "one more round would have cost more than --epsilon" in render_end(load(stopped.path))
 
 
 @pytest.mark.parametrize(
@@ -100,9 +97,9 @@ def test_why_a_run_stopped_is_said_and_recorded(tmp_path, options, reason, playe
     trained = train(tmp_path, "cdp", sigma=0.05, shuffle="fresh", **options)
     run = load(trained.path)
 
-    assert (trained.stop_reason, run.environment["stop_reason"]) == (reason, reason)
+    assert run.environment["stop_reason"] == reason
     assert len(trained.results) == run.rounds == played
-    said = render_end(trained, TrainOptions("cdp", epsilon=options.get("epsilon")))
+    said = render_end(run)
     assert ("stopped because" in said) == (reason != "rounds" and played > 0)
     if played:
         assert ("stopped because" in render_run(summarise(run, run.link()))) == (reason != "rounds")
@@ -118,7 +115,7 @@ def test_noise_that_anybody_can_draw_again_is_no_privacy(tmp_path, name):
     assert epsilons(trained) == epsilons(trained, "paper") == [math.inf] * 3
     assert "HPCFL epsilon_paper: inf\nHPCFL epsilon_proven: inf\n" in footer(run)
     assert "nothing is differentially private" in str(run.config["promises"])
-    said = render_end(trained, TrainOptions(name))
+    said = " ".join(render_end(run).split())
     assert "inf as the paper counts, inf proven" in said
     assert "anybody can draw it again" in said
     with pytest.raises(UsageError, match="no epsilon can be kept with fast_noise"):
@@ -285,7 +282,6 @@ def test_what_the_account_counts_on_is_told_and_recorded(tmp_path):
     trained = train(
         tmp_path, "dp-fedavg", sampling="poisson", noise_multiplier=1.0, dropout=0.25, rounds=1
     )
-    assert any("--dropout-model bernoulli" in note for note in trained.notes)
     assert "--dropout-model bernoulli" in str(load(trained.path).config["promises"])
 
 
@@ -304,4 +300,4 @@ def test_what_the_account_counts_on_is_told_and_recorded(tmp_path):
 def test_what_was_spent_is_said_with_its_delta_and_neighbours(tmp_path, name, options, said):
     trained = train(tmp_path, name, rounds=1, devices=3, **options)
 
-    assert re.search(said, render_end(trained, TrainOptions(name, epsilon=options.get("epsilon"))))
+    assert re.search(said, render_end(load(trained.path)))

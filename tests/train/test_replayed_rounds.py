@@ -14,6 +14,7 @@ from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.learning import private
 from hpcfl.results import load
 from hpcfl.training.checkpoint import Checkpoint
+from hpcfl.training.report import render_end
 
 # The setting of the audit: an epoch has more steps than there are rounds, and a record is used once
 # in it at the most.
@@ -108,7 +109,7 @@ def test_all_that_was_played_behind_a_checkpoint_is_charged(tmp_path, monkeypatc
     again = train(tmp_path, "cdp", rounds=10, resume=path, **options)
     assert printed(again) == whole[10 + 7 - 1]
     assert load(path).config["rounds_repeated"] == 7
-    assert any("7 rounds that earlier launches may have played in vain" in n for n in again.notes)
+    assert "7 rounds that earlier launches may have played in vain" in render_end(load(path))
     assert load(path).rounds == 10
 
 

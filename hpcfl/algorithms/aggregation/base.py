@@ -236,15 +236,6 @@ class AggregationProtocol(ABC):
         planned = 1 - self.parameters.dropout if self.parameters.scaling == "paper" else 1.0
         return self.inclusion * planned
 
-    @property
-    def rounding(self) -> float:
-        """Largest error of a coordinate of a device that rounding makes, in units of the clip.
-
-        All devices weigh the same. By default a vector is multiplied by its weight, and sent, as
-        float32: the weight and the product are rounded.
-        """
-        return 2.0**-23
-
     def sent_in(self, round_index: int) -> Where:
         """Return the coordinates that all devices send in a round, where these are the same."""
         return ALL

@@ -348,12 +348,6 @@ class Ckks(AggregationProtocol):
         return UnderOneKey(devices)
 
     @property
-    def rounding(self) -> float:
-        # Of a vector times its weight, to the nearest step.
-        parameters = self.parameters
-        return parameters.devices * self.divisor / parameters.clip * ckks.LARGEST_ROUNDING
-
-    @property
     def needed_in_sum(self) -> int:
         return self.parameters.threshold
 

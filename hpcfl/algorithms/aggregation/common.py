@@ -76,6 +76,6 @@ class AllOrNobody(Masking):
         return self.alpha * self.together.sole(population)
 
     def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
-        drawn = self.together.draw(honest, generator)
-        drawn.sends[generator.random(len(honest)) >= self.alpha] = False
-        return drawn
+        sends, left, right = self.together.draw(honest, generator)
+        sends[generator.random(len(honest)) >= self.alpha] = False
+        return sends, left, right

@@ -113,13 +113,6 @@ class QuantisedProtocol(AggregationProtocol):
         self._check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
         self.noise = noise
 
-    @property
-    def rounding(self) -> float:
-        # A vector times its weight, 1 / N over the divisor, is rounded to one of so many levels to
-        # a unit: in the vector itself that is an error of the inverse times as much.
-        plan = self.parameters
-        return plan.devices * self.divisor / plan.clip / plan.levels
-
     # Who is reckoned with, and what a sum then hides
 
     @cached_property

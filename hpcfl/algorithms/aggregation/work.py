@@ -23,7 +23,7 @@ from hpcfl.algorithms.aggregation.prf import Prf
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
 from hpcfl.algorithms.aggregation.terms import Terms
-from hpcfl.crypto import ckks, shamir
+from hpcfl.crypto import ckks
 from hpcfl.errors import UsageError
 
 
@@ -45,23 +45,12 @@ def terms(protocol: AggregationProtocol) -> dict[str, Terms]:
 
 
 def notes(protocol: AggregationProtocol) -> list[str]:
-    """Return in clauses what the costs leave out, and why a round cannot be played."""
-    found = [*filter(None, [not_played(protocol)])]
+    """Return in clauses what the costs leave out."""
     if isinstance(protocol, Prf):
-        found += ["without the enrolment before the first round, one agreement a pair"]
+        return ["without the enrolment before the first round, one agreement a pair"]
     if isinstance(protocol, Assisted):
-        found += ["without the enrolment before the first round, one agreement with each helper"]
-    return found
-
-
-def not_played(protocol: AggregationProtocol) -> str:
-    """Return why a round that can be predicted cannot be played, in a clause; "" if it can."""
-    if not isinstance(protocol, SecAgg) or protocol.topology.threshold <= shamir.MAX_TERMS:
-        return ""
-    return (
-        f"{protocol.name} among more than {2 * (shamir.MAX_TERMS - 1)} devices cannot be run: "
-        f"secret sharing takes thresholds up to {shamir.MAX_TERMS}; give --degree"
-    )
+        return ["without the enrolment before the first round, one agreement with each helper"]
+    return []
 
 
 @terms.register

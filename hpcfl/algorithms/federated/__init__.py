@@ -51,14 +51,10 @@ REGISTRY = registry(
 )
 
 
-def _of_kind(kind: str) -> tuple[str, ...]:
-    return tuple(name for name, known in REGISTRY.items() if known.kind == kind)
-
-
-SPARSIFIED = _of_kind("sparsified")
+SPARSIFIED = tuple(name for name, known in REGISTRY.items() if known.kind == "sparsified")
 """Algorithms that send some coordinates of an update, in the clear."""
 
-PRIVATE = _of_kind("private")
+PRIVATE = tuple(name for name, known in REGISTRY.items() if known.kind == "private")
 """Algorithms with an account of what they cost in privacy."""
 
 
@@ -83,7 +79,7 @@ def find_private(name: str) -> type[PrivateAlgorithm]:
 
     UsageError if there is none.
     """
-    found: Any = find(name) if name in REGISTRY or ":" in name else None
-    if getattr(found, "account", None) is None:
+    found: Any = find(name) if name in PRIVATE or ":" in name else None
+    if found is None or not found.private:
         raise no_such("private algorithm", name, PRIVATE, also="or give MODULE:CLASS")
     return found

@@ -81,35 +81,24 @@ class DPFedAvg(PrivateAlgorithm):
     @staticmethod
     def _check_central(federation: Federation) -> None:
         protocol, participation = federation.protocol, federation.participation
-        if protocol.devices_learn_sum:
-            raise UsageError(
-                f"devices of {protocol.name} learn the sum before the server adds its noise to it: "
-                "use another --aggregate"
-            )
-        if participation.per_round == federation.devices:
-            return
-        if participation.mode == "balanced":
+        everybody = participation.per_round == federation.devices
+        by_chance = participation.mode == "poisson" and not everybody
+        DPFedAvg._check_trusted_server(protocol, by_chance)
+        if participation.mode == "balanced" and not everybody:
             raise UsageError(
                 "central noise is accounted for users that are drawn anew in every round, and "
                 "those in turn are not: give --sampling poisson, or exact"
             )
-        if participation.mode != "poisson":
-            return
-        if protocol.sparse_upload:
+        if by_chance and protocol.sparse_upload:
             raise UsageError(
                 f"who is in a round decides which coordinates the others send to {protocol.name}, "
                 "so that a user who is there by chance changes more than its own vector: give "
                 "--sampling exact, or another --aggregate"
             )
-        parameters = protocol.parameters
-        # Each user joins and stays by chance: that nobody does has at most this probability.
-        empty = math.exp(-participation.per_round * (1 - parameters.dropout))
-        too_often = parameters.drop_by_chance and empty > 2.0**-parameters.security_bits
-        if too_often or max(protocol.min_devices, protocol.needed_in_sum) > 1:
+        if by_chance and max(protocol.min_devices, protocol.needed_in_sum) > 1:
             raise UsageError(
-                "a round that ends early tells that it had few users, and who of all takes part "
-                "must stay secret: give --sampling exact, or --aggregate fedavg with a larger "
-                "--per-round or --dropout-model exact"
+                "a round of few users ends early, and who of all takes part must stay secret: "
+                "give --sampling exact, or --aggregate fedavg"
             )
 
     @property

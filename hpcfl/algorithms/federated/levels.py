@@ -6,6 +6,7 @@ integers to a unit, the less that is; and a sum must not wrap around, with its n
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
@@ -23,26 +24,23 @@ def largest_levels(
     the most of it at least. UsageError if there is no such number.
     """
 
-    def admissible(levels: int) -> bool:
+    def too_many(levels: int) -> bool:
         try:
             protocol = build(levels)
             for noise in noises(protocol):
                 protocol.add_noise(noise)
         except UsageError:
-            return False
-        return True
+            return True
+        return False
 
     one = build(1)
     # Refuse what no noise makes up for, which would otherwise look like too few levels.
     one.check_noise()
     one.hidden_failure()
-    low, high = 0, one.largest_levels()
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if admissible(middle) else (low, middle - 1)
-    if not low:
+    most = bisect_left(range(1, one.largest_levels() + 1), True, key=too_many)
+    if not most:
         raise UsageError(
             f"no number of levels leaves room for the noise in the group {one.summed_in.name}: "
             "lower --clip, the noise, or the number of devices"
         )
-    return low
+    return most

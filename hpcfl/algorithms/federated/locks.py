@@ -65,26 +65,8 @@ class Locks(PrivateAlgorithm):
                 f"locks cannot be aggregated by {protocol.name}: its server learns the users' "
                 "norms, and is trusted or sees noisy updates; use --aggregate fedavg"
             )
-        if privacy.variant == "trusted" and protocol.devices_learn_sum:
-            raise UsageError(
-                f"devices of {protocol.name} learn the sum before the server adds its noise to it: "
-                "use --aggregate fedavg, or --variant local"
-            )
-        parameters = protocol.parameters
-        # Of b users who are kept, or of all invited if they are fewer, each stays by itself.
-        empty = 2 * math.exp(-parameters.devices * (1 - parameters.dropout))
-        too_often = parameters.drop_by_chance and empty > 2.0**-parameters.security_bits
-        if privacy.variant == "trusted" and too_often:
-            raise UsageError(
-                "a round that ends because all of its users drop out tells that they were few, and "
-                "who takes part must stay secret: give a larger --per-round, --dropout-model "
-                "exact, or --variant local"
-            )
-        if protocol.parameters.devices > federation.participation.per_round:
-            raise UsageError(
-                f"locks keeps {protocol.parameters.devices} of "
-                f"{federation.participation.per_round} invited users: give a larger --first-stage"
-            )
+        if privacy.variant == "trusted":
+            cls._check_trusted_server(protocol, by_chance=True)
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,23 +70,15 @@ class NoisyGradients(PrivateAlgorithm):
                 f"{cls.name} is accounted for whole vectors, and {federation.protocol.name} "
                 "sends parts of them: choose another --aggregate"
             )
-        if federation.protocol.summed_in is not None:
-            cls._check_sums(federation)
-
-    @classmethod
-    def _check_sums(cls, federation: Federation) -> None:
-        """Refuse what the noise of the others in a sum would not protect as it is accounted."""
-        local, participation = _local(federation), federation.participation
-        if participation.mode == "poisson" and participation.per_round < federation.devices:
+        participation, summed = federation.participation, federation.protocol.summed_in is not None
+        if (
+            summed
+            and participation.mode == "poisson"
+            and participation.per_round < federation.devices
+        ):
             raise UsageError(
                 f"{cls.name} counts on the noise of a known number of devices in every sum: give "
                 "--sampling balanced, or exact"
-            )
-        # Each step multiplies the distance of two models by |1 - eta lambda| besides.
-        if local.steps != 1 and local.rate(0) * local.weight_decay > 2:
-            raise UsageError(
-                f"{cls.name} is accounted for steps that move no two models apart but by their "
-                "gradients: the learning rate times --weight-decay must be at most 2"
             )
 
     def participations(self, device: int, round_index: int) -> int:

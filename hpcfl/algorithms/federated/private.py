@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import NOISE
+from hpcfl.algorithms.aggregation.base import NOISE, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
 from hpcfl.algorithms.noise import NoiseSecrets
@@ -54,6 +54,27 @@ class PrivateAlgorithm(FederatedAlgorithm):
     @classmethod
     def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
         return cls(federation, options, secrets)
+
+    @staticmethod
+    def _check_trusted_server(protocol: AggregationProtocol, by_chance: bool) -> None:
+        """Refuse rounds that tell more than what a trusted server adds its noise to.
+
+        Users may be there `by_chance`, which is secret.
+        """
+        if protocol.devices_learn_sum:
+            raise UsageError(
+                f"devices of {protocol.name} learn the sum before the server adds its noise to it: "
+                "use another --aggregate"
+            )
+        parameters = protocol.parameters
+        # Of those who are asked for, or of all invited if they are fewer, each stays by itself.
+        empty = 2 * math.exp(-parameters.devices * (1 - parameters.dropout))
+        if by_chance and parameters.drop_by_chance and empty > 2.0**-parameters.security_bits:
+            raise UsageError(
+                "a round that ends because all of its users drop out tells that they were few, and "
+                "who takes part must stay secret: give a larger --per-round, or --dropout-model "
+                "exact"
+            )
 
     def account_settings(
         self, rounds: int, sigma: float, survivors: Sequence[int] = ()

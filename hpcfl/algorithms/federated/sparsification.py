@@ -8,8 +8,7 @@ Guler 2021, Figure 2). The devices' overlap measures it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +28,13 @@ class Sparsified(FederatedAlgorithm):
     """Federated averaging of sparsified updates; remembers what is not sent if asked to.
 
     The fraction alpha of the coordinates, in (0, 1], is sent. With error feedback, what a device
-    has not sent is added to its next update (Seide et al. 2014; Karimireddy et al. 2019); the
-    values sent are then those of the update, whatever `scale` says. `selected` is what each device
-    of this rank chose in its latest round, increasing.
+    has not sent is added to its next update (Seide et al. 2014; Karimireddy et al. 2019), and no
+    value is scaled. `selected` is what each device of this rank chose in its latest round,
+    increasing.
     """
+
+    # Whether d / k times what is sent is the update, on average: else no factor makes it so.
+    unbiased: ClassVar[bool] = False
 
     leaves_out = True
     options = (*FederatedAlgorithm.options, SparseOptions)
@@ -71,26 +73,18 @@ class Sparsified(FederatedAlgorithm):
         return max(1, round(self._alpha * dim))
 
     def sparsify(self, update: Vector, device: int, round_index: int) -> Vector:
-        """Return a device's update, shape (d,), with all but k coordinates set to zero.
-
-        Without error feedback it is scaled so that its mean over all choices is the update, where
-        that is possible.
-        """
+        """Return a device's update, shape (d,), with all but k coordinates set to zero."""
         if self._unsent is not None and device in self._unsent:
             update = update + self._unsent[device]
         positions = np.sort(self._choose(update, device, round_index))
         self.selected[device] = positions
         sent = np.zeros_like(update)
-        if self._unsent is None:
-            sent[positions] = np.float32(self.scale(update.size)) * update[positions]
-            return sent
         sent[positions] = update[positions]
-        self._unsent[device] = update - sent
+        if self._unsent is not None:
+            self._unsent[device] = update - sent
+        elif self.unbiased:
+            sent *= np.float32(update.size / positions.size)
         return sent
-
-    @abstractmethod
-    def scale(self, dim: int) -> float:
-        """Return what the values sent are multiplied by without error feedback."""
 
     @abstractmethod
     def _choose(self, update: Vector, device: int, round_index: int) -> Positions:
@@ -101,10 +95,7 @@ class RandK(Sparsified):
     """k coordinates drawn at random, independently by every device in every round."""
 
     name = "rand-k"
-
-    def scale(self, dim: int) -> float:
-        """Return d / k, without which the mean would be k / d of the update."""
-        return dim / self.count(dim)
+    unbiased = True
 
     def _choose(self, update: Vector, device: int, round_index: int) -> Positions:
         spawn_key = (SPARSIFICATION, round_index, device)
@@ -119,21 +110,9 @@ class TopK(Sparsified):
 
     name = "top-k"
 
-    def scale(self, dim: int) -> float:
-        """Return 1: the choice is not random, so no factor makes it unbiased."""
-        return 1.0
-
     def _choose(self, update: Vector, device: int, round_index: int) -> Positions:
         first = update.size - self.count(update.size)
         return np.argpartition(np.abs(update), first)[first:]
-
-
-def selection_counts(selections: Iterable[Positions], dim: int) -> NDArray[np.int64]:
-    """Return how many of the `selections` hold each coordinate, shape (d,)."""
-    counts = np.zeros(dim, np.int64)
-    for positions in selections:
-        counts[positions] += 1
-    return counts
 
 
 def pairwise_overlap(counts: NDArray[np.int64], selections: int, size: int) -> float:

@@ -91,18 +91,18 @@ class Account(OptionGroup, ABC):
             raise UsageError(f"epsilon is {epsilon}; it must be above 0")
         start = cls.of(**settings, sigma=settings.get("clip_norm", 1.0))
 
-        found: dict[str, Self] = {}
-        for by in ("paper", "proven"):
-
-            def spent(sigma: float, by: str = by) -> float:
-                return float(getattr(replace(start, sigma=sigma), by)().epsilon)
+        def least(by: str) -> Any:
+            def spent(sigma: float) -> float:
+                found = replace(start, sigma=sigma)
+                return (found.paper() if by == "paper" else found.proven()).epsilon
 
             # Put back in as it is printed, the noise must not cost more than the target.
             sigma = rounded_up(least_noise(spent, epsilon, start.sigma), 6)
             while spent(sigma) > epsilon:
                 sigma = rounded_up(math.nextafter(sigma, math.inf), 6)
-            found[by] = replace(start, sigma=sigma)
-        return found
+            return replace(start, sigma=sigma)
+
+        return {by: least(by) for by in ("paper", "proven")}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings and all guarantees for JSON."""

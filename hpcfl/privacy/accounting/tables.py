@@ -9,27 +9,21 @@ from hpcfl.privacy.accounting.account import Account
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
 
-_GUARANTEES = (
-    label("value", ""),
-    Column("epsilon", "epsilon", format=formats.number),
-    Column("delta", "delta", format=formats.number),
-    label("adjacency", "neighbours"),
-    label("method"),
-)
-
 
 def guarantees(account: Account) -> Table:
     """Return every value of an account."""
     best = account.proven()
     named = [("paper", account.paper()), ("proven", best)]
     named += [("proven as well", one) for one in account.bounds() if one != best]
+    numbers = (Column(name, name, format=formats.number) for name in ("epsilon", "delta"))
+    columns = (label("value", ""), *numbers, label("adjacency", "neighbours"), label("method"))
     rows = [[name, one.epsilon, one.delta, one.adjacency, one.method] for name, one in named]
-    return Table(_GUARANTEES, rows)
+    return Table(columns, rows)
 
 
 def render_account(account: Account) -> str:
     """Return an account as text: every value, and what each needs to hold."""
-    return "\n\n".join([_header(account), guarantees(account).text(), _assumptions(account)])
+    return _rendered(account, guarantees(account))
 
 
 def render_noise(epsilon: float, found: Mapping[str, Account]) -> str:
@@ -37,30 +31,26 @@ def render_noise(epsilon: float, found: Mapping[str, Account]) -> str:
     columns = [
         label("by", f"epsilon {epsilon:g} by"),
         Column("sigma", "sigma", format=lambda value: formats.number(value, 6)),
-        Column("paper", "paper", format=formats.number),
-        Column("proven", "proven", format=formats.number),
+        *(Column(name, name, format=formats.number) for name in ("paper", "proven")),
     ]
     rows = [[by, one.sigma, one.paper().epsilon, one.proven().epsilon] for by, one in found.items()]
-    last = found["proven"]
-    return "\n\n".join([_header(last, "sigma"), Table(columns, rows).text(), _assumptions(last)])
+    return _rendered(found["proven"], Table(columns, rows), "sigma")
 
 
-def _header(account: Account, *without: str) -> str:
+def _rendered(account: Account, table: Table, *without: str) -> str:
+    """Return a table with the settings, but some, above it and all assumptions below it."""
     settings = ", ".join(
         f"{name.replace('_', ' ')} {formats.words(value)}"
         for name, value in asdict(account).items()
         if value is not None and name not in without
     )
-    return Facts({"algorithm": account.algorithm, "settings": settings}).text()
-
-
-def _assumptions(account: Account) -> str:
     proven = account.proven()
-    return "\n".join(
-        [
-            "The paper's value takes it that",
-            *(paragraph(clause, "  - ") for clause in account.paper().assumptions),
-            f"The proven value ({proven.method}) holds if",
-            *(paragraph(clause, "  - ") for clause in proven.assumptions),
-        ]
-    )
+    lines = [
+        Facts({"algorithm": account.algorithm, "settings": settings}).text(),
+        f"\n{table.text()}\n",
+        "The paper's value takes it that",
+        *(paragraph(clause, "  - ") for clause in account.paper().assumptions),
+        f"The proven value ({proven.method}) holds if",
+        *(paragraph(clause, "  - ") for clause in proven.assumptions),
+    ]
+    return "\n".join(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cheating import (
@@ -9,19 +11,24 @@ from cheating import (
     TwoFacedActive,
     digest,
     endorsement,
+    enrolled_with_strangers,
 )
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from protocol_rounds import bits, enrolled, make, play, raw
+from hypothesis import given
+from hypothesis import strategies as st
+from protocol_rounds import bits, enrolled, make, play, raw, spoiling
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.active import ActiveServer
 from hpcfl.algorithms.aggregation.sharing import SHARE_BYTES
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keys
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
-from hpcfl.errors import HpcflError, MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
 
+EXPELLED = "too many holders have no right share of its secrets: it is expelled"
 N = 10  # t = 7 against a server that cheats, 6 against a curious one
 VICTIM = 9
 EVERYBODY = list(range(N))
@@ -29,8 +36,8 @@ BEFORE_REQUEST = ("consistency_check", Pattern.BROADCAST)
 BEFORE_ANSWER = ("unmask", Pattern.SCATTER)
 
 
-def active(**options):
-    return make("secagg", N, security="active", **options)
+def active(name="secagg", **options):
+    return make(name, N, security="active", **options)
 
 
 def refused(call, *arguments):
@@ -89,57 +96,6 @@ def as_far_as_known(protocol, i, j, secret, public):
     low, high = min(i, j), max(i, j)
     context = f"hpcfl/1 {protocol.name} round 0 pair {low} {high} share transport ".encode()
     return keys.derive(secret, context + public[low] + public[high])
-
-
-class Pretender:
-    """What a server makes in the place of all other devices, to have one for itself."""
-
-    def __init__(self, protocol):
-        self.protocol = protocol
-        self.transport = {id: KeyPair.generate(insecure_secrets(8, 0, id)) for id in range(N)}
-        self.mask = {id: KeyPair.generate(insecure_secrets(9, 0, id)) for id in range(N)}
-        self.victim = protocol.device(VICTIM, 0, insecure_secrets(1, 0, VICTIM))
-        self.others = [id for id in range(N) if id != VICTIM]
-
-    def open(self):
-        """Give the victim keys of the server's own; return the shares it sends, as far as read."""
-        self.advertised = self.victim.send_advertise_keys().tobytes()
-        self.public = {id: self.transport[id].public + self.mask[id].public for id in self.others}
-        self.public[VICTIM] = self.advertised
-        listed = b"".join(self.public[id] for id in range(N))
-        self.victim.receive_advertise_keys(raw(bits(range(N), N) + listed))
-        shares = {}
-        for receiver, row in zip(*self.victim.send_share_keys(), strict=True):
-            nonce, associated = self.victim._share_labels(VICTIM, int(receiver))
-            try:
-                plain = AESGCM(self.key(int(receiver))).decrypt(nonce, row.tobytes(), associated)
-            except InvalidTag:
-                continue
-            shares[int(receiver)] = np.frombuffer(plain, "<u4")
-        return shares
-
-    def key(self, id):
-        """Return the key that the server knows for shares between the victim and one other."""
-        (secret,) = keys.agree(self.transport[id].private, [self.advertised[: keys.KEY_BYTES]])
-        if not hasattr(self.protocol, "identity"):
-            (key,) = self.protocol.pair_keys(0, id, [VICTIM], [secret], "share transport")
-            return key
-        return as_far_as_known(self.protocol, id, VICTIM, secret, self.public)
-
-    def forged(self):
-        """Return shares of nothing, as if the others had sent them."""
-        rows = np.empty((len(self.others), SHARE_BYTES), np.uint8)
-        for k, id in enumerate(self.others):
-            nonce, associated = self.victim._share_labels(id, VICTIM)
-            rows[k] = raw(AESGCM(self.key(id)).encrypt(nonce, bytes(SHARE_BYTES - 16), associated))
-        return np.array(self.others), rows
-
-
-def test_keys_of_the_servers_own_open_nothing_of_the_active_variant():
-    pretender = Pretender(active())
-    assert {} == pretender.open()
-    reason = refused(pretender.victim.receive_share_keys, *pretender.forged())
-    assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
 
 
 def substituting(part, told):
@@ -248,22 +204,6 @@ def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled(ex
 
 def ask(played, id, survivors, dropped):
     played.devices[id].receive_consistency_check(raw(bits(survivors, N) + bits(dropped, N)))
-
-
-@pytest.mark.parametrize(
-    ("survivors", "dropped", "reason"),
-    [
-        (range(6), range(6, N), "refuses to unmask the sum of 6 devices: the threshold is 7"),
-        (range(N), [4], "both secrets of device 4"),
-        (range(9), [], "does not name exactly the devices that shared keys"),
-        ([0, 1, 3, 4, 5, 6, 7, 8, 9], [2], "it is named as dropped"),
-    ],
-)
-def test_a_list_that_is_no_ones_is_refused(survivors, dropped, reason):
-    played = play(active(), before=BEFORE_REQUEST)
-    assert reason in refused(ask, played, 2, survivors, dropped)
-    refused(played.devices[2].send_consistency_check)
-    refused(played.devices[2].send_unmask)
 
 
 def test_a_list_is_endorsed_once_and_nothing_is_unmasked_before_endorsements_are_shown():
@@ -387,18 +327,97 @@ def test_an_identity_takes_part_in_every_round_once():
     assert 64 == enter(0).size
 
 
+# Rounds with devices that nobody knows, that deal wrongly, or answer falsely
+
+
+@given(st.integers(2, 10**6), st.floats(0, 1, exclude_max=True))
+def test_no_two_lists_are_endorsed_by_a_threshold_each(devices, part):
+    parameters = Parameters(devices, 5, security="active")
+    threshold = parameters.threshold
+    colluding = int(part * (-(-devices // 3)))  # fewer than a third
+
+    assert threshold > 2 * devices / 3 >= threshold - 1
+    assert devices // 2 + 1 == replace(parameters, security="passive").threshold
+    assert 3 * colluding < devices
+    assert 2 * (threshold - colluding) > devices - colluding
+    assert threshold > colluding
+
+
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("options", "sentence"),
     [
-        (b"\xff", "1 bytes hold no list of devices"),
-        (bits(range(7), N) + bytes(16 * 5), "received 80 bytes, expected 96"),
-        (bits(range(7), N) + bytes(16 * 7), "received 112 bytes, expected 96"),
+        ({"dropout": 0.34}, "dropout is 0.34; with --security active it must be below 1/3"),
+        ({"gamma": 0.34}, "gamma is 0.34; with --security active it must be below 1/3"),
+        ({"degree": 4}, "--degree is 4; with --security active every device"),
+        ({"security": "paranoid"}, "security is 'paranoid'; choose one of passive, act"),
     ],
 )
-def test_malformed_endorsements_are_named(message, reason):
-    played = play(active(), before=BEFORE_ANSWER)
-    with pytest.raises(MessageError, match=f"malformed unmask message from the server: {reason}"):
-        played.devices[2].receive_unmask(raw(message))
+def test_what_would_not_be_safe_is_refused(options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        Parameters(10, 5, **{"security": "active", **options})
+
+
+@pytest.mark.parametrize("name", ["secagg-graph", "cohort", "common", "prf", "fedavg"])
+def test_protocols_without_the_variant_are_refused(name):
+    with pytest.raises(UsageError, match=f"{name} cannot be run with --security active"):
+        find(name, "active")
+
+
+@pytest.mark.parametrize("name", ["secagg", "sparse"])
+@pytest.mark.parametrize(
+    ("strangers", "dropouts"),
+    [([4], {}), ([2, 4, 9], {}), ([4], {7: "unmask"}), ([4], {7: "masked_input"})],
+    ids=str,
+)
+def test_a_device_whose_identity_is_not_signed_takes_no_part_and_all_others_stay(
+    name, strangers, dropouts
+):
+    """With t = 7, three of ten may be absent. Nobody masks with them, or is asked about them."""
+    identities = enrolled_with_strangers(name, N, strangers)
+    played = play(active(name, identities=identities), dropouts=dropouts)
+    honest = [id for id in range(N) if id not in strangers]
+    survivors = [id for id in played.taking_part("masked_input") if id not in strangers]
+
+    assert strangers == sorted(played.left) == sorted(played.kept_out)
+    for id in strangers:
+        words = f"device {id} refuses to go on: the shares of 1 devices, itself included, are"
+        assert words in str(played.left[id])
+        assert EXPELLED in str(played.server.refused[id])
+    assert bits(strangers, N) == played.told("expelled")
+    for id in honest:
+        ignored = [error.sender for error in played.devices[id].ignored]
+        assert [f"device {one}" for one in strangers] == ignored
+        assert honest == played.devices[id]._members()
+    played.goes_on(survivors)
+    assert {} == played.sent("pairs")
+
+
+def test_with_one_stranger_more_than_can_be_spared_devices_go_no_further():
+    protocol = active(identities=enrolled_with_strangers("secagg", N, [0, 2, 4, 9]))
+    with pytest.raises(BelowThresholdError, match="0 of 10 devices answered the challenge"):
+        play(protocol)
+
+
+@pytest.mark.parametrize("dropouts", [{}, {7: "unmask"}, {7: "masked_input"}], ids=str)
+def test_a_dealer_is_expelled_if_two_holders_have_no_share_of_it_and_not_if_one_has_none(dropouts):
+    protocol = active()
+    played = play(protocol, change=spoiling(protocol, 3, [5]), dropouts=dropouts)
+    played.nobody_left()
+    played.goes_on()
+
+    protocol = active()
+    played = play(protocol, change=spoiling(protocol, 3, [5, 8]), dropouts=dropouts)
+    assert [3] == list(played.kept_out) == list(played.left)
+    assert EXPELLED in str(played.kept_out[3])
+    words = "device 3 is told that the shares of its secrets do not belong together"
+    assert words == str(played.left[3])
+    played.goes_on([id for id in played.taking_part("masked_input") if id != 3])
+
+
+def test_noise_counts_on_as_few_honest_devices_as_a_server_may_choose():
+    one, other = (make("secagg", 30, security=s, dropout=0.1) for s in ("active", "passive"))
+    # One may vanish besides the planned ones.
+    assert (21 - 3, 30 - 3 - 1 - 3) == (one.honest_in_sum(), other.honest_in_sum())
 
 
 # The enrolment
@@ -410,34 +429,17 @@ class Meeting:
     def __init__(self, seed=1, protocol="secagg"):
         registration = find(protocol, "active").enrolment(5)
         self.devices = [registration.device(id, insecure_secrets(seed, 0, id)) for id in range(5)]
-        self.registry = np.stack([raw(device.registers()) for device in self.devices])
+        registry = np.stack([raw(device.registers()) for device in self.devices])
         for device in self.devices:
-            device.learn(self.registry)
+            device.learn(registry)
         self.sent = [device.send_advertise_keys().tobytes() for device in self.devices]
 
     def tell(self, id, sent):
         self.devices[id].receive_advertise_keys(raw(b"".join(sent)))
 
-
-def changed(sent, id, to):
-    return [*sent[:id], to, *sent[id + 1 :]]
-
-
-def secrets_with(device, id):
-    return device.sealing_secret(id), device.tagging_secret(id)
-
-
-def test_pairs_have_two_secrets_that_nobody_else_has():
-    meeting, secrets = Meeting(), set()
-    for id in range(5):
-        meeting.tell(id, meeting.sent)
-    for i in range(5):
-        for j in range(i):
-            found = secrets_with(meeting.devices[i], j)
-            assert found == secrets_with(meeting.devices[j], i)
-            assert [32, 32] == [len(one) for one in found]
-            secrets |= {*found}
-    assert 20 == len(secrets)
+    def secrets(self, i, j):
+        """Return what device i has in common with another one."""
+        return self.devices[i].sealing_secret(j), self.devices[i].tagging_secret(j)
 
 
 def identity_key(id, seed=1):
@@ -454,39 +456,13 @@ def as_if_agreed(i, j, listed, secret):
     return both[:32], both[32:]
 
 
-def absent_for_all(meeting, sent, absent, known):
-    """Assert that what a device sent is worth nothing to the others, who agree among themselves.
-
-    Of the private half of its identity key nothing follows that they have in common with it, nor
-    has it anything in common with any two of them.
-    """
-    others = [id for id in range(5) if id != absent]
-    for id in others:
-        meeting.tell(id, sent)
-    drawn = {}
-    for i in others:
-        for j in others:
-            if i < j:
-                found = secrets_with(meeting.devices[i], j)
-                assert found == secrets_with(meeting.devices[j], i)
-                (secret,) = keys.agree(identity_key(i).private, [sent[j][:32]])
-                assert as_if_agreed(i, j, sent, secret) == found
-        drawn[i] = secrets_with(meeting.devices[i], absent)
-        assert [32, 32] == [len(one) for one in drawn[i]]
-        (own,) = keys.agree(known.private, [sent[i][:32]])
-        for secret in (own, bytes(32)):
-            assert not {*as_if_agreed(i, absent, sent, secret)} & {*drawn[i]}
-        assert not {own, bytes(32)} & {*drawn[i]}
-        # Nor does anything follow from its own, which is in the same place.
-        assert not {*secrets_with(meeting.devices[i], i)} & {*drawn[i]}
-    assert 2 * len(others) == len({one for both in drawn.values() for one in both})
-
-
-@pytest.mark.parametrize("case", ["key", "signature", "of another", "old", "protocol", "unsigned"])
+@pytest.mark.parametrize(
+    "case", ["key", "signature", "of another", "old", "protocol", "unsigned", "none"]
+)
 def test_a_device_without_a_valid_signature_on_its_identity_key_is_absent_for_all_others(case):
+    """Nothing that they have in common with it follows from its key, and they agree without it."""
     meeting = Meeting()
-    own = meeting.sent[3]
-    other = KeyPair.generate(insecure_secrets(4, 0, 0))
+    own, other = meeting.sent[3], KeyPair.generate(insecure_secrets(4, 0, 0))
     told, known = {
         "key": (other.public + own[32:], other),
         "signature": (own[:-1] + bytes([own[-1] ^ 1]), identity_key(3)),
@@ -494,22 +470,31 @@ def test_a_device_without_a_valid_signature_on_its_identity_key_is_absent_for_al
         "old": (Meeting(seed=2).sent[3], identity_key(3, seed=2)),
         "protocol": (Meeting(protocol="sparse").sent[3], identity_key(3)),
         "unsigned": (own[:32] + bytes(64), identity_key(3)),
+        "none": (bytes(96), identity_key(3)),
     }[case]
-    assert known.public == told[:32]
-    sent = changed(meeting.sent, 3, told)
-    absent_for_all(meeting, sent, 3, known)
-    if told[:32] == own[:32]:
-        # It enrols alone: it knows those of the others, who know nothing of it.
-        meeting.tell(3, sent)
-        for id in (0, 1, 2, 4):
-            one, other = meeting.devices[3], meeting.devices[id]
-            assert not {*secrets_with(one, id)} & {*secrets_with(other, 3)}
+    sent = [*meeting.sent[:3], told, meeting.sent[4]]
+    others, drawn = [0, 1, 2, 4], set()
+    for id in others:
+        meeting.tell(id, sent)
+    for i in others:
+        for j in {*others} - {i}:
+            (secret,) = keys.agree(identity_key(i).private, [sent[j][:32]])
+            assert as_if_agreed(i, j, sent, secret) == meeting.secrets(i, j)
+        drawn |= {*meeting.secrets(i, 3)}
+        (agreed,) = keys.agree(known.private, [sent[i][:32]])
+        for secret in (agreed, bytes(32)):
+            assert not {secret, *as_if_agreed(i, 3, sent, secret)} & {*meeting.secrets(i, 3)}
+        # Nor does anything follow from its own, which is in the same place.
+        assert not {*meeting.secrets(i, i)} & {*meeting.secrets(i, 3)}
+    assert {32} == {len(one) for one in drawn}
+    assert 2 * len(others) == len(drawn)
 
 
 def test_a_device_enrols_once_with_its_own_key_a_whole_list_and_a_registry():
     meeting = Meeting()
-    foreign = changed(meeting.sent, 0, Meeting(seed=2).sent[0])
-    assert "own identity key" in refused(meeting.tell, 0, foreign)
+    for own in (Meeting(seed=2).sent[0], bytes(96)):
+        assert "own identity key" in refused(meeting.tell, 0, [own, *meeting.sent[1:]])
+    assert "has not enrolled" in refused(meeting.devices[0].enter, 1)
     with pytest.raises(MessageError, match="received 384 bytes, expected 480"):
         meeting.tell(0, meeting.sent[:-1])
     meeting.tell(0, meeting.sent)
@@ -522,19 +507,11 @@ def test_a_device_enrols_once_with_its_own_key_a_whole_list_and_a_registry():
 
 def test_the_server_keeps_one_identity_key_of_each_and_zeros_for_those_that_sent_none():
     meeting, server = Meeting(), find("secagg", "active").enrolment(5).server()
-    assert bytes(96 * 5) == server.send_advertise_keys().tobytes()
     for id in range(4):
         server.receive_advertise_keys(id, raw(meeting.sent[id]))
     with pytest.raises(MessageError, match="from device 0: it was received twice"):
         server.receive_advertise_keys(0, raw(meeting.sent[0]))
     with pytest.raises(MessageError, match="received 95 bytes, expected 96"):
         server.receive_advertise_keys(4, raw(meeting.sent[4][:-1]))
-    server.finish_advertise_keys()  # does not end without it: zeros are in its place
-    listed = server.send_advertise_keys().tobytes()
-    assert b"".join(meeting.sent[:4]) + bytes(96) == listed
-    absent_for_all(meeting, [*meeting.sent[:4], bytes(96)], 4, identity_key(4))
-    assert "own identity key" in refused(meeting.devices[4].receive_advertise_keys, raw(listed))
-    assert "has not enrolled" in refused(meeting.devices[4].enter, 1)
-
-    server.receive_advertise_keys(4, raw(meeting.sent[4]))
-    assert b"".join(meeting.sent) == server.send_advertise_keys().tobytes()
+    server.finish_advertise_keys()  # does not end without it
+    assert b"".join(meeting.sent[:4]) + bytes(96) == server.send_advertise_keys().tobytes()

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_rounds import SECURE, enrolled, make, play, sent_by
+from protocol_rounds import SECURE, enrolled, make, play, raw, sent_by
 from tiers import examples
 
 from hpcfl.algorithms.aggregation import ACTIVE, PROTOCOLS, find
 from hpcfl.algorithms.aggregation.costs import exchanged
-from hpcfl.comm.phases import GATHER, ROUTE, Role, phase_names
+from hpcfl.comm.phases import GATHER, LOCAL, ROUTE, SCATTER, Role, call, phase_names
 from hpcfl.crypto import ckks
-from hpcfl.errors import BelowThresholdError, MessageError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 
 DIM = 37
 NUMBERS = (3, 4, 5, 7, 10, 16, 25, 40)
@@ -203,20 +203,130 @@ def of_another_device(message):
     return message
 
 
+def costs_itself_alone(kind, number, change):
+    """Assert that a changed message of device 5 in a step costs it the round, and nobody else."""
+    devices, sender = 9, 5
+    protocol = made(kind, devices)
+    integers, vectors = whole(protocol, np.random.default_rng(number))
+    played = play(protocol, vectors, change=tampered(number, sender, change))
+    after = uploaded_before(protocol, protocol.steps[number].phase)
+    assert_sum(played, integers, [id for id in range(devices) if after or id != sender])
+    assert {sender} == {*played.kept_out}
+    assert isinstance(played.kept_out[sender], MessageError)
+
+
 @pytest.mark.parametrize("change", [shorter, of_another_round, of_another_device])
 @pytest.mark.parametrize("kind", FORGIVING, ids="-".join)
 def test_a_message_that_is_not_as_it_should_be_costs_its_sender_alone(kind, change):
-    devices, sender = 9, 5
-    probe = made(kind, devices)
-    for number in gathered(probe):
-        protocol = made(kind, devices)
-        integers, vectors = whole(protocol, np.random.default_rng(number))
-        played = play(protocol, vectors, change=tampered(number, sender, change))
-        phase = protocol.steps[number].phase
-        after = uploaded_before(protocol, phase)
-        assert_sum(played, integers, [id for id in range(devices) if after or id != sender])
-        assert {sender} == {*played.kept_out}
-        assert isinstance(played.kept_out[sender], MessageError)
+    for number in gathered(made(kind, 9)):
+        costs_itself_alone(kind, number, change)
+
+
+@pytest.mark.parametrize("kind", FORGIVING, ids="-".join)
+def test_so_does_a_key_of_no_use_and_a_value_that_is_none(kind):
+    protocol = made(kind, 9)
+
+    def useless_key(message):
+        message[16:48] = 0
+        return message
+
+    def no_element(message):
+        message[-4:] = 255  # above the modulus, or NaN
+        return message
+
+    for number in gathered(protocol):
+        step = protocol.steps[number]
+        if step.name == "advertise_keys" and kind[1] == "passive":
+            costs_itself_alone(kind, number, useless_key)
+        elif step.upload and kind[0] != "ckks":
+            costs_itself_alone(kind, number, no_element)
+
+
+@pytest.mark.parametrize("kind", FORGIVING, ids="-".join)
+def test_a_vector_that_is_no_numbers_is_its_devices_refusal(kind):
+    protocol = made(kind, 9)
+    integers, vectors = whole(protocol, np.random.default_rng(1))
+    vectors[5, ::2], vectors[5, 1::2] = np.nan, -np.inf
+    played = play(protocol, vectors)
+
+    assert [5] == list(played.left) == list(played.kept_out)
+    assert isinstance(played.left[5], RefusedError)
+    assert "not a finite number" in str(played.left[5])
+    assert_sum(played, integers, [id for id in range(9) if id != 5])
+
+
+def asked_device(protocol):
+    """Return a device that plays every step: a member of the committee, where there is one."""
+    return next(iter(members_of(protocol, 0)), 4)
+
+
+def exchanges(kind):
+    """Yield every step with a device and the server, a round in which it is next, and a device."""
+    probe = made(kind, 9)
+    for step in probe.steps:
+        if not step.wants and step.pattern not in (LOCAL, ROUTE) and step.role is not Role.HELPER:
+            protocol = made(kind, 9)
+            id = asked_device(protocol)
+            yield step, play(protocol, before=(step.name, step.pattern)), id
+
+
+def of_other_lengths(right):
+    return [right[:0], right[:-1], np.append(right, np.uint8(0))]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_messages_of_other_lengths_are_refused_in_the_name_of_their_sender(kind):
+    """The right one is taken afterwards, once, and from nobody that is not in the round."""
+    for step, played, id in exchanges(kind):
+        device, server = played.devices[id], played.server
+        if step.name == "decrypt":
+            continue  # of ckks: whatever comes first is its one sum of the round
+        if step.pattern is not GATHER:
+            right = call(step.send, server, *[id] * (step.pattern is SCATTER))
+            for wrong in of_other_lengths(right):
+                error = played.refused(MessageError, call, step.receive, device, wrong)
+                assert (step.phase, "the server") == (error.phase, error.sender)
+            call(step.receive, device, right)
+            continue
+        right = call(step.send, device, *[played.vectors[id]] * step.upload)
+        for wrong in of_other_lengths(right):
+            error = played.refused(MessageError, call, step.receive, server, id, wrong)
+            assert (step.phase, f"device {id}") == (error.phase, error.sender)
+        call(step.receive, server, id, right)
+        error = played.refused(MessageError, call, step.receive, server, id, right)
+        assert "received twice" in error.reason
+        steps = played.protocol.steps
+        if ROUTE in [one.pattern for one in steps[: steps.index(step)]]:  # not all have dealt
+            played.refused(MessageError, call, step.receive, server, 2**32 - 1, right)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_a_device_deals_masks_and_answers_once(kind):
+    """Two ciphertexts under one nonce, or vectors under one mask, tell their difference."""
+    protocol = made(kind, 9)
+    id = asked_device(protocol)
+    played = play(protocol)
+    device = played.devices[id]
+    for number, step in enumerate(protocol.steps):
+        if step.wants or step.pattern is LOCAL or step.role is Role.HELPER:
+            continue
+        if step.pattern is ROUTE or (step.upload and kind[0] not in ("fedavg", "ckks")):
+            vector = [played.vectors[id] / 2] * (step.upload or step.name == "share_input")
+            played.refused(RefusedError, call, step.send, device, *vector)
+        elif step.pattern is not GATHER and uploaded_before(protocol, step.phase):
+            asked = [m for m in played.wire.messages if m.header.step == number]
+            (message, *_) = [m for m in asked if m.header.receiver in (id, 2**32 - 2)]
+            played.refused(RefusedError, call, step.receive, device, raw(message.payload))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_nothing_is_unmasked_that_was_not_asked_for(kind):
+    for step, played, id in exchanges(kind):
+        if step.pattern is GATHER or not uploaded_before(played.protocol, step.phase):
+            continue
+        for later in played.protocol.steps:
+            if later.pattern is GATHER and later.phase in (step.phase, "unmask"):
+                played.refused(RefusedError, call, later.send, played.devices[id])
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)

@@ -1,80 +1,26 @@
-"""The sum that leaves a round is exactly the sum of the survivors' quantised vectors.
-
-A round ends with t = floor(N / 2) + 1 devices, and never with fewer.
-"""
+"""Sums at the edges: largest levels, few devices, other scalings, parts, and in the clear."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
-from hypothesis import strategies as st
-from protocol_rounds import (
-    DROP_PHASES,
-    SECURE,
-    UPLOADING,
-    make,
-    on_ring,
-    play,
-)
+from protocol_rounds import SECURE, UPLOADING, Header, make, on_ring, play, sent_by, sent_by_device
+from slow_ring import segments
 
+from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import largest_levels
 from hpcfl.crypto.groups import GROUPS
-from hpcfl.errors import BelowThresholdError, UsageError
+from hpcfl.errors import BelowThresholdError, MessageError, UsageError
 
 
-@st.composite
-def dropouts(draw, devices, most=None):
-    """Draw at most N - t devices that disappear, each before a phase of its own."""
-    most = devices - (devices // 2 + 1) if most is None else most
-    ids = draw(st.lists(st.integers(0, devices - 1), unique=True, max_size=most))
-    return {id: draw(st.sampled_from(DROP_PHASES)) for id in ids}
-
-
-@st.composite
-def options(draw, name, devices, dim):
-    """Draw a protocol's parameters; where a ring is not asked for, everybody is a neighbour."""
-    weights = None
-    if draw(st.booleans()):
-        raw = np.array(draw(st.lists(st.integers(0, 9), min_size=devices, max_size=devices)))
-        weights = (raw + (raw.sum() == 0)) / (raw + (raw.sum() == 0)).sum()
-    # The cohorts of 3 or more stay of more than one where half of the devices vanish.
-    least = {"cohort": min(1, 3 / devices), "common": 0.01}.get(name, 1e-3)
-    found = {
-        "alpha": draw(st.floats(least, 1)),
-        "dropout": draw(st.floats(0, 0.49)),
-        "group": draw(st.sampled_from([name for name in GROUPS if not name.startswith("field")])),
-        "locations": draw(st.sampled_from(["auto", "bitmap", "gaps"])),
-        "clip": draw(st.sampled_from([1e-3, 1.0, 7.5])),
-        "rotate": draw(st.booleans()),
-        "weights": weights,
-        "seed": draw(st.integers(0, 2**31)),
-        "scaling": draw(st.sampled_from(["survivors", "paper"])),
-    }
-    try:
-        tentative = make(name, devices, dim, **found, levels=1)
-    except UsageError:
-        # Few bits have no room for values that are large after scaling.
-        found |= {"clip": 1e-3}
-        tentative = make(name, devices, dim, **found, levels=1)
-    most = tentative.largest_levels()
-    return found | {"levels": draw(st.sampled_from([1, most // 1000 + 1, most]))}
-
-
-@st.composite
-def rings(draw):
-    """Draw a protocol on a ring of any degree and threshold, and dropouts that may be too many.
-
-    It promises nothing, so that no round ends because of how likely a promise is to fail.
-    """
-    name = draw(st.sampled_from(SECURE))
-    devices, dim = draw(st.integers(3, 20)), draw(st.integers(1, 60))
-    degree = 2 * draw(st.integers(1, devices // 2 + 1))
-    threshold = draw(st.integers(2, 2 + min(degree, devices - 1) // 2))
-    chosen = draw(options(name, devices, dim))
-    protocol = on_ring(name, devices, dim, degree, threshold, **chosen)
-    protocol.promises = list
-    most = draw(st.sampled_from([devices // 5, devices // 2, devices]))
-    return protocol, draw(dropouts(devices, most)), draw(st.integers(0, 2**32 - 1))
+@pytest.mark.parametrize("name", SECURE)
+def test_a_protocol_of_pairs_needs_two_devices(name):
+    with pytest.raises(UsageError, match=f"{name} needs at least 2 devices, but there are 1"):
+        find(name)(Parameters(1, 5))
 
 
 def test_a_ring_that_is_too_small_for_a_secret_ends_the_round_at_the_server():
@@ -104,8 +50,7 @@ def test_a_degree_that_is_asked_for_has_a_threshold_with_which_rounds_can_end(de
 def test_the_largest_admissible_levels_do_not_wrap_around(name, group, side):
     options = {"group": group, "alpha": 1.0, "dropout": 0.0, "clip": 0.5, "levels": 1}
     tentative = make(name, 8, 40, **options)
-    levels = tentative.largest_levels()
-    protocol = make(name, 8, 40, **options | {"levels": levels})
+    protocol = make(name, 8, 40, **options | {"levels": tentative.largest_levels()})
     played = play(protocol, np.full((8, 40), side))
 
     played.goes_on()
@@ -115,9 +60,7 @@ def test_the_largest_admissible_levels_do_not_wrap_around(name, group, side):
 
 @pytest.mark.parametrize("group", ["fq", "ring32", "ring12"])
 @pytest.mark.parametrize("side", [-1.0, 1.0])
-def test_the_largest_levels_do_not_wrap_around_where_devices_vanish_before_there_is_a_ring(
-    side, group
-):
+def test_nor_do_they_where_devices_vanish_before_there_is_a_ring(side, group):
     """Of 10 devices 3 make a cohort, whoever vanishes: vectors are scaled by 10 / 3.
 
     One device has all the weight, so that its vector alone is at the end of the range.
@@ -143,3 +86,144 @@ def test_a_device_that_selects_nothing_sends_no_value_and_is_a_survivor():
     assert [0, 1, 2, 3] == played.server.survivors
     assert [0, 0, 0] == played.server.total.tolist()
     assert [8 + 0] * 4 == [len(payload) for payload in played.sent("masked_input").values()]
+
+
+def test_a_coordinate_that_nobody_sent_is_zero_and_no_division():
+    """Cohorts of 2 of 10; the two of one segment have vanished."""
+    protocol = make("cohort", 10, 40, alpha=0.2, levels=10_000)
+    order = play(protocol, before="share_keys").order()
+    gone = dict.fromkeys(order[3:5], "masked_input")
+    played = play(protocol, np.full((10, 40), 0.5), gone)
+    mean = protocol.aggregate(played.server).mean
+    sent = {at for id in played.server.survivors for at in sent_by(played, id).tolist()}
+    nobody = [at for at in range(40) if at not in sent]
+    assert 4 == len(nobody)
+    assert [0.0] * 4 == mean[nobody].tolist()
+    np.testing.assert_allclose(mean[sorted(sent)], 0.5, atol=1e-3, rtol=0)
+
+
+def test_with_reduce_the_ledger_holds_the_same_uploads_without_envelopes():
+    dropouts = {0: "advertise_keys", 4: "share_keys", 7: "masked_input", 2: "unmask"}
+    gathered, reduced = (
+        play(make("secagg", 9, 50), dropouts=dropouts, upload=upload)
+        for upload in ("gather", "reduce")
+    )
+    row = gathered.protocol.phases().index("masked_input")
+    uploads = [len(reduced.wire.summed.get(id, b"")) for id in range(9)]
+
+    assert [0, 200, 200, 200, 0, 200, 200, 0, 200] == uploads
+    assert uploads == reduced.record.bytes_up[row].tolist()
+    assert [size // 200 for size in uploads] == reduced.record.messages_up[row].tolist()
+    assert gathered.sent("masked_input") == reduced.wire.summed
+    assert gathered.server.total.tolist() == reduced.server.total.tolist()
+
+
+def test_of_a_row_that_was_not_sent_the_relay_passes_on_an_envelope():
+    """So that its receiver knows that its sender takes part, and masks with it."""
+
+    def leave_out(rows):
+        return rows[Header.receivers_of(rows) != 5]
+
+    protocol = make("secagg", 9, 50)
+    played = play(protocol, change=sent_by_device(protocol, "share_keys", 3, leave_out))
+    before = play(protocol).record
+    row = protocol.phases().index("share_keys")
+    share = 4 * (10 + 6) + 16
+    down = before.bytes_down[row].astype(int) - played.record.bytes_down[row].astype(int)
+    assert [share if id == 5 else 0 for id in range(9)] == down.tolist()
+    assert before.messages_down[row].tolist() == played.record.messages_down[row].tolist()
+    played.goes_on()
+
+
+# common: the same part of the coordinates of all
+
+
+def test_a_round_has_alpha_d_coordinates_in_the_order_of_the_steps_and_another_one_others():
+    protocol = make("common", 5, 1000, alpha=0.13)
+    first, second = (protocol.sent_in(index).tolist() for index in (0, 1))
+    (dealt,) = segments(1000, 1)
+    place = dealt.index(first[0])
+
+    assert (dealt + dealt)[place : place + 130] == first
+    assert len({*first}) == len({*second}) == 130
+    assert {*first} != {*second}
+
+
+def test_every_coordinate_is_sent_equally_often():
+    protocol = make("common", 3, 50, alpha=0.2)
+    rounds = 2000
+    counts = sum(np.bincount(protocol.sent_in(index), minlength=50) for index in range(rounds))
+    # Of a binomial number of rounds; over six standard deviations are allowed.
+    np.testing.assert_allclose(counts / rounds, 0.2, atol=0.056)
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0])
+def test_the_sum_is_that_of_the_survivors_over_the_part_that_is_sent(alpha):
+    """All coordinates are sent in the order of the steps, too."""
+    protocol = make("common", 8, 200, alpha=alpha, levels=10**6)
+    played = play(protocol, dropouts={1: "masked_input", 4: "share_keys"}, index=3)
+    survivors = [0, 2, 3, 5, 6, 7]
+    played.goes_on(survivors)
+    sent, expected = protocol.sent_in(3), np.zeros(200)
+    vectors = np.clip(played.vectors, -1, 1)
+    expected[sent] = vectors[survivors].mean(axis=0)[sent] / alpha
+    np.testing.assert_allclose(protocol.aggregate(played.server).mean, expected, atol=1e-4)
+
+
+# fedavg: the sum of the weighted vectors in the clear
+
+
+def test_the_total_is_the_sum_of_the_weighted_vectors_in_float64():
+    """Multiples of 2**-20 weighted by 1/8 are exact in float32, and so is their sum in float64."""
+    vectors = np.random.default_rng(0).integers(-(2**20), 2**20, (8, 500)) / 2**20
+    protocol = make("fedavg", 8, 500, dropout=0.0)
+    played = play(protocol, vectors)
+
+    assert (vectors.sum(axis=0) / 8).tolist() == played.server.total.tolist()
+    assert played.server.total.tolist() == protocol.decode(played.server.total).tolist()
+    assert (vectors[2] / 8).astype("<f4").tobytes() == played.sent("upload")[2]
+    # In float32, 1 + 2**-30 is 1.
+    vectors = np.array([[1.0], [2.0**-30], [-1.0], [2.0**-30]])
+    played = play(make("fedavg", 4, 1, dropout=0.0), vectors)
+    assert [2.0**-31] == played.server.total.tolist()
+
+
+@pytest.mark.parametrize(("scaling", "planned"), [("survivors", 1.0), ("paper", 0.75)])
+def test_weights_and_dropouts_scale_the_vectors(scaling, planned):
+    generator = np.random.default_rng(1)
+    weights = generator.dirichlet(np.ones(12))
+    vectors = generator.standard_normal((12, 200))
+    protocol = make("fedavg", 12, 200, weights=weights, dropout=0.25, scaling=scaling)
+    played = play(protocol, vectors, dict.fromkeys([0, 5, 11], "upload"))
+
+    staying = [1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert staying == played.server.survivors
+    sent = [(vectors[id] * (weights[id] / planned)).astype(np.float32) for id in staying]
+    total = [math.fsum(float(one[k]) for one in sent) for k in range(200)]
+    # Adding nine numbers in turn is off by at most eight roundings of the largest partial sum.
+    bound = 8 * 2.0**-53 * np.sum(np.abs(sent), axis=0)
+    assert np.all(np.abs(played.server.total - total) <= bound)
+
+
+@pytest.mark.parametrize("coding", ["auto", "bitmap", "gaps"])
+@pytest.mark.parametrize("nonzero", [0, 1, 290, 299, 300])
+def test_zeros_are_left_out_where_that_is_shorter(coding, nonzero):
+    """With 300 coordinates, a bitmap of locations takes 38 bytes and their header 8."""
+    generator = np.random.default_rng(nonzero)
+    vectors = np.zeros((3, 300))
+    for vector in vectors:
+        where = generator.permutation(300)[:nonzero]
+        vector[where] = generator.standard_normal(nonzero)
+    protocol = make("fedavg", 3, 300, dropout=0.0, locations=coding)
+    played = play(protocol, vectors)
+
+    for id, payload in played.sent("upload").items():
+        located = locations.encode(np.flatnonzero(vectors[id]), 300, coding)
+        assert len(payload) == min(1200, located.size + 4 * nonzero)
+        server = protocol.server(0, np.zeros(300, np.float32))
+        for wrong in (payload + b"\0", payload[:-1], payload[:7]):
+            with pytest.raises(MessageError):
+                server.receive_upload(id, np.frombuffer(wrong, np.uint8))
+        assert ([], 0) == (server.survivors, server.total.sum())
+    expected = (vectors / 3).astype(np.float32).astype(np.float64).sum(axis=0)
+    np.testing.assert_allclose(played.server.total, expected, rtol=0, atol=1e-15)

@@ -1,40 +1,44 @@
-"""What a device refuses, because answering could reveal more than a sum (safety rules 1 and 2).
+"""What devices refuse, because answering could reveal more than a sum (safety rules 1 and 2).
 
 Every refusal is checked twice: that it is raised, and by `Played.refused` that it names no secret.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import struct
+
 import pytest
 from protocol_rounds import (
     LINKED,
+    advertising,
+    agreed,
+    bits,
     expelled_list,
     key_list,
     make,
+    on_ring,
+    pair_secret,
     play,
+    raw,
     request,
+    ring_list,
     shares_by_receiver,
+    spoiling,
 )
+from slow_reference import KEY_SHARE, SEED_SHARE, Q, elements
+from slow_ring import slots
 
+from hpcfl.algorithms.aggregation.sharing import Challenge
 from hpcfl.comm.phases import Pattern
-from hpcfl.errors import MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 
 DEVICES = 9  # t = 5
 WITHOUT_SHARES = 8  # dropped out before share_keys
 DROPPED = [0, 3]  # dropped out before masked_input
 SURVIVORS = [1, 2, 4, 5, 6, 7]
 
-# The points of X25519 with which every shared secret is zero, and their other encodings.
-LOW_ORDER = [
-    0,
-    1,
-    325606250916557431795983626356110631294008115727848805560023387167927233504,
-    39382357235489614581723060781553021112529911719440698176882885853963445705823,
-    2**255 - 20,
-    2**255 - 19,
-    2**255 - 18,
-]
+
+# the request to unmask
 
 
 @pytest.fixture(params=LINKED)
@@ -44,36 +48,11 @@ def asked(request):
     return play(make(request.param, DEVICES, 12), dropouts=dropouts, before="unmask")
 
 
-@pytest.fixture(params=LINKED)
-def listed(request):
-    return listing(request.param)
-
-
-def listing(name):
-    """Return a round in which the server is about to send the list of public keys."""
-    protocol = make(name, DEVICES, 12)
-    return play(protocol, before=("advertise_keys", protocol.topology.pattern))
-
-
-def ask(played, id, survivors, dropped):
-    """Ask a device to unmask; return its answer."""
-    device = played.devices[id]
-    device.receive_unmask(request(played, id, survivors, dropped))
+def ask(played, survivors, dropped):
+    """Ask device 2 to unmask; return its answer."""
+    device = played.devices[2]
+    device.receive_unmask(request(played, 2, survivors, dropped))
     return device.send_unmask()
-
-
-def assert_refused(played, survivors, dropped, reason, kind=RefusedError):
-    """Assert that device 2 refuses a request and does not answer it either."""
-    error = played.refused(kind, ask, played, 2, survivors, dropped)
-    assert reason in str(error)
-    played.refused(RefusedError, played.devices[2].send_unmask)
-
-
-def malformed(played, phase, reason, call, *arguments):
-    """Assert that a call is refused because of a malformed message of the server."""
-    error = played.refused(MessageError, call, *arguments)
-    assert (phase, "the server") == (error.phase, error.sender)
-    assert reason in error.reason
 
 
 NOT_EXACTLY = "does not name exactly the devices that shared keys with it"
@@ -85,12 +64,9 @@ HIDDEN = sorted({*SURVIVORS, *DROPPED} - {2})
     [
         ([*SURVIVORS, 3], DROPPED, "both secrets of device 3"),
         (SURVIVORS, [*DROPPED, 5], "both secrets of device 5"),
-        (SURVIVORS, [*DROPPED, 2], "both secrets of device 2"),
         (SURVIVORS[:4], [6, 7, *DROPPED], "the sum of 4 devices"),
-        ([2], HIDDEN, "the sum of 1 devices"),
         ([], [2, *HIDDEN], "the sum of 0 devices"),
         (SURVIVORS, [0], NOT_EXACTLY),
-        (SURVIVORS[:-1], DROPPED, NOT_EXACTLY),
         ([1, 4, 5, 6, 7], DROPPED, NOT_EXACTLY),
         ([*SURVIVORS, WITHOUT_SHARES], DROPPED, NOT_EXACTLY),
         (SURVIVORS, [*DROPPED, WITHOUT_SHARES], NOT_EXACTLY),
@@ -99,42 +75,38 @@ HIDDEN = sorted({*SURVIVORS, *DROPPED} - {2})
     ],
 )
 def test_a_request_that_could_reveal_more_than_a_sum_is_refused(asked, survivors, dropped, reason):
-    assert_refused(asked, survivors, dropped, reason)
-    # The sum of exactly t devices is not.
-    assert 4 * (5 * 6 + 3 * 10) == ask(asked, 2, SURVIVORS[:5], [*DROPPED, 7]).size
+    assert reason in str(asked.refused(RefusedError, ask, asked, survivors, dropped))
+    asked.refused(RefusedError, asked.devices[2].send_unmask)
+    # The sum of exactly t devices is not, and nothing is told beside it.
+    assert 4 * (5 * 6 + 3 * 10) == ask(asked, SURVIVORS[:5], [*DROPPED, 7]).size
+    error = asked.refused(RefusedError, ask, asked, survivors, dropped)
+    assert "both secrets" in reason or "a second unmasking request" in str(error)
 
 
-def test_one_request_is_answered_and_it_is_the_first(asked):
-    device, right = asked.devices[2], request(asked, 2, SURVIVORS, DROPPED)
-    assert right.tobytes() == asked.server.send_unmask(2).tobytes()
-    asked.refused(RefusedError, device.send_unmask)
-    for wrong in (right[:-1], np.append(right, np.uint8(0))):
-        malformed(asked, "unmask", "", device.receive_unmask, wrong)
-    # Nine devices or slots: the last bits of the second byte of either list are nobody's.
+def test_bits_of_nobody_are_refused(asked):
+    """Nine devices or slots: the last bits of the second byte of either list are nobody's."""
+    right = asked.server.send_unmask(2)
     on_ring = asked.parameters.degree is not None
+    assert right.tobytes() == request(asked, 2, SURVIVORS, DROPPED).tobytes()
     for place in (1, 3):
         changed = right.copy()
         changed[place + 4 * on_ring] |= 1
-        reason = "a slot that nobody is in" if on_ring else "beyond the last"
-        malformed(asked, "unmask", reason, device.receive_unmask, changed)
-    device.receive_unmask(right)
-    for survivors, dropped in [
-        ([*SURVIVORS, 3], [0]),
-        ([1, 2, 4, 5, 6], [*DROPPED, 7]),
-        (SURVIVORS, DROPPED),
-    ]:
-        error = asked.refused(RefusedError, ask, asked, 2, survivors, dropped)
-        assert "refuses a second unmasking request" in str(error)
-    # What was asked first is what is answered.
-    assert 4 * (6 * 6 + 2 * 10) == device.send_unmask().size
+        error = asked.refused(MessageError, asked.devices[2].receive_unmask, changed)
+        assert ("a slot that nobody is in" if on_ring else "beyond the last") in error.reason
 
 
 # the list of public keys
 
 
-def refuse_list(played, keys, reason, kind=MessageError, device=2, sender="the server"):
-    receive = played.devices[device].receive_advertise_keys
-    error = played.refused(kind, receive, key_list(played, device, keys))
+def listing(name):
+    """Return a round in which the server is about to send the list of public keys."""
+    protocol = make(name, DEVICES, 12)
+    return play(protocol, before=("advertise_keys", protocol.topology.pattern))
+
+
+def refuse_list(played, content, reason, kind=MessageError, sender="the server"):
+    """Assert that device 2 refuses a key list, and for which reason."""
+    error = played.refused(kind, played.devices[2].receive_advertise_keys, raw(content))
     assert reason in str(error)
     if kind is MessageError:
         assert ("advertise_keys", sender) == (error.phase, error.sender)
@@ -145,14 +117,15 @@ def test_a_device_refuses_a_list_in_which_its_own_keys_are_not_as_it_sent_them()
     listed = listing("secagg")
     keys = listed.sent("advertise_keys")
     changed = [keys[2][32:] + keys[2][:32]]
-    for place in (0, 31, 32, 63):
+    for place in (0, 63):
         altered = bytearray(keys[2])
         altered[place] ^= 1
         changed.append(bytes(altered))
+    words = "own keys are not as it sent them"
     for own in changed:
-        refuse_list(listed, {**keys, 2: own}, "own keys are not as it sent them")
+        refuse_list(listed, key_list(listed, 2, {**keys, 2: own}), words)
     del keys[2]
-    refuse_list(listed, keys, "own keys are not as it sent them")
+    refuse_list(listed, key_list(listed, 2, keys), words)
 
 
 def assert_takes_list(played, keys):
@@ -169,42 +142,132 @@ def assert_takes_list(played, keys):
     assert 2 * (DEVICES - 1) == len({*sealing, *masks})
 
 
+@pytest.mark.parametrize("name", LINKED)
 @pytest.mark.parametrize("owner", [5, 2])
-def test_a_device_takes_a_list_in_which_a_key_appears_twice(listed, owner):
+def test_a_device_takes_a_list_in_which_a_key_appears_twice(name, owner):
     """Of a device with a lower or a higher id, or its own: it goes on with both all the same."""
-    keys = listed.sent("advertise_keys")
-    twice = [keys[owner]]
-    for to, source in ((0, 0), (32, 32), (0, 32), (32, 0)):
+    keys = listing(name).sent("advertise_keys")
+    twice = [keys[owner], keys[7][:32] * 2]  # or one key for both uses
+    for to, source in ((0, 0), (32, 0)):
         part = keys[owner][source : source + 32]
         twice.append(keys[7][:to] + part + keys[7][to + 32 :])
-    # One key for both uses, of one of the others.
-    twice.append(keys[7][:32] * 2)
     for changed in twice:
-        assert_takes_list(listing(listed.protocol.name), {**keys, 7: changed})
+        assert_takes_list(listing(name), {**keys, 7: changed})
 
 
-@pytest.mark.parametrize("point", LOW_ORDER)
-def test_keys_of_low_order_are_refused_before_they_are_used(listed, point):
-    keys = listed.sent("advertise_keys")
-    low = point.to_bytes(32, "little")
-    for changed in (low + keys[6][32:], keys[6][:32] + low):
-        refuse_list(listed, {**keys, 6: changed}, "low order", sender="device 6")
+# Points of X25519 with which every shared secret is zero, and another encoding of one.
+LOW_ORDER = (
+    1,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    2**255 - 18,
+)
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_keys_are_shared_and_a_vector_is_masked_once(name):
-    """Two ciphertexts under one key and nonce give their plaintexts' difference away.
+def test_keys_of_low_order_are_refused_before_they_are_used(name):
+    listed = listing(name)
+    keys = listed.sent("advertise_keys")
+    for point in LOW_ORDER:
+        low = point.to_bytes(32, "little")
+        for changed in (low + keys[6][32:], keys[6][:32] + low):
+            content = key_list(listed, 2, {**keys, 6: changed})
+            refuse_list(listed, content, "low order", sender="device 6")
 
-    And the difference of two uploads under the same masks is the difference of the vectors.
-    """
-    device = play(make(name, 3), before="share_keys").devices[1]
-    device.send_share_keys()
-    with pytest.raises(RefusedError, match="device 1 refuses to share keys twice in a round"):
-        device.send_share_keys()
-    played = play(make(name, 3), before="masked_input")
-    played.devices[1].send_masked_input(played.vectors[1])
-    with pytest.raises(RefusedError, match="device 1 refuses to upload twice in a round"):
-        played.devices[1].send_masked_input(2 * played.vectors[1])
+
+# the list of keys on a ring: behind the nonce the place, the bits of the slots, the neighbours
+
+
+RING, DEGREE = 11, 4
+ENTRY, PLACE, BITS, LISTED = 4 + 64, 16, 20, 21
+
+
+def on_small_ring(
+    degree=DEGREE, name="cohort", dropouts=(), before=("advertise_keys", Pattern.SCATTER), **more
+):
+    """Return a round on a ring, and its order."""
+    protocol = on_ring(name, RING, 12, degree, 3, alpha=0.6)
+    played = play(protocol, dropouts=dict(dropouts), before=before, **more)
+    return played, played.order()
+
+
+def malformed_lists(right, neighbours):
+    """Yield changed key lists, and why they are refused."""
+    for size in (0, 15, LISTED - 1):
+        yield right[:size], f"{size} bytes hold no place on a ring"
+    for other in (right[:LISTED], right[:-ENTRY], right + bytes(ENTRY)):
+        yield other, f"received {len(other) - LISTED} bytes, expected {4 * ENTRY}"
+
+    def with_slots(slots, count=DEGREE + 1):
+        return right[:BITS] + bits(slots, count) + right[LISTED:]
+
+    # There is an entry for every slot that somebody else is in.
+    for some in ([2], [0, 1, 2, 3]):
+        yield with_slots(some), f"received 272 bytes, expected {ENTRY * (len(some) - 1)}"
+    # Slots without the device, or beyond the last.
+    for some in ([], [0, 1, 3, 4], [0, 1, 2, 3, 4, 5], [2, 7]):
+        yield with_slots(some, 8), "its slots are not those of this device"
+    for position in (RING, 2**32 - 1):
+        changed = right[:PLACE] + struct.pack("<I", position) + right[BITS:]
+        yield changed, f"there is no position {position} of 11"
+
+    def with_neighbour(entry, id):
+        start = LISTED + ENTRY * entry
+        return right[:start] + struct.pack("<I", id) + right[start + 4 :]
+
+    for entry in (0, DEGREE - 1):
+        # With its own id, it would agree on a key with itself.
+        for id in (neighbours[entry - 1], 2):
+            yield with_neighbour(entry, id), "a neighbour is listed twice"
+    # A row of shares would go to a device that does not exist: under MPI, a traceback.
+    for id in (RING, 2**32 - 2):
+        yield with_neighbour(0, id), "beyond the last, 10"
+
+
+def test_key_lists_that_are_malformed_or_of_nobody_else_are_refused():
+    played, order = on_small_ring()
+    right = key_list(played, 2, played.sent("advertise_keys")).tobytes()
+    assert right == played.server.send_advertise_keys(2).tobytes()
+    neighbours = [id for id in slots(order, 2, DEGREE) if id != 2]
+    for content, reason in malformed_lists(right, neighbours):
+        refuse_list(played, content, reason)
+    alone = right[:BITS] + bits([2], DEGREE + 1)
+    refuse_list(played, alone, "share keys with 1 devices", RefusedError)
+    played.devices[2].receive_advertise_keys(raw(right))
+
+
+@pytest.mark.parametrize("gone", [0, 1, 5])
+def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_taken(gone):
+    """Absentees have places of their own; without their keys, the keys of the others decide."""
+    degree = RING - 1
+    dropouts = dict.fromkeys(range(RING - gone, RING), "advertise_keys")
+    played, order = on_small_ring(degree, dropouts=dropouts)
+    keys, nonce, place = played.sent("advertise_keys"), played.nonce, order.index(2)
+    assert list(range(RING)) == sorted(order)
+    # Two have changed places, one of them absent if any is; or where the ring begins is wrong:
+    # other segments would be sent.
+    one, other = order.index(RING - 1), order.index(0)
+    swapped, rotated = order.copy(), order[1:] + order[:1]
+    swapped[one], swapped[other] = swapped[other], swapped[one]
+    wrong = [
+        ring_list(nonce, changed, changed.index(2), keys, degree)
+        for changed in (swapped, rotated, order[::-1], sorted(order))
+    ]
+    # Another nonce gives another order, of which this is not; and so do another device's keys.
+    wrong.append(ring_list(bytes(16), order, place, keys, degree))
+    altered = {**keys, 0: bytes([1]) * 32 + keys[0][32:]}
+    wrong.append(ring_list(nonce, order, place, altered, degree))
+    for content in wrong:
+        refuse_list(played, content, "device 2 refuses its place", RefusedError)
+    right = ring_list(nonce, order, place, keys, degree)
+    played.devices[2].receive_advertise_keys(right)
+    # Who knows only its neighbours takes the order on trust.
+    played, order = on_small_ring(6)
+    rotated = order[1:] + order[:1]
+    content = ring_list(played.nonce, rotated, rotated.index(2), played.sent("advertise_keys"), 6)
+    played.devices[2].receive_advertise_keys(content)
+
+
+# shares, and devices that are expelled
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -217,15 +280,6 @@ def test_a_device_with_the_shares_of_fewer_than_t_devices_refuses_to_go_on(name)
     assert "refuses to go on with 4 devices: the threshold is 5" in str(error)
     device.receive_share_keys(senders[:4], rows[:4])
     assert device.send_masked_input(played.vectors[2]).size
-
-
-# the list of those that are expelled
-
-
-@pytest.fixture(params=LINKED)
-def checked(request):
-    """Return a round in which devices have answered, and are about to upload."""
-    return play(make(request.param, DEVICES, 12), before="masked_input")
 
 
 def expel(played, *ids):
@@ -264,6 +318,7 @@ def test_devices_are_expelled_once_between_their_answers_and_their_uploads(name,
 TOLD = "device 2 is told that the shares of its secrets do not belong together"
 
 
+@pytest.mark.parametrize("name", LINKED)
 @pytest.mark.parametrize(
     ("ids", "sentence"),
     [
@@ -273,5 +328,238 @@ TOLD = "device 2 is told that the shares of its secrets do not belong together"
     ],
     ids=str,
 )
-def test_a_device_leaves_if_it_is_expelled_or_too_few_are_left(checked, ids, sentence):
+def test_a_device_leaves_if_it_is_expelled_or_too_few_are_left(name, ids, sentence):
+    checked = play(make(name, DEVICES, 12), before="masked_input")
     assert sentence == str(checked.refused(RefusedError, expel, checked, *ids))
+
+
+@pytest.mark.parametrize("place", [0, 5, RING - 1])
+def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_number(place):
+    """Who is not linked with it is told of it too: what is promised depends on how many are.
+
+    One that fails one neighbour stays.
+    """
+    begun, order = on_small_ring(before="share_keys")
+    protocol = begun.protocol
+    dealer = order[place]
+    around = slots(order, dealer, DEGREE)
+    played = play(protocol, change=spoiling(protocol, dealer, [around[3]]))
+    played.nobody_left()
+    assert {} == played.told_each("expelled")
+    played.goes_on()
+
+    played = play(protocol, change=spoiling(protocol, dealer, [around[0], around[3]]))
+    assert [dealer] == list(played.kept_out) == list(played.left)
+    assert "too many holders have no right share of its secrets: it is expelled" in str(
+        played.kept_out[dealer]
+    )
+    told = played.told_each("expelled")
+    expected = {id: expelled_list(played, id, [dealer]).tobytes() for id in range(RING)}
+    assert expected == told
+    survivors = [id for id in range(RING) if id != dealer]
+    played.goes_on(survivors)
+    outcomes = [played.server.outcome()]
+    for id in survivors:
+        left = [one for one in slots(order, id, DEGREE) if one != dealer]
+        assert sorted(left) == sorted(played.devices[id]._members())
+        assert 1 == played.devices[id].state.expelled
+        outcomes.append(played.devices[id]._outcome(played.devices[id].state.request))
+    assert {(RING, RING - 1, 1)} == {(o.devices, o.survivors, o.expelled) for o in outcomes}
+
+
+def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed():
+    """Places 3 to 5 are silent: of the five holders around each of them, two are left."""
+    played, order = on_small_ring(name="secagg-graph", before=("unmask", Pattern.GATHER))
+    for id in {*order} - {*order[3:6]}:
+        played.server.receive_unmask(id, played.devices[id].send_unmask())
+    error = played.refused(BelowThresholdError, played.server.finish_unmask)
+    assert str(error).startswith("2 of the 5 devices that hold shares of device ")
+    assert f"device {min(order[3:6])}'s secrets answered" in str(error)
+    assert 0 == played.server.total.size
+
+
+# the challenge
+
+
+def rank(rows):
+    """Return the rank of a matrix over F_q, by elimination in whole numbers."""
+    rows, found = [row.copy() for row in rows], 0
+    for column in range(len(rows[0])):
+        pivot = next((k for k in range(found, len(rows)) if rows[k][column] % Q), None)
+        if pivot is None:
+            continue
+        rows[found], rows[pivot] = rows[pivot], rows[found]
+        inverse = pow(rows[found][column], -1, Q)
+        rows[found] = [value * inverse % Q for value in rows[found]]
+        for k in range(found + 1, len(rows)):
+            factor = rows[k][column]
+            if factor:
+                rows[k] = [(a - factor * b) % Q for a, b in zip(rows[k], rows[found], strict=True)]
+        found += 1
+    return found
+
+
+def is_independent(challenges, threshold, holders, seen):
+    """Return whether what is seen of both secrets is independent of them.
+
+    Columns are the limbs, the checks, and the coefficients; rows are the shares of `seen` holders
+    and the answers of all.
+    """
+    width = KEY_SHARE + SEED_SHARE
+    checks = (KEY_SHARE - 1, width - 1)
+    powers = [[pow(x, p, Q) for p in range(threshold)] for x in range(1, holders + 1)]
+
+    def row(weights, x):
+        """Return the weighted sum of a holder's values, by what each of them is made of."""
+        return [weights.get(k, 0) * power % Q for power in powers[x] for k in range(width)]
+
+    rows = [row({k: 1}, x) for x in range(seen) for k in range(width)]
+    for coefficients in challenges:
+        for part in (range(KEY_SHARE), range(KEY_SHARE, width)):
+            rows += [row({k: coefficients[k] for k in part}, x) for x in range(holders)]
+    drawn = [k for k in range(width * threshold) if k >= width or k in checks]
+    return rank(rows) == rank([[one[k] for k in drawn] for one in rows])
+
+
+def coefficients_of(seed):
+    """Return a challenge by value of a share, the checks with 1, and check the project's."""
+    limbs = elements(seed, KEY_SHARE + SEED_SHARE - 2, Q)
+    found = [*limbs[: KEY_SHARE - 1], 1, *limbs[KEY_SHARE - 1 :], 1]
+    assert found == Challenge.of(seed).coefficients.tolist()
+    return found
+
+
+@pytest.mark.parametrize(("threshold", "holders"), [(2, 3), (3, 5)])
+def test_answers_to_one_challenge_say_nothing_about_either_secret(threshold, holders):
+    first, second = (coefficients_of(bytes([k]) * 16) for k in (3, 4))
+    known = [1] * (KEY_SHARE + SEED_SHARE)
+    assert known == Challenge.known().coefficients.tolist()
+
+    assert is_independent([first], threshold, holders, threshold - 1)
+    assert is_independent([known], threshold, holders, threshold - 1)
+    assert not is_independent([first, second], threshold, holders, threshold - 1)
+    assert not is_independent([first], threshold, holders, threshold)
+    # Nor would answers be harmless without a check behind the limbs.
+    unchecked = [c if k not in (KEY_SHARE - 1, 15) else 0 for k, c in enumerate(first)]
+    assert not is_independent([unchecked], threshold, holders, threshold - 1)
+
+
+def test_with_a_server_that_may_cheat_there_is_no_challenge():
+    played = play(make("secagg", 10, security="active"), before="masked_input")
+    assert "challenge" not in {step.name for step in played.protocol.steps}
+    device = played.devices[2]
+    error = played.refused(RefusedError, device.receive_challenge, raw(bytes(16)))
+    assert "device 2 refuses a second challenge" in str(error)
+    assert "refuses to answer a challenge" in str(played.refused(RefusedError, device.send_checks))
+
+
+# secrets of pairs
+
+
+GONE = {0: "masked_input", 3: "masked_input", 8: "share_keys"}
+
+
+def wanted(played, ids):
+    """Return the message to device 2 that asks for secrets of pairs."""
+    if played.parameters.degree is None:
+        return raw(bits(ids, 9))
+    around = slots(played.order(), 2, played.parameters.degree)
+    return raw(bits([slot for slot, id in enumerate(around) if id in ids], len(around)))
+
+
+@pytest.fixture(params=LINKED)
+def answered(request):
+    """Return a round in which all have been asked to unmask; 0 and 3 have dropped out."""
+    protocol = make(request.param, 9, 12)
+    return play(protocol, dropouts=GONE, before=("unmask", Pattern.GATHER))
+
+
+@pytest.mark.parametrize("ids", [[1], [2], [0, 1], [0, 3, 7], [8]], ids=lambda ids: f"of {ids}")
+def test_secrets_with_others_than_dropped_devices_are_not_told(answered, ids):
+    """A survivor's would take its masks off; its seed is known already. Device 8 shared no keys."""
+    device = answered.devices[2]
+    error = answered.refused(RefusedError, device.receive_pairs, wanted(answered, ids))
+    assert "in common with others than the dropped devices" in str(error)
+    answered.refused(RefusedError, device.send_pairs)
+    for size in (0, 1, 3):
+        answered.refused(MessageError, device.receive_pairs, raw(bytes(size)))
+
+
+@pytest.mark.parametrize("ids", [[0], [3], [0, 3], []])
+def test_secrets_of_pairs_are_told_once(answered, ids):
+    device = answered.devices[2]
+    device.receive_pairs(wanted(answered, ids))
+    told = b"".join(pair_secret(answered, 2, id) for id in answered.devices[2].state.wanted)
+    assert 16 * len(ids) == len(told)
+    assert told == device.send_pairs().tobytes()
+    assert {*ids} == {*device.state.wanted}
+    for again in (ids, [0], [3], []):
+        error = answered.refused(RefusedError, device.receive_pairs, wanted(answered, again))
+        assert "has told already" in str(error)
+
+
+def test_secrets_of_pairs_are_not_taken_from_a_device_that_has_not_unmasked(answered):
+    error = answered.refused(MessageError, answered.server.receive_pairs, 2, raw(bytes(16)))
+    assert ("device 2", "unmask") == (error.sender, error.phase)
+    assert "it has not answered the unmasking request" in error.reason
+
+
+def test_a_server_that_may_cheat_learns_no_pair_before_the_survivors_are_endorsed():
+    protocol = make("secagg", 10, security="active")
+    played = play(protocol, before=("unmask", Pattern.SCATTER), dropouts={4: "masked_input"})
+    device, message = played.devices[2], raw(bits([4], 10))
+    error = played.refused(RefusedError, device.receive_pairs, message)
+    assert "nobody endorsed as dropped" in str(error)
+    played.refused(RefusedError, device.send_pairs)
+    device.receive_unmask(played.server.send_unmask(2))
+    error = played.refused(RefusedError, device.receive_pairs, raw(bits([5], 10)))
+    assert "others than the dropped" in str(error)
+    device.receive_pairs(message)
+    assert pair_secret(played, 2, 4) == device.send_pairs().tobytes()
+
+
+def with_a_copier(name, copier, owner=5):
+    """Return a round and a mask key: another device has advertised its owner's, and vanishes.
+
+    The copier has shared the private half that it has: it gives no key that it has advertised, so
+    that the server asks for secrets of pairs with it.
+    """
+    others = play(make(name, 9, 12), before="share_keys").sent("advertise_keys")
+    copied = others[owner][32:]
+    wrap = advertising(copier, lambda own: own[:32] + copied)
+    played = play(make(name, 9, 12), dropouts={copier: "masked_input"}, wrap=wrap)
+    assert copied == played.sent("advertise_keys")[copier][32:]
+    return played, copied
+
+
+@pytest.mark.parametrize("copier", [0, 8])
+@pytest.mark.parametrize("name", LINKED)
+def test_what_is_told_of_a_copier_tells_nothing_of_the_device_whose_key_it_has_copied(name, copier):
+    """Though the two keys are one, and all that each teller has in common with them is one."""
+    played, copied = with_a_copier(name, copier)
+    others = [id for id in range(9) if id != copier]
+    played.nobody_left()
+    played.goes_on(others)
+    told = played.sent("pairs")
+    assert others == sorted(told)
+    assert len(others) == len({*told.values()})
+
+    protocol, index = played.protocol, played.index
+    uses = ["additive mask", "multiplicative mask", "share transport"]
+    uses += [f"additive mask of the run of {id}" for id in (5, copier)]
+    for id in others:
+        common = agreed(played, id, copied)
+        assert pair_secret(played, id, copier, copied) == told[id]
+        assert common not in told[id]
+        if id == 5:
+            continue
+        # What the teller and device 5 mask with, and what follows from what was told of the other.
+        (masks,) = played.devices[id]._mask_secrets([5])[1]
+        assert pair_secret(played, id, 5) == masks != told[id]
+        assert masks not in protocol.mask_secrets(index, id, [5], [told[id]])
+        for use in uses:
+            (key,) = protocol.pair_keys(index, id, [5], [masks], use)
+            assert key not in told[id]
+            for secret in (told[id], *protocol.mask_secrets(index, id, [5], [told[id]])):
+                assert [key] != protocol.pair_keys(index, id, [5], [secret], use)
+                assert [key] != protocol.pair_keys(index, id, [copier], [secret], use)

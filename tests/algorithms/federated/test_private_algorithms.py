@@ -226,12 +226,6 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
             for name in ("cdp", "dp-dsgd")
             for protocol in ("secagg", "prf")
         ),
-        (
-            "cdp",
-            {"protocol": "secagg", "local": Local(steps=3, weight_decay=4.1)},
-            {},
-            "--weight-decay must be at most 2",
-        ),
         *(
             (
                 "dp-fedavg",
@@ -265,12 +259,6 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
         ),
         ("locks", {}, {}, "give --sampling poisson"),
         ("locks", {"protocol": "secagg", "mode": "poisson"}, {}, "use --aggregate fedavg"),
-        (
-            "locks",
-            {"mode": "poisson", "per_round": 6, "invited": 5},
-            {},
-            "keeps 6 of 5 invited users",
-        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(name, where, privacy, sentence):
@@ -282,8 +270,6 @@ def test_what_does_not_go_together_is_refused(name, where, privacy, sentence):
     ("name", "where"),
     [
         ("cdp", {"mode": "poisson", "per_round": 6}),
-        ("cdp", {"local": Local(steps=3, weight_decay=4.1)}),
-        ("cdp", {"protocol": "secagg", "local": Local(steps=3, weight_decay=4.0)}),
         ("dp-dsgd", {"protocol": "secagg", "local": Local(weight_decay=9.0)}),
         ("dp-fedavg", {"protocol": "cohort", "alpha": 0.5, "mode": "exact", "per_round": 6}),
     ],
