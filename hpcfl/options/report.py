@@ -53,8 +53,8 @@ class ReportOptions(LinkAsked):
     )
     columns: str | None = option(
         None,
-        "Columns of the table of runs, in this order, such as protocol,devices,accuracy: those of "
-        "docs/guide.md, which a wrong name lists, and any option.",
+        "Columns of the table of runs, in this order, such as protocol,devices,accuracy. An "
+        "unknown name lists all of them.",
         default_text="those that have something to tell",
     )
     baseline: str | None = option(
