@@ -151,7 +151,8 @@ def algorithms() -> str:
 
 def _algorithm(name: str) -> str:
     kind = federated.find(name)
-    own = ", ".join(_of_train(name) for group in kind.options for name in options_of(group))
+    groups, typed = kind.options, options_of(TrainOptions)
+    own = ", ".join(_of_train(one) for group in groups for one in options_of(group) if one in typed)
     rows = [
         ("noise in every local step", _yes(kind.noisy_steps)),
         ("an account of its privacy", _yes(kind.private)),

@@ -1,4 +1,4 @@
-"""What graphs of devices that share keys and masks promise."""
+"""The promises of protocols whose devices share keys and masks on a graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
 
 @dataclass(frozen=True)
 class Unopened(Promise):
-    """Nobody but t devices together can open a secret, where all are linked with all."""
+    """Fewer than t devices cannot reconstruct a secret, if all are linked with all."""
 
     threat: Threat
     degree: int
@@ -59,7 +59,7 @@ def _others(count: int) -> str:
 
 @dataclass(frozen=True)
 class Linked(Promise):
-    """Secrets stay closed and the honest survivors linked, where all have but a few neighbours."""
+    """Secrets cannot be opened and honest survivors stay linked, with few neighbours each."""
 
     threat: Threat  # who colludes, and how many are to drop out
     degree: int
