@@ -41,7 +41,7 @@ from hpcfl.system.launch import netlab_link
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.algorithms.noise import IntegerNoise
-    from hpcfl.attack.recording import Recorder
+    from hpcfl.attack.transcript import Recorder
     from hpcfl.options.privacy import PrivacyOptions
     from hpcfl.results.reader import Run
 
@@ -133,7 +133,7 @@ class Experiment(Job):
                     "--keep-transcript is for attacks of a curious server: leave it out, or "
                     "--security active"
                 )
-            from hpcfl.attack import recording
+            from hpcfl.attack import transcript as recording
 
             insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
             recording.check(protocol, insecure=insecure, reduce=reduce)
@@ -336,7 +336,7 @@ class Experiment(Job):
         """Return what takes down the last round, if that is asked for."""
         if self.options.keep_transcript is None:
             return None
-        from hpcfl.attack.recording import Recorder
+        from hpcfl.attack.transcript import Recorder
 
         return Recorder(self.protocol, self.options.planned_rounds - 1, self.config())
 

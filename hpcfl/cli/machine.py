@@ -132,7 +132,7 @@ def netlab(
       hpcfl netlab --hosts 2 --dry-run -- bench sparse
     """
     from hpcfl.netlab import lab
-    from hpcfl.netlab.links import Link
+    from hpcfl.netlab.lab import Link
 
     if not arguments or arguments[0] not in ("bench", "train", "sweep"):
         raise UsageError(
