@@ -289,7 +289,9 @@ def load(path: str | os.PathLike[str]) -> Run:
             _check_schema(str(file.attrs.get("schema", "")), path)
             return _read(file, path)
     except OSError as error:
-        raise HpcflError(f"{path} cannot be read as HDF5 ({hdf5.reason(error)})") from error
+        raise HpcflError(
+            f"{path} is no results file, or cannot be read as HDF5 ({hdf5.reason(error)})"
+        ) from error
     except HpcflError:
         raise
     except Exception as error:  # what is not there, or is something else, fails in many ways
