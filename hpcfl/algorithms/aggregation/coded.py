@@ -1,13 +1,12 @@
-"""What protocols have in common in which devices deal coded pieces, and others add these up.
+"""The common part of protocols in which devices deal coded pieces and others add them up.
 
-A device cuts a vector, or its mask, into pieces, adds T random ones, and encodes them
-(:class:`~hpcfl.crypto.coding.Code`) into one for each holder. The holders send the server sums of
-the pieces that they hold; any U of these, for U pieces of the vector and random ones, give the sum
-of the vectors.
+A device cuts a vector, or its mask, into pieces, adds T random ones, and encodes all U of them
+(:class:`~hpcfl.crypto.coding.Code`) into one piece for each holder. The holders send the server
+sums of the pieces that they hold; any U of these sums give the sum of the vectors.
 
-A piece goes to its holder under a key of the pair. A dealer is left out if more holders have none
-of it than the plan does without; of fewer, it may be the holder that lies. Of n sums, up to
-(n - U) / 2 wrong ones are found and left out.
+A piece travels to its holder encrypted under the pair's key. A dealer is left out if more holders
+lack its piece than the plan can do without; if fewer do, the holder may be lying. Up to (n - U) / 2
+wrong sums among n are found and left out.
 """
 
 from __future__ import annotations
