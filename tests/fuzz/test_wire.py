@@ -51,8 +51,8 @@ class Lying(wire.Wire):
 
     def passed(self, sealed):
         message = super().passed(sealed).copy()
-        sent = self.messages[-1]
-        if sent.sender == self._liar and sent.step.name in self._lies:
+        sent = self.messages[-1] if self.messages else None
+        if sent and sent.sender == self._liar and sent.step.name in self._lies:
             self._lies[sent.step.name](message[wire.ENVELOPE :].view("<u4"))
         return message
 
