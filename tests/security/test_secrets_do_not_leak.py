@@ -21,12 +21,14 @@ from planted import CHUNK, Planted, Search, left_behind, modules
 from player import Changing
 
 from hpcfl.algorithms.aggregation import find
+from hpcfl.benchmark import session
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.cli import group
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Role
+from hpcfl.comm.world import World
 from hpcfl.crypto import ckks, shamir
 from hpcfl.errors import BelowThresholdError, HpcflError
 from hpcfl.options.bench import BenchOptions
@@ -429,6 +431,20 @@ def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted)
     assert protocol.noise.secret in planted.secrets
     del planted.secrets[protocol.noise.secret]
     assert set() == left_behind(planted.search(), ("experiment", experiment))
+
+
+def test_the_secret_of_noise_dies_with_its_run(tmp_path):
+    alive_then = []
+
+    def look():
+        gc.collect()
+        experiments = [one for one in gc.get_objects() if type(one) is Experiment]
+        alive_then.append(sorted(one.devices for one in experiments))
+
+    asked = options("dp-fedavg", rounds=1, devices=(4, 5), output=tmp_path)
+    session.run(World(None), asked, lambda path: None, Spoken(look))
+
+    assert [[4, 5], [5]] == alive_then
 
 
 # Where secrets come from
