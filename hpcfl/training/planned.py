@@ -69,7 +69,7 @@ def _extreme_rounds(options: TrainOptions, algorithm: FederatedAlgorithm) -> lis
     if _rounds_differ(algorithm, protocol):
         found |= _heaviest_rounds(options, algorithm, protocol)
     # Smaller rounds are not played.
-    return [n for n in sorted(found) if algorithm.participant_count(n) >= protocol.min_devices]
+    return [n for n in sorted(found) if len(algorithm.participants(n)) >= protocol.min_devices]
 
 
 def _rounds_differ(algorithm: FederatedAlgorithm, protocol: QuantisedProtocol) -> bool:
