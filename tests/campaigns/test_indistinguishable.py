@@ -304,8 +304,8 @@ def look(name, group, source=system, devices=DEVICES):
     return inspect(first, second, arithmetic.modulus if group == "fq" else 2**32)
 
 
-# What the quick tier looks at: each kind of masks and each group once.
-QUICK = {("secagg", "fq"), ("sparse", "fq"), ("prf", "ring32"), ("secagg", "ring12")}
+# What the quick tier looks at: each kind of masks once.
+QUICK = {("secagg", "fq"), ("sparse", "fq"), ("prf", "ring32")}
 
 
 def each(*choices):

@@ -83,7 +83,7 @@ def test_a_request_that_could_reveal_more_than_a_sum_is_refused(asked, survivors
     assert "both secrets" in reason or "a second unmasking request" in str(error)
 
 
-def test_bits_of_nobody_are_refused(asked):
+def test_bits_of_nobody_and_numbers_that_cannot_be_are_refused(asked):
     """Nine devices or slots: the last bits of the second byte of either list are nobody's."""
     right = asked.server.send_unmask(2)
     on_ring = asked.parameters.degree is not None
@@ -93,6 +93,10 @@ def test_bits_of_nobody_are_refused(asked):
         changed[place + 4 * on_ring] |= 1
         error = asked.refused(MessageError, asked.devices[2].receive_unmask, changed)
         assert ("a slot that nobody is in" if on_ring else "beyond the last") in error.reason
+    for total in (len(SURVIVORS) - 1, DEVICES + 1) if on_ring else ():
+        wrong = request(asked, 2, SURVIVORS, DROPPED, total)
+        error = asked.refused(MessageError, asked.devices[2].receive_unmask, wrong)
+        assert f"{total} survivors of 9 cannot be" in error.reason
 
 
 # the list of public keys
