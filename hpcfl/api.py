@@ -128,12 +128,8 @@ class Runs(tuple[Run, ...]):
         """
         pools = pooling.group(self, trainings=True)
         found = pooling.summarised(pools, target_accuracy)
-        return tables.comparison(
-            [summary for _, summary in found],
-            baseline,
-            pooling.kept_apart([pool for pool, _ in found]),
-            None if columns is None else ",".join(columns),
-        )
+        asked = None if columns is None else ",".join(columns)
+        return tables.comparison([summary for _, summary in found], baseline, asked)
 
     def to_frame(
         self,
@@ -224,8 +220,8 @@ def train(
     """Train a model through an aggregation protocol, as `hpcfl train` does.
 
     Returns at the server the run, with the `weights` that were reached. `preset` names one of
-    :data:`~hpcfl.training.presets.PRESETS`; all else is as for `bench`, and a round's result a
-    :class:`~hpcfl.training.experiment.RoundResult`.
+    :data:`~hpcfl.training.presets.PRESETS`; all else is as for `bench`, and rounds'
+    results have `figures` besides.
     """
     from hpcfl.training import session
 

@@ -6,8 +6,7 @@ import math
 import time
 
 from hpcfl.comm.transport import Transport
-from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS
+from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
 from hpcfl.rounds import ranktimes
 from hpcfl.rounds.driver import Round
 from hpcfl.system import machine

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import hpcfl
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
+from hpcfl.benchmark.experiment import unused_by
 from hpcfl.comm.world import connect
 from hpcfl.options.bench import DP_FEDAVG, BenchOptions
 from hpcfl.results.linkmodel import LinkModel
@@ -51,8 +52,8 @@ def settings_of(
     more = more or {}
     for name in among or PROTOCOLS:
         kind = find(name)
-        known = kind.uses(BenchOptions(name, dropout=sizes["dropout"]))
-        if more.keys() <= known and (kind.tolerates_dropouts or not sizes["dropout"]):
+        usable = not more.keys() & unused_by(BenchOptions(name))
+        if usable and (kind.tolerates_dropouts or not sizes["dropout"]):
             sent = {"alpha": ALPHA} if kind.sparse_upload else {}
             yield {"protocol": name, **sizes, **sent, **more}
 

@@ -150,7 +150,7 @@ def test_with_one_helper_assisted_is_named_with_what_it_then_promises(tmp_path):
         words = " ".join(advised.stdout.split())
         assert "least time: assisted" not in words
         assert "not assisted" not in words
-        alone = "assisted promises: as long as the helper does not pool what it knows"
+        alone = "assisted promises: as long as the helper does not collude with the server"
         assert (alone in words) == (helpers == 1)
         promising = [
             choice.protocol
@@ -178,7 +178,7 @@ def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
     active = {"security": "active", "alpha": 0.1}
     found = {one.protocol: one for one in advise(AdviseOptions(**active), KNOWN).choices}
 
-    promised = "of at least 67 devices"
+    promised = "The set has at least 67 devices"
     assert any(promised in claim for claim in found["sparse"].promises)
     population = Population(100, 10, 0.33, "targeted")
     alone = find("sparse").masking(100, ProtocolOptions(alpha=0.1)).alone_of_sent(population)

@@ -122,6 +122,14 @@ def test_runs_are_compared(secagg, tmp_path):
     assert both._repr_html_().count("<tr>") == 3
 
 
+def test_a_comparison_that_cannot_be_made_is_refused(secagg):
+    for runs in ([], "run.h5"):
+        with pytest.raises(hpcfl.UsageError, match="B must be a run or several"):
+            hpcfl.compare(secagg, runs)
+    with pytest.raises(hpcfl.UsageError, match="--metric is "):
+        hpcfl.compare(secagg, secagg, metric="seconds")
+
+
 def test_a_model_is_trained(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

@@ -50,7 +50,7 @@ def test_the_readme_of_an_index_has_no_links_to_files_without_a_repository(for_i
     shown = for_index(text("README.md"), None)
 
     assert re.findall(r"\]\((?!https?:)", shown) == []
-    assert "build mpi4py against the MPI library that is there: docs/clusters.md" in shown
+    assert "build mpi4py against the cluster's MPI library: docs/clusters.md" in shown
     assert "| docs/guide.md | " in shown
     # Nothing else is another.
     assert [line for line in shown.splitlines() if line.startswith("    hpcfl")] == [

@@ -13,6 +13,7 @@ from hpcfl.plots import KINDS
 from hpcfl.results import attributes, schema
 from hpcfl.results.columns import COLUMNS
 from hpcfl.results.footer import LINES
+from hpcfl.results.record import KNOWN
 from hpcfl.results.schema import DeviceMetric, Metric
 from hpcfl.sweeping import shipped
 from hpcfl.training.presets import PRESETS
@@ -75,8 +76,8 @@ def test_every_registry_is_whole():
         (registries.training, [f"| `{name}` |" for name in DATASETS]),
         (registries.training, [f"`{name}`" for name in models.NAMES]),
         (registries.plans, [f"## {name}" for name in shipped.titles()]),
-        (tables.page, [f"| `{name}` | {choice.about}" for name, choice in COLUMNS.items()]),
-        (tables.page, [f"| `{line.key}` |" for line in LINES]),
+        (tables.page, [f"| `{name}` | {column.about}" for name, column in COLUMNS.items()]),
+        (tables.page, [f"| `{key}` |" for key in LINES]),
         (tables.page, [f"| `{name}` | {what}" for name, what in KINDS.items()]),
     ):
         text = page().replace("\\", "")
@@ -87,7 +88,7 @@ def test_every_registry_is_whole():
 def test_the_page_of_results_files_has_every_dataset_and_attribute():
     text = resultsfile.page()
     stored = text[text.index("## Datasets") :]
-    for one in (*schema.KNOWN, schema.MARKED):
+    for one in (*KNOWN, schema.MARKED):
         row = row_of(stored, f"`{one.name}`")
         assert row["what it is"] == plain(one.about)
         assert row.get("unit", "") == one.unit.replace("1", "")

@@ -1,22 +1,22 @@
 """Secure aggregation against a server that cheats (Bonawitz et al., CCS 2017, section 6, Fig. 4).
 
-The server may do what it likes: change keys, add devices, tell different devices different lists.
-Against it the paper lets devices sign what they advertise and the list of survivors U3, and takes
-t >= floor(2 N / 3) + 1. Here the same two things are authenticated, for a tenth of the time:
+The server may change keys, add devices, and tell different devices different lists. In the paper
+devices sign their advertised keys and the list of survivors U3, with t >= floor(2 N / 3) + 1. Here
+the same two things are authenticated in a tenth of the time:
 
-* Before the run every device is registered with its signature key, by a public-key infrastructure
-  that the server has no hand in. In the enrolment, once a run, it signs an identity key (X25519),
-  and every pair of devices agrees on two secrets of its own from their signed keys.
-* The keys that shares travel under are derived from the pair's secret too, and from the four keys
-  that the two have advertised in the round. A share decrypts only if both see each other's keys as
-  they were sent, and a server in the middle cannot read it.
-* In `consistency_check` every survivor tags the request to unmask, for every other, under their
-  common secret. It answers only if it and at least t - 1 others, by their tags, were shown the very
-  same request.
+* Before the run a public-key infrastructure, without the server, registers every device's signature
+  key. In the enrolment, once a run, each device signs an identity key (X25519), and every pair of
+  devices derives two secrets from their signed keys.
+* The keys that encrypt shares are derived from the pair's secret too, and from the four keys that
+  the two have advertised in the round. A share decrypts only if both see each other's keys as they
+  were sent, and a server in the middle cannot read it.
+* In `consistency_check` every survivor tags the request to unmask, for every other survivor, under
+  their common secret. It answers only if the tags show that it and at least t - 1 others were shown
+  the same request.
 
-A tag does for a signature, as only the one that it is for is ever asked. A device that is not
-corrupt endorses one request a round, towards all: two requests with t endorsements each, n_c of
-them corrupt, would need 2 (t - n_c) <= N - n_c, which t > 2 N / 3 and n_c < N / 3 exclude.
+A tag can replace a signature because only its addressee ever checks it. An honest device endorses
+one request a round, to all: two requests with t endorsements each, n_c of them by colluders, would
+need 2 (t - n_c) <= N - n_c, which t > 2 N / 3 and n_c < N / 3 exclude.
 
 Messages, as :mod:`hpcfl.algorithms.aggregation.secagg` has them, and (all numbers little-endian):
 
@@ -101,8 +101,8 @@ class Identity(KeyReceiver):
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Agree with every other device whose identity key has its signature.
 
-        A device whose key has none takes no part in any round: nothing that it seals or tags is
-        right for this device, which puts a random secret in the place of theirs.
+        For a device without a valid signature, a random secret takes the place of the common one:
+        nothing that it seals or tags is then valid, and it takes no part in any round.
         """
         signed = self._listed(payload, SIGNED_BYTES, self.devices)
         if self._registry is None:
@@ -148,7 +148,7 @@ class Identity(KeyReceiver):
 
 
 class Identities(Directory):
-    """The server's side of the enrolment, which cannot tell whose signature is right."""
+    """The server's side of the enrolment; it does not check signatures."""
 
     def _check(self, sent: bytes, name: str) -> None:
         """Take any."""
@@ -156,7 +156,7 @@ class Identities(Directory):
 
 @dataclass
 class ActiveDeviceState(DeviceState):
-    """What a device keeps besides, of the request to unmask."""
+    """What a device keeps in addition: the state of the request to unmask."""
 
     challenge: Challenge | None = field(default_factory=Challenge.known)
     digest: bytes = b""  # of the request that it has endorsed
@@ -165,7 +165,7 @@ class ActiveDeviceState(DeviceState):
 
 @dataclass
 class ActiveServerState(ServerState):
-    """What the server keeps besides, by place among the survivors."""
+    """What the server keeps in addition; survivors are numbered by their place."""
 
     dealings: Dealings | None = field(default_factory=lambda: Dealings(Challenge.known()))
     endorsing: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -173,7 +173,7 @@ class ActiveServerState(ServerState):
 
 
 class ActiveDevice(SecAggDevice):
-    """What a device does more; mixed in before a protocol's device."""
+    """What a device does in addition; a mixin before a protocol's device."""
 
     _protocol: ActiveSecAgg
     state: ActiveDeviceState
@@ -300,7 +300,7 @@ class ActiveDevice(SecAggDevice):
 
 
 class ActiveServer(SecAggServer):
-    """What the server does more; mixed in before a protocol's server."""
+    """What the server does in addition; a mixin before a protocol's server."""
 
     state: ActiveServerState
     state_class: ClassVar[type[Any]] = ActiveServerState
@@ -342,7 +342,7 @@ class ActiveServer(SecAggServer):
 
 
 class ActiveSecAgg(SecAgg):
-    """`secagg` against a server that cheats; mixed in before another protocol on its graph."""
+    """`secagg` against a server that cheats; a mixin for other protocols on its graph."""
 
     device_class = ActiveDevice
     server_class = ActiveServer
@@ -426,9 +426,9 @@ class ActiveSecAgg(SecAgg):
             *super().promises(),
             Certain(
                 "a server that cheats, together with up to "
-                f"{counted(self.tolerated, 'device')}, gets the sum of one set of survivors or "
-                f"none: of at least {threshold} devices, at least "
-                f"{threshold - self.tolerated} of them honest. It chooses who is in it"
+                f"{counted(self.tolerated, 'device')}, learns the sum over at most one set of "
+                f"survivors. The set has at least {threshold} devices, at least "
+                f"{threshold - self.tolerated} of them honest; the server chooses it"
             ),
         ]
 
@@ -470,8 +470,7 @@ class ActiveSparse(ActiveSecAgg, SparseSecAgg):
         return [
             *super().promises(),
             Certain(
-                "of a sparse vector that sum is one for every coordinate, of the survivors that "
-                "sent it: who chooses the survivors chooses whom a coordinate is left with, and "
-                "may be left with one"
+                "for sparse vectors there is one such sum for every coordinate, over the survivors "
+                "that sent it. A server that chooses the survivors can leave a coordinate with one"
             ),
         ]

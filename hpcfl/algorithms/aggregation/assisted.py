@@ -1,13 +1,14 @@
 """Masks that helpers know: one message a device and round (e-SeaFL, Behnia et al., ACSAC 2024).
 
 Device i agrees once with each of K helpers on a secret k_ih. In round r it uploads its vector plus
-the masks PRF(k_ih, r), and is done. The server tells the helpers who is in the sum, and each
-answers with what takes its masks off that: minus the sum of theirs, one vector. A device that is
-missing costs nothing, whenever it vanishes; a helper that is missing costs the round.
+the masks PRF(k_ih, r), and is done. The server names the survivors to the helpers. Each helper
+answers with one vector, minus the sum of its masks with the survivors, which removes these masks
+from the sum. A missing device costs nothing, whenever it vanishes; without a helper the round is
+lost.
 
-It is e-SeaFL (arXiv:2304.03841) against parties that are curious, without its commitments. A vector
-is hidden as long as one helper does not pool what it knows with the server. With K = 1 it is
-additive sharing between two servers, as in Prio and DAP, without proofs that vectors are valid.
+This is e-SeaFL (arXiv:2304.03841) against curious parties, without its commitments. A vector is
+hidden as long as one helper does not pool what it knows with the server. With K = 1 it is additive
+sharing between two servers, as in Prio and DAP, without proofs that vectors are valid.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of all n devices that
 enrolled, the first bit of a byte being its most significant):
@@ -317,11 +318,11 @@ class Assisted(QuantisedProtocol):
 
     def promises(self) -> list[Promise]:
         threshold = self.parameters.threshold
-        who = f"one of {self.helpers} helpers" if self.helpers > 1 else "the helper"
+        who = f"at least one of {self.helpers} helpers" if self.helpers > 1 else "the helper"
         apart = (
-            f"as long as {who} does not pool what it knows with the server, the server learns the "
-            f"sum of at least {threshold} devices' vectors, and with devices in collusion the sum "
-            "of the others. A helper answers for no fewer, once a round"
+            f"as long as {who} does not collude with the server, the server learns the sum of at "
+            f"least {threshold} devices' vectors, or, with colluding devices, the sum of the "
+            "others. A helper answers once a round, and for no fewer devices"
         )
         return [Certain(apart, threshold), *super().promises()]
 

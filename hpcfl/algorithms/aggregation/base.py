@@ -1,9 +1,9 @@
-"""What every aggregation protocol is: its parameters, its steps, and the parties that play them.
+"""The base of aggregation protocols: parameters, steps, and the parties that play them.
 
 A protocol is a class with a `name`, `steps`, and the methods `device`, `server` and `decode`.
-Everything else has a default. Beside it stand what it promises (`promises`, see the module
-`promises`), what it exposes (`masking`, see :mod:`hpcfl.privacy.masking`) and what its rounds cost
-(`sizes`, and the module `work`).
+Everything else has a default: what the protocol promises (`promises`, see the module `promises`),
+what it exposes (`masking`, see :mod:`hpcfl.privacy.masking`) and what its rounds cost (`sizes`, and
+the module `work`).
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Enrolment:
     server: Callable[[], Any]
     device: Callable[[int, SecretSource], Any]
     helper: Callable[[int, SecretSource], Any] | None = None
-    # Size of the public key with which a device is registered beforehand, apart from the server:
-    # its ``registers()`` returns it, and ``learn(registry)`` takes those of all devices, uint8 of
-    # shape (n, registered_bytes). 0 if nothing is registered.
+    # Size of the public key with which a device is registered beforehand, without the server. A
+    # device's ``registers()`` returns its key, and its ``learn(registry)`` takes the keys of all
+    # devices, uint8 of shape (n, registered_bytes). 0 if nothing is registered.
     registered_bytes: int = 0
 
 
 @dataclass(frozen=True, repr=False)
 class Aggregate:
-    """What a round has given."""
+    """The result of a round."""
 
     encoded: NDArray[Any]  # the sum as the server has it, shape (d,)
     # The weight of the devices that are in it; where coordinates differ, shape (d,).
@@ -97,7 +97,7 @@ class Aggregate:
         return np.divide(sent, weight, out=nobody, where=np.greater(weight, 0))
 
     def mean_at(self, part: slice) -> NDArray[np.float64]:
-        """Return some of the mean: all of a long one would take as much as four vectors."""
+        """Return a part of the mean; all of it would take the memory of four vectors."""
         return self._mean_sent_at(part) if self.turned_back is None else self.turned_back[part]
 
     @property
@@ -122,18 +122,18 @@ class AggregationProtocol(ABC):
     # What commands know of a protocol before they make it.
     min_devices: ClassVar[int] = 1  # fewer make no sense
     tolerates_dropouts: ClassVar[bool] = True  # whether a round can end without a device
-    # Whether an upload is only some coordinates of the vector, as alpha says, and the same ones of
-    # all devices.
+    # Whether an upload has only some coordinates of the vector (alpha), and whether these are the
+    # same for all devices.
     sparse_upload: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
-    # Of which groups those are that it sums in (``--bits``): "ring", modulo 2^B, or "field", modulo
-    # a prime. Empty where there is no choice.
+    # The kind of groups that it can sum in (``--bits``): "ring", modulo 2^B, or "field", modulo a
+    # prime. Empty if there is no choice.
     family: ClassVar[str] = ""
     most_helpers: ClassVar[int] = 0  # see `hpcfl.comm.phases.Role`
     default_helpers: ClassVar[int] = 0
     has_committee: ClassVar[bool] = False  # whether some steps are for a committee
     noise_adds_up: ClassVar[bool] = True  # whether the noise of enough devices is in every sum
-    devices_learn_sum: ClassVar[bool] = False  # so that noise of the server hides nothing from them
+    devices_learn_sum: ClassVar[bool] = False  # noise of the server hides nothing from them
 
     def __init_subclass__(cls) -> None:
         steps = getattr(cls, "steps", ())
@@ -199,7 +199,7 @@ class AggregationProtocol(ABC):
         """Return the sum of weighted vectors that the server's `total` stands for."""
 
     def aggregate(self, server: Any) -> Aggregate:
-        """Return what a round has given, at the server."""
+        """Return the result of a round, at the server."""
         planned = self.parameters.scaling == "paper"
         weight = 1.0 if planned else self.weight_in_sum(server)
         survived = self._weight_of(server.survivors)
@@ -227,11 +227,11 @@ class AggregationProtocol(ABC):
 
     @property
     def divisor(self) -> float:
-        """What devices divide their weighted vectors by.
+        """The number by which devices divide their weighted vectors.
 
-        By the paper (eq. 16) it is the probability p (1 - theta) that a coordinate is planned to
-        reach the sum. Who really survived is known to the server alone, which divides by their
-        weight instead.
+        In the paper (eq. 16) it is the planned probability p (1 - theta) that a coordinate reaches
+        the sum. By default it is p, and the server, which knows who survived, divides by their
+        weight.
         """
         planned = 1 - self.parameters.dropout if self.parameters.scaling == "paper" else 1.0
         return self.inclusion * planned
@@ -248,10 +248,10 @@ class AggregationProtocol(ABC):
         return True
 
     def stand_in(self, server: Any, id: int, round_index: int) -> Any:
-        """Return what says, for validation, what a device that is in the sum has contributed.
+        """Return an object whose ``contribution`` stands in for that of a device in the sum.
 
-        It is asked for a device whose rank died, and has the method ``contribution`` of the device
-        itself. What only that device knew, keys and shares, plays no part.
+        Validation uses it for a device whose rank died. It needs nothing that only that device
+        knew, such as keys and shares.
         """
         return self.device(id, round_index, system_secrets)
 
@@ -262,7 +262,7 @@ class AggregationProtocol(ABC):
         return []
 
     def outcome(self, server: Any) -> Outcome:
-        """Return what a round has come to, from the server's side of it."""
+        """Return what has happened in a round, from the server's side of it."""
         return Outcome(self.parameters.devices, len(server.survivors))
 
     @property
@@ -272,10 +272,10 @@ class AggregationProtocol(ABC):
 
     @classmethod
     def masking(cls, devices: int, options: MaskingOptions) -> Masking:
-        """Return who masks a coordinate with whom, which says what a curious server learns.
+        """Return who masks a coordinate with whom, which determines what a curious server learns.
 
-        Of N = `devices`; of the options only how many coordinates each sends, and how many
-        neighbours it has, count.
+        There are N = `devices`; the options are the number of coordinates that each sends and the
+        number of its neighbours.
         """
         raise UsageError(
             f"nothing is known of what {cls.name} exposes: its class has no method masking"
@@ -285,7 +285,7 @@ class AggregationProtocol(ABC):
 
     @classmethod
     def helpers_of(cls, asked: int | None) -> int:
-        """Return the number K of helpers where so many are asked for; UsageError if not so many."""
+        """Return the number K of helpers, `asked` or the default; UsageError if too many."""
         given = cls.default_helpers if asked is None else asked
         if given > cls.most_helpers:
             raise UsageError(f"--helpers is {given}, and {cls.name} has at most {cls.most_helpers}")
@@ -308,9 +308,9 @@ class AggregationProtocol(ABC):
         return next(step.phase for step in cls.steps if step.upload)
 
     def sizes(self) -> dict[Method, float]:
-        """Return the bytes of each message, a row in a route, by the method that makes it.
+        """Return the bytes of each message, or of a row in a route, by the method that makes it.
 
-        Less envelope; the expectation of what chance decides. What is missing is not known.
+        Without envelopes, and in expectation. A method is missing if its size is not known.
         """
         return {}
 
@@ -321,18 +321,18 @@ class AggregationProtocol(ABC):
 
     @property
     def rows_of_device(self) -> int:
-        """Most rows that a device sends in an exchange of them."""
+        """Most rows that a device sends in a route."""
         return int(self.settings().get("degree", self.parameters.devices - 1))
 
     @property
     def largest_message(self) -> int:
-        """An upper bound of what a device uploads to the server, in bytes, less envelope."""
+        """An upper bound of a device's upload, in bytes, without the envelope."""
         group, dim = self.summed_in, self.parameters.dim
         return 4 * dim if group is None else group.wire_bytes(dim)
 
     @property
     def largest_reply(self) -> int:
-        """The same of what a device sends besides its upload: so many more move at once."""
+        """The same for all other messages of a device to the server."""
         sizes, replies = self.sizes(), [step for step in self.steps if not step.upload]
         sent = [step.send for step in replies if step.pattern is Pattern.GATHER]
         if not all(method in sizes for method in sent):
@@ -348,7 +348,7 @@ class ModelReceiver:
         self.model: NDArray[np.float32] | None = None
 
     def forget_model(self) -> None:
-        """Let go of the model, which is as long as the vector that is made of it."""
+        """Free the model's memory."""
         self.model = None
 
     def receive_model(self, payload: Payload) -> None:
@@ -371,9 +371,9 @@ MODEL = Step("model", Pattern.BROADCAST, ModelSender.send_model, ModelReceiver.r
 
 
 class RoundServer(ModelSender):
-    """What the servers of hpcfl have in common: who has sent what, and when a round must end.
+    """The common part of the servers of hpcfl: who has sent what, and when a round must end.
 
-    What one keeps between the steps of a round is in its `state`, a dataclass of its own.
+    A server keeps what it needs between the steps of a round in its `state`, a dataclass.
     """
 
     state_class: ClassVar[type[Any]] = dict
@@ -394,13 +394,13 @@ class RoundServer(ModelSender):
         self.round_index = round_index
         self.state = self.state_class()
         self.survivors: list[int] = []
-        # Of whom something was found out only when all had answered.
+        # Devices whose fault was found only after all had answered.
         self.refused: dict[int, MessageError] = {}
 
     def _first(
         self, phase: str, sender: int, received: Container[int], party: str = "device"
     ) -> str:
-        """Return what a sender is called; MessageError if it is one of whom all was received."""
+        """Return what a sender is called; MessageError if its message was received before."""
         name = f"{party} {sender}"
         if sender in received:
             raise MessageError(phase, name, "it was received twice")
@@ -422,13 +422,13 @@ class RoundServer(ModelSender):
         return bits(ids, self._devices)
 
     def _enough(self, count: int, what: str) -> None:
-        """End the round if it is too few devices that did something."""
+        """End the round if too few devices did something."""
         self._require(count, what, self._protocol.needed_in_sum)
 
     def _require(
         self, count: int, what: str, needed: int, who: str = "devices", among: int | None = None
     ) -> None:
-        """End the round with fewer than are needed, of so many; by default of all devices."""
+        """End the round if fewer than `needed` of `among` (by default, all devices) did it."""
         if count < needed:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: {count} of {among or self._devices} {who} "
@@ -436,7 +436,7 @@ class RoundServer(ModelSender):
             )
 
     def _settle_survivors(self, what: str) -> None:
-        """Settle whose sum it is; end the round if it would tell more than is promised."""
+        """Fix the set of survivors; end the round if their sum would break a promise."""
         # Requests, seeds and shares go by id, in whatever order the uploads were received.
         self.survivors.sort()
         self._enough(len(self.survivors), what)
@@ -448,7 +448,7 @@ class RoundServer(ModelSender):
 
 
 def check_finite(device: int, vector: NDArray[np.floating]) -> None:
-    """Refuse to upload a vector with infinities, or with what is not a number."""
+    """Refuse to upload a vector that holds infinities or NaN."""
     if not all_finite(vector):
         raise RefusedError(
             f"device {device} refuses to upload its vector: it holds a value that is not a finite "

@@ -1,14 +1,14 @@
 """Homomorphic encryption: devices share a key, and the server adds ciphertexts (CKKS).
 
-What NVFlare and FedML-HE offer. Once, before the first round, one device makes the key and gives it
-to all others, sealed for each. In a round devices encrypt their weighted vectors, the server adds
-them up without reading anything, and all survivors decrypt the sum. Two of them, the *reporters*,
-tell the server the sum: they are a committee to the suite, whose figures are apart.
+NVFlare and FedML-HE offer this scheme. Once, before the first round, one device makes the key and
+sends it to all others, sealed for each. In a round devices encrypt their weighted vectors, the
+server adds the ciphertexts, and all survivors decrypt the sum. Two of them, the *reporters*, send
+the sum to the server; the suite treats these two as a committee, with figures of their own.
 
-A vector is hidden as long as no device gives the server the key, which all have: one that colludes
-opens everything. The scheme is approximate, and the errors of what it decrypts to would give the
-server the key: devices round what they send, and what they tell, to multiples of a step, so that
-sums are exact and depend on the vectors alone (see `hpcfl.crypto.ckks`).
+All devices have the key, so a single device that gives it to the server opens every vector. The
+scheme is approximate, and the errors of decrypted values would reveal the key to the server.
+Devices therefore round what they send and report to multiples of a step: sums are exact and depend
+on the vectors alone (see `hpcfl.crypto.ckks`).
 
 Messages, after the envelope (all numbers little-endian; "ciphertexts" as in the module
 `hpcfl.crypto.ckks`, "bits" a bitmap of the N devices, the first bit of a byte being its most
@@ -141,7 +141,7 @@ class KeyHolder(KeyReceiver):
 
 
 class KeyRelay(Directory):
-    """The server's side of the enrolment: it passes on what it cannot open."""
+    """The server's side of the enrolment: it relays sealed keys."""
 
     def __init__(self, devices: int) -> None:
         super().__init__(devices)
@@ -355,8 +355,8 @@ class Ckks(AggregationProtocol):
         threshold = self.parameters.threshold
         kept = (
             "as long as no device gives the server the key that all share, the server learns the "
-            f"sum of at least {threshold} devices' vectors, which two of them tell it; one "
-            "device that colludes opens every vector"
+            f"sum of at least {threshold} devices' vectors, which two of them decrypt. One "
+            "colluding device exposes every vector"
         )
         return [Certain(kept, threshold)]
 

@@ -1,23 +1,23 @@
 """Cohorts: every coordinate is summed over exactly m devices, all of them masked together.
 
-Where SparseSecAgg lets pairs select coordinates, and the server learns the sum over each component
-of a graph, here a coordinate belongs to a cohort of m = round(alpha N) devices, and the server
-learns one sum over its survivors. As many values are sent, and no locations: who sends what follows
-from the round's keys.
+In SparseSecAgg pairs of devices select coordinates, and the server learns the sum over each
+component of a graph. Here a coordinate belongs to a cohort of m = round(alpha N) devices, and the
+server learns one sum over its survivors. As many values are sent, but no locations: the round's
+keys determine who sends what.
 
 The N devices are on a ring (see :mod:`hpcfl.algorithms.aggregation.topology`), in an order drawn
 once all have advertised their keys. The coordinates are dealt out around the ring too, in N
 segments of equal length, and the device at position p sends the segments p to p + m - 1.
-Segment s then has the cohort of the m positions s - m + 1 to s, a device sends one run of places,
-and two devices have a run in common: no location is drawn, sent or looked up.
+The m positions s - m + 1 to s are then the cohort of segment s. A device sends one run of places,
+and the places that two devices share form a run: no location is drawn, sent or looked up.
 
-So that the luck of one cohort does not move a part of the model as a whole, coordinate l does not
-lie at place l: coordinates are dealt out in steps of the golden section of d.
+Coordinates are dealt out in steps of the golden section of d, not in order: a cohort with few
+survivors then affects places all over the model, not one part of it.
 
 On the wire, ``masked_input`` is one group element for each coordinate of the run, and nothing else.
-The request to unmask ends with a bitmap of who survived at the 2 m - 1 positions around a device,
-from which it knows how many survivors each of its cohorts has: with fewer than was promised
-(:class:`Floor`) it refuses.
+The request to unmask ends with a bitmap of the survivors at the 2 m - 1 positions around a device.
+From it the device counts the survivors of each of its cohorts, and refuses if one has fewer than
+promised (:class:`Floor`).
 """
 
 from __future__ import annotations
@@ -167,12 +167,11 @@ def linking_degree(size: int, devices: int) -> int:
 
 @dataclass(frozen=True)
 class Floor(Promise):
-    """Every cohort has so many honest survivors, whoever drops out.
+    """Every cohort has at least `floor` honest survivors, whoever drops out.
 
-    Which devices collude is settled before the ring is drawn. So however many drop out, and
-    whoever chooses them with the ring before his eyes, no cohort holds more colluders than a
-    random one seldom does, and a cohort with `floor` more survivors than that has `floor` honest
-    ones.
+    The colluders are fixed before the ring is drawn. A cohort therefore rarely holds more than
+    `colluding` of them, even if an adversary that knows the ring chooses the dropouts; with
+    `floor` survivors more than that, at least `floor` are honest.
     """
 
     threat: Threat
@@ -193,20 +192,20 @@ class Floor(Promise):
 
     @property
     def claim(self) -> str:
-        cohort = f"every coordinate is the sum of a cohort of {self.size}"
+        cohort = f"every coordinate is summed over a cohort of {self.size} devices"
         devices = self.threat.devices
         if self.floor == 1:
             chance = below_floor(self.threat, self.size, 2)
             return (
-                f"{cohort}; how many of them are honest and survive is not promised: should "
-                f"{self.threat} collude and up to {counted(self.threat.dropped, 'other')} drop "
-                f"out, one of the {devices} cohorts has fewer than 2 with a probability of up to "
-                f"{chance:.2g} (--min-cohort)"
+                f"{cohort}. How many of them are honest survivors is not promised (see "
+                f"--min-cohort): if {self.threat} collude and up to "
+                f"{counted(self.threat.dropped, 'other')} drop out, one of the {devices} cohorts "
+                f"has fewer than 2 with probability up to {chance:.2g}"
             )
         return (
             f"{cohort}, of which at least {self.least} survive, or devices refuse to unmask. "
-            f"Should {self.threat} collude, each of the {devices} cohorts then has at least "
-            f"{self.floor} honest survivors, whoever drops out, but for a probability of "
+            f"If {self.threat} collude, each of the {devices} cohorts then has at least "
+            f"{self.floor} honest survivors, whoever drops out, except with probability "
             f"{log2(self.exceeded)}"
         )
 
@@ -232,14 +231,14 @@ class Floor(Promise):
 
 @dataclass
 class CohortDeviceState(DeviceState):
-    """What a device keeps besides: who survived at the positions around it."""
+    """What a device keeps in addition: who survived at the positions around it."""
 
     around: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 @dataclass
 class CohortServerState(ServerState):
-    """What the server keeps besides: the sum, by place."""
+    """What the server keeps in addition: the sum, by place."""
 
     total: Sums = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
 

@@ -1,16 +1,16 @@
 """A committee that adds up shares: no masks (packed sharing, Franklin and Yung, STOC 1992).
 
-C of the N devices are the committee of a round, and work for all, as in DisAgg (arXiv:2605.13708).
-Every device cuts its vector into l pieces, adds T random ones, and encodes the l + T into C shares,
-as the values of a polynomial of degree l + T - 1 at C points: one for each member. Any T of them
-say nothing about the vector. A member adds up the shares of those in the sum; any l + T of these
-sums give the sum of the vectors. There is nothing to take off it, so that a device which vanishes
-costs nothing. The price is C / l vectors sent by each device, and N / l received by a member.
+C of the N devices are the committee of a round, as in DisAgg (arXiv:2605.13708). Every device cuts
+its vector into l pieces, adds T random ones, and encodes the l + T pieces into C shares, one for
+each member: the values of a polynomial of degree l + T - 1 at C points. Any T shares reveal nothing
+about the vector. A member adds up the shares of the survivors; any l + T of these sums give the sum
+of the vectors. There are no masks to remove, so a device that vanishes costs nothing. The price is
+C / l vectors sent by each device, and N / l received by a member.
 
-The committee is drawn from all N devices by a nonce that the server draws when it has the last key,
-so that nobody can choose keys until the committee suits it. More than T members collude with a
-probability of 2 to the minus security bits at most. After the planned dropouts l + T + 2 members or
-more are left, but for 2 to the minus correctness bits: one may vanish, or answer falsely.
+A nonce draws the committee from all N devices. The server draws it after the last key has arrived,
+so nobody can try keys until the committee suits them. More than T members collude with probability
+2 to the minus security bits at most. After the planned dropouts at least l + T + 2 members remain,
+except with probability 2 to the minus correctness bits: one may vanish, and one answer falsely.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of the N devices, the
 first bit of a byte being its most significant; "members" are those that advertised keys):
@@ -32,8 +32,8 @@ sum_shares      member to        the sum of their shares: ceil(d / l) elements
                 server
 ==============  ===============  =================================================================
 
-What holds where parties do what they like is what holds of `lightsecagg`. A row that is no share
-costs the member that it was for its answer.
+Misbehaving devices have the same effects as in `lightsecagg`. A member that receives an unusable
+share cannot answer.
 """
 
 from __future__ import annotations
@@ -345,11 +345,11 @@ class Committee(CodedProtocol):
     def promises(self) -> list[Promise]:
         plan = self.parameters
         private, exceeded = self.code.private, self.more_members_collude
-        shares = f"{private} shares say" if private > 1 else "one share says"
+        shares = f"{private} shares say" if private > 1 else "One share says"
         hidden = (
-            f"the server learns the sum of at least {plan.threshold} devices' vectors, and with "
-            "devices in collusion the sum of the others, as long as no more than "
-            f"{private} of {self.code.devices} members collude: {shares} nothing about a vector"
+            f"the server learns the sum of at least {plan.threshold} devices' vectors, or, with "
+            "colluding devices, the sum of the others, as long as at most "
+            f"{private} of {self.code.devices} members collude. {shares} nothing about a vector"
         )
         hidden += unless_more_collude(exceeded)
         return [Certain(hidden, plan.threshold, exceeded), *super().promises()]

@@ -1,14 +1,14 @@
 """Common coordinates: SecAgg of the same alpha d coordinates of every device, others each round.
 
-What SparseSecAgg saves in bytes without its exposure: at a coordinate either everybody sends, and
-the server learns the sum of all survivors, or nobody does. The mean of a round is without bias, as
-the coordinates are drawn, but what it lacks no device makes up for: its error does not shrink with
-the number of devices, where that of `cohort`, which sends as many values, does.
+This saves the same bytes as SparseSecAgg without its exposure: at a coordinate either everybody
+sends, and the server learns the sum of all survivors, or nobody does. The mean of a round is
+unbiased, because the coordinates are drawn at random. Its error does not shrink with the number of
+devices: no device sends the missing coordinates. With `cohort` and as many values, it shrinks.
 
-They are drawn by systematic sampling (W. G. Madow and L. H. Madow, "On the theory of systematic
-sampling", 1944): from a random start on, in steps of the golden section of d, so that they are
-spread evenly over the vector (see the module `cohort`). The start follows from the run's seed and
-the round, and all know it. On the wire, ``masked_input`` is one group element for each.
+Systematic sampling (W. G. Madow and L. H. Madow, "On the theory of systematic sampling", 1944)
+draws the coordinates: from a random start, in steps of the golden section of d, which spreads them
+evenly over the vector (see the module `cohort`). All know the start, which follows from the run's
+seed and the round. On the wire, ``masked_input`` is one group element for each coordinate.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CommonCoordinates(SecAgg):
 
 @dataclass(frozen=True)
 class AllOrNobody(Masking):
-    """With the probability alpha everybody sends a coordinate, masked together; else nobody."""
+    """With probability alpha everybody sends a coordinate, masked together; otherwise nobody."""
 
     devices: int  # number N of devices
     alpha: float

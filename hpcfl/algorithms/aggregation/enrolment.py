@@ -1,4 +1,4 @@
-"""What enrolments share: public keys go through the server, which every device checks."""
+"""What enrolments share: the server relays public keys, and every device checks them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """FedAvg in the clear: every device sends its weighted vector, the server adds them up.
 
-The floor that every protective protocol is compared with (McMahan et al. 2017).
+The baseline for every protocol that hides vectors (McMahan et al. 2017).
 
-On the wire, ``upload`` is d float32. A vector with so many zeros that this is shorter is sent as
-the locations of the others (:mod:`hpcfl.algorithms.locations`), followed by one float32 for each:
-that is what a sparsified update costs without masks.
+On the wire, ``upload`` is d float32 or, if shorter, the locations of the nonzero coordinates
+(:mod:`hpcfl.algorithms.locations`), followed by one float32 for each: that is what a sparsified
+update costs without masks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SecAgg+ (Bell et al., CCS 2020): secure aggregation on a masking graph of few neighbours.
 
-Everything is SecAgg's but who shares keys and masks with whom: a device does so with the k nearest
+It differs from SecAgg in one thing: a device shares keys and masks only with the k nearest devices
 on a ring. Degree and threshold follow from the fractions of devices that may collude and drop out
-(:mod:`hpcfl.privacy.ring`), so that a device works O(log N), not O(N).
+(:mod:`hpcfl.privacy.ring`), so a device does O(log N) work instead of O(N).
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """LightSecAgg (So et al., MLSys 2022, arXiv:2109.14236): the sum of the masks, recovered in one go.
 
 Every device draws one mask for its vector, cuts it into U - T pieces, adds T random ones, and
-encodes the U pieces into N, as the values of a polynomial of degree U - 1 at N points: one for each
-device (Lagrange coding). Any T of them say nothing about the mask. Devices that are still there at
+encodes the U pieces into N, one for each device: the values of a polynomial of degree U - 1 at N
+points (Lagrange coding). Any T of them say nothing about the mask. Devices that are still there at
 the end add up the pieces that they hold of the survivors' masks; any U of these sums give the sum
-of the masks, which the server takes off that of the uploads. So what the server does does not grow
-with the number of devices that dropped out, and no secret of a single device is ever
-reconstructed. The price is paid beforehand: encoding, and N / (U - T) vectors sent by each device.
+of the masks, which the server subtracts from the sum of the uploads. The server's work therefore
+does not grow with the number of dropouts, and no secret of a single device is ever reconstructed.
+The price is paid beforehand: encoding, and N / (U - T) vectors sent by each device.
 
-U and T follow from the plan of the round: T devices may collude, and U are sure to answer in the
-end, where besides the planned dropouts one device vanishes and another one answers falsely. Fewer
-than the threshold t, a majority, are never enough.
+U and T follow from the plan of the round: T devices may collude, and U answer correctly in the end,
+even if besides the planned dropouts one device vanishes and another answers falsely. U is at least
+the threshold t, a majority.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of the N devices, the
 first bit of a byte being its most significant):
@@ -29,10 +29,10 @@ unmask          to devices       bits of U3, whose vectors are in the sum
 unmask          to the server    the sum of their pieces: ceil(d / (U - T)) elements
 ==============  ===============  =================================================================
 
-The phases before ``masked_input`` need no vector: devices may play them while they train. The
-server is curious, and devices do what they are to do, as in the paper. What holds beyond it: a
-malformed message costs its sender alone; a device of whose pieces too many others hold none is left
-out, and told so; of n sums of pieces, up to (n - U) / 2 wrong ones are found, and more end the
+The phases before ``masked_input`` need no vector: devices may play them while they train. As in the
+paper, the server is honest but curious, and devices follow the protocol. In addition, a malformed
+message excludes only its sender. A device is left out, and told so, if too many others hold no
+piece of its mask. Up to (n - U) / 2 wrong sums among n sums of pieces are found; more end the
 round, or change the sum as other vectors could have.
 """
 
@@ -254,10 +254,10 @@ class LightSecAgg(CodedProtocol):
     def promises(self) -> list[Promise]:
         needed, private, exceeded = self.code.needed, self.code.private, self.more_colluding
         others = f"{private} devices" if private > 1 else "one device"
-        pieces = f"{private} pieces say" if private > 1 else "one piece says"
+        pieces = f"{private} pieces say" if private > 1 else "One piece says"
         hidden = (
-            f"the server learns the sum of at least {needed} devices' vectors, and with {others} "
-            f"in collusion the sum of the others: {pieces} nothing about a mask"
+            f"the server learns the sum of at least {needed} devices' vectors, or, with {others} "
+            f"colluding, the sum of the others. {pieces} nothing about a mask"
         )
         hidden += unless_more_collude(exceeded)
         return [Certain(hidden, needed, exceeded), *super().promises()]

@@ -1,4 +1,4 @@
-"""How protocols read what is in their messages, and refuse what cannot be."""
+"""How protocols parse their messages, and refuse malformed ones."""
 
 from __future__ import annotations
 

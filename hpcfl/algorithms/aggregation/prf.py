@@ -1,10 +1,10 @@
 """Masks from one enrolment for all rounds (Hu, Guo and Gong, OJCS 2021, Fig. 2 and eq. 7-9).
 
 Every pair of the n enrolled devices agrees once on a seed. In round t a pair masks with
-``PRF(seed, t)``, so that a round takes nothing but the model down and a masked vector up. Equation
-7 gives a pair two masks, of which each adds one and subtracts the other; one mask, added by one of
-the two and subtracted by the other, hides as much for half the work. There are no private masks and
-no shares: the server cannot take off the masks of a device that is missing, and refuses the round.
+``PRF(seed, t)``, so a round is only the model down and a masked vector up. In equation 7 a pair has
+two masks, and each device adds one and subtracts the other. A single mask, added by one device and
+subtracted by the other, hides as much for half the work. There are no private masks and no shares:
+the server cannot remove the masks of a missing device, and refuses the round.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap, the first bit of a
 byte being its most significant):
@@ -18,8 +18,8 @@ model           to devices     d float32, then bits of the devices that are sele
 masked_input    to the server  d group elements
 ==============  =============  ====================================================================
 
-In the enrolment devices go by their ids; in a round the r selected ones are numbered from 0, and
-only keys and the bits use the ids.
+In the enrolment devices are identified by their ids; in a round the r selected ones are numbered
+from 0, and only keys and bits use the ids.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def round_context(round_index: int, selected: Sequence[int], devices: int) -> by
 
 
 class KeyDirectory(Directory):
-    """The server's side of the enrolment, which takes every device's key, and no key twice."""
+    """The server's side of the enrolment, which refuses keys that it already has."""
 
     def _check(self, sent: bytes, name: str) -> None:
         super()._check(sent, name)
@@ -164,7 +164,7 @@ class PrfServer(SumServer):
 
 
 class Prf(QuantisedProtocol):
-    """Secure aggregation of whole vectors by devices that all stay."""
+    """Secure aggregation of whole vectors, without dropouts."""
 
     name = "prf"
     options = (*QuantisedProtocol.options, ThreatOptions, ThreadOptions)
@@ -210,16 +210,16 @@ class Prf(QuantisedProtocol):
         learned = f"the server learns the sum of all {devices}"
         if colluding:
             learned += (
-                f", with {colluding} colluding devices the sum of the other {devices - colluding}"
+                f", or, with {colluding} colluding devices, that of the other {devices - colluding}"
             )
         return [
             Certain(
                 f"every device masks its vector with the {devices - 1} others; {learned}. "
-                "A round in which a device is missing is refused"
+                "A round in which a device is missing fails"
             ),
             Certain(
-                "seeds are agreed on once and charged to the first round, warm-up or not. Who "
-                "learns a device's seeds, later as well, learns its masks of all rounds"
+                "seeds are agreed on once, and their cost counts in the first round. Whoever "
+                "learns a device's seeds, even later, learns its masks in all rounds"
             ),
             *super().promises(),
         ]

@@ -1,8 +1,8 @@
-"""What a round promises those who take part, checked against what happened in it.
+"""What a round promises to its participants, checked against what happened in it.
 
-Devices may leave early, or be made to: so each promise says what must have happened for it to hold.
-The server asks it when it knows whose sum is to be unmasked, and a device when it is asked to
-unmask. Where a promise is broken the round ends, with a sentence, before anything is revealed.
+Devices may leave early or be expelled, so each promise defines what must have happened for it to
+hold. The server checks it when the survivors are known, and a device when it is asked to unmask. If
+a promise is broken, the round ends with the reason before anything is revealed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def counted(count: int, word: str) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round has come to when its sum is about to be unmasked."""
+    """What has happened in a round when its sum is about to be unmasked."""
 
     devices: int  # N, of the round
     survivors: int  # of them in the sum
@@ -33,12 +33,12 @@ class Outcome:
 
 
 class Promise(ABC):
-    """Something that holds of a round, except with a small probability."""
+    """A property of a round that holds except with a small probability."""
 
     @property
     @abstractmethod
     def claim(self) -> str:
-        """What is promised, against whom and given what, in a sentence without a full stop."""
+        """What is promised, against whom and on what conditions; no full stop at the end."""
 
     @property
     @abstractmethod
@@ -60,7 +60,7 @@ class Promise(ABC):
 
 @dataclass(frozen=True)
 class Certain(Promise):
-    """What holds of every sum of enough devices, but for a probability that is known beforehand."""
+    """A promise for every sum of enough devices, except with a probability known beforehand."""
 
     claim: str = ""
     least: int = 0  # devices in a sum: devices and helpers help with no smaller one
@@ -91,8 +91,8 @@ class NoiseInSum(Promise):
     def claim(self) -> str:
         return (
             f"every sum holds the noise of at least {counted(self.honest, 'honest device')}, and "
-            f"{counted(self.colluding, 'other device')} in it may collude: devices help with no "
-            "sum of fewer"
+            f"{counted(self.colluding, 'other device')} in it may collude: devices refuse to "
+            "unmask a smaller sum"
         )
 
     @property

@@ -304,8 +304,8 @@ class QuantisedProtocol(AggregationProtocol):
 class Contributor:
     """Says what a device contributed, for validation only.
 
-    Its vector and its rounding follow from the run's seed, and which coordinates it sent the server
-    knows as well as it did.
+    The vector and the rounding follow from the run's seed; the server also knows which coordinates
+    the device sent.
     """
 
     def __init__(self, protocol: QuantisedProtocol, id: int, round_index: int) -> None:
@@ -359,7 +359,7 @@ class StandIn(Contributor):
 class QuantisedDevice(ModelReceiver, Contributor):
     """A device of a protocol that sums quantised vectors.
 
-    What it keeps between the steps of a round is in its `state`, a dataclass of its own.
+    It keeps what it needs between the steps of a round in its `state`, a dataclass.
     """
 
     state_class: ClassVar[type[Any]] = dict

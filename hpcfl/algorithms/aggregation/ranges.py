@@ -1,8 +1,8 @@
 """A server of several ranks: each adds up and unmasks a range of what devices upload.
 
-They are one party, and know together what a server of one rank knows. The first of them plays the
-protocol; the others are sent their part of every upload that it takes, and, once it has put the
-secrets together, the keys of all masks.
+Together the ranks are one party and know what a server of one rank knows. The first one plays the
+protocol; the others receive their part of every upload that it accepts, and, after it has
+reconstructed the secrets, the keys of all masks.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def mask_rows(keys: Sequence[bytes], signs: Sequence[int]) -> Rows:
 
 
 class RangeSum:
-    """The sum of the uploads, of so many values, over a range of these."""
+    """The sum of the uploads over a range of their values."""
 
     def __init__(self, group: Group, values: range, count: int, threads: int = 1) -> None:
         self._group, self._values, self._count, self._threads = group, values, count, threads

@@ -1,10 +1,10 @@
 """The server's reconstruction of secrets from shares, some of which may be missing or wrong.
 
-A holder that has no share of a secret, because the one it was sent was not a share, writes `ABSENT`
-in each limb of its place: no field element. The others of its shares count.
+A holder that received no valid share of a secret writes `ABSENT`, which is no field element, in
+each limb of its place. Its other shares count.
 
-Wrong ones contradict the others, and are found where two more than the threshold were received for
-each of them; exactly t are consistent, whatever they are.
+Wrong shares contradict the others. They are found if for each of them two shares more than the
+threshold were received; exactly t shares are always consistent.
 """
 
 from __future__ import annotations

@@ -28,13 +28,13 @@ unmask          to the server    then: the secret (16 bytes) from which masks wi
                                  follow
 ==============  ===============  =================================================================
 
-Devices that do what they like cost the round themselves alone, where few enough deal and answer
-falsely. A malformed message is an error of its sender. U2 are the devices that sent rows, as the
-relay tells everybody, whatever is in a row. Holders answer a challenge about the shares that they
-got (see `sharing`); a dealer of whom too many holders have no right share is expelled before
-anybody masks with it, and a holder that later sends another share than it answered for is found
-out. If t right shares do not give the mask key of a dropped device, every survivor tells what masks
-with that device follow from; its private-mask seed is never asked for.
+Devices that deal or answer falsely harm only themselves if they are few enough. A malformed message
+excludes its sender. U2 are the devices that sent rows, whatever their rows contain; the relay tells
+everybody. Holders answer a challenge about the shares that they received (see `sharing`). A dealer
+is expelled, before anybody masks with it, if too many holders have no valid share of its secrets. A
+holder that later sends another share than it answered for is detected. If t valid shares do not
+give the mask key of a dropped device, every survivor reveals the secret of its masks with that
+device; that device's private-mask seed is never requested.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""How the two secrets of a device are shared, and how it is found out that they are shared rightly.
+"""How the two secrets of a device are shared, and how inconsistent shares are detected.
 
-Each secret is shared with one uniform element more, its check r. After all shares are dealt, the
-server draws a challenge, one coefficient c_k for every limb, and the holder at the point x answers
-z(x) = r(x) + sum of c_k s_k(x) from its shares. The answers about a right dealer lie on one
-polynomial of degree t - 1, those about a false one with a probability of at most 1 / q for each
-holder that is off, as c was not known to the dealer (Schwartz 1980). As r is uniform and used once,
-the answers say nothing about the secret. Later a holder sends its share with its check, and both
-must fit its answer.
+Each secret is shared with an additional uniform element, its check r. After all shares are dealt,
+the server draws a challenge, one coefficient c_k for every limb, and the holder at the point x
+answers z(x) = r(x) + sum of c_k s_k(x) from its shares. Answers about an honest dealer lie on one
+polynomial of degree t - 1. Each wrong share passes with probability 1 / q at most, because c was
+unknown to the dealer (Schwartz 1980). As r is uniform and used once, the answers say nothing about
+the secret. Later a holder sends its share with its check, and both must fit its answer.
 
-The challenge must be the same for all holders: who gives each another one learns the secret. Where
-the server may cheat (module `active`) there is none, and all coefficients are 1; only dealers who
-do not think of it are found then.
+The challenge must be the same for all holders: a server that gives each a different one learns the
+secret. If the server may cheat (module `active`) there is no challenge, and all coefficients are 1;
+this finds only dealers that do not exploit it.
 """
 
 from __future__ import annotations
@@ -101,12 +100,12 @@ class Challenge:
 
 @dataclass
 class Dealings:
-    """The server's book of who dealt what rightly, as far as holders' answers tell.
+    """The server's record of who dealt valid shares, as far as holders' answers show.
 
-    `expelled` are the dealers of whom more holders have no right share than may be at fault: of
-    those who stay, enough right shares are left however the others behave. Where one false answer
-    cannot be told from a false dealer, because t + 1 answered, the round ends, unless the dealer
-    did not answer itself.
+    A dealer is `expelled` if more of its holders lack a valid share than may be at fault. All other
+    dealers have enough valid shares left, however the rest behave. If only t + 1 answered, a false
+    answer cannot be told from a false dealer, and the round ends, unless the dealer itself did not
+    answer.
     """
 
     challenge: Challenge

@@ -7,8 +7,8 @@ that it selected with at least one peer. On the wire, ``masked_input`` is the lo
 
 The additive mask of a pair is drawn for the selected coordinates only: its k-th element belongs to
 the k-th coordinate that the pair selected, and the k-th element of a private mask to the k-th
-location sent. That has the distribution of the paper's masks of length d at those coordinates, the
-only ones at which they are used.
+location sent. The paper's masks of length d have the same distribution at these coordinates, and
+are used nowhere else.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ Positions = NDArray[np.int64]
 
 @dataclass
 class SparseDeviceState(DeviceState):
-    """What a device keeps besides: locations as they are sent, a few bits each."""
+    """What a device keeps in addition: locations as they are sent, a few bits each."""
 
     coded: Payload = field(default_factory=lambda: np.zeros(0, np.uint8))
 
 
 @dataclass
 class SparseServerState(ServerState):
-    """What the server keeps besides: the sum, and whose values are where in it."""
+    """What the server keeps in addition: the sum, and each device's locations in it."""
 
     total: Sums = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     coded: dict[int, Payload] = field(default_factory=dict)
@@ -148,8 +148,8 @@ class SparseSecAgg(SecAgg):
 
     def promises(self) -> list[Promise]:
         alone = (
-            "the sum at a coordinate is of those devices alone that selected it: where that is one "
-            "device, the server learns its value ('hpcfl privacy exposure sparse' says how often)"
+            "the sum at a coordinate covers only the devices that selected it. Where only one did, "
+            "the server learns its value ('hpcfl privacy exposure sparse' says how often)"
         )
         return [*super().promises(), Certain(alone)]
 

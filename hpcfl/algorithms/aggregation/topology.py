@@ -1,15 +1,15 @@
 """Who shares keys and masks with whom: everybody with everybody, or neighbours on a ring.
 
-`Topology` is SecAgg's (Bonawitz et al. 2017): every device is linked with every other. `RingGraph`
-is SecAgg+'s (Bell et al., CCS 2020): all N devices are put on a ring in an order drawn after the
+In SecAgg (`Topology`; Bonawitz et al. 2017) every device is linked with every other. In SecAgg+
+(`RingGraph`; Bell et al., CCS 2020) all N devices are put on a ring in an order drawn after the
 last key was advertised, and each is linked with the k nearest, k / 2 on either side (a Harary
-graph). A device then works O(k), and the server sends it the keys of its neighbours alone. Devices
-that advertised no keys have a place as well: they are devices that dropped out, so that degree and
-threshold, which were chosen for N devices, are right for whoever is there.
+graph). A device then does O(k) work, and the server sends it only the keys of its neighbours.
+Devices that advertised no keys also have a place and count as dropped, so the degree and threshold
+chosen for N devices stay right.
 
-The order follows from the keys *and a nonce* of the server, so that no device can try keys until
-the order suits it. The *holders* of a device have the shares of its secrets: its neighbours and
-itself, of those that advertised keys, in the same order on both sides.
+The order follows from the keys *and a nonce* of the server, so no device can try keys until the
+order suits it. The *holders* of a device have the shares of its secrets: they are the device itself
+and its neighbours that advertised keys, in the same order on both sides.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap, the first bit of a
 byte being its most significant):
@@ -25,9 +25,9 @@ ring      nonce (16 bytes), u32 position,    u32 size of U3, bits of U3, bits of
           in U1 by slot
 ========  =================================  ===================================================
 
-The request for secrets of pairs is one such bitmap, and so is the list of expelled devices, behind
-their number (u32) on a ring. The slots of a device at position p are the positions p - k/2 to
-p + k/2, its own among them; with a degree of N - 1, all positions, beginning at p - N // 2.
+The request for secrets of pairs is one such bitmap. So is the list of expelled devices, which on a
+ring follows their number (u32). The slots of a device at position p are the positions p - k/2 to
+p + k/2, its own included; with a degree of N - 1, all positions, beginning at p - N // 2.
 """
 
 from __future__ import annotations

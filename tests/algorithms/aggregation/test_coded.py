@@ -128,8 +128,8 @@ def test_the_committee_follows_from_a_nonce_and_is_any_set_equally_often():
 @pytest.mark.parametrize(
     ("options", "claim", "fails"),
     [
-        ({"gamma": 0.0}, "with one device in collusion the sum of the others: one piece", False),
-        ({"gamma": 0.3}, "with 12 devices in collusion the sum of the others: 12 pieces", False),
+        ({"gamma": 0.0}, "or, with one device colluding, the sum of the others. One piece", False),
+        ({"gamma": 0.3}, "or, with 12 devices colluding, the sum of the others. 12 pieces", False),
         ({"gamma": 0.1, "population": 400}, "probability that more collude is at most 2^-", True),
     ],
 )
