@@ -2,7 +2,7 @@
 
 The keys are the operating system's, so these tests can alarm by chance. All that expect silence do
 so wrongly with a probability of at most `FALSE_ALARM` together, one run of this file in a million:
-each of the `CONFIGURATIONS` has an equal part, and so has each p-value within (see `battery`).
+each of the `CONFIGURATIONS` has an equal part, and so has each p-value within.
 
 What no test of this size can see: masks that are reduced modulo q = 2^32 - 5 instead of rejected.
 Five values would be twice as likely, which takes some 10^10 elements to notice; that words are
