@@ -593,8 +593,10 @@ def test_the_bound_of_a_sums_noise_holds_and_is_not_idle():
 # Options
 
 
-@pytest.mark.parametrize("epsilon_by", ["paper", "proven"])
-@pytest.mark.parametrize("name", ["cdp", "dp-fedavg", "fedsgd-dpc"])
+@pytest.mark.parametrize(
+    ("name", "epsilon_by"),
+    [("cdp", "paper"), ("cdp", "proven"), ("dp-fedavg", "proven"), ("fedsgd-dpc", "paper")],
+)
 def test_the_noise_for_an_epsilon_has_it_after_all_rounds(name, epsilon_by):
     mode = "exact" if name == "dp-fedavg" else "balanced"
     where = federation(devices=12, per_round=5, rounds=5, mode=mode)
