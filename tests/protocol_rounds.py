@@ -548,7 +548,7 @@ def request(played, receiver, survivors, dropped, total=None):
     return raw(content)
 
 
-def expelled_list(played, receiver, expelled, total=None):
+def expelled_list(played, receiver, expelled):
     """Return the server's message to a device about who is expelled.
 
     On a ring it names those that the device is linked with, and says how many there are in all.
@@ -558,7 +558,7 @@ def expelled_list(played, receiver, expelled, total=None):
         return raw(bits(expelled, parameters.devices))
     around = slots(played.order(), receiver, played.protocol.topology.degree)
     named = bits([slot for slot, id in enumerate(around) if id in expelled], len(around))
-    return raw(struct.pack("<I", len(expelled) if total is None else total) + named)
+    return raw(struct.pack("<I", len(expelled)) + named)
 
 
 # secrets of pairs, and keys that are another device's

@@ -223,12 +223,6 @@ def test_what_is_not_calibrated_is_named():
         predict(protocol, Calibration(lacking))
 
 
-def test_a_class_of_ones_own_costs_what_the_one_costs_that_it_derives_from():
-    protocol = protocol_of("secagg", 10, 100)
-    derived = type("Mine", (type(protocol),), {"name": "mine"})(protocol.parameters)
-    assert predict(derived, KNOWN).device_cpu_seconds == predict(protocol, KNOWN).device_cpu_seconds
-
-
 def test_a_calibration_is_read_as_it_was_written(tmp_path):
     KNOWN.save(tmp_path / "known.json")
     assert load(tmp_path / "known.json") == KNOWN

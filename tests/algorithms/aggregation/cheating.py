@@ -10,8 +10,8 @@ from slow_reference import KEY_SHARE, MASK_KEY_LIMBS, SEED_LIMBS, SEED_SHARE
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.active import ActiveServer
-from hpcfl.algorithms.aggregation.secagg import SecAggServer, pair_sign
-from hpcfl.crypto import keys, shamir, signatures
+from hpcfl.algorithms.aggregation.secagg import SecAggServer
+from hpcfl.crypto import shamir, signatures
 from hpcfl.crypto.keys import insecure_secrets
 
 
@@ -47,11 +47,6 @@ class TwoFaced(SecAggServer):
         self._seed_shares_of_victim, self._key_shares_of_victim = {}, {}
         return self
 
-    def receive_masked_input(self, sender, payload):
-        super().receive_masked_input(sender, payload)
-        if sender == self.victim:
-            self.upload = payload.view("<u4").copy()
-
     def lists_for(self, receiver):
         survived, gone = self.state.survived.copy(), self.state.gone.copy()
         if receiver in self.deceived:
@@ -81,48 +76,22 @@ class TwoFaced(SecAggServer):
     finish_masks = finish_result = finish_unmask
 
     def stolen(self):
-        """Return the victim's integers, if there are shares enough."""
-        protocol, victim = self._protocol, self.victim
+        """Return the victim's mask key and seed, None if there are too few shares of either."""
         for id, device in self._knows.items():
-            share = device.state.shares[device._links.holders.index(victim)]
-            self._key_shares_of_victim[id], self._seed_shares_of_victim[id] = (
-                share[:KEY_SHARE],
-                share[KEY_SHARE:],
-            )
-        threshold = protocol.topology.threshold
-        if min(len(self._key_shares_of_victim), len(self._seed_shares_of_victim)) < threshold:
-            return None
-        seed = combined(self._seed_shares_of_victim, threshold)
-        private = combined(self._key_shares_of_victim, threshold)
-        public = {
-            id: self._mask_public(id)
-            for id in np.flatnonzero(self.state.sharers).tolist()
-            if id != victim
-        }
-        return opened(protocol, victim, self.upload, seed, private, public)
-
-
-def combined(shares, threshold):
-    """Return the limbs of the secret that the first t shares give."""
-    holders = tuple(sorted(shares)[:threshold])
-    return shamir.combine(np.stack([shares[id] for id in holders]), holders)
-
-
-def opened(protocol, victim, upload, seed, private, public):
-    """Return the integers in an upload, of whose sender the limbs of both secrets are known.
-
-    And the public mask keys of all with whom it has masked.
-    """
-    seed = shamir.from_limbs(seed[:SEED_LIMBS], 16)
-    private = shamir.from_limbs(private[:MASK_KEY_LIMBS], 32)
-    secrets = keys.agree(private, list(public.values()))
-    masks = [
-        protocol.private_mask_key(0, victim, seed),
-        *protocol.pair_keys(0, victim, list(public), secrets, "additive mask"),
-    ]
-    signs = [-1, *(-pair_sign(victim, peer) for peer in public)]
-    group = protocol.parameters.arithmetic
-    return group.decode(group.add_masks(upload, masks, signs)).tolist()
+            share = device.state.shares[device._links.holders.index(self.victim)]
+            self._key_shares_of_victim[id] = share[:KEY_SHARE]
+            self._seed_shares_of_victim[id] = share[KEY_SHARE:]
+        found = []
+        for shares, size, limbs in (
+            (self._key_shares_of_victim, 32, MASK_KEY_LIMBS),
+            (self._seed_shares_of_victim, 16, SEED_LIMBS),
+        ):
+            holders = tuple(sorted(shares)[: self._protocol.topology.threshold])
+            if len(holders) < self._protocol.topology.threshold:
+                return None
+            combined = shamir.combine(np.stack([shares[id] for id in holders]), holders)
+            found.append(shamir.from_limbs(combined[:limbs], size))
+        return found
 
 
 class TwoFacedActive(TwoFaced, ActiveServer):

@@ -10,7 +10,7 @@ from hpcfl.algorithms.aggregation.ranges import UNIT_BYTES, Dealt, RangeSum, mas
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.crypto.groups import GROUPS
-from hpcfl.errors import MessageError, UsageError
+from hpcfl.errors import UsageError
 
 widths = st.sampled_from(sorted({group.bits for group in GROUPS.values()}))
 
@@ -64,14 +64,6 @@ def test_what_ranks_unmask_is_what_one_rank_does(group, ranks, threads):
     found = [unmasked(each) for each in Dealt.uploads_of(protocol, ranks).ranges]
 
     np.testing.assert_array_equal(np.concatenate(found), unmasked(range(dim)))
-
-
-def test_an_upload_of_a_wrong_size_is_no_part_of_a_range():
-    protocol = find("secagg")(Parameters(3, 20_000))
-    total = RangeSum.of(protocol, Dealt.uploads_of(protocol, 2).ranges[1])
-
-    with pytest.raises(MessageError, match="received 79999 bytes, expected 80000"):
-        total.add_part(1, np.zeros(840, np.uint8), 80_000 - 840, 79_999)
 
 
 @pytest.mark.parametrize("name", ["sparse", "cohort", "fedavg", "prf"])

@@ -22,10 +22,10 @@ from hpcfl.algorithms.aggregation.promises import Outcome, failure_of
 from hpcfl.algorithms.federated import find_private
 from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
-from hpcfl.algorithms.noise import IntegerNoise, clip_l2, insecure_noise, system_noise
+from hpcfl.algorithms.noise import IntegerNoise, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto.keys import system_secrets
-from hpcfl.errors import HpcflError, RefusedError, UsageError
+from hpcfl.errors import RefusedError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions
 from hpcfl.privacy.accounting import zcdp
@@ -215,18 +215,14 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
         ("fedsgd-dpc", {}, {"mechanism": "laplace"}, "give --batch-size 0"),
         ("fedsgd-dpc", {}, {"shuffle": "fresh"}, "give --shuffle poisson"),
         *(
-            (name, {"protocol": protocol, "mode": "poisson", "per_round": 6}, {}, "known number of")
+            (name, {"protocol": "secagg", "mode": "poisson", "per_round": 6}, {}, "known number of")
             for name in ("cdp", "dp-dsgd")
-            for protocol in ("secagg", "prf")
         ),
-        *(
-            (
-                "dp-fedavg",
-                {"protocol": protocol, "alpha": 0.5, "mode": "poisson", "per_round": 6},
-                {},
-                "which coordinates the others send",
-            )
-            for protocol in ("sparse", "cohort")
+        (
+            "dp-fedavg",
+            {"protocol": "cohort", "alpha": 0.5, "mode": "poisson", "per_round": 6},
+            {},
+            "which coordinates the others send",
         ),
         ("dp-fedavg", {}, {"noise": "distributed"}, "not the integers that distributed"),
         ("dp-fedavg", {"protocol": "sparse"}, {"noise": "distributed"}, "use --aggregate cohort"),
@@ -421,23 +417,6 @@ def test_the_norm_adapts_to_the_quantile():
     assert update[0] == pytest.approx(clipped, rel=0.01)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_what_is_not_finite_stays_so_and_is_for_its_device_to_refuse(bad, adaptive):
-    vector = np.array([3.0, 4.0], np.float32)
-    assert np.array_equal(clip_l2(vector, 5.0), vector)
-    assert [0.6, 0.8] == pytest.approx(clip_l2(vector, 1.0))
-    assert np.isnan(clip_l2(np.array([1.0, bad]), 1.0)).all()
-    where = federation("secagg", dim=2 + adaptive, devices=5)
-    dp = algorithm("dp-fedavg", where, noise_multiplier=1.0, quantile=0.5 if adaptive else None)
-    sent = dp.contribution(0, 0, dp.first_state, Learner(np.array([1.0, bad])))
-
-    # Not even of infinity a part is left that could be cut off to something finite.
-    assert np.isnan(sent[:2]).all()
-    with pytest.raises(HpcflError, match="not a finite number"):
-        where.protocol.quantise(sent, 0, 0)
-
-
 @pytest.mark.parametrize(("multiplier", "clip"), [(0.5, 3.0), (2.0, 1.0), (30.0, 0.1)])
 def test_the_bit_of_an_adapting_norm_is_never_cut_off(multiplier, clip):
     """All but one of ten updates are within the norm: what the sum of bits must say exactly."""
@@ -614,8 +593,10 @@ def test_the_bound_of_a_sums_noise_holds_and_is_not_idle():
 # Options
 
 
-@pytest.mark.parametrize("epsilon_by", ["paper", "proven"])
-@pytest.mark.parametrize("name", ["cdp", "dp-fedavg", "fedsgd-dpc"])
+@pytest.mark.parametrize(
+    ("name", "epsilon_by"),
+    [("cdp", "paper"), ("cdp", "proven"), ("dp-fedavg", "proven"), ("fedsgd-dpc", "paper")],
+)
 def test_the_noise_for_an_epsilon_has_it_after_all_rounds(name, epsilon_by):
     mode = "exact" if name == "dp-fedavg" else "balanced"
     where = federation(devices=12, per_round=5, rounds=5, mode=mode)
