@@ -66,8 +66,6 @@ def unused_by(options: BenchOptions) -> set[str]:
 
 def resolved(given: Mapping[str, Any]) -> BenchOptions:
     """Return the same, whether all that is given is used or not."""
-    if given.get("resume") is not None and given.get("output") is not None:
-        raise UsageError("--resume continues in its own file: leave --output out")
     check_length(given)
     # Within a lab the seconds that are modelled are those of its links.
     given = netlab_link() | stated(BenchOptions, given)

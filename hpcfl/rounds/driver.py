@@ -31,7 +31,6 @@ from hpcfl.errors import (
 )
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
-from hpcfl.rounds.ranktimes import Stretch
 from hpcfl.system.plugins import blamed
 
 if TYPE_CHECKING:
@@ -58,6 +57,16 @@ class RoundConfig:
     in_parts: bool = False  # whether the server takes long uploads so, where it can
     dealt: Dealt | None = None  # how uploads are dealt out to several ranks of the server
     reduce_group: Group | None = None  # sum the uploads within the transport in this group
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A step of a phase as one rank saw it, on its own clock, and the numbers of its calls."""
+
+    phase: int  # its index
+    begin: float
+    end: float
+    calls: range
 
 
 class Round:

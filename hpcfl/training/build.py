@@ -36,12 +36,6 @@ _MORE_NOISE, _TRIES = 1.01, 8
 # Few bits have room for few levels, and rounding to few takes more noise: so many times that of 32
 # bits at most, in a sum.
 NOISE_OF_FEW_BITS = 1.05
-# What only a benchmark has: files of training runs hold it without a value.
-_OF_BENCH: dict[str, Any] = {
-    **dict.fromkeys(("private", "max_rounds", "rel_ci")),
-    **dict.fromkeys(("updates", "save_aggregate", "keep_transcript")),
-    "warmup": 0,
-}
 
 
 def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> Federation:
@@ -216,7 +210,7 @@ def make_config(options: TrainOptions, devices: int, model: str, dim: int) -> di
         config = {name: config[name] for name in config.keys() - options_of(PrivacyOptions)}
     if not find(options.aggregate).sparse_upload:
         config |= dict.fromkeys(OF_SPARSE)
-    config |= _OF_BENCH | {"devices": devices, "model": model, "dim": dim}
+    config |= {"devices": devices, "model": model, "dim": dim}
     return {
         name: str(value) if isinstance(value, Path) else value for name, value in config.items()
     }
