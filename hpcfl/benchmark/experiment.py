@@ -198,8 +198,11 @@ class Experiment(Job):
         self._last: Aggregate | None = None
         # The devices of which it was said that their vectors are clipped.
         self._told: set[int] = set()
-        self._recorder = self._made_recorder()
-        if self._recorder is not None:
+        self._recorder: Recorder | None = None
+        if self.options.keep_transcript is not None:
+            from hpcfl.attack.recording import Recorder
+
+            self._recorder = Recorder(self.protocol, self.rounds - 1, self.config())
             observer = Together(observer, self._recorder)
         return super().run(transport, observer)
 
@@ -275,14 +278,6 @@ class Experiment(Job):
         if self._recorder is not None and self._recorder.transcript is not None:
             assert self.options.keep_transcript is not None
             self._recorder.transcript.save(self.options.keep_transcript)
-
-    def _made_recorder(self) -> Recorder | None:
-        """Return what takes down the last round, if that is asked for."""
-        if self.options.keep_transcript is None:
-            return None
-        from hpcfl.attack.recording import Recorder
-
-        return Recorder(self.protocol, self.options.planned_rounds - 1, self.config())
 
 
 def _check_transcript(options: BenchOptions, protocol: AggregationProtocol) -> None:

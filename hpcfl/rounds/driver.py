@@ -149,9 +149,12 @@ class Round:
             if step.upload:
                 for device in self._live.values():
                     self._forget_model(device)
-            with self._stretch(step), self.ledger.phase(step.phase):
+            first, begin = self._transport.calls.number, time.perf_counter()
+            with self.ledger.phase(step.phase):
                 if step.wants is None or self._wanted(step):
                     play[step.pattern](number, step)
+            end, calls = time.perf_counter(), range(first, self._transport.calls.number)
+            self.stretches.append(Stretch(self.ledger.index(step.phase), begin, end, calls))
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
         self._transport.raise_everywhere(self._server_error)
@@ -167,13 +170,6 @@ class Round:
         """Let a device that is done with the model free it, if it can."""
         if hasattr(device, "forget_model"):
             device.forget_model()
-
-    @contextmanager
-    def _stretch(self, step: Step) -> Iterator[None]:
-        first, begin = self._transport.calls.number, time.perf_counter()
-        yield
-        end, calls = time.perf_counter(), range(first, self._transport.calls.number)
-        self.stretches.append(Stretch(self.ledger.index(step.phase), begin, end, calls))
 
     def _at(self, moment: str, step: Step) -> None:
         self._observer.at(self._index, moment, step.phase)

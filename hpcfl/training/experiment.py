@@ -388,16 +388,6 @@ class Training(Job):
         """Return what the rounds up to this one have cost, with those played in vain."""
         return self.algorithm.spent(self.algorithm.play_index(index) + 1)
 
-    def _would_overspend(self, index: int) -> bool:
-        """Return whether a round would cost more privacy than there is to spend."""
-        options = self.options
-        spent = self._spent(index)
-        if spent is None or options.epsilon is None:
-            return False
-        # What the noise was chosen for is met to the last digits.
-        limit = options.epsilon * (1 + 1e-9)
-        return (spent.paper if options.epsilon_by == "paper" else spent.proven) > limit
-
     def _reason_to_stop(self, accuracy: float, elapsed: float) -> str:
         target, limit = self.options.target_accuracy, self.options.max_seconds
         if target is not None and accuracy >= target:
@@ -406,7 +396,12 @@ class Training(Job):
             return "max_seconds"
         if self.first_round >= self.rounds:
             return "rounds"
-        return "epsilon" if self._would_overspend(self.first_round) else ""
+        spent, epsilon = self._spent(self.first_round), self.options.epsilon
+        if spent is None or epsilon is None:
+            return ""
+        # What the noise was chosen for is met to the last digits.
+        most = spent.paper if self.options.epsilon_by == "paper" else spent.proven
+        return "epsilon" if most > epsilon * (1 + 1e-9) else ""
 
 
 def without_model(name: str) -> UsageError:

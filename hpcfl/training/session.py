@@ -18,7 +18,7 @@ from hpcfl.benchmark.session import devices_on
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
-from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import make
 from hpcfl.options.names import DATASETS
 from hpcfl.options.training import TrainOptions
@@ -80,16 +80,9 @@ def run(
     assert options.devices is not None
     # Wrong options are refused before any data are read.
     check(options, options.devices)
-    trained, failed = None, None
-    try:
-        trained = _run(world, options, options.devices, observer, command, ended)
-    except HpcflError as problem:
-        if world.rank and not isinstance(problem, AgreedError):
-            raise
-        failed = problem
-    # Ranks that hold no device have come here before the others.
-    world.settle(failed)
-    return trained
+    # Ranks that hold no device settle before the others.
+    count = options.devices
+    return world.settle_after(lambda: _run(world, options, count, observer, command, ended))
 
 
 def check(options: TrainOptions, devices: int) -> None:
