@@ -18,10 +18,12 @@ from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap
+from hpcfl.benchmark.experiment import OF_SPARSE
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import asked_for, part
+from hpcfl.options.definition import asked_for, options_of, part, recorded
+from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.results import restoring
@@ -37,7 +39,7 @@ from hpcfl.rounds.session import Job, played_in_vain
 from hpcfl.rounds.timed import Played, play
 from hpcfl.training import checkpoint as checkpoints
 from hpcfl.training import planned
-from hpcfl.training.build import claims, make_config
+from hpcfl.training.build import claims
 from hpcfl.training.checkpoint import Checkpoint
 from hpcfl.training.clients import Clients
 
@@ -103,7 +105,14 @@ class Training(Job):
 
     def config(self) -> dict[str, Any]:
         """Return every option with its value, for the record; None where it has no effect."""
-        config = make_config(self.options, self.devices, self.model, self.dim)
+        options = self.options
+        config = {"algorithm": options.algorithm, "protocol": options.aggregate} | recorded(options)
+        config["data_dir"] = None if options.data_dir is None else str(options.data_dir)
+        if not self.algorithm.private:
+            config = {name: config[name] for name in config.keys() - options_of(PrivacyOptions)}
+        if not self.protocol.sparse_upload:
+            config |= dict.fromkeys(OF_SPARSE)
+        config |= {"devices": self.devices, "model": self.model, "dim": self.dim}
         config |= self.protocol.settings()
         config |= self.algorithm.settings()
         if self._clients.incomplete:
