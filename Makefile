@@ -54,7 +54,7 @@ $(STAMP): pyproject.toml
 	             'make setup PYTHON=/path/to/python3.11' >&2; exit 1; }; \
 	    echo 'creating $(VENV)'; '$(PYTHON)' -m venv --clear $(VENV); }
 	$(VENV)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]'
-	$(if $(filter mpi,$(subst $(comma), ,$(EXTRAS))),$(VENV)/bin/python -m hpcfl.system.mpiconfig)
+	$(if $(filter mpi,$(subst $(comma), ,$(EXTRAS))),$(VENV)/bin/python -c 'from hpcfl.system import mpiconfig; mpiconfig.allow_oversubscription()')
 	@touch $@
 
 # Training needs PyTorch, which is large: only what uses it installs it.

@@ -21,7 +21,7 @@ from scipy.stats import linregress
 
 from harness import figure
 from hpcfl.results import load
-from hpcfl.results.writer import predicted_bytes
+from hpcfl.results.record import KNOWN
 
 LIMIT_BYTES = 1000.0  # a round a rank
 SAMPLE_SECONDS = 0.2
@@ -104,10 +104,10 @@ def main() -> None:
             f"  {line.slope:16.1f}  {line.stderr:.1f}  {first[2]} {last[2]}"
         )
     print()
-    predicted = predicted_bytes(len(run.phases), run.devices, asked.rounds)
     figure("memory of a rank, bytes a round, the largest slope", worst, LIMIT_BYTES, " B")
     figure("descriptors of a rank, last - first", leaked, 0)
-    figure(f"file of {size} bytes / predicted, off by", abs(size / predicted - 1), 0.05)
+    held = sum(getattr(run, one.name).nbytes for one in KNOWN if getattr(run, one.name) is not None)
+    figure(f"file of {size} bytes / what it holds", size / held, 2)
     figure("rounds that are missing or not valid", asked.rounds - int(run.validated.sum()), 0)
 
 

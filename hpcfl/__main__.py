@@ -6,14 +6,13 @@ import gc
 import os
 import sys
 
-from hpcfl.system import launch, streams
+from hpcfl.system import launch
 
 
 def main() -> None:
     """Run the command line; on a rank with devices only what these need."""
     # All that is loaded stays. To look for garbage in it takes a tenth of the time of loading.
     gc.disable()
-    output = streams.guard()
     if launch.launched_by_mpi():
         # One rank a core, or many: threads of BLAS would only stand in the other ranks' way.
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -29,14 +28,12 @@ def main() -> None:
     gc.enable()
     try:
         command_line()
-    except SystemExit as end:
+    except SystemExit:
         if leads and launch.works_alone():
             from hpcfl.benchmark import device
 
             device.release()
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            stream.flush()
-        sys.exit(end.code if output is None else output.status(end.code))
+        raise
 
 
 if __name__ == "__main__":

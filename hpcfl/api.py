@@ -128,12 +128,8 @@ class Runs(tuple[Run, ...]):
         """
         pools = pooling.group(self, trainings=True)
         found = pooling.summarised(pools, target_accuracy)
-        return tables.comparison(
-            [summary for _, summary in found],
-            baseline,
-            pooling.kept_apart([pool for pool, _ in found]),
-            None if columns is None else ",".join(columns),
-        )
+        asked = None if columns is None else ",".join(columns)
+        return tables.comparison([summary for _, summary in found], baseline, asked)
 
     def to_frame(
         self,

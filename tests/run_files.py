@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from hpcfl.results import schema
-from hpcfl.results.record import RoundRecord
+from hpcfl.results.record import KNOWN, RoundRecord
 from hpcfl.results.writer import ResultsWriter
 
 PHASES = ("share_keys", "masked_input", "unmask")
@@ -18,7 +17,7 @@ CONFIG = {
     "latency_ms": 1.0,
 }
 # What files of earlier versions, of one rank, and of runs that end when ranks die do without.
-OPTIONAL = {dataset.name for dataset in schema.KNOWN if dataset.unknown is not None}
+OPTIONAL = {dataset.name for dataset in KNOWN if dataset.unknown is not None}
 ENVIRONMENT = {"transport": "loopback", "mpi_library": "none", "cpu": "abacus", "hosts": ["a", "b"]}
 
 

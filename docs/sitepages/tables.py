@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from hpcfl.options.definition import names
 from hpcfl.plots import AGAINST, KINDS, PlotOptions
-from hpcfl.results.columns import COLUMNS
-from hpcfl.results.footer import LINES
+from hpcfl.results.columns import COLUMNS, SHOWN
+from hpcfl.results.footer import LINES, OF_TRAINING
 from sitepages.markdown import code, table, words
 
 
 def page() -> str:
     """Return the page."""
     columns = [
-        (code(name), words(choice.about), "yes" if choice.shown else "")
-        for name, choice in COLUMNS.items()
+        (code(name), words(column.about), "yes" if name in SHOWN else "")
+        for name, column in COLUMNS.items()
     ]
     lines = [
-        (code(line.key), words(line.unit), words(line.about), "train" if line.training else "")
-        for line in LINES
+        (code(key), words(unit), figure and code(figure), "train" if key in OF_TRAINING else "")
+        for key, (unit, figure) in LINES.items()
     ]
     figures = [
         (code(name), words(what), ", ".join(map(code, AGAINST.get(name, ()))))
@@ -26,12 +26,12 @@ def page() -> str:
     parts = [
         "# Tables, footer, figures\n",
         "## Columns of `hpcfl report`\n",
-        "For `--columns`, and of CSV and JSON; beside these there is one for every option of "
-        "`bench` and `train`. How they are read: [Read results](../guide.md#read-results).\n",
+        "These columns are for `--columns`, CSV and JSON. Every option of `bench` and `train` is "
+        "a column, too. See also [Read results](../guide.md#read-results).\n",
         table(("column", "what it is", "shown without `--columns`"), columns),
         "## Lines `HPCFL key: value`\n",
-        "What `bench` and `train` end with for other programs.\n",
-        table(("key", "unit", "what it says", "only of"), lines),
+        "`bench` and `train` end with these lines, for other programs.\n",
+        table(("key", "unit", "figure of the summary", "only of"), lines),
         "## Figures of `hpcfl plot`\n",
         f"All of them have {_linked(*names(PlotOptions))}.\n",
         table(("kind", "what it shows", "`--against`"), figures),

@@ -38,7 +38,7 @@ from hpcfl.system.launch import netlab_link
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
-    from hpcfl.attack.recording import Recorder
+    from hpcfl.attack.transcript import Recorder
     from hpcfl.options.privacy import PrivacyOptions
     from hpcfl.results.reader import Run
 
@@ -200,7 +200,7 @@ class Experiment(Job):
         self._told: set[int] = set()
         self._recorder: Recorder | None = None
         if self.options.keep_transcript is not None:
-            from hpcfl.attack.recording import Recorder
+            from hpcfl.attack.transcript import Recorder
 
             self._recorder = Recorder(self.protocol, self.rounds - 1, self.config())
             observer = Together(observer, self._recorder)
@@ -282,7 +282,7 @@ class Experiment(Job):
 
 def _check_transcript(options: BenchOptions, protocol: AggregationProtocol) -> None:
     """Refuse, by UsageError, to keep a transcript of what cannot be attacked."""
-    from hpcfl.attack import recording
+    from hpcfl.attack import transcript as recording
 
     if options.may_vary or options.security == "active" or options.server_ranks > 1:
         raise UsageError(

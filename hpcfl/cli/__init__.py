@@ -110,8 +110,7 @@ def main() -> None:
     """Run the command line.
 
     Exit status: 0 done, 1 failed, 2 wrong use, 3 a regression found by `compare`, 75 ended
-    by a signal in such a way that it can be resumed, 130 interrupted, 141 done, but standard output
-    was closed before all was printed.
+    by a signal in such a way that it can be resumed, 130 interrupted.
     """
     try:
         with warnings.catch_warnings():

@@ -39,13 +39,13 @@ SLOWER_STATUS = 3
 @click.option("--json", "as_json", is_flag=True, help="Print what --format json does.")
 @alone
 def report(paths: tuple[str, ...], form: str, as_json: bool, **typed: Any) -> None:
-    """Show what runs cost: bytes, CPU time and wall time, phase by phase.
+    """Show the costs of runs: bytes, CPU time and wall time, phase by phase.
 
-    PATH is a results file or a folder of them. One run is shown in full; several are shown side
-    by side, with ratios to a baseline among those of the same N, d, dropout and links. Warm-up
-    rounds are left out. Launches of one configuration on equal machines are pooled as repeats, and
-    so is training with several seeds; training that was resumed is one run. Warnings name the
-    rows whose seconds are unreliable, and say why.
+    PATH is a results file or a folder of them. One run is shown in full. Several runs are shown
+    side by side, with ratios to a baseline of the same N, d, dropout and links. Warm-up rounds are
+    left out. Launches of one configuration on equal machines are pooled, and so are trainings that
+    differ only in their seed; a resumed training is one run. Warnings name the rows with
+    unreliable timings and give the reason.
 
     \b
     Examples:
@@ -80,7 +80,9 @@ def report(paths: tuple[str, ...], form: str, as_json: bool, **typed: Any) -> No
 
 def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
     """Return in a format what rounds cost: of one run, or of several side by side."""
+    from hpcfl.report import jsontext
     from hpcfl.results import pooling, tables
+    from hpcfl.results.summary import beside
 
     if asked.target_accuracy is not None and not any(run.training for run in runs):
         raise UsageError(
@@ -93,7 +95,6 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
     compared = tables.comparison(
         summaries,
         asked.baseline,
-        pooling.kept_apart(pools),
         asked.columns,
         numbered=form not in ("csv", "json"),  # which have no notes
     )
@@ -102,7 +103,8 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
             wrong = counted(int((~run.validated).sum()), "round")
             warn(f"{run.path} has {wrong} that failed validation")
     if form == "json" and asked.columns is None:
-        return tables.to_json(summaries, asked.baseline if len(summaries) > 1 else None)
+        shown = beside(summaries, asked.baseline) if len(summaries) > 1 else summaries
+        return jsontext.dumps({"runs": [summary.as_dict() for summary in shown]})
     if len(summaries) > 1 or asked.columns is not None:
         return _rendered(compared, form)
     return _one(pools[0], summaries[0], form)
@@ -159,9 +161,8 @@ def compare(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
     """Compare the measured rounds of B with those of A.
 
     A and B are results files, or folders with several launches of one configuration, which are
-    pooled. Medians, their difference and ratio come with rank-based intervals, and a rank test says
-    whether there is a difference to be seen. Bytes that are the same in all rounds are compared
-    exactly.
+    pooled. Medians, their difference and their ratio have rank-based intervals, and a rank test
+    shows whether they differ.
 
     \b
     Examples:
@@ -200,10 +201,10 @@ def compare(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
 def plot(paths: tuple[str, ...], kind: str, output: Path | None, **typed: Any) -> None:
     """Draw a figure of results.
 
-    PATH is a results file or a folder of them. Launches of one configuration on equal machines
-    are pooled as repeats, trainings that differ in their seeds alone are drawn as their mean, and
-    a training that was resumed with the one that it went on from. A protocol has one colour and
-    marker, a phase one colour, in all figures.
+    PATH is a results file or a folder of them. Launches of one configuration on equal machines are
+    pooled. Trainings that differ only in their seed are drawn as their mean, and a resumed training
+    as one run. A protocol has the same colour and marker in all figures, and a phase the same
+    colour.
 
     \b
     Examples:

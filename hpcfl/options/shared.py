@@ -80,15 +80,9 @@ class RunOptions(ProtocolOptions, LinkOptions, SeedOptions):
     )
     resume: Path | None = option(
         None,
-        "Continue the results file of a run that was interrupted, with the options of that "
-        "run: no others need be given.",
+        "Continue an interrupted run in its results file, which holds all options of the run.",
         marks=("launch", "unrecorded"),
     )
     insecure_seed: int | None = option(
         None, "Seed of the keys too, for tests: nothing is secret then.", marks=("repeat if given",)
     )
-
-    @property
-    def may_vary(self) -> bool:
-        """Whether the number of rounds depends on how they go."""
-        return False

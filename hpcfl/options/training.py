@@ -116,8 +116,8 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     )
     sampling: str = option(
         "exact",
-        "Who takes part: exactly --per-round devices, drawn anew in each round; each device "
-        "independently, --per-round in expectation; or that many in turn.",
+        "Choose exactly --per-round devices at random in each round; each device independently, "
+        "--per-round in expectation; or --per-round devices in turn.",
         choices=("exact", "poisson", "balanced"),
         default_text="exact; balanced with noisy steps; poisson for locks",
         marks=("label",),
@@ -142,7 +142,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     security_bits: int = 40
     checkpoint_every: int | None = option(
         None,
-        "Write a checkpoint beside the results file every so many rounds.",
+        "Write a checkpoint next to the results file every EVERY rounds.",
         at_least=1,
         marks=("resumable",),
     )
@@ -154,8 +154,3 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
                 "--error-feedback cannot be checkpointed: every device keeps what it has not sent, "
                 "and a checkpoint holds the server's state alone"
             )
-
-    @property
-    def may_vary(self) -> bool:
-        """Whether the number of rounds depends on how they go."""
-        return self.max_seconds is not None or self.target_accuracy is not None

@@ -19,7 +19,6 @@ from hpcfl.report.formats import Format, Scale
 WIDTH = 119
 _LEAST_WIDTH = 40
 _LEAST_HEADING = 8
-_MOST_ROWS = 12  # that Python's prompt shows of a table
 # A row that is a line between rows; only text has it.
 RULE: tuple[Any, ...] = ()
 
@@ -35,6 +34,7 @@ class Column:
     align: Literal["left", "right"] = "right"
     scale: Scale | None = None  # chooses unit and format, for all values of the column
     per: str = ""  # what follows the unit that is chosen: ``/device``
+    about: str = ""  # what it is, for the documentation
 
     def fitted(self, values: Iterable[Any]) -> Column:
         """Return the column with the unit and format that suit its values."""
@@ -45,19 +45,30 @@ class Column:
         return replace(self, unit=unit, format=format, scale=None)
 
 
-def label(name: str, title: str | None = None) -> Column:
+def label(name: str, title: str | None = None, about: str = "") -> Column:
     """Return a column of words."""
-    return Column(name, name.replace("_", " ") if title is None else title, align="left")
+    title = name.replace("_", " ") if title is None else title
+    return Column(name, title, align="left", about=about)
 
 
-def seconds(name: str, title: str) -> Column:
+def count(name: str, title: str, about: str = "") -> Column:
+    """Return a column of whole numbers."""
+    return Column(name, title, format=formats.count, about=about)
+
+
+def number(name: str, title: str, about: str = "") -> Column:
+    """Return a column of numbers with four digits."""
+    return Column(name, title, format=formats.number, about=about)
+
+
+def seconds(name: str, title: str, about: str = "") -> Column:
     """Return a column of seconds, shown in ms, in s, or as durations."""
-    return Column(name, title, scale=formats.seconds_scale)
+    return Column(name, title, scale=formats.seconds_scale, about=about)
 
 
-def size(name: str, title: str, per: str = "") -> Column:
+def size(name: str, title: str, per: str = "", about: str = "") -> Column:
     """Return a column of bytes, shown in B, MB, GB or TB."""
-    return Column(name, title, scale=formats.bytes_scale, per=per)
+    return Column(name, title, scale=formats.bytes_scale, per=per, about=about)
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,14 +149,11 @@ class Table:
 
     def latex(self) -> str:
         """Return a floating table in LaTeX, for the package booktabs; notes are below it."""
+        shown = self._tabulated(self.cells, "latex_booktabs")
         lines = ["% needs \\usepackage{booktabs}", "\\begin{table}", "\\centering"]
-        if self.title:
-            lines.append(f"\\caption{{{_latex(formats.words(self.title))}}}")
-        lines.append(self._tabulated(self.cells, "latex_booktabs"))
+        lines += [f"\\caption{{{_latex(formats.words(self.title))}}}", shown, "", "\\medskip"]
         notes = "\n\n".join(_latex(formats.words(note)) for note in self.notes)
-        if notes:
-            lines += ["", "\\medskip", f"{{\\footnotesize\\raggedright\n{notes}\\par}}"]
-        return "\n".join([*lines, "\\end{table}"])
+        return "\n".join([*lines, f"{{\\footnotesize\\raggedright\n{notes}\\par}}", "\\end{table}"])
 
     def csv(self) -> str:
         """Return names and values after RFC 4180, lines ended by a newline alone."""
@@ -176,16 +184,8 @@ class Table:
     def _repr_html_(self) -> str:
         return self.html()
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
-        """Return the text; of a long table its first rows."""
-        left = len(self.values) - _MOST_ROWS
-        if left <= 0:
-            return self.text()
-        note = f"{formats.counted(left, 'row')} more; print(table) shows all"
-        return replace(self, rows=self.values[:_MOST_ROWS], notes=[note, *self.notes[:3]]).text()
+        return self.text()
 
 
 @dataclass(frozen=True)

@@ -51,13 +51,12 @@ class Comparison:
     significance: float  # level of the test; all intervals have the confidence 1 - significance
     a: Side
     b: Side
-    exact: bool  # no sample differs from another on its side: two values, and no test
-    p_value: float | None  # of the two-sided rank test; None where `exact`
+    p_value: float  # of the two-sided rank test
     difference: float  # B minus A: median of the differences of all pairs of samples
     difference_interval: Interval
     ratio: float | None  # B over A: median of the ratios of all pairs; None where a sample is 0
     ratio_interval: Interval
-    # Whether B costs more than A: more, less, equal, not distinguishable, or too few samples.
+    # Whether B costs more than A: more, less, not distinguishable, or too few samples.
     verdict: str
     # In what options and facts about machine and software the two differ, with both values.
     configuration: dict[str, tuple[Any, Any]]
@@ -74,19 +73,16 @@ class Comparison:
             )
         if self.verdict == "not distinguishable":
             return f"not distinguishable (p = {self.p_value:.3g}, level {self.significance:g})"
-        if self.verdict == "equal":
-            return f"A and B are equal: {_value(self.a.median, self.unit)}"
         of_time = self.metric == "round_seconds"
         words = ("is slower", "is faster") if of_time else ("needs more", "needs less")
         word = words[self.verdict == "less"]
         if self.ratio is None:
-            return f"B {word} by {_value(abs(self.difference), self.unit)}"
+            return f"B {word} by {formats.number(abs(self.difference))} {self.unit}"
         sign = -1 if self.verdict == "less" else 1
         low, high = sorted(
             100 * sign * (end - 1) for end in (self.ratio_interval.low, self.ratio_interval.high)
         )
-        ends = "" if self.exact or math.isnan(low) else f" [{low:.3g}, {high:.3g}]"
-        return f"B {word} by {100 * sign * (self.ratio - 1):.3g} %{ends}"
+        return f"B {word} by {100 * sign * (self.ratio - 1):.3g} % [{low:.3g}, {high:.3g}]"
 
     def exceeds(self, limit: float) -> bool:
         """Return whether B surely costs more than A by more than a share (0.05 for 5 %).
@@ -118,15 +114,17 @@ class Comparison:
         ends, ratios = self.difference_interval, self.ratio_interval
         rows.append(["B - A", self.difference, ends.low, ends.high, None, None, None])
         within = formats.interval(ratios.low, ratios.high, formats.number)
-        notes = [self.sentence, f"B / A: {formats.number(self.ratio)} {within}"]
-        if self.p_value is not None:
-            notes.append(f"rank test (Mann-Whitney): p = {self.p_value:.3g}")
+        notes = [
+            self.sentence,
+            f"B / A: {formats.number(self.ratio)} {within}",
+            f"rank test (Mann-Whitney): p = {self.p_value:.3g}",
+        ]
         if self.sampled_by == "launches":
             notes.append(
                 "samples are launches, each by its median, because those of a side differ more "
                 "than their rounds do"
             )
-        elif not self.exact and min(len(self.a.files), len(self.b.files)) == 1:
+        elif min(len(self.a.files), len(self.b.files)) == 1:
             notes.append(
                 "a side has one launch: what a further launch would change is not in the intervals"
             )
@@ -202,7 +200,6 @@ def compare(
         np.array([np.median(values) for values in side]) if by_launch else np.concatenate(side)
         for side in sides
     )
-    exact = metric == "bytes_up" and bool(np.ptp(x) == 0 and np.ptp(y) == 0)
     return Comparison(
         metric=metric,
         unit=METRICS[metric],
@@ -210,7 +207,6 @@ def compare(
         significance=significance,
         a=_side(a, x, 1 - significance),
         b=_side(b, y, 1 - significance),
-        exact=exact,
         configuration=pooling.differences(pooling.configuration, first, second),
         machine=pooling.differences(pooling.machine, first, second),
         warnings=tuple(
@@ -219,21 +215,8 @@ def compare(
             for sentence in summary.warnings(pool.runs)
             if METRICS[metric] == "s"
         ),
-        **(_exact(x[0], y[0]) if exact else _tested(x, y, significance)),
+        **_tested(x, y, significance),
     )
-
-
-def _exact(one: float, other: float) -> dict[str, Any]:
-    """Compare two values of which every sample is a copy."""
-    ratio = float(other / one) if one > 0 else None
-    return {
-        "p_value": None,
-        "difference": float(other - one),
-        "difference_interval": Interval(float(other - one), float(other - one)),
-        "ratio": ratio,
-        "ratio_interval": UNKNOWN if ratio is None else Interval(ratio, ratio),
-        "verdict": "equal" if one == other else "more" if other > one else "less",
-    }
 
 
 def _tested(x: Floats, y: Floats, significance: float) -> dict[str, Any]:
@@ -290,10 +273,6 @@ def _of_rounds(run: Run, metric: str) -> Floats:
     if np.isnan(found).any():
         raise HpcflError(f"{run.path} does not tell the {metric} of every round")
     return found
-
-
-def _value(value: float, unit: str) -> str:
-    return f"{_whole(value) if unit == 'B' else formats.number(value)} {unit}"
 
 
 def _whole(value: float) -> str:

@@ -6,57 +6,41 @@ Keys keep their names, units and meanings; new ones may be added.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.results.reader import Run
-from hpcfl.results.schema import Metric
 from hpcfl.results.summary import summarise
 
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of the footer."""
-
-    key: str
-    unit: str  # ``1`` for a number without one, "" for words
-    about: str
-    figure: str = ""  # of the summary; milliseconds are seconds there
-    metric: Metric | None = None  # of the last round of training, in place of a figure
-
-    @property
-    def training(self) -> bool:
-        """Whether it is there only after training."""
-        return self.metric is not None or self.key == "algorithm"
-
-
-LINES = (
-    Line("footer", "1", "version of these lines"),
-    Line("valid", "", "true: complete, every aggregate right; partial: some were; false: all else"),
-    Line("status", "", "complete, interrupted or failed", "status"),
-    Line("command", "", "bench or train"),
-    Line("protocol", "", "name of the aggregation protocol"),
-    Line("devices", "1", "devices N", "devices"),
-    Line("dim", "1", "parameters d", "dim"),
-    Line("ranks", "1", "MPI ranks, 1 in one process", "ranks"),
-    Line("rounds", "1", "measured rounds, without warm-up", "rounds_measured"),
-    Line("survivors", "1", "devices in the aggregate of a round, mean", "survivors_mean"),
-    Line("device_upload_bytes", "B", "sent by such a device in a round, mean", "bytes_up_mean"),
-    Line("device_download_bytes", "B", "received by it, mean", "bytes_down_mean"),
-    Line("device_cpu_ms", "ms", "CPU of the slowest device, median", "device_cpu_seconds_median"),
-    Line("server_cpu_ms", "ms", "CPU of the server, median", "server_cpu_seconds_median"),
-    Line("round_ms", "ms", "elapsed time of a round, median", "round_seconds_median"),
-    Line("modelled_ms", "ms", "the same over the link below", "modelled_round_seconds_median"),
-    Line("link", "", "link between a device and the server", "link"),
-    Line("algorithm", "", "name of the federated algorithm", "algorithm"),
-    Line("accuracy", "1", "after the last round", metric=Metric.ACCURACY),
-    Line("upload_total_bytes", "B", "sent by all devices", metric=Metric.BYTES_UP_TOTAL),
-    Line("epsilon_paper", "1", "spent as the paper counts", metric=Metric.EPSILON_PAPER),
-    Line("epsilon_proven", "1", "spent as is proven", metric=Metric.EPSILON_PROVEN),
-    Line("file", "", "results file", "path"),
-)
+# Of each key the unit, ``1`` for a number without one and "" for words, and the figure of the
+# summary that it is; milliseconds are seconds there.
+LINES = {
+    "footer": ("1", ""),  # version of these lines
+    "valid": ("", ""),  # true: complete, every aggregate right; partial: some; false: all else
+    "status": ("", "status"),
+    "command": ("", ""),
+    "protocol": ("", ""),
+    "devices": ("1", "devices"),
+    "dim": ("1", "dim"),
+    "ranks": ("1", "ranks"),
+    "rounds": ("1", "rounds_measured"),
+    "survivors": ("1", "survivors_mean"),
+    "device_upload_bytes": ("B", "bytes_up_mean"),
+    "device_download_bytes": ("B", "bytes_down_mean"),
+    "device_cpu_ms": ("ms", "device_cpu_seconds_median"),
+    "server_cpu_ms": ("ms", "server_cpu_seconds_median"),
+    "round_ms": ("ms", "round_seconds_median"),
+    "modelled_ms": ("ms", "modelled_round_seconds_median"),
+    "link": ("", "link"),
+    "algorithm": ("", "algorithm"),
+    "accuracy": ("1", "accuracy"),
+    "upload_total_bytes": ("B", "bytes_up_total"),
+    "epsilon_paper": ("1", "epsilon_paper"),
+    "epsilon_proven": ("1", "epsilon_proven"),
+    "file": ("", "path"),
+}
+# Only after training; numbers are those of the last round.
+OF_TRAINING = {"algorithm", "accuracy", "upload_total_bytes", "epsilon_paper", "epsilon_proven"}
 
 
 def valid(run: Run) -> str:
@@ -71,21 +55,17 @@ def footer(run: Run) -> str:
 
     A number that is not known is ``nan``. What is not ASCII in a name is escaped as Python does it.
     """
-    summary = summarise(run, run.link())
-    known: dict[str, Any] = {
-        "footer": VERSION,
-        "valid": valid(run),
-        "command": "train" if run.training else "bench",
-        "protocol": run.protocol,
-    }
-    found = []
-    for line in LINES:
-        value = known[line.key] if line.key in known else summary.figures.get(line.figure)
-        if line.metric is not None and run.training and run.rounds:
-            value = float(run.training[line.metric][-1])
-        if run.training or not line.training:
-            found.append(f"HPCFL {line.key}: {_text(value, line.unit)}")
-    return "\n".join(found)
+    known: dict[str, Any] = {**summarise(run, run.link()).figures}
+    for name, values in run.training.items():
+        if values.ndim == 1 and run.rounds:
+            known[name] = float(values[-1])
+    command = "train" if run.training else "bench"
+    own = {"footer": VERSION, "valid": valid(run), "command": command, "protocol": run.protocol}
+    return "\n".join(
+        f"HPCFL {key}: {_text(own[key] if key in own else known.get(figure), unit)}"
+        for key, (unit, figure) in LINES.items()
+        if run.training or key not in OF_TRAINING
+    )
 
 
 def _text(value: Any, unit: str) -> str:

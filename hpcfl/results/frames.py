@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcfl.errors import MissingPackageError
 from hpcfl.report import formats
-from hpcfl.results.columns import Row, choose, of_runs
+from hpcfl.results.columns import choose, of_runs
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.record import Flags, Floats
@@ -34,24 +34,16 @@ def of_each_run(
     target: float | None = None,
     **link: float | None,
 ) -> pd.DataFrame:
-    """Return a frame with a row for each run, in their order; resumed training is one run.
-
-    `columns` are names of :data:`~hpcfl.results.columns.COLUMNS` or of options of bench and train;
-    by default what :func:`~hpcfl.results.columns.of_runs` returns. `target` is an accuracy that
-    training is to reach, by default the run's own, and `link` that of the modelled seconds, as for
-    :meth:`~hpcfl.results.reader.Run.link`. It is a UsageError if there is no such column, or a link
-    cannot be.
-    """
+    """Return a frame with a row for each run; see :meth:`hpcfl.api.Runs.to_frame`."""
     pd = _pandas()
     summaries = [summarise(run, run.link(**link), target) for run in runs]
     chosen = of_runs(summaries) if columns is None else choose(",".join(columns))
-    rows = [Row(number, summary, None) for number, summary in enumerate(summaries, 1)]
     found = pd.DataFrame(
-        [[row[choice.name] for choice in chosen] for row in rows],
-        columns=[choice.name for choice in chosen],
+        [[summary.value(column.name) for column in chosen] for summary in summaries],
+        columns=[column.name for column in chosen],
     )
     # A number that no run has would be an object.
-    numbers = [choice.name for choice in chosen if choice.column.align == "right"]
+    numbers = [column.name for column in chosen if column.align == "right"]
     unknown = [name for name in numbers if found[name].isna().all()]
     return found.astype(dict.fromkeys(unknown, "float64"))
 
@@ -59,10 +51,9 @@ def of_each_run(
 def of_each_round(runs: Sequence[Run], **link: float | None) -> pd.DataFrame:
     """Return a frame with a row for each run and round, warm-up included.
 
-    Bytes are those of all devices together. ``PHASE_wall_seconds`` are of the slowest of devices
-    and server, ``device_cpu_seconds`` of the slowest device. Modelled seconds are of rounds that
-    are measured, those of training with what devices trained. What a run does not have, such as
-    another protocol's phases, has no value. `link` is as for `of_each_run`.
+    ``PHASE_wall_seconds`` are of the slowest of devices and server, ``device_cpu_seconds`` of the
+    slowest device. Modelled seconds are of rounds that are measured, those of training with what
+    devices trained. What a run does not have, such as another protocol's phases, has no value.
     """
     pd = _pandas()
     found = [pd.DataFrame(_rounds(run, run.link(**link))) for run in runs]

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
-from hpcfl.report import brief, formats
-from hpcfl.results import schema
+from hpcfl.report import formats
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
+from hpcfl.results.record import KNOWN
 from hpcfl.results.summary import Summary, summarise
 from hpcfl.system.environment import MCA, steering
 
@@ -36,8 +35,6 @@ MACHINE = (
 )
 # What ends a training run.
 _ENDS = ("rounds", "max_seconds", "target_accuracy")
-# A sentence names at most so many facts that differ.
-_NAMED = 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,9 +42,6 @@ class Pool:
     """Launches of one configuration on one kind of machine, at least one."""
 
     runs: tuple[Run, ...]
-
-    def __repr__(self) -> str:
-        return brief.lines("Pool", self.runs)
 
     @property
     def run(self) -> Run:
@@ -58,9 +52,11 @@ class Pool:
         first = self.runs[0]
         if len(self.runs) == 1:
             return first
-        rounds: dict[str, Any] = {
-            dataset.name: _all(self.runs, dataset.name) for dataset in schema.KNOWN
-        }
+        rounds: dict[str, Any] = {}
+        for dataset in KNOWN:
+            found = [getattr(run, dataset.name) for run in self.runs]
+            known = all(values is not None for values in found)
+            rounds[dataset.name] = np.concatenate(found) if known else None
         rounds["training"] = {
             name: np.concatenate([run.training[name] for run in self.runs])
             for name in first.training
@@ -112,16 +108,14 @@ def configuration(run: Run) -> dict[str, Any]:
 def machine(run: Run) -> dict[str, Any]:
     """Return what a run was measured with, as far as it was recorded.
 
-    A fact in which its hosts differ is the list of their values. One in which the launch that
-    continued a run (``--resume``) differs has all launches' values, by the round they began with.
+    A fact in which its hosts differ is the list of their values, and one in which the launch that
+    continued a run (``--resume``) differs that of all launches.
     """
-    launches = {first: _machine(environment) for first, environment in run.launches.items()}
-    names = dict.fromkeys(name for known in launches.values() for name in known)
+    launches = [_machine(environment) for environment in run.launches.values()]
     facts = {}
-    for name in names:
-        values = {f"from round {first}": known.get(name) for first, known in launches.items()}
-        first, *later = values.values()
-        facts[name] = values if any(value != first for value in later) else first
+    for name in dict.fromkeys(name for known in launches for name in known):
+        values = [known.get(name) for known in launches]
+        facts[name] = values if any(value != values[0] for value in values) else values[0]
     return facts
 
 
@@ -151,29 +145,6 @@ def differences(
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 
-def kept_apart(pools: Sequence[Pool]) -> list[str]:
-    """Return why pools of one configuration are several, a sentence for each after the first.
-
-    Pools are numbered from 1, as the rows of a table.
-    """
-    found = []
-    firsts: dict[str, tuple[int, Run]] = {}
-    for number, pool in enumerate(pools, 1):
-        run = pool.runs[0]
-        key = json.dumps(configuration(run), sort_keys=True)
-        first, other = firsts.setdefault(key, (number, run))
-        pairs = differences(machine, other, run)
-        if pairs:
-            told = [
-                f"{name}: {formats.words(a, nothing='none')} | {formats.words(b, nothing='none')}"
-                for name, (a, b) in list(pairs.items())[:_NAMED]
-            ]
-            more = len(pairs) - len(told)
-            rest = f"; and {more} more: see hpcfl compare" if more else ""
-            found.append(f"rows {first} and {number} are not repeats: {'; '.join(told)}{rest}")
-    return found
-
-
 def summarised(
     pools: Sequence[Pool], target: float | None = None, **link: float | None
 ) -> list[tuple[Pool, Summary]]:
@@ -184,9 +155,3 @@ def summarised(
     """
     found = [(pool, pool.summary(pool.runs[0].link(**link), target)) for pool in pools]
     return sorted(found, key=lambda one: one[1].like)
-
-
-def _all(runs: Sequence[Run], name: str) -> NDArray[Any] | None:
-    """Return a dataset of all runs, one after the other; None if one of them is without it."""
-    found = [getattr(run, name) for run in runs]
-    return None if any(values is None for values in found) else np.concatenate(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from hpcfl.results.record import Floats
 _PARTS = {"computing": "computing", "mpi": "in MPI", "waiting": "waiting"}
 
 
-@dataclass(frozen=True, repr=False)
-class RankTimes:
+class RankTimes(NamedTuple):
     """Seconds of every round, phase and rank, shape (R, P, ranks); NaN where nothing is known."""
 
     begin: Floats  # on the server's clock, since the first rank began the round
-    end: Floats
     computing: Floats
     mpi: Floats
     waiting: Floats
@@ -35,8 +33,8 @@ class RankTimes:
 def rank_times(run: Run) -> RankTimes | None:
     """Return what the ranks did with their time; None for a file that does not tell."""
     found = (
-        *(run.begin_seconds, run.end_seconds, run.computing_seconds, run.mpi_seconds),
-        *(run.waiting_seconds, run.skew_seconds, run.clock_uncertainty_seconds),
+        *(run.begin_seconds, run.computing_seconds, run.mpi_seconds, run.waiting_seconds),
+        *(run.skew_seconds, run.clock_uncertainty_seconds),
     )
     known = [values for values in found if values is not None]
     return RankTimes(*known) if len(known) == len(found) and known[0].size else None
@@ -54,10 +52,10 @@ def shares(run: Run) -> Table | None:
     names = {"server": "server", "helper": "helpers" if run.helpers else "", "device": "devices"}
     parties = {names[who]: ranks for who, ranks in run.ranks_of.items() if names[who]}
     columns, values = [label("phase")], []
-    for name, words in _PARTS.items():
-        kept = getattr(times, name)[run.measured]
+    for part, (name, words) in zip(times[1:4], _PARTS.items(), strict=True):
         for who, ranks in parties.items():
-            values.append([_typical(kept[:, phase, ranks]) for phase in range(len(run.phases))])
+            kept = part[run.measured][..., ranks]
+            values.append([_typical(kept[:, phase]) for phase in range(len(run.phases))])
             columns.append(seconds(f"{name}_{who}", f"{who} {words}"))
     skew = 1e3 * float(np.nanmedian(times.skew[run.measured]))
     return Table(
@@ -65,8 +63,7 @@ def shares(run: Run) -> Table | None:
         list(zip(run.phases, *values, strict=True)),
         f"What {counted(times.ranks, 'rank')} did with their time",
         [
-            f"server: {'its rank' if run.server_ranks == 1 else 'mean over its ranks'}; "
-            "devices: mean over the other ranks; medians over measured rounds",
+            "means over the ranks of a party; medians over measured rounds",
             f"ranks leave the barrier before a round within {skew:.3g} ms (median)",
         ],
     )

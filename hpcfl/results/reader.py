@@ -20,11 +20,12 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, options_of, stated
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import brief, formats
-from hpcfl.report.formats import counted, words
+from hpcfl.report.formats import counted
 from hpcfl.results import schema
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.record import Counts, Flags, Floats
+from hpcfl.results.record import KNOWN, SPENT, SPENT_BY_HELPERS, Counts, Flags, Floats
 from hpcfl.results.schema import SCHEMA, Metric
+from hpcfl.results.statistics import median
 from hpcfl.system import files, hdf5, outputs
 
 # Options that are words, such as a note that looks like a list.
@@ -95,9 +96,6 @@ class Run:
 
     def __repr__(self) -> str:
         wrong = int((~self.validated).sum())
-        median = (
-            float(np.median(self.round_seconds[self.measured])) if self.measured.any() else None
-        )
         accuracy = self.training.get(Metric.ACCURACY, np.empty(0))
         return brief.line(
             "Run",
@@ -105,7 +103,7 @@ class Run:
             f"N={self.devices}",
             f"d={self.config.get('dim', '?')}",
             counted(self.rounds, "round"),
-            "" if median is None else f"median {formats.time(median)}",
+            f"median {formats.time(median(self.round_seconds[self.measured]))}",
             f"{wrong} wrong" if wrong else "validated" if self.rounds else "",
             *(f"accuracy {formats.number(float(value))}" for value in accuracy[-1:]),
             "" if self.status == "complete" else self.status,
@@ -157,18 +155,13 @@ class Run:
     @property
     def unfinished(self) -> str | None:
         """What is to be said of a run that is not complete, after its path; None of another."""
-        after = f"after {counted(self.rounds, 'round')}"
-        command, subject = ("train", "algorithm") if self.training else ("bench", "protocol")
-        # Code of one's own is named anew.
-        named = str((self.asked or {}).get(subject, ""))
-        own = f"{shlex.quote(words(named))} " if ":" in named else ""
-        resume = f"hpcfl {command} {own}--resume {shlex.quote(str(self.path))} continues"
-        return {
-            "complete": None,
-            "failed": f"is of a run that failed {after}",
-            "interrupted": f"is of a run that was interrupted {after}; {resume}",
-            "running": f"is of a run that has not ended or was killed {after} (status running)",
-        }[self.status]
+        if self.status == "complete":
+            return None
+        command = "train" if self.training else "bench"
+        how = {"running": "has not ended or was killed"}.get(self.status, f"is {self.status}")
+        resume = f"hpcfl {command} --resume {shlex.quote(str(self.path))} continues it"
+        more = f"; {resume}" if self.status == "interrupted" else ""
+        return f"{how} after {counted(self.rounds, 'round')}{more}"
 
     @property
     def measured(self) -> Flags:
@@ -214,7 +207,7 @@ class Run:
 
     def modelled_seconds(self, link: LinkModel) -> Floats:
         """Return what a link makes of every phase of the measured rounds, shape (measured, P)."""
-        names = (*schema.SPENT, *schema.SPENT_BY_HELPERS)
+        names = (*SPENT, *SPENT_BY_HELPERS)
         found = {name: getattr(self, name) for name in names}
         return link.seconds_of(
             {
@@ -291,7 +284,8 @@ def load(path: str | os.PathLike[str]) -> Run:
     path = Path(path)
     files.require(path)
     try:
-        with _opened(path) as file:
+        # Without a lock: the writer holds one, and what it does is safe to look at.
+        with hdf5.opened(path, "r", lock=False) as file:
             _check_schema(str(file.attrs.get("schema", "")), path)
             return _read(file, path)
     except OSError as error:
@@ -304,26 +298,12 @@ def load(path: str | os.PathLike[str]) -> Run:
         ) from error
 
 
-def _opened(path: Path) -> Any:
-    try:
-        # Without a lock: the writer holds one, and what it does is safe to look at.
-        return hdf5.opened(path, "r", lock=False)
-    except OSError as error:
-        # A user's own h5py.File of it in this process: it must then be opened in the same way.
-        if "locking flag" not in str(error):
-            raise
-        return hdf5.opened(path, "r")
-
-
 def _check_schema(found: str, path: Path) -> None:
-    family, _, version = found.partition("/")
-    if family != "hpcfl":
-        raise HpcflError(f"{path} is not a results file of hpcfl")
     # A minor version may add to the file, so it can be read all the same.
-    if version.partition(".")[0] != SCHEMA.partition("/")[2]:
+    if found.partition(".")[0] != SCHEMA:
         raise HpcflError(
-            f"{path} follows the schema {found} and this version of hpcfl reads {SCHEMA}: "
-            "use the version of hpcfl that wrote it"
+            f"{path} follows the schema {found or 'of another program'}, and this version of hpcfl "
+            f"reads {SCHEMA}"
         )
 
 
@@ -351,7 +331,7 @@ def _read(file: Any, path: Path) -> Run:
         ],
         **{
             dataset.name: rounds[dataset.name][:finished]
-            for dataset in schema.KNOWN
+            for dataset in KNOWN
             if dataset.name in rounds or dataset.unknown is None
         },
     )

@@ -1,71 +1,122 @@
-"""What one round cost: the unit that is measured, stored and summarised."""
+"""What one round cost: the unit that is measured, stored and summarised.
+
+The fields of `RoundRecord` are the datasets of the rounds in a results file: their shapes, units
+and meanings are said here alone.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.report import brief, formats
-from hpcfl.results import schema
+from hpcfl.report import formats
 
 Counts = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Phases = NDArray[np.int16]
+_TYPES: dict[str, type] = {
+    "Counts": np.uint64,
+    "Floats": np.float64,
+    "Flags": np.bool_,
+    "Phases": np.int16,
+    "float": np.float64,
+    "bool": np.bool_,
+}
+NOT_LOST = -1
+# Which runs have a dataset, where not all do.
+FAILURES, RANK_TIMES, HELPERS, COMMITTEE = "failures", "rank times", "helpers", "committee"
+_DEVICE, _PARTY = ("phase", "device"), ("phase", "device or server")
+_RANK, _HELPER = ("phase", "rank"), ("phase", "helper")
 
 
-def _unknown() -> Floats:
-    return np.empty((0, 0))
+def _always(unit: str, about: str, *axes: str) -> Any:
+    """Return a field of rounds in every file."""
+    return field(metadata={"unit": unit, "about": about, "axes": axes, "of": "", "unknown": None})
 
 
-def _uncounted() -> Counts:
-    return np.empty((0, 0), np.uint64)
+def _of(of: str, unit: str, about: str, *axes: str, unknown: float = math.nan) -> Any:
+    """Return a field that not all files have; `unknown` stands for it where nothing is known."""
+    about_it = {"unit": unit, "about": about, "axes": axes, "of": of, "unknown": unknown}
+    if not axes:
+        return field(default=unknown, metadata=about_it)
+    return field(default_factory=lambda: np.empty((0,) * len(axes)), metadata=about_it)
 
 
 @dataclass(repr=False)
 class RoundRecord:
     """Everything that is measured in one round of one protocol.
 
-    Shapes and what each figure is are those of :mod:`hpcfl.results.schema`; of P x (N + 1) values
-    the server's are last. Bytes and messages are counted on the serialised messages.
+    Of P x (N + 1) values the server's are last. Bytes and messages are counted on the serialised
+    messages. What a device of a rank that was lost spent in the round counts as nothing.
     """
 
-    bytes_up: Counts
-    bytes_down: Counts
-    messages_up: Counts
-    messages_down: Counts
-    wall_seconds: Floats  # elapsed, on the rank that holds the device
-    cpu_seconds: Floats  # the protocol's own work, without the MPI library
-    round_seconds: float  # elapsed, the slowest rank's
-    survived: Flags  # whether the device's vector is part of the aggregate
-    validated: bool  # whether the aggregate equals the sum obtained on the independent path
-    warmup: bool  # stays out of summaries
-    promise_failure: float = math.nan
-    # What a device of a rank that was lost spent in the round nobody knows: it counts as nothing.
-    lost_phase: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
-    # Of all failures of the round together.
-    detect_seconds: float = math.nan
-    recover_seconds: float = math.nan
-    begin_seconds: Floats = field(default_factory=_unknown)
-    end_seconds: Floats = field(default_factory=_unknown)
-    computing_seconds: Floats = field(default_factory=_unknown)
-    mpi_seconds: Floats = field(default_factory=_unknown)
-    waiting_seconds: Floats = field(default_factory=_unknown)
-    skew_seconds: float = math.nan
-    clock_offset_seconds: Floats = field(default_factory=lambda: np.empty(0))
-    clock_uncertainty_seconds: float = math.nan
-    resident_bytes: Floats = field(default_factory=lambda: np.empty(0))
-    peak_bytes: Floats = field(default_factory=lambda: np.empty(0))
-    in_committee: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
-    helper_bytes_up: Counts = field(default_factory=_uncounted)
-    helper_bytes_down: Counts = field(default_factory=_uncounted)
-    helper_messages_up: Counts = field(default_factory=_uncounted)
-    helper_messages_down: Counts = field(default_factory=_uncounted)
-    helper_wall_seconds: Floats = field(default_factory=_unknown)
-    helper_cpu_seconds: Floats = field(default_factory=_unknown)
+    bytes_up: Counts = _always("bytes", "what the device sent, envelopes included", *_DEVICE)
+    bytes_down: Counts = _always("bytes", "what it received, envelopes included", *_DEVICE)
+    messages_up: Counts = _always("1", "messages that it sent", *_DEVICE)
+    messages_down: Counts = _always("1", "messages that it received", *_DEVICE)
+    wall_seconds: Floats = _always("s", "elapsed time of its part of the phase", *_PARTY)
+    cpu_seconds: Floats = _always("s", "CPU time of that, without the MPI library", *_PARTY)
+    round_seconds: float = _always("s", "elapsed time of the round, on the slowest rank")
+    survived: Flags = _always("1", "whether the device's vector is in the sum", "device")
+    validated: bool = _always("1", "whether the sum is that obtained on the independent path")
+    warmup: bool = _always("1", "whether the round is of the warm-up")
+    promise_failure: float = _of(
+        *("", "1"),
+        "at most how likely it is that something that was promised does not hold of the round, "
+        "recomputed from who was there; NaN where nothing is promised",
+    )
+    lost_phase: Phases = _of(
+        *(FAILURES, "1"),
+        "phase, its index in `/phases`, in which the device's rank was found dead; the number of "
+        "phases for outside of all; -1 if it was alive, or dead before",
+        "device",
+        unknown=NOT_LOST,
+    )
+    detect_seconds: float = _of(FAILURES, "s", "how long it took to find ranks dead")
+    recover_seconds: float = _of(FAILURES, "s", "how long it took to continue without them")
+    begin_seconds: Floats = _of(
+        *(RANK_TIMES, "s"),
+        "when the rank began the phase, since the first one began the round, by the server's clock",
+        *_RANK,
+    )
+    end_seconds: Floats = _of(RANK_TIMES, "s", "when it ended the phase, likewise", *_RANK)
+    computing_seconds: Floats = _of(RANK_TIMES, "s", "what it computed in the phase", *_RANK)
+    mpi_seconds: Floats = _of(RANK_TIMES, "s", "what it spent in MPI, waiting left out", *_RANK)
+    waiting_seconds: Floats = _of(RANK_TIMES, "s", "what it waited for others", *_RANK)
+    skew_seconds: float = _of(
+        RANK_TIMES,
+        "s",
+        "between the first and the last rank that left the barrier before the round",
+    )
+    clock_offset_seconds: Floats = _of(
+        RANK_TIMES, "s", "what was added to the rank's clock", "rank"
+    )
+    clock_uncertainty_seconds: float = _of(
+        RANK_TIMES, "s", "by how much the worst of these may be off"
+    )
+    resident_bytes: Floats = _of(
+        RANK_TIMES, "bytes", "memory of the rank's process when the round began", "rank"
+    )
+    peak_bytes: Floats = _of(
+        *(RANK_TIMES, "bytes"),
+        "its peak in the round; pages that processes share count for each",
+        "rank",
+    )
+    in_committee: Flags = _of(
+        COMMITTEE, "1", "whether the device is in the committee of the round", "device", unknown=0
+    )
+    helper_bytes_up: Counts = _of(HELPERS, "bytes", "what it sent", *_HELPER, unknown=0)
+    helper_bytes_down: Counts = _of(HELPERS, "bytes", "what it received", *_HELPER, unknown=0)
+    helper_messages_up: Counts = _of(HELPERS, "1", "messages it sent", *_HELPER, unknown=0)
+    helper_messages_down: Counts = _of(HELPERS, "1", "messages it received", *_HELPER, unknown=0)
+    helper_wall_seconds: Floats = _of(HELPERS, "s", "elapsed time of it", *_HELPER, unknown=0)
+    helper_cpu_seconds: Floats = _of(HELPERS, "s", "CPU time of it", *_HELPER, unknown=0)
 
     @property
     def words(self) -> list[str]:
@@ -77,18 +128,46 @@ class RoundRecord:
             f"{int(self.survived.sum())} in the sum",
             formats.time(self.round_seconds),
             "validated" if self.validated else "not validated",
-            *(["warm-up"] if self.warmup else []),
         ]
-
-    def __repr__(self) -> str:
-        return brief.line("RoundRecord", *self.words)
 
     @classmethod
     def empty(cls, phases: int, devices: int, helpers: int = 0) -> RoundRecord:
         """Return a record of zeros, to be filled during a round."""
         values: dict[str, Any] = {}
-        for dataset in schema.KNOWN:
-            shape = dataset.shape(schema.sizes(phases, devices, helpers=helpers))
+        for dataset in KNOWN:
+            shape = dataset.shape(sizes(phases, devices, helpers=helpers))
             value: NDArray[Any] = np.full(shape, dataset.unknown or 0, dataset.dtype)
             values[dataset.name] = value if shape else value.item()
         return cls(**values)
+
+
+@dataclass(frozen=True)
+class StoredDataset:
+    """A dataset of the rounds in a file; one round of it is the field of that name."""
+
+    name: str
+    dtype: type
+    axes: tuple[str, ...] = ()  # labels of those after the first, the round
+    unit: str = ""  # ``bytes``, ``s``, ``1`` for what has none, or "" for what its name says
+    about: str = ""  # what it is
+    of: str = ""  # which runs have it, "" for all
+    # What stands for rounds that were measured without it. None where all files have it.
+    unknown: float | None = None
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape of one round of it."""
+        return tuple(sizes[label] for label in self.axes)
+
+
+KNOWN = tuple(
+    StoredDataset(one.name, _TYPES[str(one.type)], **one.metadata) for one in fields(RoundRecord)
+)
+# What each phase cost each device, and the server where it takes part; and each helper.
+SPENT = tuple(one.name for one in KNOWN if one.of == "" and "phase" in one.axes)
+SPENT_BY_HELPERS = tuple(one.name for one in KNOWN if one.of == HELPERS)
+
+
+def sizes(phases: int, devices: int, ranks: int = 0, helpers: int = 0) -> dict[str, int]:
+    """Return how long each axis is."""
+    known = {"phase": phases, "device": devices, "device or server": devices + 1}
+    return known | {"rank": ranks, "helper": helpers}

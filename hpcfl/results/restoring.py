@@ -27,11 +27,9 @@ def together(
 ) -> dict[str, Any]:
     """Return by name what makes the options of a run that goes on.
 
-    `asked` is what its file, at `path`, says that it was asked for (see
-    `~hpcfl.options.definition.asked_for`), and `config` what that came to. What is `given` beside
-    it must be the same, but for options that are `free`. Options named by `code` may be
-    ``MODULE:NAME``, and then have to be given again. It is a UsageError if something is another
-    value than the run's, or code has to be named.
+    `asked` is what its file, at `path`, says that it was asked for, and `config` what that came to.
+    What is `given` beside it must be the same, but for options that are `free`. Options named by
+    `code` may be ``MODULE:NAME``, and then have to be given again. All else is a UsageError.
     """
     if asked is None:
         raise UsageError(f"{path} does not record what was asked for: it cannot be continued")

@@ -49,15 +49,12 @@ _FREE = {*names(BenchOptions, "repeat"), *names(BenchOptions, "repeat if any")}
 
 def lacking(run: Run, against: str) -> str | None:
     """Return in words why a run is no point of a table or figure of scaling, None if it is one."""
-    if run.training:
-        return "is of training: speed-up is that of the rounds of hpcfl bench"
-    if not run.measured.any():
-        return "has no measured round"
-    if run.environment.get("ranks") is None:
-        return "does not record how many ranks it had"
-    if against in ("ranks", "nodes") and run.environment["ranks"] == 1:
+    ranks, hosts = run.environment.get("ranks"), run.environment.get("host_ranks") or []
+    if run.training or not run.measured.any() or ranks is None:
+        return "is not of hpcfl bench with measured rounds and a known number of ranks"
+    if against in ("ranks", "nodes") and ranks == 1:
         return "is of one process, where nothing is sent and nobody waits: start it by mpirun -n"
-    if against == "nodes" and len({*(run.environment.get("host_ranks") or [])}) != 1:
+    if against == "nodes" and len({*hosts}) != 1:
         return "does not record as many ranks on each of its nodes"
     return None
 
@@ -266,11 +263,9 @@ def _mode(name: str, points: Sequence[Point], members: Sequence[Run], against: s
         loads = {(run.dim / resources(run, against), run.devices) for run in members}
     if len(loads) == 1:
         return "weak"
-    shown = ", ".join(f"N = {p.devices} and d = {p.dim} on {p.x}" for p in points[:4])
     raise UsageError(
-        f"{name}: {shown}{', ...' * (len(points) > 4)} {SCALES[against]} are neither the same N "
-        "and d everywhere (strong scaling) nor so many for each (weak scaling): choose runs with "
-        "--where"
+        f"{name}: N and d are neither the same for all numbers of {SCALES[against]} (strong "
+        "scaling) nor so many for each (weak scaling): choose runs with --where"
     )
 
 
@@ -304,10 +299,8 @@ def table(found: Study) -> Table:
             "round: median elapsed seconds of the measured rounds, from and to: its 95 % interval; "
             "all CPU: of all devices, helpers and the server together",
             "speed-up: work (N times d) a second over that of the base, the line's first point "
-            "with an efficiency; efficiency: speed-up over how many times as many there are; from "
-            "and to: both medians' intervals together, 95 % or more",
-            "neither is given where ranks or their threads share cores, or files do not tell: "
-            "seconds show the scheduler then, and CPU seconds stay right",
+            "with an efficiency; efficiency: speed-up over how many times as many there are",
+            "neither is given where ranks or their threads share cores, or files do not tell",
             *(f"warning: {sentence}" for sentence in found.warnings),
         ],
     )

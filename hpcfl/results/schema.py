@@ -7,15 +7,14 @@ Writer, reader and the page of the documentation go by the tables of this module
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
 import numpy as np
 
+from hpcfl.results.record import StoredDataset
 from hpcfl.system.outputs import without_home
 
 SCHEMA = "hpcfl/1"
@@ -47,161 +46,16 @@ FIRST_ROUND = "first_round"
 OF_THE_RUN = {"stop_reason"}
 # Of the environment: where every rank was, its host, hardware threads and devices.
 PLACEMENT = "placement"
-# And whether the results file was locked while it was written.
-LOCKED = "results_locked"
 # The checkpoint of a training run is beside its results file, with this in place of the ending.
 CHECKPOINT_SUFFIX = ".checkpoint.npz"
 # Of the configuration: what of the published data was not there, where some was missing.
 INCOMPLETE = "incomplete_data"
 # How a value that there is not is stored.
 NONE = "none"
-NOT_LOST = -1
-
-
-@dataclass(frozen=True)
-class StoredDataset:
-    """A dataset of the rounds; one round of it is the field of `RoundRecord` with its name."""
-
-    name: str
-    dtype: type
-    axes: tuple[str, ...]  # labels of those after the first, the round
-    unit: str  # ``bytes``, ``s``, ``1`` for what has none, or "" for what its name says
-    about: str = ""  # what it is
-    # What stands for rounds that were measured without it. None where all files have it.
-    unknown: float | None = None
-
-    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape of one round of it."""
-        return tuple(sizes[label] for label in self.axes)
-
-
-def sizes(phases: int, devices: int, ranks: int = 0, helpers: int = 0) -> dict[str, int]:
-    """Return how long each axis is."""
-    known = {"phase": phases, "device": devices, "device or server": devices + 1}
-    return known | {"rank": ranks, "helper": helpers}
-
-
-def _stored(
-    dtype: type, unit: str, *axes: str, unknown: float | None = None, **about: str
-) -> tuple[StoredDataset, ...]:
-    return tuple(
-        StoredDataset(name, dtype, axes, unit, text, unknown) for name, text in about.items()
-    )
-
-
-DATASETS = (
-    *_stored(
-        *(np.uint64, "bytes", "phase", "device"),
-        bytes_up="what the device sent, envelopes included",
-        bytes_down="what it received, envelopes included",
-    ),
-    *_stored(
-        *(np.uint64, "1", "phase", "device"),
-        messages_up="messages that it sent",
-        messages_down="messages that it received",
-    ),
-    *_stored(
-        *(np.float64, "s", "phase", "device or server"),
-        wall_seconds="elapsed time of the device's part of the phase; the server is last",
-        cpu_seconds="CPU time of the device's part of the phase; the server is last",
-    ),
-    *_stored(np.float64, "s", round_seconds="elapsed time of the round, on the slowest rank"),
-    *_stored(np.bool_, "1", "device", survived="whether the device's vector is in the sum"),
-    *_stored(
-        *(np.bool_, "1"),
-        validated="whether the sum is right",
-        warmup="whether the round is of the warm-up",
-    ),
-    *_stored(
-        *(np.float64, "1"),
-        unknown=math.nan,
-        promise_failure="at most how likely it is that something that was promised does not hold "
-        "of the round, recomputed from who was there; NaN where nothing is promised",
-    ),
+# The mark of a round, beside the datasets of `hpcfl.results.record`.
+MARKED = StoredDataset(
+    "finished", np.bool_, unit="1", about="whether the round counts: its data are all there"
 )
-# Only of runs that go on when ranks die.
-FAILURES = (
-    *_stored(
-        *(np.int16, "1", "device"),
-        unknown=NOT_LOST,
-        lost_phase="phase, its index in `/phases`, in which the device's rank was found dead; the "
-        "number of phases for outside of all; -1 if it was alive, or dead before",
-    ),
-    *_stored(
-        *(np.float64, "s"),
-        unknown=math.nan,
-        detect_seconds="how long it took to find ranks dead; NaN without a loss",
-        recover_seconds="how long it took to continue without them; NaN without a loss",
-    ),
-)
-# What ranks did with their time and memory; only of runs of benchmarks. NaN for a rank that died,
-# and what is not known of earlier rounds.
-RANK_TIMES = (
-    *_stored(
-        *(np.float64, "s", "phase", "rank"),
-        unknown=math.nan,
-        begin_seconds="when the rank began the phase, since the first one began the round, by the "
-        "server's clock",
-        end_seconds="when it ended the phase, likewise",
-        computing_seconds="what the rank computed in the phase",
-        mpi_seconds="what the rank spent in calls of MPI, waiting left out",
-        waiting_seconds="what the rank waited for others",
-    ),
-    *_stored(
-        *(np.float64, "s"),
-        unknown=math.nan,
-        skew_seconds="between the first and the last rank that left the barrier before the round",
-    ),
-    *_stored(
-        *(np.float64, "s", "rank"),
-        unknown=math.nan,
-        clock_offset_seconds="what was added to the rank's clock",
-    ),
-    *_stored(
-        *(np.float64, "s"),
-        unknown=math.nan,
-        clock_uncertainty_seconds="by how much the worst of these may be off",
-    ),
-    *_stored(
-        *(np.float64, "bytes", "rank"),
-        unknown=math.nan,
-        resident_bytes="resident memory of the rank's process when the round began",
-        peak_bytes="its peak in the round; pages that processes share count for each",
-    ),
-)
-# What each phase cost each helper; only of protocols that have helpers.
-HELPERS = (
-    *_stored(
-        *(np.uint64, "bytes", "phase", "helper"),
-        unknown=0,
-        helper_bytes_up="what the helper sent",
-        helper_bytes_down="what it received",
-    ),
-    *_stored(
-        *(np.uint64, "1", "phase", "helper"),
-        unknown=0,
-        helper_messages_up="messages that it sent",
-        helper_messages_down="messages that it received",
-    ),
-    *_stored(
-        *(np.float64, "s", "phase", "helper"),
-        unknown=0,
-        helper_wall_seconds="elapsed time of the helper's part of the phase",
-        helper_cpu_seconds="CPU time of it",
-    ),
-)
-# Which devices were the committee; only of protocols that choose one. A member works for all, and
-# its figures are never averaged with those of other devices.
-COMMITTEE = _stored(
-    *(np.bool_, "1", "device"),
-    unknown=0,
-    in_committee="whether the device is in the committee of the round",
-)
-(MARKED,) = _stored(np.bool_, "1", finished="whether the round counts: its data are all there")
-KNOWN = (*DATASETS, *FAILURES, *RANK_TIMES, *HELPERS, *COMMITTEE)
-# What each phase cost each device, and the server where it takes part.
-SPENT = tuple(dataset.name for dataset in DATASETS if "phase" in dataset.axes)
-SPENT_BY_HELPERS = tuple(dataset.name for dataset in HELPERS)
 
 
 def finished(rounds: Any) -> int:

@@ -19,10 +19,9 @@ def select(runs: Sequence[AnyRun], text: str) -> list[AnyRun]:
     """Return those of the runs that a text describes, in their order.
 
     It is ``KEY=VALUE`` one or several times, with commas between them, all of which must hold. A
-    key is ``protocol``, ``devices`` or an option by the name that results files record, with
-    underscores or dashes; ``A|B`` stands for either value, and ``none`` for an option without one.
-    Values are compared as numbers where both are numbers, else as text, capital or not. It is a
-    UsageError if the text is not of this form, no run records the key, or no run is as described.
+    key is ``protocol``, ``devices`` or a recorded option; ``A|B`` stands for either value, and
+    ``none`` for an option without one. Values are compared as numbers where both are numbers, else
+    as text, capital or not. It is a UsageError if no run records the key, or is as described.
     """
     recorded = {
         run.path: {**run.config, "protocol": run.protocol, "devices": run.devices} for run in runs

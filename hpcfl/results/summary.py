@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import GROUPS
-from hpcfl.errors import UsageError, no_such
-from hpcfl.report import brief, formats
+from hpcfl.errors import no_such
+from hpcfl.report import formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run, with_total
-from hpcfl.results.record import Flags, Floats
-from hpcfl.results.schema import INCOMPLETE, PLACEMENT, SPENT, Metric
-from hpcfl.results.statistics import launches_p_value, median, median_interval, percentiles
+from hpcfl.results.record import SPENT, Flags, Floats
+from hpcfl.results.schema import INCOMPLETE, PLACEMENT, Metric
+from hpcfl.results.statistics import (
+    DIFFERENT,
+    launches_p_value,
+    median,
+    median_interval,
+    percentiles,
+)
 from hpcfl.system import disturbances
 from hpcfl.system.machine import count_listed
 
@@ -36,6 +42,8 @@ RATIOS = {
     "device_cpu_ratio": "device_cpu_seconds_median",
     "modelled_round_ratio": "modelled_round_seconds_median",
 }
+# A first round of so many times the median is warned of where it was measured.
+_SLOW_START = 2.0
 # Options of training that make another task of it.
 _TASK = ("dataset", "partition", "model")
 
@@ -53,11 +61,15 @@ class Summary:
     protocol: str
     link: LinkModel  # that the modelled seconds stand for
     files: tuple[str, ...]
-    warnings: tuple[str, ...]  # what disturbed the run, a sentence each
+    warnings: tuple[str, ...]  # what speaks against the measured seconds, a sentence each
     config: Mapping[str, Any]  # options; a list of their values where launches differ
 
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]
+
+    def value(self, name: str) -> Any:
+        """Return a figure, or an option; None where there is neither."""
+        return self.figures.get(name, self.config.get(name))
 
     @property
     def like(self) -> tuple[Any, ...]:
@@ -72,17 +84,6 @@ class Summary:
         """Return everything as JSON takes it; what is not a finite number is None."""
         more = {"phases": self.phases, "files": self.files, "warnings": self.warnings}
         return dict(finite({**self.figures, **more, "config": self.config}))
-
-    def __repr__(self) -> str:
-        return brief.line(
-            "Summary",
-            self["protocol"],
-            f"N={self['devices']}",
-            f"d={self['dim']}",
-            formats.counted(self["rounds_measured"], "measured round"),
-            f"median {formats.time(self['round_seconds_median'])}",
-            f"{formats.count(self['bytes_up_mean'])} B up a device",
-        )
 
 
 def summarise(
@@ -147,7 +148,7 @@ def summarise(
         run.protocol,
         link,
         tuple(str(one.path) for one in launches),
-        warnings(launches),
+        (*warnings(launches), *_of_seconds(figures)),
         {name: _common([one.config.get(name) for one in launches]) for name in config},
     )
 
@@ -247,54 +248,64 @@ def _bound_to_few(run: Run, environment: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _reached(runs: Sequence[Run], link: LinkModel, target: float | None) -> dict[str, Any]:
-    """Return what training reached in all launches of a configuration, with their link modelled.
-
-    No figure has a value for a benchmark; those to the target have none if a launch did not reach
-    it.
-    """
-    trained = all(Metric.ACCURACY in run.training and run.rounds for run in runs)
-    of: dict[str, list[float]] = {"accuracy": [], "accuracy_best": []}
-    of |= {"epsilon_paper": [], "epsilon_proven": []}
-    of |= {"rounds_to_target": [], "bytes_to_target": [], "seconds_to_target": []}
-    if trained:
-        if target is None:
-            target = _number(runs[0].config.get("target_accuracy"))
-        for metric in ("accuracy", "epsilon_paper", "epsilon_proven"):
-            of[metric] = [float(run.training.get(metric, [np.nan])[-1]) for run in runs]
-        of["accuracy_best"] = [float(run.training[Metric.ACCURACY].max()) for run in runs]
-        spent = [_to_target(run, link, target) for run in runs]
-        of["rounds_to_target"], of["bytes_to_target"], of["seconds_to_target"] = (
-            list(values) for values in zip(*spent, strict=True)
+def _of_seconds(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the measured seconds themselves show."""
+    first, median = figures["first_round_seconds"], figures["round_seconds_median"]
+    if first is not None and not figures["rounds_warmup"] and first > _SLOW_START * median:
+        advice = "" if figures["algorithm"] else "; see --warmup"  # which training has not
+        yield (
+            f"the first round took {first / median:.1f} times the median and was measured: "
+            f"connections and buffers are set up in it{advice}"
         )
-    found: dict[str, Any] = {}
-    for name, values in of.items():
-        known = bool(values) and not np.isnan(values).any()
-        found[name] = median(values) if known else None
-        if name in ("accuracy", "epsilon_proven"):
-            found[f"{name}_least"] = min(values) if known else None
-            found[f"{name}_most"] = max(values) if known else None
-    reached = int(np.isfinite(of["rounds_to_target"]).sum())
-    return found | {
-        "epsilon_delta": _number(runs[0].config.get("epsilon_delta")) if trained else None,
-        "target": target if trained else None,
-        "launches_at_target": reached if trained and target is not None else None,
+    p_value = figures["launches_p_value"]
+    if p_value is not None and p_value <= DIFFERENT:
+        yield (
+            f"the {figures['launches']} launches differ more than their rounds do (rank test, "
+            f"p = {p_value:.2g}): the interval is of these launches, not of a further one"
+        )
+
+
+def _reached(runs: Sequence[Run], link: LinkModel, target: float | None) -> dict[str, Any]:
+    """Return what training reached, medians over all launches of a configuration.
+
+    Nothing for a benchmark. Figures to the target have no value if a launch did not reach it.
+    """
+    if not all(Metric.ACCURACY in run.training and run.rounds for run in runs):
+        return dict.fromkeys(("accuracy", "epsilon_proven", "rounds_to_target", "target"))
+    if target is None:
+        target = _number(runs[0].config.get("target_accuracy"))
+    reached = [_to_target(run, link, target) for run in runs]
+    for run, figures in zip(runs, reached, strict=True):
+        for metric in ("accuracy", "epsilon_paper", "epsilon_proven"):
+            figures[metric] = float(run.training.get(metric, [np.nan])[-1])
+        figures["accuracy_best"] = float(run.training[Metric.ACCURACY].max())
+    found: dict[str, Any] = {
+        "target": target,
+        "epsilon_delta": _number(runs[0].config.get("epsilon_delta")),
+        "launches_at_target": sum(one["rounds_to_target"] > 0 for one in reached),
     }
+    for name in reached[0]:
+        values = [figures[name] for figures in reached]
+        found[name] = None if np.isnan(values).any() else median(values)
+        if name == "accuracy" and len(values) > 1:
+            found |= {"accuracy_least": min(values), "accuracy_most": max(values)}
+    return found
 
 
-def _to_target(run: Run, link: LinkModel, target: float | None) -> tuple[float, float, float]:
+def _to_target(run: Run, link: LinkModel, target: float | None) -> dict[str, float]:
     """Return rounds, bytes of all devices and modelled seconds until the target was reached."""
+    names = ("rounds_to_target", "bytes_to_target", "seconds_to_target")
     at_target = run.training[Metric.ACCURACY] >= (np.inf if target is None else target)
-    if not at_target.any():
-        return np.nan, np.nan, np.nan
-    first = int(at_target.argmax())
-    sent = run.training.get(Metric.BYTES_UP_TOTAL)
-    seconds = training_seconds(run, link)
-    return (
-        first + 1.0,
-        np.nan if sent is None else float(sent[first]),
-        np.nan if seconds is None else float(seconds[: first + 1].sum()),
-    )
+    found = dict.fromkeys(names, math.nan)
+    if at_target.any():
+        first = int(at_target.argmax())
+        found["rounds_to_target"] = first + 1.0
+        sent, seconds = run.training.get(Metric.BYTES_UP_TOTAL), training_seconds(run, link)
+        if sent is not None:
+            found["bytes_to_target"] = float(sent[first])
+        if seconds is not None:
+            found["seconds_to_target"] = float(seconds[: first + 1].sum())
+    return found
 
 
 def training_seconds(run: Run, link: LinkModel) -> Floats | None:
@@ -312,13 +323,14 @@ def training_seconds(run: Run, link: LinkModel) -> Floats | None:
     return changed
 
 
-def baselines(summaries: Sequence[Summary], name: str | None = None) -> list[Summary | None]:
-    """Return for each run the one that it is compared with, among those that are `like` it.
+def beside(summaries: Sequence[Summary], name: str | None = None) -> list[Summary]:
+    """Return summaries with the figures that they have beside each other.
 
-    `name` is that of a file, with or without the ending, or of a protocol. By default it is the
-    first run of `BASELINE`, or else the first run, of those that are complete if any is. None where
-    there is no such run, or no other one. It is a UsageError if no run at all goes by that name, or
-    if several that are alike do.
+    These are ``row``, a number from 1, and where there is a ``baseline`` (a path), among those that
+    are `like` it, how many times as much that costs, by `RATIOS`: above 1 a run is cheaper. `name`
+    is that of the baseline's file, with or without the ending, or of its protocol. By default it is
+    the first run of `BASELINE`, or else the first run, of those that are complete if any is. It is
+    a UsageError if no run goes by that name.
     """
     groups: dict[str, list[Summary]] = {}
     for summary in summaries:
@@ -327,10 +339,14 @@ def baselines(summaries: Sequence[Summary], name: str | None = None) -> list[Sum
     if name is not None and not any(chosen.values()):
         names = dict.fromkeys([*(s.protocol for s in summaries), *(s["file"] for s in summaries)])
         raise no_such("--baseline", name, names)
-    return [
-        chosen[key] if len(groups[key]) > 1 else None
-        for key in (repr(summary.like) for summary in summaries)
-    ]
+    found = []
+    for row, summary in enumerate(summaries, 1):
+        key = repr(summary.like)
+        base = chosen[key] if len(groups[key]) > 1 else None
+        figures = {"row": row, "baseline": None if base is None else base["path"]}
+        figures |= {of: _ratio(base, summary, figure) for of, figure in RATIOS.items()}
+        found.append(replace(summary, figures={**summary.figures, **figures}))
+    return found
 
 
 def _baseline(group: Sequence[Summary], name: str | None) -> Summary | None:
@@ -338,28 +354,16 @@ def _baseline(group: Sequence[Summary], name: str | None) -> Summary | None:
         # What failed says little of what a round costs.
         group = [s for s in group if s["status"] == "complete"] or [*group]
         return next((s for s in group if s.protocol == BASELINE), group[0])
-    matching = [
-        s
-        for s in group
-        if any(name in (str(path), path.name, path.stem) for path in map(Path, s.files))
-    ]
-    matching = matching or [s for s in group if s.protocol == name]
-    if len(matching) > 1:
-        names = ", ".join(s["path"] for s in matching)
-        raise UsageError(f"--baseline {name} can mean any of {names}: give the name of one file")
-    return matching[0] if matching else None
+    files = (
+        s for s in group for path in map(Path, s.files) if name in (str(path), path.name, path.stem)
+    )
+    return next(files, next((s for s in group if s.protocol == name), None))
 
 
-def ratio(baseline: Summary | None, summary: Summary, name: str) -> float | None:
-    """Return how many times as much the baseline costs as a run, by one of `RATIOS`.
-
-    Above 1 the run is cheaper. None where a figure is missing or the run's is 0.
-    """
-    above = None if baseline is None else baseline[RATIOS[name]]
-    below = summary[RATIOS[name]]
-    if above is None or not below:
-        return None
-    found = above / below
+def _ratio(baseline: Summary | None, summary: Summary, figure: str) -> float | None:
+    """Return how many times as much the baseline costs; None where that cannot be said."""
+    above, below = None if baseline is None else baseline[figure], summary[figure]
+    found = above / below if above is not None and below else math.nan
     return found if math.isfinite(found) else None
 
 

@@ -7,19 +7,17 @@ where they do not take much. After that a round only overwrites raw data in plac
 ``/rounds/finished`` tells which rounds count. When the space is used up, a copy with twice as much
 takes the file's place at once, as a copy without the rest does at the end.
 
-A full disk breaks a file in the same way. So the draft's blocks are allocated by the file system as
-well, and what finds no room is found before the first round.
+A full disk breaks a file in the same way. So the draft has all its bytes, and what finds no room is
+found before the first round.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 import secrets
 import shlex
-import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -33,22 +31,24 @@ from numpy.typing import NDArray
 
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.report import formats
 from hpcfl.results import schema
-from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import StoredDataset
+from hpcfl.results.record import (
+    COMMITTEE,
+    FAILURES,
+    HELPERS,
+    KNOWN,
+    RANK_TIMES,
+    RoundRecord,
+    StoredDataset,
+    sizes,
+)
 from hpcfl.system import hdf5, outputs
 from hpcfl.system.interruption import Left
 
-# HDF5's index of chunks is a tree of nodes of 64 entries of 8 bytes with 65 keys of 24 bytes and 8
-# for each axis. It grows at its right end, where a node is split so that nine tenths stay (HDF5
-# file format specification, section III.A.1): so many bytes an entry, and for each of its axes.
-_ENTRY_BYTES, _AXIS_BYTES = 37.0, 9.2
-_HEADER_BYTES = 36_000
 # Space for rounds that a new file has, if all take more; each further time it is doubled.
 _FIRST_BYTES = 1 << 24
-# What is copied of a dataset at once.
-_AT_ONCE_BYTES = 1 << 24
+# Rounds that are copied at once.
+_AT_ONCE = 256
 # The nodes that a round needs, and some: those of rounds before would only take memory.
 _CACHE_BYTES = 1 << 18
 
@@ -97,7 +97,6 @@ class ResultsWriter:
         self.run_id = uuid.uuid4().hex
         self.written = 0
         self._rounds = rounds
-        self._inode: tuple[int, int] | None = None
         outputs.check(self.path, outputs.RESULTS)
 
         header = {
@@ -110,26 +109,29 @@ class ResultsWriter:
         }
         if asked is not None:
             header[schema.ASKED] = json.dumps(asked)
-        datasets = _of_rounds(failures, ranks, helpers, committee)
-        sizes = schema.sizes(len(phases), devices, ranks, helpers)
-        self._allocated = min(rounds, max(1, int(_FIRST_BYTES / _bytes_of_round(datasets, sizes))))
-        with self._creating() as file:
+        there = {FAILURES: failures, RANK_TIMES: ranks, HELPERS: helpers, COMMITTEE: committee}
+        datasets = [one for one in (*KNOWN, schema.MARKED) if not one.of or there[one.of]]
+        lengths = sizes(len(phases), devices, ranks, helpers)
+        a_round = sum(
+            np.dtype(one.dtype).itemsize * math.prod(one.shape(lengths)) for one in datasets
+        )
+        self._allocated = min(rounds, max(1, _FIRST_BYTES // a_round))
+        with self._creating(keep=True) as file:
             _fill_attributes(file, header)
             _fill_attributes(file.create_group(schema.CONFIG), config)
-            facts = {**environment, schema.LOCKED: hdf5.locked(Path(file.filename))}
-            _fill_attributes(file.create_group(schema.ENVIRONMENT), facts)
+            _fill_attributes(file.create_group(schema.ENVIRONMENT), environment)
             _begin(file, schema.ENVIRONMENT, at_end or {})
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
-            _allocate(file.create_group(schema.ROUNDS), datasets, sizes, self._allocated)
+            _allocate(file.create_group(schema.ROUNDS), datasets, lengths, self._allocated)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
             if training or device_training:
-                learned = [StoredDataset(name, np.float64, (), "") for name in training]
+                learned = [StoredDataset(name, np.float64) for name in training]
                 learned += [
-                    StoredDataset(name, np.float64, ("device",), "") for name in device_training
+                    StoredDataset(name, np.float64, ("device",)) for name in device_training
                 ]
-                _allocate(file.create_group(schema.TRAINING), learned, sizes, self._allocated)
+                _allocate(file.create_group(schema.TRAINING), learned, lengths, self._allocated)
         self._open(schema.ENVIRONMENT)
 
     @classmethod
@@ -140,7 +142,6 @@ class ResultsWriter:
         command: str,
         environment: Mapping[str, Any],
         rounds: int,
-        found: int | None = None,
         kept: int | None = None,
         asked: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
@@ -149,20 +150,17 @@ class ResultsWriter:
     ) -> ResultsWriter:
         """Open the file of a run that did not come to its end, to go on behind its finished rounds.
 
-        Of these, `found` when the caller looked, the first `kept` stay, by default all. `asked` is
-        what the run is asked for now.
-
-        What the file says of run and machine stays, but for the values of `config`. The launch that
-        goes on is described in a group of its own, ``/resumed/1`` and so on; `rounds` counts those
-        that are finished too, and `ranks` may be more than there were. The file is replaced as a
-        whole. It is a UsageError if it cannot be opened or replaced, or another process is writing
-        it.
+        Of these the first `kept` stay, by default all. What the file says of run and machine stays,
+        but for the values of `config`, and what is `asked` for. The launch that goes on is
+        described in a group of its own, ``/resumed/1`` and so on; `rounds` counts those that are
+        finished too, and `ranks` may be more than there were. The file is replaced as a whole. It
+        is a UsageError if it cannot be opened or replaced, or another process is writing it.
         """
         self = cls.__new__(cls)
         # The file itself, where the path is a link to it: its folder is where it is replaced.
         self.path = Path(os.path.realpath(path))
         self._rounds = rounds
-        self._inode = _inode(self.path)
+        self._stat = os.stat(self.path)
         with _told(UsageError, f"cannot continue {self.path}", ": see that it can be written to"):
             # The lock is that of a writer which is at work; it ends with the writer's process.
             old = _opened(self.path, "r+")
@@ -171,8 +169,6 @@ class ResultsWriter:
             with suppress(OSError):  # of a process that was killed while it wrote it
                 self._draft.unlink(missing_ok=True)
             finished = schema.finished(old[schema.ROUNDS])
-            if found not in (None, finished):
-                raise UsageError(f"{self.path} has changed meanwhile: try again")
             self.written = finished if kept is None else kept
             self._allocated = max(self.written, min(rounds, 2 * self.written + 1))
             launch = f"{schema.RESUMED}/{len(old.get(schema.RESUMED, ())) + 1}"
@@ -184,28 +180,28 @@ class ResultsWriter:
                 for name in schema.OF_THE_RUN & (at_end or {}).keys():
                     file[schema.ENVIRONMENT].attrs[name] = _fixed("")
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
-                told |= {**environment, schema.LOCKED: hdf5.locked(Path(file.filename))}
-                _fill_attributes(file.require_group(launch), told)
+                _fill_attributes(file.require_group(launch), {**told, **environment})
                 _begin(file, launch, at_end or {})
             self._open(launch)
         return self
 
     @contextmanager
-    def _creating(self) -> Iterator[Any]:
+    def _creating(self, *, keep: bool = False) -> Iterator[Any]:
         """Yield a new file to be filled, which then takes its name with all its space.
 
-        The first one must not have the place of another file, and others that of none but the one
-        before.
+        With `keep` it must not have the place of another file, else only of the one that was open.
         """
-        self._check_place()
+        if not keep and not (
+            self.path.exists() and os.path.samestat(self._stat, os.stat(self.path))
+        ):
+            raise HpcflError(f"{self.path} was removed, moved or replaced while it was written to")
         advice = ": make room, or choose another place with --output"
         with (
             _told(UsageError, f"cannot create {self.path}", advice),
-            outputs.replacing(self.path, self._draft, keep=self._inode is None) as draft,
+            outputs.replacing(self.path, self._draft, keep=keep) as draft,
+            _opened(draft, "x") as file,
         ):
-            with _opened(draft, "x") as file:
-                yield file
-            _allocate_blocks(draft)
+            yield file
 
     def _open(self, launch: str) -> None:
         """Open the file that is there complete."""
@@ -218,30 +214,22 @@ class ResultsWriter:
         config.min_size = config.initial_size = config.max_size = _CACHE_BYTES
         self._file.id.set_mdc_config(config)
         self._launch = launch
-        self._inode = _inode(self.path)
+        self._stat = os.stat(self.path)
         self._datasets = dict(self._file[schema.ROUNDS])
         self._finished = self._datasets.pop(schema.MARKED.name)
         self._training = dict(self._file.get(schema.TRAINING, {}))
-
-    def _check_place(self) -> None:
-        if self._inode is not None and _inode(self.path) != self._inode:
-            raise HpcflError(
-                f"{self.path} was removed, moved or replaced while rounds were written to it: "
-                "leave results alone until their run has ended"
-            )
-
-    @property
-    def _how_on(self) -> str:
-        command = "train" if self._training else "bench"
-        return f"hpcfl {command} --resume {shlex.quote(str(self.path))}"
 
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
 
         `training` has a value, or an array of shape (N,), for each name given at the start.
-        HpcflError says that the file system refuses the data, or that the file is no longer there.
+        HpcflError says that the file system refuses the data.
         """
-        kept = f"the rounds before it are kept; make room, and continue with {self._how_on}"
+        command = f"hpcfl {'train' if self._training else 'bench'} --resume"
+        kept = (
+            "the rounds before it are kept; make room, and continue with "
+            f"{command} {shlex.quote(str(self.path))}"
+        )
         if self.written == self._allocated:
             try:
                 self._grow()
@@ -258,7 +246,6 @@ class ResultsWriter:
             self._finished[self.written] = True
             self._file.flush()
         self.written += 1
-        self._check_place()
 
     def _grow(self) -> None:
         """Let a copy with space for twice as many rounds take the place of the file."""
@@ -330,60 +317,6 @@ def complete(path: Path) -> None:
         _end(file, "complete")
 
 
-def predicted_bytes(
-    phases: int,
-    devices: int,
-    rounds: int,
-    failures: bool = False,
-    ranks: int = 0,
-    helpers: int = 0,
-    committee: bool = False,
-) -> int:
-    """Return about how large the file of a run without training figures is, with so many rounds.
-
-    Raw data, HDF5's index of chunks with one entry a round and dataset, and a flat amount for
-    everything that does not grow with the rounds.
-    """
-    datasets = _of_rounds(failures, ranks, helpers, committee)
-    a_round = _bytes_of_round(datasets, schema.sizes(phases, devices, ranks, helpers))
-    return _HEADER_BYTES + round(rounds * a_round)
-
-
-def check_room(path: Path, needed_bytes: int) -> None:
-    """Refuse a file that its file system has no room for, by UsageError."""
-    with suppress(OSError):  # It is said when the file is created.
-        free = shutil.disk_usage(outputs.nearest_folder(path.parent)).free
-        if needed_bytes > free:
-            raise UsageError(
-                f"the results would take about {formats.amount(needed_bytes)}, and "
-                f"{formats.amount(free)} are free for {path}: give fewer --rounds or --devices, or "
-                "another --output"
-            )
-
-
-def _bytes_of_round(datasets: Iterable[StoredDataset], sizes: Mapping[str, int]) -> float:
-    a_round = 0.0
-    for dataset in datasets:
-        shape = dataset.shape(sizes)
-        a_round += np.dtype(dataset.dtype).itemsize * math.prod(shape)
-        a_round += _ENTRY_BYTES + _AXIS_BYTES * len(shape)
-    return a_round
-
-
-def _of_rounds(
-    failures: bool, ranks: int, helpers: int, committee: bool
-) -> tuple[StoredDataset, ...]:
-    """Return the datasets of the rounds, in the order in which they are created."""
-    return (
-        *schema.DATASETS,
-        *(schema.FAILURES if failures else ()),
-        *(schema.RANK_TIMES if ranks else ()),
-        *(schema.HELPERS if helpers else ()),
-        *(schema.COMMITTEE if committee else ()),
-        schema.MARKED,
-    )
-
-
 @contextmanager
 def _told(problem: type[HpcflError], sentence: str, advice: str = "") -> Iterator[None]:
     """Raise a problem in place of what HDF5 and the file system raise."""
@@ -397,28 +330,6 @@ def _opened(path: Path, mode: str, **more: Any) -> Any:
     # The oldest file format has no checksums: a half-written attribute at the end of a run then
     # spoils nothing but itself.
     return hdf5.opened(path, mode, libver="earliest", **more)
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    """Return which file has a name now; None if none has."""
-    with suppress(OSError):
-        found = path.stat()
-        return found.st_dev, found.st_ino
-    return None
-
-
-def _allocate_blocks(path: Path) -> None:
-    """Let the file system allocate all blocks of a file, so that no later write needs room.
-
-    File systems that write every block anew to another place (btrfs, ZFS) promise nothing. OSError
-    says that there is not enough room.
-    """
-    with path.open("r+b") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
 
 
 def _begin(file: Any, launch: str, at_end: Mapping[str, Any]) -> None:
@@ -436,13 +347,14 @@ def _end(file: Any, status: str) -> None:
 
 
 def _allocate(
-    group: Any, datasets: Iterable[StoredDataset], sizes: Mapping[str, int], rounds: int
+    group: Any, datasets: Iterable[StoredDataset], lengths: Mapping[str, int], rounds: int
 ) -> None:
     """Create datasets of all rounds, allocated, one round to a chunk."""
     for wanted in datasets:
         early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        shape = wanted.shape(sizes)
+        early.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
+        shape = wanted.shape(lengths)
         dataset = group.create_dataset(
             wanted.name,
             shape=(rounds, *shape),
@@ -463,7 +375,7 @@ def _copy(old: Any, new: Any, rounds: int, kept: int, ranks: int = 0) -> None:
 
     And for so many ranks, if the old one has fewer.
     """
-    known = {dataset.name: dataset for dataset in (*schema.KNOWN, schema.MARKED)}
+    known = {dataset.name: dataset for dataset in (*KNOWN, schema.MARKED)}
     for name, value in old.attrs.items():
         new.attrs.create(name, value, dtype=old.attrs.get_id(name).dtype)
     for name in old:
@@ -473,13 +385,12 @@ def _copy(old: Any, new: Any, rounds: int, kept: int, ranks: int = 0) -> None:
         group = new.create_group(name)
         for word, data in old[name].items():
             axes = tuple(dim.label for dim in data.dims)[1:]
-            sizes = dict(zip(axes, data.shape[1:], strict=True))
-            sizes["rank"] = max(ranks, sizes.get("rank", 0))
-            of_training = StoredDataset(word, np.float64, axes, "")
-            _allocate(group, [known.get(word, of_training)], sizes, rounds)
-            step = max(1, _AT_ONCE_BYTES // max(1, data.nbytes // max(1, len(data))))
-            for start in range(0, kept, step):
-                part = slice(start, min(start + step, kept))
+            lengths = dict(zip(axes, data.shape[1:], strict=True))
+            lengths["rank"] = max(ranks, lengths.get("rank", 0))
+            of_training = StoredDataset(word, np.float64, axes)
+            _allocate(group, [known.get(word, of_training)], lengths, rounds)
+            for start in range(0, kept, _AT_ONCE):
+                part = slice(start, min(start + _AT_ONCE, kept))
                 group[word][(part, *map(slice, data.shape[1:]))] = data[part]
 
 

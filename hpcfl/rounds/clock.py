@@ -10,8 +10,7 @@ import numpy as np
 
 from hpcfl.comm import calls
 from hpcfl.comm.transport import Transport
-from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS
+from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
 from hpcfl.rounds.driver import Round, Stretch
 from hpcfl.system import machine
 

@@ -11,8 +11,7 @@ import numpy as np
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
-from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS
+from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.comm.transport import Transport
-from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import NOT_LOST
+from hpcfl.results.record import NOT_LOST, RoundRecord
 from hpcfl.rounds.driver import AFTER
 from hpcfl.rounds.observer import RoundObserver
 

@@ -286,7 +286,7 @@ def run(
         return f"{told()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
 
     try:
-        with writer, interruption.writing(mark, given_up, told):
+        with writer, interruption.writing(mark, given_up):
             reason = job.run(transport, Together(_Writing(writer), observer))
             writer.record_end({"stop_reason": reason, **hosts.counters(transport)})
             if reason == "interrupted":
@@ -314,7 +314,7 @@ def _writer(
     command: Sequence[str] | None,
 ) -> ResultsWriter:
     """Return the results file, begun or opened to go on with."""
-    from hpcfl.results.writer import ResultsWriter, check_room, default_path, predicted_bytes
+    from hpcfl.results.writer import ResultsWriter, default_path
 
     place, options, protocol = transport.placement, job.options, job.protocol
     earlier = None if options.resume is None else _earlier(options.resume, job)
@@ -334,24 +334,12 @@ def _writer(
             earlier.path,
             config=replaced,
             asked=asked_for(job.asked),
-            found=earlier.rounds,
             kept=kept,
             **about,
         )
     path = output
     if RESULTS.is_folder(output):
         path = default_path(output, job.name, job.devices, job.dim)
-    if not options.may_vary:
-        needed = predicted_bytes(
-            len(job.phases),
-            job.devices,
-            job.rounds,
-            failures=world.tolerant,
-            ranks=place.ranks * job.by_rank,
-            helpers=place.helpers,
-            committee=protocol.has_committee,
-        )
-        check_room(path, needed)
     return ResultsWriter(
         path,
         protocol=job.recorded_as,

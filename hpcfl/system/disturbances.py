@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,33 +85,23 @@ def _thermal_throttlings() -> float:
     return float(sum(known)) if known else math.nan
 
 
-class Disturbance(NamedTuple):
-    """Something that disturbed a run."""
-
-    kind: str  # oversubscribed, load, swap, quota, heat or stolen
-    sentence: str
-
-
 def warnings(environment: Mapping[str, Any]) -> list[str]:
-    """Return what disturbed a run, a sentence each; see `found`."""
-    return [disturbance.sentence for disturbance in found(environment)]
-
-
-def found(environment: Mapping[str, Any]) -> list[Disturbance]:
-    """Return what disturbed a run, as far as its recorded environment tells.
+    """Return what disturbed a run, a sentence each, as far as its recorded environment tells.
 
     Where several hosts are known, a sentence says which of them it is about.
     """
     names, hosts = _by_host(environment)
-    places: dict[Disturbance, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for name, facts in zip(names, hosts, strict=True):
-        for disturbance in _of_host(facts):
-            places.setdefault(disturbance, []).append(name)
+        for sentence in _of_host(facts):
+            places.setdefault(sentence, []).append(name)
     # All hosts of a lab are one machine.
     if len(hosts) == 1 or environment.get("transport") == "netlab":
         return list(places)
     return [
-        Disturbance(one.kind, f"{one.sentence} ({_words(where)})") for one, where in places.items()
+        f"{sentence} (on {', '.join(where[:_HOSTS_NAMED])}"
+        + (f" and {len(where) - _HOSTS_NAMED} more)" if len(where) > _HOSTS_NAMED else ")")
+        for sentence, where in places.items()
     ]
 
 
@@ -136,7 +126,7 @@ def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, 
     return [*names], hosts
 
 
-def _of_host(facts: Mapping[str, float]) -> Iterator[Disturbance]:
+def _of_host(facts: Mapping[str, float]) -> Iterator[str]:
     """Yield what disturbed the ranks of a host."""
 
     def grown(name: str) -> float:
@@ -146,47 +136,32 @@ def _of_host(facts: Mapping[str, float]) -> Iterator[Disturbance]:
     cores, ranks = facts.get("cores_usable", 0.0), facts.get("ranks", 0.0)
     on_cores = counted(round(cores), "core")
     if cores and ranks > cores:
-        yield Disturbance(
-            "oversubscribed",
+        yield (
             f"{ranks:.0f} ranks on {on_cores}: measured seconds show the scheduler, CPU seconds do "
-            "not",
+            "not"
         )
     # More than this run's own start explains.
     load = facts.get("before_load_1min", 0.0)
     if cores and load > max(cores, ranks):
-        told = f"a load of {load:.1f} on {on_cores} before the run: other programs were at work"
-        yield Disturbance("load", told)
+        yield f"a load of {load:.1f} on {on_cores} before the run: other programs were at work"
     swapped = grown("swapped_in_bytes"), grown("swapped_out_bytes")
     if max(swapped) > SWAP_BYTES:
-        yield Disturbance(
-            "swap",
+        yield (
             f"{swapped[0] / 2**20:.0f} MiB were swapped in and {swapped[1] / 2**20:.0f} MiB out "
-            "during the run: seconds show the disk too",
+            "during the run: seconds show the disk too"
         )
-    seconds = grown("clock_seconds")
-    throttled = grown("quota_throttled_seconds")
+    seconds, throttled = grown("clock_seconds"), grown("quota_throttled_seconds")
     if throttled > max(LOST_SECONDS, LOST_SHARE * seconds):
-        yield Disturbance(
-            "quota",
+        yield (
             f"the CPU quota held threads back for {throttled:.1f} s of a run of {seconds:.1f} s: "
-            "measured seconds show the quota",
+            "measured seconds show the quota"
         )
     hot = grown("thermal_throttlings")
     if hot > 0:
-        told = f"cores slowed down {hot:.0f} times because of heat during the run"
-        yield Disturbance("heat", told)
+        yield f"cores slowed down {hot:.0f} times because of heat during the run"
     stolen, every = grown("stolen_seconds"), facts.get("cores_logical", 1.0)
     if stolen > max(LOST_SECONDS, LOST_SHARE * seconds * every):
-        yield Disturbance(
-            "stolen",
+        yield (
             f"the hypervisor kept {stolen:.1f} CPU seconds from this machine's "
-            f"{counted(round(every), 'core')} during the run of {seconds:.1f} s",
+            f"{counted(round(every), 'core')} during the run of {seconds:.1f} s"
         )
-
-
-def _words(names: Sequence[str]) -> str:
-    """Return the names of hosts in words, the first of them where there are many."""
-    if len(names) <= _HOSTS_NAMED:
-        return f"on {', '.join(names)}"
-    others = counted(len(names) - _HOSTS_NAMED, "other host")
-    return f"on {', '.join(names[:_HOSTS_NAMED])} and {others}"

@@ -102,6 +102,7 @@ def capture(
 def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
     """Return the facts about this host and this process; `threads` as for `machine.usable`."""
     import psutil
+    from cryptography.hazmat.backends.openssl.backend import backend
 
     swap, code = psutil.swap_memory(), revision.current()
     model = re.search(r"^model name\s*:\s*(.+)$", read("/proc/cpuinfo"), re.MULTILINE)
@@ -124,8 +125,9 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
         "networks": networks(),
         "python_version": platform.python_version(),
         "hpcfl_version": hpcfl.__version__,
-        **{f"{name}_version": _package_version(name) for name in _PACKAGES},
-        "openssl_version": _openssl_version(),
+        **{f"{name}_version": importlib.metadata.version(name) for name in _PACKAGES},
+        # Of the one inside the package, which is not Python's.
+        "openssl_version": backend.openssl_version_text(),
         "git_commit": code.commit,
         "git_dirty": code.dirty,
         "git_changes": code.changes,
@@ -165,30 +167,12 @@ def _differing(found: Sequence[Mapping[str, Any] | None]) -> dict[str, list[Any]
     return {name: each for name, each in values.items() if any(v != each[0] for v in each)}
 
 
-def _package_version(distribution: str) -> str | None:
-    """Return the version of an installed package without importing it, None if it is not there."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _turbo() -> bool | None:
     no_turbo = read(machine.CPUS / "intel_pstate/no_turbo")
     boost = read(machine.CPUS / "cpufreq/boost")
     if no_turbo:
         return no_turbo == "0"
     return boost == "1" if boost else None
-
-
-def _openssl_version() -> str | None:
-    """Return the version of the OpenSSL inside the cryptography package, which is not Python's."""
-    try:
-        from cryptography.hazmat.backends.openssl.backend import backend
-
-        return str(backend.openssl_version_text())
-    except Exception:  # whatever a broken binary raises, the record goes without it
-        return None
 
 
 def networks() -> list[str]:
@@ -230,11 +214,8 @@ def parameters() -> dict[str, dict[str, str]]:
     found = {}
     for name in ("openmpi", "prte", "pmix"):
         file = f"{name}-mca-params.conf"
-        # A distribution's packages keep their files in /etc.
-        found[file] = _settings(prefix / "etc" / file) or (
-            _settings(Path("/etc") / name / file) if prefix.is_relative_to("/usr") else {}
-        )
         own = f"~/.{name}/mca-params.conf"
+        found[file] = _settings(prefix / "etc" / file)
         found[own] = _settings(Path(os.path.expanduser(own)))
     return {file: settings for file, settings in found.items() if settings}
 

@@ -1,11 +1,10 @@
-"""Opens all HDF5 files, also where a file system has no locks."""
+"""Opens all HDF5 files, and words what is wrong with them."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ _HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
 
 
 def opened(path: Path, mode: str, *, lock: bool = True, **more: Any) -> Any:
-    """Open a file as `h5py.File` does, without a lock where the file system has none.
+    """Open a file as `h5py.File` does.
 
-    A UsageError says that another process is writing the file.
+    A UsageError says that another process is writing the file, or that its file system has no
+    locks.
     """
     import h5py
 
@@ -31,26 +31,10 @@ def opened(path: Path, mode: str, *, lock: bool = True, **more: Any) -> Any:
             raise UsageError(
                 f"{path} is being written by another process: wait until that has ended"
             ) from None
-        if mode != "r":
-            warnings.warn(
-                f"the file system of {path.parent.absolute()} has no locks: let no two runs write "
-                "to one results file there",
-                stacklevel=2,
-            )
-        # A new file was made before it could not be locked.
-        return h5py.File(path, "w" if mode == "x" else mode, locking=False, **more)
-
-
-def locked(path: Path) -> bool:
-    """Return whether a file is open for writing and locked, by this process or another one."""
-    import fcntl
-
-    try:
-        with path.open("rb") as content:
-            fcntl.flock(content, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in _HELD
-    return False
+        raise UsageError(
+            f"the file system of {path} has no locks: choose another place, or set "
+            "HDF5_USE_FILE_LOCKING=FALSE and let no two runs write to one file"
+        ) from None
 
 
 def reason(error: BaseException) -> str:

@@ -58,37 +58,25 @@ class Interruption:
         self.advice = ""  # how to go on, where that is not the way of a single run
         self._mark: Callable[[], object] = str
         self._last_words: Callable[[], str] = _given_up
-        self._how_on: Callable[[], str] = str
 
     def told_to_leave(self) -> bool:
         """Return whether a signal was received."""
         return self.asked
 
     @contextmanager
-    def writing(
-        self,
-        mark: Callable[[], object],
-        last_words: Callable[[], str],
-        how_on: Callable[[], str],
-    ) -> Iterator[None]:
+    def writing(self, mark: Callable[[], object], last_words: Callable[[], str]) -> Iterator[None]:
         """Say what is to be done, on the rank that writes results, while they are written.
 
         Another thread calls `mark` as soon as a signal comes, because the process may be killed
-        next, and `last_words` for the sentence to print when the round is given up. `how_on`
-        returns what to tell the terminal at once.
+        next, and `last_words` for the sentence to print when the round is given up.
         """
-        self._mark, self._last_words, self._how_on = mark, last_words, how_on
+        self._mark, self._last_words = mark, last_words
         if self.asked:
             mark()
-        afterwards: Callable[[], str] = str
         try:
             yield
-        except Left:
-            # On a busy machine this comes before the thread has told the terminal.
-            afterwards = how_on
-            raise
         finally:
-            self._mark, self._last_words, self._how_on = str, _given_up, afterwards
+            self._mark, self._last_words = str, _given_up
 
     def _note(self, *_: object) -> None:
         self.asked = True
@@ -113,22 +101,9 @@ class Interruption:
                     _within(LAST_SECONDS, self._mark)
                 received.setdefault(number, now)
                 if number in URGENT:
-                    if first:
-                        _within(LAST_SECONDS, self._tell_terminal)
-                    elif now - received[number] > AGAIN_SECONDS:
+                    if not first and now - received[number] > AGAIN_SECONDS:
                         self._leave()
                     deadline = min(deadline or now + DEADLINE_SECONDS, now + DEADLINE_SECONDS)
-
-    def _tell_terminal(self) -> None:
-        """Say how to go on at the terminal itself, if a launcher stands between it and this rank.
-
-        Open MPI's drops what its ranks print once it was told to end.
-        """
-        if launch.launched_by_mpi() and launch.guess_rank() == 0:
-            sentence = self._how_on() or "stopped by a signal while no round was played"
-            terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
-            os.write(terminal, f"\r\nhpcfl: {sentence}\r\n".encode())
-            os.close(terminal)
 
     def _leave(self) -> NoReturn:
         """End the process at once; what other threads are at is lost."""

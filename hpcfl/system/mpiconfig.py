@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.system import outputs
 
 # By file: the key and other names of it, the value, and why it is set.
@@ -35,7 +35,7 @@ def has_embedded_open_mpi(prefix: Path) -> bool:
     )
 
 
-def allow_oversubscription(prefix: Path) -> list[Path]:
+def allow_oversubscription(prefix: Path = Path(sys.prefix)) -> list[Path]:
     """Make a bare ``mpirun -n 101`` work, whatever the number of cores; return the changed files.
 
     What a file holds already stays, a setting of the same name with another value included.
@@ -63,18 +63,3 @@ def allow_oversubscription(prefix: Path) -> list[Path]:
             raise UsageError(f"cannot change {path}: {error}") from error
         changed.append(path)
     return changed
-
-
-def main() -> None:
-    """Allow oversubscription in the environment of the running interpreter."""
-    try:
-        changed = allow_oversubscription(Path(sys.prefix))
-    except HpcflError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
-    for path in changed:
-        print(f"mpirun may start more ranks than there are cores: {path}")
-
-
-if __name__ == "__main__":
-    main()

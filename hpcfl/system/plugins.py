@@ -96,27 +96,13 @@ def _raised_by_own(error: BaseException) -> str | None:
     mine = [(frame, line) for frame, line in frames if _is_own(frame)]
     words = " ".join(str(error).split())[:300]
     raised = type(error).__name__ + (f": {words}" if words else "")
-    if isinstance(error, MemoryError) or (not mine and not _lacking(error, frames[-1][0])):
+    if isinstance(error, MemoryError) or not mine:
         return None
-    if not mine:
-        return f"{raised}: see docs/own-protocol.md"
     # The handler of a signal, which may come at any time, ends the program as it should.
     if isinstance(error, SystemExit) and mine[-1] != frames[-1]:
         return None
     (called, _), (frame, line) = mine[0], mine[-1]
     return f"{called.f_code.co_qualname} raised {raised} ({frame.f_code.co_filename}:{line})"
-
-
-def _lacking(error: BaseException, frame: FrameType) -> bool:
-    """Return whether a user's class lacks an attribute, or a method cannot take what it is given.
-
-    `frame` is where it was raised.
-    """
-    if isinstance(error, AttributeError):
-        return type(error.obj).__module__.partition(".")[0] in LOADED
-    # Where a round calls the methods that steps name.
-    place = frame.f_globals.get("__name__"), frame.f_code.co_name
-    return isinstance(error, TypeError) and place == ("hpcfl.comm.phases", "call")
 
 
 def _is_own(frame: FrameType) -> bool:

@@ -28,8 +28,8 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.results import restoring
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import INCOMPLETE, SPENT, SPENT_BY_HELPERS, Metric
+from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
+from hpcfl.results.schema import INCOMPLETE, Metric
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.inputs import Held

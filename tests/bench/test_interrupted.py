@@ -23,7 +23,6 @@ from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
-from hpcfl.results.writer import ResultsWriter, predicted_bytes
 from hpcfl.system import interruption
 from hpcfl.system.interruption import LEFT_STATUS, SIGNALS, noting_signals
 
@@ -83,31 +82,6 @@ def test_a_signal_lets_the_round_end_and_is_told(tmp_path, number):
     assert [signal.getsignal(each) for each in SIGNALS] == handlers
     assert signal.set_wakeup_fd(-1) == -1
     assert threading.active_count() == threads
-
-
-def test_a_terminal_is_told_how_to_go_on_even_if_the_run_has_ended_by_then(tmp_path, monkeypatch):
-    """On a busy machine the thread that tells it comes late."""
-    terminal, opened, within = tmp_path / "terminal", os.open, interruption._within
-
-    def late(seconds, call):
-        time.sleep(0.5)
-        within(seconds, call)
-
-    def open_terminal(path, flags, *more, **options):
-        if path == "/dev/tty":
-            return opened(terminal, os.O_WRONLY | os.O_CREAT, 0o600)
-        return opened(path, flags, *more, **options)
-
-    monkeypatch.setattr(interruption, "_within", late)
-    monkeypatch.setattr(interruption.launch, "launched_by_mpi", lambda: True)
-    monkeypatch.setattr(os, "open", open_terminal)
-    with pytest.raises(AgreedError, match="after 2 rounds; continue with"):
-        bench(tmp_path / "run.h5", after=2)
-
-    told = (
-        f"hpcfl: stopped by a signal after 2 rounds; continue with hpcfl bench --resume {tmp_path}"
-    )
-    assert told in terminal.read_text()
 
 
 def test_a_signal_in_the_last_round_changes_nothing(tmp_path):
@@ -295,18 +269,18 @@ def test_two_processes_do_not_write_one_file(tmp_path):
     assert load(path).rounds == 2
 
 
-def test_a_file_that_vanishes_is_noticed_at_once(tmp_path):
+def test_a_file_that_takes_the_place_of_the_results_stays(tmp_path):
     path, moved = tmp_path / "run.h5", tmp_path / "moved.h5"
 
     def move():
         path.rename(moved)
         path.write_text("of somebody else")
 
-    with pytest.raises(HpcflError, match="was removed, moved or replaced"):
+    with pytest.raises(HpcflError, match="cannot be read"):
         bench(path, after=2, act=move)
 
     assert path.read_text() == "of somebody else"
-    assert (load(moved).rounds, load(moved).status) == (3, "failed")
+    assert (load(moved).rounds, load(moved).status) == (5, "complete")
 
 
 def command(path, resume=False, rounds=50, more=()):
@@ -442,19 +416,11 @@ def small_disk(tmp_path):
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        ((), "the results would take about 10"),
-        # Nobody knows how many rounds there will be: there is no room for the first ones.
-        (("--max-seconds", "1000"), "No space left on device"),
-    ],
-)
-def test_a_full_disk_is_found_before_the_first_round(small_disk, more, sentence):
-    done = command(small_disk / "run.h5", rounds=5000, more=more)
+def test_a_full_disk_is_found_before_the_first_round(small_disk):
+    done = command(small_disk / "run.h5", rounds=5000)
 
     assert done.returncode == 2
-    assert sentence in done.stderr
+    assert "No space left on device" in done.stderr
     assert "another" in done.stderr
     assert "--output" in done.stderr
     assert done.stderr.count("Error: ") == 1
@@ -506,28 +472,3 @@ def test_an_aggregate_that_cannot_be_saved_is_a_sentence(tmp_path):
 
     with pytest.raises(HpcflError, match=r"cannot write .*sum\.npy \(Not a directory\)"):
         bench(tmp_path / "run.h5", after=1, act=act, save_aggregate=folder / "sum.npy")
-
-
-@pytest.mark.parametrize("failures", [False, True])
-@pytest.mark.parametrize(("phases", "devices", "rounds"), [(3, 4, 500), (7, 16, 300), (5, 60, 40)])
-def test_the_size_of_a_file_is_as_predicted(tmp_path, phases, devices, rounds, failures):
-    path = tmp_path / "run.h5"
-    names = [f"phase {number}" for number in range(phases)]
-    writer = ResultsWriter(
-        path,
-        protocol="p",
-        command="c",
-        config={"dim": 1},
-        environment={},
-        phases=names,
-        devices=devices,
-        rounds=rounds,
-        failures=failures,
-    )
-    found = path.stat()
-    writer.close("failed")
-
-    predicted = predicted_bytes(phases, devices, rounds, failures)
-    assert found.st_size == pytest.approx(predicted, rel=0.05)
-    # All blocks are there, none is a hole.
-    assert found.st_blocks * 512 >= found.st_size

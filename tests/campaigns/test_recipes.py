@@ -57,7 +57,7 @@ def test_ramble_reads_the_footer_of_what_it_runs(tmp_path, monkeypatch):
     lines = done.stdout.splitlines()
     (criterion,) = told.success_criteria.mock_calls
     assert any(re.match(criterion.kwargs["match"], text) for text in lines)
-    units = {one.key: "" if one.unit == "1" else one.unit for one in LINES}
+    units = {key: "" if unit == "1" else unit for key, (unit, _) in LINES.items()}
     assert len(told.figure_of_merit.mock_calls) > 5
     for figure in told.figure_of_merit.mock_calls:
         (key,), about = figure.args, figure.kwargs
@@ -93,7 +93,7 @@ def test_reframe_runs_the_checks_and_logs_the_figures(tmp_path):
     )
     (session,) = json.loads(report.read_text())["runs"]
     cases = session["testcases"]
-    units = {line.key: line.unit for line in LINES}
+    units = {key: unit for key, (unit, _) in LINES.items()}
 
     assert {case["protocol"] for case in cases} == {*("fedavg", "secagg", "sparse", "cohort")}
     for case in cases:

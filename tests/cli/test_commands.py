@@ -1,7 +1,6 @@
 """What all commands do alike: help, wrong use, files that cannot be used, one rank that answers."""
 
 import io
-import os
 import resource
 import subprocess
 import sys
@@ -17,9 +16,7 @@ from commandline import hpcfl, invoke, refusal
 
 import hpcfl as api
 from hpcfl.cli import COMMANDS, group
-from hpcfl.results import load
 from hpcfl.system import launch
-from hpcfl.system.streams import UNREAD_STATUS
 
 LEAVES = dict(size.leaves(group))
 HUGE = "1" + 30 * "0"
@@ -277,28 +274,3 @@ def test_too_little_memory_is_a_sentence():
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
     assert "memory" in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_output_is_a_sentence_and_work_is_done():
-    bench = ("bench", "fedavg", "--devices", 3, "--dim", 4)
-    with open("/dev/full", "w") as full:
-        done = process(*bench, "--output", "out", stdout=full)
-
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "Error: standard output cannot be written (No space left on device)"
-    )
-    assert [load(path).status for path in Path("out").glob("*.h5")] == ["complete"]
-
-
-def test_a_sweep_goes_on_when_nobody_reads_its_output():
-    plan = '[fixed]\ndim = 4\nrounds = 1\n[grid]\nprotocol = ["fedavg"]\ndevices = [2, 3, 4]\n'
-    Path("plan.toml").write_text(plan)
-    read, write = os.pipe()
-    os.close(read)
-    done = process("sweep", "plan.toml", "--output", "swept", stdout=write)
-    os.close(write)
-
-    assert done.returncode == UNREAD_STATUS, done.stderr
-    assert sorted(load(path).devices for path in Path("swept").glob("*.h5")) == [2, 3, 4]

@@ -13,10 +13,11 @@ from hpcfl.plots import KINDS
 from hpcfl.results import attributes, schema
 from hpcfl.results.columns import COLUMNS
 from hpcfl.results.footer import LINES
+from hpcfl.results.record import KNOWN
 from hpcfl.results.schema import DeviceMetric, Metric
 from hpcfl.sweeping import shipped
 from hpcfl.training.presets import PRESETS
-from sitepages import commands, markdown, notebook, registries, resultsfile, tables
+from sitepages import commands, registries, resultsfile, tables
 
 
 def plain(text):
@@ -75,8 +76,8 @@ def test_every_registry_is_whole():
         (registries.training, [f"| `{name}` |" for name in DATASETS]),
         (registries.training, [f"`{name}`" for name in models.NAMES]),
         (registries.plans, [f"## {name}" for name in shipped.titles()]),
-        (tables.page, [f"| `{name}` | {choice.about}" for name, choice in COLUMNS.items()]),
-        (tables.page, [f"| `{line.key}` |" for line in LINES]),
+        (tables.page, [f"| `{name}` | {column.about}" for name, column in COLUMNS.items()]),
+        (tables.page, [f"| `{key}` |" for key in LINES]),
         (tables.page, [f"| `{name}` | {what}" for name, what in KINDS.items()]),
     ):
         text = page().replace("\\", "")
@@ -87,7 +88,7 @@ def test_every_registry_is_whole():
 def test_the_page_of_results_files_has_every_dataset_and_attribute():
     text = resultsfile.page()
     stored = text[text.index("## Datasets") :]
-    for one in (*schema.KNOWN, schema.MARKED):
+    for one in (*KNOWN, schema.MARKED):
         row = row_of(stored, f"`{one.name}`")
         assert row["what it is"] == plain(one.about)
         assert row.get("unit", "") == one.unit.replace("1", "")
@@ -98,39 +99,3 @@ def test_the_page_of_results_files_has_every_dataset_and_attribute():
     ):
         for name in names:
             assert f"\n| `{name}` |" in text, name
-
-
-def test_signs_in_sentences_are_no_markup():
-    text = markdown.words("a_b *c* [d] <e> #f `g_h` ``i``")
-    assert text == r"a\_b \*c\* \[d\] \<e\> \#f `g_h` `i`"
-    assert plain(text) == "a_b *c* [d] <e> #f g_h i"
-
-
-def test_a_cell_is_one_line_and_empty_columns_are_left_out():
-    text = markdown.table(("a", "b", "c"), [("1|2", "", "x\ny"), ("3", "", "")])
-    assert text == "| a | c |\n| --- | --- |\n| 1\\|2 | x y |\n| 3 |  |\n"
-
-
-def test_a_block_is_not_ended_by_what_it_holds():
-    assert markdown.block("```\n", "text") == "````text\n```\n````\n"
-
-
-def test_a_notebook_is_shown_with_its_output():
-    def code(source, *outputs):
-        return {"cell_type": "code", "source": source, "outputs": outputs}
-
-    cells = [
-        {"cell_type": "markdown", "source": ["# T\n", "text"]},
-        code("print(1)", {"output_type": "stream", "text": ["1\n"]}),
-        code("t", {"output_type": "execute_result", "data": {"text/html": "<b>\n\n</b>"}}),
-        code(
-            "p", {"output_type": "display_data", "data": {"image/png": "QU\nJD", "text/plain": ""}}
-        ),
-        code("e", {"output_type": "error", "ename": "E", "evalue": "why"}),
-    ]
-    text = notebook.markdown({"cells": cells})
-
-    assert text.startswith("# T\ntext\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n")
-    assert "<div>\n<b>\n</b>\n</div>" in text
-    assert 'src="data:image/png;base64,QUJD"' in text
-    assert "```text\nE: why\n```" in text

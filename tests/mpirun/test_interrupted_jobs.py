@@ -1,21 +1,13 @@
 """Jobs that are told to leave, or lose a rank, under mpirun: all ranks end, nothing is lost."""
 
-import fcntl
 import os
-import pty
-import re
-import select
 import signal
-import subprocess
 import sys
-import termios
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from launcher import (
-    BIN,
     HERE,
     MPIRUN,
     finish,
@@ -68,39 +60,6 @@ def wait_until_gone(processes):
                 os.kill(process, signal.SIGKILL)
             pytest.fail("ranks were left over")
         time.sleep(0.1)
-
-
-def test_ctrl_c_at_a_terminal_says_how_to_go_on(tmp_path):
-    """Open MPI's launcher, told to end, passes on nothing more of what ranks print."""
-    path = tmp_path / "run.h5"
-    terminal, ours = pty.openpty()
-    job = subprocess.Popen(
-        [*map(str, (*MPIRUN, RANKS, BIN / "hpcfl", "bench", *OPTIONS, "--output", path))],
-        stdin=ours,
-        stdout=ours,
-        stderr=ours,
-        start_new_session=True,
-        # Ctrl-C reaches the processes whose terminal it is.
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    os.close(ours)
-    shown, end = b"", time.monotonic() + LIMIT_SECONDS
-    with suppress(OSError):  # which is the end of a terminal that no process has any more
-        while time.monotonic() < end:
-            if b"^C" not in shown and path.exists() and load(path).rounds > 2:
-                os.write(terminal, b"\x03")
-            if select.select([terminal], [], [], 0.2)[0]:
-                shown += os.read(terminal, 4096)
-    job.kill()
-    job.wait()
-    os.close(terminal)
-    told = re.search(
-        rb"after (\d+) rounds; continue with mpirun -n \d+ hpcfl bench --resume (\S+)", shown
-    )
-
-    assert told, shown
-    assert told[2].decode() == str(path)
-    assert 2 < int(told[1]) <= load(path).rounds
 
 
 @pytest.mark.parametrize("rank", [2, pytest.param(None, marks=pytest.mark.full)])

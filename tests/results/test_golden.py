@@ -61,4 +61,4 @@ def test_files_of_this_schema_are_still_written_so(tmp_path):
     assert layout(known).items() <= written.items()
     # What was added since, which readers of this schema do without.
     added = {name.partition("@")[0] for name in written.keys() - layout(known).keys()}
-    assert {"rounds/promise_failure", "environment"} == added
+    assert added == {"rounds/promise_failure"}

@@ -18,12 +18,6 @@ def test_rounds_that_are_not_marked_finished_are_left_out(make_run):
     assert_holds(load(path), [random_record(0), random_record(1)])
 
 
-def test_a_file_that_is_open_in_the_same_program_is_read(make_run):
-    path = make_run("run.h5", [random_record(0)])
-    with h5py.File(path, "r"):
-        assert load(path).rounds == 1
-
-
 def test_a_file_without_its_number_of_parameters_says_so(make_run):
     run = load(make_run("run.h5", dim=None))
 

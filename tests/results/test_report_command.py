@@ -49,7 +49,7 @@ def test_a_run_that_did_not_end_well_is_shown_with_a_warning(make_run, status):
     result = report(path)
 
     assert result.exit_code == 0
-    assert result.stderr.startswith(f"warning: {path} is of a run that")
+    assert result.stderr.startswith(f"warning: {path} ")
     assert len(result.stderr.splitlines()) == 1
     assert f"status        {status}" in result.stdout
 

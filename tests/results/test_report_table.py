@@ -140,7 +140,12 @@ def values_of(column, *values):
         (seconds("x", "CPU"), (), "CPU, ms", []),
         (size("x", "up", "/device"), (0, 999_999), "up, B/device", ["0", "999999"]),
         (size("x", "up", "/device"), (7073.0, 1e6), "up, MB/device", ["0.00707", "1.000"]),
-        (size("x", "up", "/device"), (12, 4e9, None), "up, per device", ["12 B", "4.000 GB", "-"]),
+        (
+            size("x", "up", "/device"),
+            (12, 4e9, None),
+            "up, per device",
+            ["12 B", "4.000 GB", "-"],
+        ),
     ],
 )
 def test_a_column_has_the_unit_that_suits_all_of_its_values(column, values, heading, cells):

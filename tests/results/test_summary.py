@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from run_files import random_record, simple_record
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
-from hpcfl.results.summary import RATIOS, baselines, ratio, summarise
+from hpcfl.results.summary import beside, summarise
 
 # 1 byte takes 1 us up and 0.5 us down.
 LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
@@ -74,7 +75,8 @@ def test_rounds_of_warm_up_and_with_a_wrong_aggregate_change_no_figure(make_run,
     plain = summary_of(make_run("plain.h5", rounds)).as_dict()
     more = summary_of(make_run("more.h5", [odd, *rounds])).as_dict()
     counts = {"rounds_warmup": 1 - wrong, "rounds_total": 3, "rounds_validated": 3 - wrong}
-    same = plain.keys() - counts - {"path", "file", "files", "first_round_seconds", "validated"}
+    same = plain.keys() - counts - {"path", "file", "files", "validated"}
+    same -= {"first_round_seconds", "warnings"}
 
     assert {name: more[name] for name in same} == {name: plain[name] for name in same}
     assert {name: more[name] for name in counts} == counts
@@ -121,70 +123,62 @@ def three(make_run):
     ]
 
 
-def test_the_baseline_goes_by_its_file_or_by_its_protocol_if_that_is_unique(three):
-    assert baselines(three) == [three[1]] * 3
-    assert baselines([three[0]]) == [None]  # nothing to compare it with
-    for name in ("third.h5", "third"):
-        assert baselines(three, name) == [three[2]] * 3
-    assert baselines(three, "sparse") == [three[0]] * 3
-    with pytest.raises(UsageError, match=r"any of .*second\.h5, .*third\.h5"):
-        baselines(three, "secagg")
+def bases(summaries, name=None):
+    """Return the file of each run's baseline without the ending."""
+    return [row["baseline"] and Path(row["baseline"]).stem for row in beside(summaries, name)]
+
+
+def test_the_baseline_goes_by_its_file_or_by_its_protocol(three):
+    assert bases(three) == bases(three, "secagg") == ["second"] * 3
+    assert bases([three[0]]) == [None]  # nothing to compare it with
+    assert bases(three, "third.h5") == bases(three, "third") == ["third"] * 3
+    assert bases(three, "sparse") == ["first"] * 3
     with pytest.raises(UsageError, match=r"choose one of sparse, secagg, first\.h5"):
-        baselines(three, "fedavg")
+        beside(three, "fedavg")
 
 
 def test_a_failed_run_is_no_baseline_unless_there_is_no_other(three):
     failed = [replace(one, figures={**one.figures, "status": "failed"}) for one in three]
-    assert baselines([failed[1], three[0]]) == [three[0]] * 2
-    assert baselines([failed[0], failed[1]]) == [failed[1]] * 2
+    assert bases([failed[1], three[0]]) == ["first"] * 2
+    assert bases([failed[0], failed[1]]) == ["second"] * 2
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({"dim": 10}, {"dim": 20}),
-        ({"dropout": 0.25}, {"dropout": 0.0}),
-    ],
-)
-def test_runs_are_compared_with_one_of_the_same_size_and_dropout(make_run, one, other):
+@pytest.mark.parametrize("other", [{"dim": 20}, {"dropout": 0.0}])
+def test_runs_are_compared_with_one_of_the_same_size_and_dropout(make_run, other):
     made = [
         summary_of(make_run(f"{number}.h5", [simple_record()], protocol=protocol, **options))
         for number, (protocol, options) in enumerate(
-            [("sparse", one), ("secagg", one), ("sparse", other), ("secagg", other)]
+            [("sparse", {}), ("secagg", {}), ("sparse", other), ("secagg", other)]
         )
     ]
 
-    for name in (None, "secagg"):
-        assert baselines(made, name) == [made[1], made[1], made[3], made[3]]
+    assert bases(made) == bases(made, "secagg") == ["1", "1", "3", "3"]
     # A file is the baseline of those of its own size.
-    assert baselines(made, "0") == [made[0], made[0], None, None]
-    assert baselines(made[:3], "secagg") == [made[1], made[1], None]
+    assert bases(made, "0") == ["0", "0", None, None]
+    assert bases(made[:3], "secagg") == ["1", "1", None]
 
 
 def test_runs_for_different_links_are_no_baseline_of_each_other(make_run):
     run = load(make_run("a.h5", [simple_record()]))
     near, far = (summarise(run, run.link(latency_ms=latency)) for latency in (1, 20))
 
-    assert baselines([near, far]) == [None, None]
-    assert baselines([near, far, near]) == [near, None, near]
+    assert bases([near, far, near]) == ["a", None, "a"]
 
 
-def test_ratios_are_baseline_over_run(three):
-    sparse, secagg, _ = three
-
-    # The 4 ms of latency do not grow with the round.
-    expected = (4, 4, (4 * 70.1525 + 4) / 74.1525)
-    assert [ratio(secagg, sparse, name) for name in RATIOS] == pytest.approx(expected)
-    assert ratio(sparse, secagg, "bytes_up_ratio") == 0.25
-    assert ratio(None, secagg, "bytes_up_ratio") is None
-
-
-def test_a_ratio_to_nothing_is_not_given(make_run, three):
-    empty = summary_of(make_run("empty.h5", rounds=2))
+def test_ratios_are_baseline_over_run(make_run, three):
     silent = simple_record()
     silent.messages_up[:] = 0
     silent.bytes_up[:] = 0
+    others = [
+        summary_of(make_run("empty.h5", rounds=2)),
+        summary_of(make_run("silent.h5", [silent])),
+    ]
+    sparse, _, _, empty, still = beside([*three, *others], "second")
 
-    assert ratio(three[0], empty, "bytes_up_ratio") is None
-    assert ratio(empty, three[0], "modelled_round_ratio") is None
-    assert ratio(three[0], summary_of(make_run("silent.h5", [silent])), "bytes_up_ratio") is None
+    # The 4 ms of latency do not grow with the round.
+    expected = (4, 4, (4 * 70.1525 + 4) / 74.1525)
+    names = ("bytes_up_ratio", "device_cpu_ratio", "modelled_round_ratio")
+    assert [sparse[name] for name in names] == pytest.approx(expected)
+    assert beside(three, "first")[1]["bytes_up_ratio"] == 0.25
+    assert empty["bytes_up_ratio"] is still["bytes_up_ratio"] is None
+    assert beside([empty, sparse], "empty")[1]["modelled_round_ratio"] is None

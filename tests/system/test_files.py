@@ -11,6 +11,7 @@ import h5py
 import pytest
 
 import hpcfl
+from hpcfl.errors import HpcflError
 from hpcfl.system import environment, hdf5, revision
 from hpcfl.system.outputs import replacing, without_home
 
@@ -44,30 +45,23 @@ def test_a_home_folder_is_not_told(monkeypatch):
     assert without_home("/a") == "/a"
 
 
-def test_a_file_that_somebody_writes_is_locked_where_there_are_locks(tmp_path, monkeypatch):
+def test_a_file_that_somebody_writes_is_refused_and_one_without_locks(tmp_path, monkeypatch):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w"):
-        assert hdf5.locked(path)
         code = (
             "import pathlib, sys; from hpcfl.system import hdf5; "
             "hdf5.opened(pathlib.Path(sys.argv[1]), 'r')"
         )
         other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
     assert "is being written by another process" in other.stderr
-    assert not hdf5.locked(path)
 
     # As NFS without lockd says.
-    real = h5py.File
-
     def refuse(path, mode, locking, **more):
-        if locking:
-            raise OSError("unable to lock file, errno = 37")
-        return real(path, mode, locking=False, **more)
+        raise OSError("unable to lock file, errno = 37")
 
     monkeypatch.setattr(h5py, "File", refuse)
-    with pytest.warns(UserWarning, match="has no locks"), hdf5.opened(tmp_path / "y.h5", "x"):
-        pass
-    hdf5.opened(tmp_path / "y.h5", "r").close()
+    with pytest.raises(HpcflError, match="has no locks"):
+        hdf5.opened(tmp_path / "y.h5", "x")
 
 
 def git(folder, *arguments):

@@ -197,7 +197,7 @@ def test_what_the_protocol_promises_is_recorded(tmp_path):
     assert (run.config["cohort_size"], run.config["degree"]) == (4, 10)
     first, second = run.config["promises"]
     assert "10 neighbours" in first
-    assert "cohort of 4" in second
+    assert "a cohort of 4 devices" in second
 
 
 def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
@@ -218,9 +218,9 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
     assert {parameters.population for parameters in built} == {20}
     assert {parameters.devices for parameters in built} == {10}
     # Six of the ten open a secret: six of the six that collude may be drawn.
-    assert "not 6 of 20 devices, from which each round draws, in collusion but for" in shared
+    assert "even if 6 of 20 devices, from which each round draws, collude, except with" in shared
     chance = math.comb(14, 4) / math.comb(20, 10)
-    assert f"a probability of 2^{math.log2(chance):.1f}" in shared
+    assert f"except with probability 2^{math.log2(chance):.1f}" in shared
 
 
 @pytest.mark.parametrize(
