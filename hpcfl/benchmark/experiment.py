@@ -24,12 +24,12 @@ from hpcfl.options.protocols import ProtocolOptions, SparseOptions, ThreatOption
 from hpcfl.options.shared import check_length
 from hpcfl.report.formats import counted, named, share
 from hpcfl.rounds.build import (
+    DropoutSchedule,
     build,
     check_degree,
     with_group,
     without_dropouts,
 )
-from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.session import Job, played_in_vain

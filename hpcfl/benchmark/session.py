@@ -46,8 +46,7 @@ def asked(world: World, given: Mapping[str, Any]) -> BenchOptions:
         raise UsageError("--resume takes one number of devices")
     # Within a lab the seconds that are modelled are those of its links.
     beside = {**netlab_link(), **given}
-    code = ("protocol", "aggregate")
-    options = make(BenchOptions, rounds.restored(world, BenchOptions, beside, code))
+    options = make(BenchOptions, rounds.restored(world, BenchOptions, beside, Experiment.code))
     refuse(given, experiments.unused_by(options), options.protocol)
     return options
 

@@ -49,8 +49,7 @@ def asked(world: World, given: Mapping[str, Any], preset: str | None = None) -> 
             )
         return defaults.asked(given, preset)
     beside = defaults.with_preset(given, preset)
-    code = ("algorithm", "aggregate", "model")
-    options = make(TrainOptions, rounds.restored(world, TrainOptions, beside, code))
+    options = make(TrainOptions, rounds.restored(world, TrainOptions, beside, Training.code))
     defaults.check_used(given, options)
     return options
 
