@@ -15,8 +15,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.options.training import TrainOptions
-from hpcfl.rounds.build import build
-from hpcfl.rounds.dropouts import DropoutSchedule
+from hpcfl.rounds.build import DropoutSchedule, build
 
 
 def summing(
