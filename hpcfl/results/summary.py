@@ -98,7 +98,6 @@ def summarise(
     launches = launches or (run,)
     kept, config = run.measured, run.config
     survivors = run.survived[kept].sum(axis=1)
-    ranks = run.environment.get("ranks")
     first = [float(one.round_seconds[0]) for one in launches if one.rounds]
     reasons = dict.fromkeys(str(one.environment.get("stop_reason") or "") for one in launches)
     plain = config.get("security") in (None, "passive")
@@ -118,17 +117,14 @@ def summarise(
         "link": str(link),
         "transport": run.environment.get("transport"),
         "mpi_library": run.environment.get("mpi_library"),
-        "ranks": ranks,
-        "idle_ranks": max(0, (ranks or 0) - run.devices - run.server_ranks - run.helpers),
+        "ranks": run.environment.get("ranks"),
         "launches": len(launches),
         "rounds_measured": len(survivors),
         "rounds_warmup": int(run.warmup.sum()),
         "rounds_total": run.rounds,
         "rounds_validated": int(run.validated.sum()),
         "validated": bool(run.validated.all()),
-        "survivors_min": int(survivors.min()) if survivors.size else None,
         "survivors_mean": float(survivors.mean()) if survivors.size else None,
-        "survivors_max": int(survivors.max()) if survivors.size else None,
         **{name: value for name, value in phases[-1].items() if name != "phase"},
         **percentiles("all_cpu_seconds", everybodys_cpu_seconds(run)),
         **percentiles("round_seconds", run.round_seconds[kept]),
