@@ -220,8 +220,8 @@ def train(
     """Train a model through an aggregation protocol, as `hpcfl train` does.
 
     Returns at the server the run, with the `weights` that were reached. `preset` names one of
-    :data:`~hpcfl.training.presets.PRESETS`; all else is as for `bench`, and a round's result a
-    :class:`~hpcfl.training.experiment.RoundResult`.
+    :data:`~hpcfl.training.presets.PRESETS`; all else is as for `bench`, and rounds'
+    results have `figures` besides.
     """
     from hpcfl.training import session
 

@@ -32,17 +32,6 @@ def test_the_protocol_of_the_examples_is_measured_and_validated(tmp_path):
     assert f" {16 + 126} " in out
 
 
-def test_the_protocol_of_the_examples_trains(tmp_path):
-    pytest.importorskip("torch")
-    out = hpcfl(
-        tmp_path,
-        *("train", "fedavg", "--devices", 10, "--rounds", 5, "--dropout", 0),
-        *("--aggregate", "own_protocol:SignSum", "--server-learning-rate", 0.02),
-    )
-
-    assert "after 5 rounds, all aggregates validated" in out
-
-
 def test_the_model_of_the_examples_trains(tmp_path):
     pytest.importorskip("torch")
     out = hpcfl(
@@ -75,10 +64,6 @@ def cells_of(name, folder, monkeypatch):
     return shown
 
 
-def test_every_notebook_has_a_test():
-    assert {path.name for path in EXAMPLES.glob("*.ipynb")} == {"notebook.ipynb", "study.ipynb"}
-
-
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
@@ -88,6 +73,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("results/sweep/*.h5"))) == 4
 
 
+@pytest.mark.full
 def test_the_study_runs_from_top_to_bottom_and_is_kept_without_output(tmp_path, monkeypatch):
     for package in ("torch", "sklearn", "matplotlib", "pandas"):
         pytest.importorskip(package)

@@ -34,10 +34,10 @@ def api() -> str:
     public = sorted((getattr(hpcfl, name) for name in hpcfl.__all__), key=_order)
     parts = [
         "# Python API\n",
-        "Everything that `import hpcfl` gives, from its docstrings. Options are those of the "
-        "[commands](commands/index.md). How it is used: [hpcfl from Python](../python.md).\n",
+        "This page lists the public names of `hpcfl`. Options are those of the "
+        "[commands](commands/index.md). [hpcfl from Python](../python.md) shows how to use them.\n",
         *(_shown(f"{found.__module__}.{found.__name__}") for found in public),
-        "## What else functions return\n",
+        "## Objects that functions return\n",
         *(_shown(path, level=3, internal=True) for path in RETURNED),
     ]
     return "\n".join(parts)
@@ -47,8 +47,8 @@ def bases() -> str:
     """Return the page of the classes that a user's own are made from."""
     parts = [
         "# Classes to build on\n",
-        "What a protocol, an algorithm or an observer of your own is a subclass of, and the steps "
-        "of a protocol. How to write one: [contributing](../contributing.md#adding-a-protocol).\n",
+        "Your own protocol, algorithm or observer is a subclass of one of these classes. "
+        "[Your own protocol](../own-protocol.md) shows how to write one.\n",
         *map(_shown, BASES),
     ]
     return "\n".join(parts)

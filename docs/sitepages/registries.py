@@ -38,10 +38,9 @@ def protocols() -> str:
     ]
     parts = [
         "# Aggregation protocols\n",
-        "What the class of every protocol declares, which is what all commands go by. What the "
-        "declarations mean: [Adding a protocol](../contributing.md#adding-a-protocol). How the "
-        "protocols work, and what they cost: "
-        "[protocols](../protocols.md).\n",
+        "All commands use what the class of a protocol declares. "
+        "[Your own protocol](../own-protocol.md) explains the declarations, and "
+        "[protocols](../protocols.md) how the protocols work and what they cost.\n",
         table(("protocol", "what it is", "class"), rows),
         *(_protocol(name, known.about) for name, known in aggregation.PROTOCOLS.items()),
     ]
@@ -60,7 +59,7 @@ def _protocol(name: str, about: str) -> str:
     parts += ["**In a round**\n", _exchanges(kind.steps)]
     rows = [(words(what), words(said)) for what, said in _declared(kind)]
     parts += [table(("declared", ""), rows)]
-    parts += [f"Options of `hpcfl bench` beside those that all protocols have: {own or 'none'}.\n"]
+    parts += [f"Its options of `hpcfl bench`, besides those of all protocols: {own or 'none'}.\n"]
     parts += [_promises(name, options)]
     return "\n".join(parts)
 
@@ -83,7 +82,7 @@ def _who(step: Step) -> str:
     party = _PARTIES[step.role]
     return {
         Pattern.BROADCAST: f"server to {party}, one message for all",
-        Pattern.SCATTER: f"server to {party}, a message each",
+        Pattern.SCATTER: f"server to {party}, one message each",
         Pattern.GATHER: f"{party} to server",
         Pattern.ROUTE: f"{party} to {_PARTIES[step.to]}, a row each",
         Pattern.LOCAL: "nobody: the server works alone",
@@ -97,12 +96,12 @@ def _declared(kind: type[AggregationProtocol]) -> list[tuple[str, str]]:
     return [
         ("fewest devices", str(kind.min_devices)),
         ("devices may drop out", _yes(kind.tolerates_dropouts)),
-        ("an upload is some coordinates only", _yes(kind.sparse_upload)),
+        ("an upload has only some coordinates", _yes(kind.sparse_upload)),
         ("all devices send the same coordinates", _yes(kind.same_coordinates)),
         ("the server can have several ranks", _yes(_dealt_out(kind))),
         ("helpers", helpers if kind.most_helpers else "no"),
         ("a committee in each round", _yes(kind.has_committee)),
-        ("the noise of each device is a part of what hides them all", _yes(kind.noise_adds_up)),
+        ("the noises of devices add up in the sum", _yes(kind.noise_adds_up)),
         ("devices learn the sum itself", _yes(kind.devices_learn_sum)),
         ("--security active", _yes(active is not None)),
         ("who masks a coordinate with whom", "declared" if _masks(kind) else "not declared"),
@@ -140,8 +139,8 @@ def algorithms() -> str:
     head = ("algorithm", "what it is", "kind", "class")
     parts = [
         "# Federated algorithms\n",
-        "How `hpcfl train` decides who takes part in a round, what they contribute, and what it "
-        "costs in privacy. What is proven of the private ones: [privacy](../privacy.md).\n",
+        "A federated algorithm of `hpcfl train` decides who takes part in a round and what each "
+        "device contributes. [Privacy](../privacy.md) explains the accounts of the private ones.\n",
         table(head, rows),
     ]
     for name, known in federated.REGISTRY.items():
@@ -158,7 +157,7 @@ def _algorithm(name: str) -> str:
         ("an account of its privacy", _yes(kind.private)),
         ("some coordinates are left out", _yes(kind.leaves_out)),
     ]
-    options = f"Options of local training and of privacy that it has a use for: {own or 'none'}.\n"
+    options = f"Its options of local training and of privacy: {own or 'none'}.\n"
     return "\n".join([prose(kind), table(("declared", ""), rows), options])
 
 
@@ -178,10 +177,10 @@ def training() -> str:
     ]
     parts = [
         "# Data sets, models, presets\n",
-        table(("data set", "read from", "model, if none is asked for"), sets),
-        f"Models by name: {', '.join(map(code, models.NAMES))}; or `MODULE:FUNCTION` of yours.\n",
-        "The settings that papers train with, for `hpcfl train --preset NAME`. All other options "
-        "keep their defaults, and what is given beside a preset overrides it. A setting without "
+        table(("data set", "read from", "default model"), sets),
+        f"Models are {', '.join(map(code, models.NAMES))}, or your own as `MODULE:FUNCTION`.\n",
+        "A preset, `hpcfl train --preset NAME`, has the settings of a paper. Other options keep "
+        "their defaults, and the options that you give override the preset. A setting without "
         "dashes is a keyword of `hpcfl.train`.\n",
         _presets_about(),
         *given,
@@ -212,8 +211,8 @@ def plans() -> str:
     """Return the page of the sweeps that come with hpcfl."""
     parts = [
         "# Plans\n",
-        "The sweeps that come with hpcfl: `hpcfl sweep NAME --output FOLDER`. A plan of your own "
-        "is a file like these: [Sweeps](../guide.md#sweep-over-parameters).\n",
+        "These plans come with hpcfl; run them with `hpcfl sweep NAME --output FOLDER`. Your own "
+        "plan is a file like these: [Sweeps](../guide.md#sweep-over-parameters).\n",
     ]
     for name, title in shipped.titles().items():
         text = shipped.locate(name).read_text(encoding="utf-8")

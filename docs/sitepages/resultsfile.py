@@ -23,29 +23,28 @@ def page() -> str:
     """Return the page."""
     parts = [
         "# Contents of a results file\n",
-        f"Schema `{schema.SCHEMA}`, every attribute and dataset. How a file comes about and is "
-        "read: [The results file](../method.md#the-results-file). R is the number of rounds, P "
-        "that of phases, N that of devices, K that of helpers.\n",
+        f"This page lists all attributes and datasets of schema `{schema.SCHEMA}`, with R rounds, "
+        "P phases, N devices and K helpers. [The results file](../method.md#the-results-file) "
+        "explains how files are written and read.\n",
         "## Attributes of `/`\n",
         _attributes(schema.HEADER),
         "## Attributes of `/config`\n",
-        "Every option with its value, defaults included, and what a run has chosen. A file has "
-        f"those of its command; an option that has no effect is `{schema.NONE}`, and so is a "
-        "value that there is not.\n",
+        "A file has every option of its command, defaults included, and the values that the run "
+        f"chose. Missing values and options without effect are `{schema.NONE}`.\n",
         _attributes(dict(sorted(attributes.config().items()))),
         "## Attributes of `/environment`\n",
-        "Of rank 0's host, where it is not said otherwise; those that their names do not explain. "
-        "`before_` and `after_` have a number for each host.\n",
+        "Unless stated otherwise, these describe the host of rank 0. Attributes with obvious names "
+        "are left out. `before_` and `after_` have a number for each host.\n",
         _attributes(attributes.ENVIRONMENT),
         f"## Datasets of `/{schema.ROUNDS}`\n",
-        "The first axis of each is the round. `NaN` is a value only where it is said.\n",
+        "The first axis of each is the round. A dataset has `NaN` only if its row says so.\n",
     ]
     for title, of in _GROUPS:
-        datasets = [one for one in (*KNOWN, schema.MARKED) if one.of == of]
+        datasets = tuple(one for one in (*KNOWN, schema.MARKED) if one.of == of)
         parts += [f"### {title}\n", _datasets(datasets)]
     parts += [
         f"## Datasets of `/{schema.TRAINING}`\n",
-        "Of `hpcfl train`; float64. `device_loss` is there with `device_loss`.\n",
+        "Of `hpcfl train`; float64. `device_loss` is in older files only.\n",
         table(
             ("dataset", "shape", "what it is"),
             [

@@ -26,11 +26,11 @@ def page() -> str:
     parts = [
         "# Tables, footer, figures\n",
         "## Columns of `hpcfl report`\n",
-        "For `--columns`, and of CSV and JSON; beside these there is one for every option of "
-        "`bench` and `train`. How they are read: [Read results](../guide.md#read-results).\n",
+        "These columns are for `--columns`, CSV and JSON. Every option of `bench` and `train` is "
+        "a column, too. See also [Read results](../guide.md#read-results).\n",
         table(("column", "what it is", "shown without `--columns`"), columns),
         "## Lines `HPCFL key: value`\n",
-        "What `bench` and `train` end with for other programs.\n",
+        "`bench` and `train` end with these lines, for other programs.\n",
         table(("key", "unit", "figure of the summary", "only of"), lines),
         "## Figures of `hpcfl plot`\n",
         f"All of them have {_linked(*names(PlotOptions))}.\n",

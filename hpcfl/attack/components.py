@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.attack.exposed import alone
-from hpcfl.attack.stripping import Adversary
+from hpcfl.attack.stripping import Adversary, alone
 from hpcfl.attack.transcript import Transcript
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report.table import Facts, paragraph
@@ -112,22 +111,22 @@ def attack(transcript: Transcript) -> Findings:
     It refuses a transcript in which the sums that are left are not those of the true values.
     """
     adversary = Adversary(transcript)
-    remainders = [adversary.strip(id) for id in sorted(transcript.truth)]
-    sent = sum(one.coordinates.size for one in remainders)
+    left = {id: adversary.strip(id) for id in sorted(transcript.truth)}
+    sent = sum(where.size for where, _ in left.values())
     if not sent:
         raise UsageError("no honest survivor sent anything: there is nothing to recover")
     group, dim = adversary.protocol.summed_in, transcript.parameters.dim
     contributors, difference = np.zeros(dim, np.int64), np.zeros(dim, np.int64)
     unmasked, by_chance, right, values = 0, 0.0, [], []
-    for one in remainders:
-        truth = transcript.truth[one.device].astype(np.int64)
-        np.add.at(contributors, one.coordinates, 1)
-        np.add.at(difference, one.coordinates, one.elements.astype(np.int64) - truth)
-        decoded, bound = group.decode(one.elements), adversary.bound(one.device)
+    for id, (where, elements) in left.items():
+        truth = transcript.truth[id].astype(np.int64)
+        np.add.at(contributors, where, 1)
+        np.add.at(difference, where, elements.astype(np.int64) - truth)
+        decoded, bound = group.decode(elements), adversary.bound(id)
         bare, small = decoded == truth, np.abs(decoded) <= bound
         unmasked += int(np.count_nonzero(bare))
         by_chance += np.count_nonzero(~bare) * min(1.0, (2 * bound + 1) / group.modulus)
-        found = np.stack([np.full(decoded.size, one.device), one.coordinates, decoded], axis=1)
+        found = np.stack([np.full(decoded.size, id), where, decoded], axis=1)
         values.append(found[small])
         right.append(found[small & bare, 1])
     wrong = np.flatnonzero(group.reduce(difference))
@@ -145,7 +144,7 @@ def attack(transcript: Transcript) -> Findings:
         dim=dim,
         round_index=transcript.round_index,
         colluding=int(transcript.colluding.sum()),
-        honest=len(remainders),
+        honest=len(left),
         sent=sent,
         allowed=int(np.count_nonzero(contributors)),
         recognised=sum(map(len, values)),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
 from hpcfl.algorithms.quantisation import BLOCK
 from hpcfl.benchmark.stopping import StopRule
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make, names, stated
 from hpcfl.options.protocols import ProtocolOptions, SparseOptions, ThreatOptions, refuse, unused
@@ -26,13 +26,11 @@ from hpcfl.report.formats import counted, named, share
 from hpcfl.rounds.build import (
     build,
     check_degree,
-    with_room,
+    with_group,
     without_dropouts,
 )
 from hpcfl.rounds.dropouts import DropoutSchedule
-from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
-from hpcfl.rounds.loop import REASONS, repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.session import Job, played_in_vain
 from hpcfl.rounds.timed import Played, play
@@ -40,8 +38,7 @@ from hpcfl.system.launch import netlab_link
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
-    from hpcfl.algorithms.noise import IntegerNoise
-    from hpcfl.attack.recording import Recorder
+    from hpcfl.attack.transcript import Recorder
     from hpcfl.options.privacy import PrivacyOptions
     from hpcfl.results.reader import Run
 
@@ -81,30 +78,41 @@ def resolved(given: Mapping[str, Any]) -> BenchOptions:
     return options if complete is given else make(BenchOptions, complete)
 
 
-@dataclass
 class Experiment(Job):
-    """A benchmark with one number of devices, checked, with all defaults resolved, ready to run."""
+    """A benchmark with one number of devices, checked, with all defaults resolved, ready to run.
 
-    options: BenchOptions
-    protocol: AggregationProtocol
-    updates: Updates
-    schedule: DropoutSchedule
-    asked: BenchOptions  # as they were given
-    algorithm: DPFedAvg | None = None  # whose noise devices add to their integers
-    # The round seconds that an earlier launch measured, and its rounds, warm-up included.
-    measured: list[float] = field(default_factory=list)
-    first_round: int = 0
+    `algorithm` is that whose noise devices add to their integers, if they do. Results of rounds are
+    without aggregates.
+    """
 
     command = "bench"
+    code = ("protocol", "aggregate")
+
+    def __init__(
+        self,
+        options: BenchOptions,
+        asked: BenchOptions,
+        protocol: AggregationProtocol,
+        updates: Updates,
+        schedule: DropoutSchedule,
+        algorithm: DPFedAvg | None = None,
+    ) -> None:
+        self.options: BenchOptions = options
+        self.asked: BenchOptions = asked
+        self.protocol = protocol
+        self.updates = updates
+        self.schedule = schedule
+        self.algorithm = algorithm
+        self.devices, self.dim = protocol.parameters.devices, updates.dim
+        self.rounds, self.first_round = options.planned_rounds, 0
+        self.name = protocol.name if algorithm is None else f"{algorithm.name}-{protocol.name}"
+        self.recorded_as, self.phases = self.name, protocol.phases()
+        # The round seconds that an earlier launch measured.
+        self._measured: list[float] = []
 
     @classmethod
     def prepare(cls, options: BenchOptions, devices: int) -> Experiment:
         """Check the options for a number of devices; a UsageError is the same on every rank."""
-        if options.may_vary and options.keep_transcript is not None:
-            raise UsageError(
-                "--keep-transcript is of the last round, which --rel-ci and --max-seconds leave "
-                "open: give --rounds only"
-            )
         check_degree(options, devices)
         updates = _updates(options, devices)
         # With the length, a run goes on without the code of a model.
@@ -118,25 +126,20 @@ class Experiment(Job):
         algorithm = None
         privacy = options.privacy
         if privacy is not None:
-            options = with_room(
-                options, options.summed_by, lambda one: _add_noise(built(one)[0], one, privacy)
-            )
+            options = with_group(options, options.summed_by)
             if options.levels is None:
-                options = _with_most_levels(options, privacy, devices, updates)
+                options = _with_most_levels(options, privacy, lambda one: built(one)[0])
             protocol, schedule = built(options)
-            algorithm = _add_noise(protocol, options, privacy)
+            algorithm = _with_noise(protocol, options, privacy)
         if options.server_ranks > 1:
-            _check_server_ranks(options, protocol)
-        if options.keep_transcript is not None:
-            if options.security == "active":
+            Dealt.uploads_of(protocol, options.server_ranks)
+            if options.upload == "reduce":
                 raise UsageError(
-                    "--keep-transcript is for attacks of a curious server: leave it out, or "
-                    "--security active"
+                    f"--server-ranks is {options.server_ranks}, and with --upload reduce one rank "
+                    "receives all of every upload: leave one of the two out"
                 )
-            from hpcfl.attack import recording
-
-            insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
-            recording.check(protocol, insecure=insecure, reduce=reduce)
+        if options.keep_transcript is not None:
+            _check_transcript(options, protocol)
         chosen = protocol.parameters
         options = replace(
             options,
@@ -146,36 +149,7 @@ class Experiment(Job):
             group=chosen.group,
             bits=None,
         )
-        return cls(options, protocol, updates, schedule, given, algorithm)
-
-    @property
-    def name(self) -> str:
-        """What is measured, as the results call it."""
-        if self.algorithm is None:
-            return self.protocol.name
-        return f"{self.algorithm.name}-{self.protocol.name}"
-
-    @property
-    def own_code(self) -> list[str]:
-        """What names code of one's own on a command line."""
-        protocol, aggregate = self.asked.protocol, self.asked.aggregate or ""
-        own = [protocol] if ":" in protocol else []
-        return own + (["--aggregate", aggregate] if ":" in aggregate else [])
-
-    @property
-    def devices(self) -> int:
-        """Number N of devices."""
-        return self.protocol.parameters.devices
-
-    @property
-    def dim(self) -> int:
-        """Number d of coordinates."""
-        return self.updates.dim
-
-    @property
-    def rounds(self) -> int:
-        """The most rounds that there can be, warm-up included."""
-        return self.options.planned_rounds
+        return cls(options, given, protocol, updates, schedule, algorithm)
 
     def config(self) -> dict[str, Any]:
         """Return every option with its value, for the record; None where it has no effect."""
@@ -207,90 +181,72 @@ class Experiment(Job):
         if self.algorithm is not None:
             self.algorithm.repeated = played_in_vain(earlier, earlier.rounds)
         self.first_round = earlier.rounds
-        self.measured = earlier.round_seconds[~earlier.warmup].tolist()
-        if StopRule(self.options).resume(self.measured):
-            self._refuse_to_save()  # nothing but the end of the file was missing
+        self._measured = earlier.round_seconds[~earlier.warmup].tolist()
+        saves = self.options.save_aggregate is not None or self.options.keep_transcript is not None
+        if saves and StopRule(self.options).resume(self._measured):
+            raise UsageError(
+                "the last round has been measured already, and what --save-aggregate and "
+                "--keep-transcript write is not kept: leave them out, or begin anew"
+            )
         return earlier.rounds
 
+    def over(self) -> str:
+        return self._rule.resume(self._measured)
+
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
-        """Run rounds until there are enough of them; every rank calls this.
+        self._rule = StopRule(self.options)
+        # Contents of the model, unlike its length, make no difference.
+        self._model = np.zeros(self.dim, np.float32)
+        self._last: Aggregate | None = None
+        # The devices of which it was said that their vectors are clipped.
+        self._told: set[int] = set()
+        self._recorder = self._made_recorder()
+        if self._recorder is not None:
+            observer = Together(observer, self._recorder)
+        return super().run(transport, observer)
 
-        `RoundObserver.finished` takes a :class:`~hpcfl.rounds.timed.Played`, without its aggregate.
-        The model that an earlier launch had reached is not kept; its contents, unlike its length,
-        make no difference.
-
-        Returns why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`, the same on every rank.
-        Raises an HpcflError if a round cannot end or its aggregate is wrong; the rounds before it
-        are stored.
-        """
+    def play(self, transport: Transport, index: int, observer: RoundObserver) -> Played | None:
         options = self.options
-        rule = StopRule(options)
-        reason = rule.resume(self.measured)
-        first = transport.tell(self.first_round)
-        reason = REASONS[transport.tell(REASONS.index(reason))]
-        if reason:
-            return reason
-        enrolled = enrol(
-            type(self.protocol),
+        self._last = None  # which would take memory beside this round's
+        self.updates.prepare(index, transport.local_devices)
+        played = play(
+            self.protocol,
             transport,
-            first_round=first,
+            index=index,
+            model=self._model,
+            inputs=partial(self.updates.vector, index),
+            dropouts=self.schedule.draw(index),
+            reduce=options.upload == "reduce",
             insecure_seed=options.insecure_seed,
+            enrolled=self.enrolled,
+            observer=observer,
         )
-        recorder = self._recorder()
-        watching = observer if recorder is None else Together(observer, recorder)
-        model = np.zeros(self.updates.dim, np.float32)
-        last: Aggregate | None = None
-        told: set[int] = set()  # the devices of which it was said that their vectors are clipped
+        self._warn_of_clipping(transport, observer)
+        self._last = played.aggregate
+        if self._last is None:
+            return None
+        if self.enrolled is not None:
+            self.enrolled.charge(played.record, index)
+        # A warm-up that outlasts the time of the run ends with a measured round.
+        played.record.warmup = index < options.warmup and not self._rule.over
+        for start in range(0, self.dim if self._last.has_mean else 0, BLOCK):
+            part = slice(start, start + BLOCK)
+            self._model[part] -= self._last.mean_at(part).astype(np.float32)
+        return replace(played, aggregate=None)
 
-        def play_one(index: int) -> Played | None:
-            nonlocal last
-            last = None  # which would take memory beside this round's
-            self.updates.prepare(index, transport.local_devices)
-            played = play(
-                self.protocol,
-                transport,
-                index=index,
-                model=model,
-                inputs=partial(self.updates.vector, index),
-                dropouts=self.schedule.draw(index),
-                reduce=options.upload == "reduce",
-                insecure_seed=options.insecure_seed,
-                enrolled=enrolled,
-                observer=watching,
-            )
-            self._warn_of_clipping(transport, watching, told)
-            last = played.aggregate
-            if last is None:
-                return None
-            if enrolled is not None:
-                enrolled.charge(played.record, index)
-            # A warm-up that outlasts the time of the run ends with a measured round.
-            played.record.warmup = index < options.warmup and not rule.over
-            for start in range(0, model.size if last.has_mean else 0, BLOCK):
-                part = slice(start, start + BLOCK)
-                model[part] -= last.mean_at(part).astype(np.float32)
-            return replace(played, aggregate=None)
-
-        def decide(index: int, played: Played) -> str:
-            return "" if played.record.warmup else rule.after(played.record.round_seconds)
-
-        indices = range(first, options.planned_rounds)
-        reason = repeat(transport, indices, play_one, decide, watching)
-        if reason == "interrupted":
-            return reason
-        if options.save_aggregate is not None:
-            transport.raise_everywhere(self._save_aggregate(last))
-        if recorder is not None:
-            transport.raise_everywhere(self._save_transcript(recorder))
+    def decide(self, index: int, result: Played) -> str:
+        if result.record.warmup:
+            return ""
+        reason = self._rule.after(result.record.round_seconds)
+        if reason:
+            self._save()
         return reason
 
-    def _warn_of_clipping(
-        self, transport: Transport, observer: RoundObserver, told: set[int]
-    ) -> None:
+    def _warn_of_clipping(self, transport: Transport, observer: RoundObserver) -> None:
         """Say, at the server, that values were clipped: the sum is right, but not theirs.
 
         The check of a round is of what was sent. Every rank calls this after a round. Devices that
-        are `told` already are not named again.
+        were named already are not named again.
         """
         if not isinstance(self.protocol, QuantisedProtocol):
             return
@@ -300,10 +256,10 @@ class Experiment(Job):
         summed = transport.sum_to_server(counts)
         if summed is None:
             return
-        found = [id for id in np.flatnonzero(summed[:, 0]).tolist() if id not in told]
+        found = [id for id in np.flatnonzero(summed[:, 0]).tolist() if id not in self._told]
         if not found:
             return
-        told.update(found)
+        self._told.update(found)
         clipped, sent = summed[found].sum(axis=0).tolist()
         observer.warned(
             f"{share(clipped / sent)} of the {'rotated ' * self.options.rotate}values of "
@@ -311,111 +267,83 @@ class Experiment(Job):
             "the sum is of what is left"
         )
 
-    def _refuse_to_save(self) -> None:
-        if self.options.save_aggregate is not None or self.options.keep_transcript is not None:
-            raise UsageError(
-                "the last round has been measured already, and what --save-aggregate and "
-                "--keep-transcript write is not kept: leave them out, or begin anew"
-            )
+    def _save(self) -> None:
+        """Write the last round's sum and what was taken down of it, if that is asked for."""
+        if self.options.save_aggregate is not None and self._last is not None:
+            from hpcfl.rounds.input_files import save_aggregate
 
-    def _save_aggregate(self, aggregate: Aggregate | None) -> HpcflError | None:
-        """Write, at the server, the last round's sum; return what speaks against it."""
-        path = self.options.save_aggregate
-        if path is None or aggregate is None:
-            return None
-        from hpcfl.rounds.input_files import save_aggregate
-
-        try:
             weight = self.updates.total_weight or self.devices
-            save_aggregate(path, aggregate.sum * weight, aggregate.mean)
-        except HpcflError as error:
-            return error
-        return None
+            save_aggregate(self.options.save_aggregate, self._last.sum * weight, self._last.mean)
+        if self._recorder is not None and self._recorder.transcript is not None:
+            assert self.options.keep_transcript is not None
+            self._recorder.transcript.save(self.options.keep_transcript)
 
-    def _recorder(self) -> Recorder | None:
+    def _made_recorder(self) -> Recorder | None:
         """Return what takes down the last round, if that is asked for."""
         if self.options.keep_transcript is None:
             return None
-        from hpcfl.attack.recording import Recorder
+        from hpcfl.attack.transcript import Recorder
 
         return Recorder(self.protocol, self.options.planned_rounds - 1, self.config())
 
-    def _save_transcript(self, recorder: Recorder) -> HpcflError | None:
-        """Write, at the server, what was taken down; return what speaks against it."""
-        if recorder.transcript is None or self.options.keep_transcript is None:
-            return None
-        try:
-            recorder.transcript.save(self.options.keep_transcript)
-        except HpcflError as error:
-            return error
-        return None
+
+def _check_transcript(options: BenchOptions, protocol: AggregationProtocol) -> None:
+    """Refuse, by UsageError, to keep a transcript of what cannot be attacked."""
+    from hpcfl.attack import transcript as recording
+
+    if options.may_vary or options.security == "active" or options.server_ranks > 1:
+        raise UsageError(
+            "--keep-transcript is of the last round, whose number is known, with a curious server "
+            "of one rank: leave out --rel-ci and --max-seconds, --security active and "
+            "--server-ranks"
+        )
+    insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
+    recording.check(protocol, insecure=insecure, reduce=reduce)
 
 
-def _check_server_ranks(options: BenchOptions, protocol: AggregationProtocol) -> None:
-    """Refuse a server of several ranks where its work cannot be dealt out, by UsageError."""
-    Dealt.uploads_of(protocol, options.server_ranks)
-    for name, given in (
-        ("upload reduce", options.upload == "reduce"),
-        ("keep-transcript", options.keep_transcript is not None),
-    ):
-        if given:
-            raise UsageError(
-                f"--server-ranks is {options.server_ranks}, and with --{name} one rank receives "
-                "all of every upload: leave one of the two out"
-            )
-
-
-def _add_noise(
+def _with_noise(
     protocol: AggregationProtocol, options: BenchOptions, privacy: PrivacyOptions
 ) -> DPFedAvg:
     """Let the devices of a protocol add the noise of `dp-fedavg`; all are in every round."""
     algorithm = _dp_fedavg(protocol, options, privacy)
-    weights = protocol.parameters.weights
-    if weights is not None and np.ptp(weights) > 0:
-        raise UsageError(
-            f"{options.updates} has unequal weights, and {DP_FEDAVG} hides users who count alike: "
-            "leave the weights out"
-        )
     assert isinstance(protocol, QuantisedProtocol)
-    protocol.add_noise(_noise_of(algorithm, protocol))
+    noise = algorithm.integer_noise(protocol, 0)
+    assert noise is not None
+    protocol.add_noise(noise)
     return algorithm
 
 
 def _with_most_levels(
-    options: BenchOptions, privacy: PrivacyOptions, devices: int, updates: Updates
+    options: BenchOptions,
+    privacy: PrivacyOptions,
+    built: Callable[[BenchOptions], AggregationProtocol],
 ) -> BenchOptions:
     """Return the options with as many levels as there is room for beside the noise."""
     from hpcfl.algorithms.federated.levels import largest_levels
 
-    def quantised(levels: int) -> QuantisedProtocol:
-        chosen = replace(options, levels=levels)
-        protocol, _ = build(options.summed_by, chosen, devices, updates.dim, updates.weights)
-        # Refuses what cannot have noise.
-        _dp_fedavg(protocol, options, privacy)
-        assert isinstance(protocol, QuantisedProtocol)
-        return protocol
+    def at(levels: int) -> BenchOptions:
+        return replace(options, levels=levels)
 
-    def noises(protocol: QuantisedProtocol) -> list[IntegerNoise]:
-        return [_noise_of(_dp_fedavg(protocol, options, privacy), protocol)]
-
-    return replace(options, levels=largest_levels(quantised, noises))
-
-
-def _noise_of(algorithm: DPFedAvg, protocol: QuantisedProtocol) -> IntegerNoise:
-    noise = algorithm.integer_noise(protocol, 0)
-    assert noise is not None
-    return noise
+    one = built(at(1))
+    _dp_fedavg(one, options, privacy)  # refuses what cannot have noise
+    assert isinstance(one, QuantisedProtocol)
+    return at(largest_levels(one, lambda most: _with_noise(built(at(most)), options, privacy)))
 
 
 def _dp_fedavg(
     protocol: AggregationProtocol, options: BenchOptions, privacy: PrivacyOptions
 ) -> DPFedAvg:
-    """Return `dp-fedavg` over a protocol; all devices are in every round."""
+    """Return `dp-fedavg` over a protocol; UsageError if that cannot have its noise."""
     from hpcfl.algorithms.federated.base import Federation
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.algorithms.federated.participation import Participation
 
-    devices = protocol.parameters.devices
+    devices, weights = protocol.parameters.devices, protocol.parameters.weights
+    if weights is not None and np.ptp(weights) > 0:
+        raise UsageError(
+            f"{options.updates} has unequal weights, and {DP_FEDAVG} hides users who count alike: "
+            "leave the weights out"
+        )
     federation = Federation(
         sizes=np.ones(devices, np.int64),
         participation=Participation(devices, devices, "balanced", options.seed),

@@ -31,12 +31,12 @@ def _unused(protocol: str) -> set[str]:
 @options(BenchOptions)
 @json_option
 def bench(as_json: bool, **typed: Any) -> None:
-    """Measure PROTOCOL on vectors: one of those below, dp-fedavg, or MODULE:CLASS of your own.
+    """Measure PROTOCOL: one of those below, dp-fedavg, or your own as MODULE:CLASS.
 
     'hpcfl bench PROTOCOL --help' shows only the options that the protocol has.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
-    and SIGUSR1 let the round end; the exit status is then 75, and --resume FILE alone continues.
+    and SIGUSR1 stop the run after the current round with exit status 75; --resume FILE continues.
 
     dp-fedavg adds discrete Gaussian noise within the protocol --aggregate (Kairouz et al. 2021).
 

@@ -67,9 +67,9 @@ def data() -> None:
 def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
     """Download a data set: mnist, cifar10 or adult.
 
-    Only the publisher's own files are kept, by their checksums; files that are there already are
-    not downloaded again. The sets digits and synthetic need no files; for femnist, the command
-    says how it is made.
+    Checksums ensure that the files are the publisher's own. Files that exist are not downloaded
+    again. The sets digits and synthetic need no files; for femnist, the command says how to make
+    it.
 
     \b
     Examples:
@@ -115,12 +115,12 @@ def netlab(
     dry_run: bool,
     arguments: tuple[str, ...],
 ) -> int:
-    """Run bench, train or sweep over links such as devices have. Linux only, as root.
+    """Run bench, train or sweep over shaped links. Linux only, as root.
 
     Every device, and the server, gets a network namespace, a host name and a cable to a bridge;
     token-bucket filters shape both directions of a device's link. Open MPI's mpirun starts one rank
-    in each and they talk over TCP. Everything is removed at the end, also after Ctrl-C. Results say
-    transport netlab; their round seconds are measured, at that rate.
+    in each and they talk over TCP. Everything is removed at the end, also after Ctrl-C. Results
+    record the transport netlab; their round seconds are measured over these links.
 
     The exit status is that of the run.
 
@@ -132,7 +132,7 @@ def netlab(
       hpcfl netlab --hosts 2 --dry-run -- bench sparse
     """
     from hpcfl.netlab import lab
-    from hpcfl.netlab.links import Link
+    from hpcfl.netlab.lab import Link
 
     if not arguments or arguments[0] not in ("bench", "train", "sweep"):
         raise UsageError(

@@ -21,8 +21,8 @@ from hpcfl.options.predict import PredictOptions
 def predict(as_json: bool, **typed: Any) -> None:
     """Predict bytes and seconds of a round of PROTOCOL, for any N, d and link.
 
-    Bytes follow from the protocol; what its work costs was measured by 'hpcfl calibrate'. Up to a
-    million devices and a billion parameters take no time.
+    Bytes follow from the protocol, and CPU seconds from the measurements of 'hpcfl calibrate'. A
+    prediction is immediate for up to a million devices and a billion parameters.
 
     \b
     Examples:
@@ -42,10 +42,10 @@ def predict(as_json: bool, **typed: Any) -> None:
 @json_option
 @alone
 def advise(as_json: bool, **typed: Any) -> None:
-    """Say which protocols do what is asked for, what they cost, and why the others do not.
+    """List the protocols that satisfy constraints, with costs, and say why the others do not.
 
-    The one that costs least comes first. Costs are predicted, as by 'hpcfl predict', from what
-    'hpcfl calibrate' has measured on this machine; they are of a round, on devices of their own.
+    The cheapest protocol comes first. Costs are those of a round on dedicated devices, predicted
+    as by 'hpcfl predict' from the measurements of 'hpcfl calibrate' on this machine.
 
     \b
     Examples:
@@ -74,10 +74,10 @@ def advise(as_json: bool, **typed: Any) -> None:
 )
 @alone
 def calibrate(protocols: tuple[str, ...], output: Path | None) -> None:
-    """Measure what the work of protocols costs on this machine, in a few minutes.
+    """Measure the CPU time of protocols on this machine, in a few minutes.
 
-    Small real rounds of each PROTOCOL are played in one process; without one, of all protocols that
-    come with hpcfl. Close other programs: they make work take longer.
+    Small real rounds of each PROTOCOL run in one process; without PROTOCOL, of all protocols that
+    come with hpcfl. Close other programs, because they disturb the measurement.
 
     \b
     Examples:

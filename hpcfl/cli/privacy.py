@@ -27,14 +27,14 @@ def privacy() -> None:
 @json_option
 @alone
 def exposure(as_json: bool, **typed: Any) -> None:
-    """Show what a round of PROTOCOL, or MODULE:CLASS of your own, exposes.
+    """Show what a round of PROTOCOL, or of your own MODULE:CLASS, exposes.
 
-    The server follows the protocol, but is curious, and so are the devices that collude with it.
-    At each coordinate they learn the sum over every connected component of the masking graph. A
-    value that an honest device sends is hidden only within its component, its anonymity set.
+    The server and the devices that collude with it follow the protocol, but are curious. At each
+    coordinate they learn the sum over every connected component of the masking graph. A value of
+    an honest device is hidden only within its component, its anonymity set.
 
-    Every figure is given by formula, where one is known, and by a simulation of the graph, with
-    half the width of its 95 % confidence interval.
+    Every figure is shown by formula, if one is known, and by a simulation of the graph, with half
+    the width of its 95 % confidence interval.
 
     \b
     Examples:
@@ -62,10 +62,10 @@ def _account(name: str) -> click.Command:
     @json_option
     @alone
     def account(as_json: bool, epsilon: str | None, **typed: Any) -> None:
-        """Show what training costs with --sigma, or the noise with which it costs an --epsilon.
+        """Show the epsilon of training with --sigma, or the noise for an --epsilon.
 
-        paper is what the algorithm's paper claims, proven is what holds for the algorithm as
-        declared, under the assumptions listed.
+        'paper' is the claim of the algorithm's paper. 'proven' holds for the algorithm as
+        declared, under the listed assumptions.
         """
         from hpcfl.privacy.accounting.tables import render_account, render_noise
 
@@ -99,10 +99,10 @@ class _Algorithms(Group):
 
 @privacy.group("epsilon", cls=_Algorithms)
 def epsilon() -> None:
-    """Show what training by an algorithm costs, or find the noise for an epsilon.
+    """Show the epsilon of training by an algorithm, or find the noise for an epsilon.
 
-    The algorithm is one of these, or MODULE:CLASS of your own. With --epsilon in place of --sigma,
-    the noise is found once by the paper's value and once by the proven value.
+    The algorithm is one of these, or your own as MODULE:CLASS. With --epsilon instead of --sigma,
+    the noise is found once for the paper's epsilon and once for the proven epsilon.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def epsilon() -> None:
 
 @click.group("optimize", cls=Group)
 def optimize() -> None:
-    """Find settings under which training with noise does best."""
+    """Find the best settings for training with noise."""
 
 
 @optimize.command("fedsgd-dpc")
@@ -133,12 +133,13 @@ def optimize() -> None:
 @json_option
 @alone
 def fedsgd_dpc(constants: Path, epsilon: float, as_json: bool) -> None:
-    """Find how often FedSGD-DPC should query and reply: T rounds of b devices.
+    """Find the best numbers of queries and replies of FedSGD-DPC: T rounds of b devices.
 
-    U(T, b) bounds the squared distance of the trained model from the best one. T and b are where it
-    is least, by the formulas of the paper and among whole numbers. The paper counts T b / N replies
-    of a device; among whole numbers, those of the device that replies most are counted, which is
-    the noise that a run needs. T of 0 means that no training beats the start.
+    U(T, b) bounds the squared distance of the trained model from the best one. The command finds T
+    and b with the least bound, by the paper's formulas and among whole numbers. The paper counts
+    T b / N replies of a device. For whole numbers, the command counts the replies of the device
+    that replies most, as the noise of a run depends on it. T = 0 means that no training is better
+    than the start.
 
     CONSTANTS.json has the constants of the bound by name: devices N, dim p, samples d (on all
     devices), gradient_norm G, smoothness lambda, convexity mu, heterogeneity Gamma, distance Y0
@@ -172,9 +173,9 @@ def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
     """Recover single values from the messages of a round in TRANSCRIPT.
 
     The server followed the protocol. It reconstructs the secrets that it needs to unmask the sum,
-    takes every mask that it or a colluding device knows off each upload, and recognises values of
-    which no mask is left as they are small. They are compared with the true values, and their
-    number with the prediction.
+    and removes every mask that it or a colluding device knows from each upload. It recognises
+    values without a remaining mask because they are small. The command compares them with the true
+    values, and their number with the prediction.
 
     \b
     Examples:
@@ -214,12 +215,12 @@ def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
 def audit(algorithm: str, runs: int, seed: int, as_json: bool, **typed: Any) -> None:
     """Measure the privacy of ALGORITHM's noise: a lower bound on epsilon.
 
-    ALGORITHM is cdp, dp-dsgd, dp-fedavg, locks, fedsgd-dpc, or MODULE:CLASS of your own.
+    ALGORITHM is cdp, dp-dsgd, dp-fedavg, locks, fedsgd-dpc, or your own as MODULE:CLASS.
 
-    A small instance runs many times on each of two neighbouring datasets, which differ in a record
-    or user whose gradient is as long as clipping allows. How well the runs are told apart bounds
-    epsilon from below, for comparison with what the paper claims and with what is proven. Each
-    algorithm has an instance of its own; options change it.
+    A small instance runs many times on each of two neighbouring datasets. They differ in a record
+    or user with the longest gradient that clipping allows. The success at telling the runs apart
+    gives a lower bound on epsilon, to compare with the paper's claim and the proven value. Each
+    algorithm has its own instance; options change it.
 
     \b
     Examples:

@@ -39,13 +39,13 @@ SLOWER_STATUS = 3
 @click.option("--json", "as_json", is_flag=True, help="Print what --format json does.")
 @alone
 def report(paths: tuple[str, ...], form: str, as_json: bool, **typed: Any) -> None:
-    """Show what runs cost: bytes, CPU time and wall time, phase by phase.
+    """Show the costs of runs: bytes, CPU time and wall time, phase by phase.
 
-    PATH is a results file or a folder of them. One run is shown in full; several are shown side
-    by side, with ratios to a baseline among those of the same N, d, dropout and links. Warm-up
-    rounds are left out. Launches of one configuration on equal machines are pooled as repeats, and
-    so is training with several seeds; training that was resumed is one run. Warnings name the
-    rows whose seconds are unreliable, and say why.
+    PATH is a results file or a folder of them. One run is shown in full. Several runs are shown
+    side by side, with ratios to a baseline of the same N, d, dropout and links. Warm-up rounds are
+    left out. Launches of one configuration on equal machines are pooled, and so are trainings that
+    differ only in their seed; a resumed training is one run. Warnings name the rows with
+    unreliable timings and give the reason.
 
     \b
     Examples:
@@ -161,8 +161,8 @@ def compare(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
     """Compare the measured rounds of B with those of A.
 
     A and B are results files, or folders with several launches of one configuration, which are
-    pooled. Medians, their difference and ratio come with rank-based intervals, and a rank test says
-    whether there is a difference to be seen.
+    pooled. Medians, their difference and their ratio have rank-based intervals, and a rank test
+    shows whether they differ.
 
     \b
     Examples:
@@ -201,10 +201,10 @@ def compare(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
 def plot(paths: tuple[str, ...], kind: str, output: Path | None, **typed: Any) -> None:
     """Draw a figure of results.
 
-    PATH is a results file or a folder of them. Launches of one configuration on equal machines
-    are pooled as repeats, trainings that differ in their seeds alone are drawn as their mean, and
-    a training that was resumed with the one that it went on from. A protocol has one colour and
-    marker, a phase one colour, in all figures.
+    PATH is a results file or a folder of them. Launches of one configuration on equal machines are
+    pooled. Trainings that differ only in their seed are drawn as their mean, and a resumed training
+    as one run. A protocol has the same colour and marker in all figures, and a phase the same
+    colour.
 
     \b
     Examples:

@@ -44,9 +44,9 @@ def slurm() -> None:
       train         training with checkpoints; submitted again, it continues
       scaling       strong and weak scaling up to all tasks, and its tables
 
-    Options that are not listed are those of sbatch: --nodes, --ntasks, --time, --partition, --mem
-    and so on. What follows -- is the command line of hpcfl bench, sweep or train; of scaling
-    STUDY=PLAN, once or several times: strong, weak, server-ranks and threads.
+    Other options go to sbatch: --nodes, --ntasks, --time, --partition, --mem and so on. After --,
+    give the command line of hpcfl bench, sweep or train; for scaling, give STUDY=PLAN once or
+    several times, where STUDY is strong, weak, server-ranks or threads.
 
     \b
     Examples:
@@ -84,7 +84,7 @@ def render_command(submit: bool, **typed: Any) -> None:
 @slurm.command("probe", cls=Command)
 @alone
 def probe_command() -> None:
-    """Print with what srun --mpi two ranks find each other; for job scripts.
+    """Print the srun --mpi type with which two ranks find each other; for job scripts.
 
     The exit status is 1 if srun cannot start MPI here, or starts ranks that each see themselves
     alone.

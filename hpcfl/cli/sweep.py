@@ -50,9 +50,9 @@ def sweep(
 ) -> None:
     """Run all cells of a plan, each into a results file of its own.
 
-    PLAN is the name of a plan that comes with hpcfl, which are listed without PLAN, or a TOML file
-    of options by their names, fixed ones and lists: those of bench with a protocol, those of train
-    with an algorithm.
+    PLAN is a TOML file, or the name of a plan that comes with hpcfl (without PLAN, these are
+    listed). The file has fixed options and lists of options: those of bench with a protocol, or
+    those of train with an algorithm.
 
     \b
       [fixed]
@@ -63,11 +63,11 @@ def sweep(
       devices = [25, 50, 75, 100]
       repeats = 3
 
-    devices-per-rank, in place of devices, is so many on each rank that holds devices. The cells are
-    all combinations of the lists; several [[grid]] tables add up. The first start writes the cells
-    and their order to sweep.json. Started again, a sweep runs what is not finished, a cell that was
-    interrupted or killed from its last finished round; a changed plan needs another folder. What
-    cannot run is listed at the end, and by --dry-run, with exit status 1.
+    devices-per-rank, instead of devices, sets the number on each rank that holds devices. The cells
+    are all combinations of the lists; several [[grid]] tables add up. The first start writes the
+    cells and their order to sweep.json. If started again, a sweep runs unfinished cells, each from
+    its last finished round; a changed plan needs another folder. Cells that cannot run are listed
+    at the end, and by --dry-run, with exit status 1.
 
     \b
     Examples:

@@ -32,10 +32,10 @@ def _unused(algorithm: str) -> set[str]:
 @options(TrainOptions)
 @json_option
 def train(preset: str | None, as_json: bool, **typed: Any) -> None:
-    """Train a model by ALGORITHM, its updates summed by an aggregation protocol.
+    """Train a model by ALGORITHM; an aggregation protocol sums its updates.
 
-    Every round's update goes through the protocol, the checks and the ledger that `hpcfl bench`
-    measures. 'hpcfl train ALGORITHM --help' shows only the options that the algorithm has.
+    The updates of every round go through the same protocols, checks and accounting as in `hpcfl
+    bench`. 'hpcfl train ALGORITHM --help' shows only the options that the algorithm has.
 
     \b
     Examples:

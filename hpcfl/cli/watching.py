@@ -13,7 +13,7 @@ from hpcfl.results.schema import Metric
 from hpcfl.rounds.observer import RoundObserver
 
 if TYPE_CHECKING:
-    from hpcfl.training.experiment import RoundResult
+    from hpcfl.rounds.timed import Played
 
 
 class Spoken(RoundObserver):
@@ -40,7 +40,7 @@ class Rows(Spoken):
         self._private = private
         self._count = 0
 
-    def finished(self, index: int, result: RoundResult) -> None:
+    def finished(self, index: int, result: Played) -> None:
         if self._count == 0:
             click.echo(
                 " round  accuracy     loss  sent up, MB  round, s  training, s  modelled, s"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.aggregation.terms import Terms
+from hpcfl.algorithms.aggregation.work import Terms
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import outputs
 

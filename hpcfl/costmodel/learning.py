@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 from hpcfl import __version__
 from hpcfl.algorithms.aggregation import find, work
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.aggregation.terms import Terms
+from hpcfl.algorithms.aggregation.work import Terms
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel.calibration import ONCE, Calibration

@@ -17,7 +17,7 @@ from hpcfl.algorithms.aggregation import work
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import PhaseCosts, exchanged
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
-from hpcfl.algorithms.aggregation.terms import Terms, far
+from hpcfl.algorithms.aggregation.work import Terms, far
 from hpcfl.algorithms.rotation import butterflies
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.network import Network

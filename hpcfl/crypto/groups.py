@@ -118,21 +118,6 @@ class Group(ABC):
         lane = np.dtype(f"<u{2 * self.dtype.itemsize}")
         return lane, lane.type((1 << self.bits) - 1), lane.type(8 * self.dtype.itemsize - self.bits)
 
-    def pack_rows(self, rows: Elements) -> NDArray[np.uint8]:
-        """Return vectors, shape (rows, n), as they are sent, shape (rows, wire_bytes(n))."""
-        if self.whole_words:
-            return rows.view(np.uint8)
-        packed = np.empty((len(rows), self.wire_bytes(rows.shape[1])), np.uint8)
-        for place, row in zip(packed, rows, strict=True):
-            place[:] = self.pack(row)
-        return packed
-
-    def unpack_rows(self, payloads: NDArray[np.uint8], count: int) -> Elements:
-        """Return the vectors, shape (rows, count), that were packed so; ValueError likewise."""
-        if self.whole_words:
-            return payloads.view(self.dtype)
-        return np.stack([self.unpack(payload, count) for payload in payloads])
-
     def _lowest(self, words: Elements) -> Elements:
         """Return words, changed in place, without the bits that no element has."""
         if not self.whole_words:

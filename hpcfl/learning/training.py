@@ -158,14 +158,6 @@ class Trainer:
             yield
 
 
-def smallest_batch(options: LocalOptions, sizes: NDArray[np.int64]) -> int:
-    """Return how many samples the smallest batch has of devices with so many samples."""
-    batch = options.batch_size or int(sizes.max())
-    whole, rest = np.divmod(sizes, batch)
-    reached = rest > 0 if options.steps is None else (rest > 0) & (options.steps > whole)
-    return int(np.where(reached, rest, batch).min())
-
-
 def single_thread() -> None:
     """Let torch compute with one thread: ranks share the cores, and sums keep their order."""
     torch.set_num_threads(1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import ipaddress
 import json
+import math
 import os
 import platform
 import re
@@ -25,7 +26,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
-from hpcfl.netlab.links import Link, mtu_bytes
 from hpcfl.system.launch import NETLAB_VARIABLE, launched_by_mpi
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
@@ -45,6 +45,55 @@ _FAILED = (
     "Error: the lab cannot be built; --dry-run prints the script, which needs veth, bridge, "
     "sch_tbf and sch_netem of the kernel, and in a container the option --privileged"
 )
+
+# What a token-bucket filter counts of an Ethernet frame beside what it carries.
+HEADER_BYTES = 14
+# An Ethernet frame carries this much, or up to that much between hosts that agree on it.
+MTU_BYTES, JUMBO_BYTES = 1500, 9000
+FRAME_BYTES = HEADER_BYTES + MTU_BYTES
+
+# A bucket of this much time at the link's rate. The kernel's timers wake the filter late by tens of
+# microseconds, and what it could have sent meanwhile is lost beyond the bucket; a larger bucket
+# lets a larger head of every message through unshaped.
+BURST_SECONDS = 1e-3
+# The queue before the filter drops when it holds this much time at the link's rate, as a home
+# router's does. Well above what TCP needs to keep a link of a few ms busy after a loss.
+QUEUE_SECONDS = 0.1
+QUEUE_BYTES = 64 * FRAME_BYTES
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a link."""
+
+    bits_per_second: float  # of Ethernet frames
+    latency_seconds: float = 0.0
+
+    @property
+    def burst_bytes(self) -> int:
+        """Size of the token bucket; at least two frames, without which nothing passes."""
+        return max(2 * FRAME_BYTES, math.ceil(self.bits_per_second / 8 * BURST_SECONDS))
+
+    @property
+    def queue_bytes(self) -> int:
+        """How much may wait for the filter."""
+        return max(QUEUE_BYTES, math.ceil(self.bits_per_second / 8 * QUEUE_SECONDS))
+
+    def shape(self, tc: str, device: str) -> list[str]:
+        """Return the commands of `tc` that shape what a network device sends.
+
+        See tc-tbf(8) and tc-netem(8). The filter is outside and the delay inside it: the delay's
+        queue takes the place of the filter's own.
+        """
+        add = f"{tc} qdisc add dev {device}"
+        bucket = f"burst {self.burst_bytes} limit {self.queue_bytes}"
+        commands = [f"{add} root handle 1: tbf rate {self.bits_per_second:.0f}bit {bucket}"]
+        if self.latency_seconds:
+            delayed = self.bits_per_second / 8 * self.latency_seconds
+            frames = math.ceil((self.queue_bytes + delayed) / FRAME_BYTES)
+            delay = f"delay {self.latency_seconds * 1e6:.0f}us limit {frames}"
+            commands.append(f"{add} parent 1:1 handle 10: netem {delay}")
+        return commands
 
 
 @dataclass(frozen=True)
@@ -78,8 +127,14 @@ class Lab:
 
     @property
     def mtu_bytes(self) -> int:
-        """How much a frame carries."""
-        return mtu_bytes(filter(None, (self.uplink, self.downlink, self.server_link)))
+        """How much a frame carries.
+
+        Every frame costs the machine's processor a few microseconds, which many fast links do not
+        leave it, so frames are as large as lets two of them through the smallest bucket.
+        """
+        links = filter(None, (self.uplink, self.downlink, self.server_link))
+        smallest = min(link.burst_bytes for link in links)
+        return min(max(smallest // 2 - HEADER_BYTES, MTU_BYTES), JUMBO_BYTES)
 
     def facts(self) -> dict[str, float | int | str | None]:
         """Return what a results file says about the lab, without a measured number."""
@@ -170,6 +225,9 @@ def _mpirun(lab: Lab, mpirun: str, program: Sequence[str]) -> list[str]:
             "btl": "tcp,self",
             "btl_tcp_if_include": f"{NETWORK}",
             "mpi_yield_when_idle": "1",
+            # The server sends to every device itself: no message moves through links of devices
+            # that it does not concern.
+            "coll_libnbc_ibcast_algorithm": "1",
         },
     }
     command = [mpirun, "-n", str(1 + lab.size), "--hostfile", f"{FOLDER}/hosts"]

@@ -19,13 +19,13 @@ class AdviseOptions(LinkOptions):
     """What `hpcfl advise` was asked for; see ``hpcfl advise --help``."""
 
     heading = "Options"
-    criterion: str = option("time", "What is to be least.", choices=tuple(CRITERIA))
+    criterion: str = option("time", "Cost to minimise.", choices=tuple(CRITERIA))
     alpha: float | None = again(
         ProtocolOptions,
         "alpha",
         None,
-        help="Let devices send this fraction of the coordinates. Protocols that send a part are "
-        "left out otherwise, as the mean is then an estimate.",
+        help="Let devices send this fraction of the coordinates. Without it, protocols that send "
+        "a part are left out, because their mean is an estimate.",
         default_text="all coordinates",
     )
     devices: int = option(100, "Number N of devices.", **DEVICES)
@@ -35,7 +35,7 @@ class AdviseOptions(LinkOptions):
         ProtocolOptions,
         "helpers",
         0,
-        help="Helpers that somebody else than the server runs.",
+        help="Helpers that are not run by the server.",
         at_least=0,
         default_text="none",
     )
@@ -49,7 +49,7 @@ class AdviseOptions(LinkOptions):
         ProtocolOptions,
         "security",
         "passive",
-        help="Protect against a server that is curious (passive), or that cheats (active).",
+        help="Protect against a curious server (passive), or one that cheats (active).",
     )
     epsilon: float | None = again(
         PrivacyOptions,

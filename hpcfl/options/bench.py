@@ -24,16 +24,15 @@ class BenchOptions(RunOptions):
     protocol: str = field(kw_only=False)
     devices: tuple[int, ...] = option(
         (),
-        "Number of devices; several are run one after the other.",
+        "Number of devices; several numbers are run one after the other.",
         default_text="one on every rank but the server's, 100 in one process",
         **DEVICES,
     )
     dim: int | None = option(None, "Length d of the vectors.", default_text=f"{DEFAULT_DIM}", **DIM)
     model: str | None = option(
         None,
-        "Let d be the number of parameters of a model of hpcfl train, such as 2nn or "
-        "softmax@digits, or of what MODULE:FUNCTION returns (a torch module, arrays, or d), in "
-        "place of --dim.",
+        "Set d to the number of parameters of a model of hpcfl train, such as 2nn or "
+        "softmax@digits, or of MODULE:FUNCTION, which returns a torch module, arrays, or d.",
         marks=("recorded if given",),
     )
     rounds: int = option(10, "Measured rounds.", marks=("repeat",), **ROUNDS)

@@ -21,8 +21,8 @@ class PredictOptions(ProtocolOptions, LinkOptions):
     ranks: int = option(2, "Ranks of the modelled cluster.", at_least=2)
     network_gbps: float | None = option(
         None,
-        "Model the ranks on a cluster that is not here: cores like the calibrated ones, one for "
-        "each rank, and a network with this bandwidth of each rank in either direction.",
+        "Model a cluster with one core per rank, like the calibrated cores, and a network with "
+        "this bandwidth per rank in each direction.",
         above=0,
         default_text="no cluster: one process on this machine",
     )

@@ -28,8 +28,8 @@ class NoiseOptions(_Group):
     )
     epsilon: float | None = option(
         None,
-        "Privacy budget: no round begins that would exceed it. Unless the noise is given, it is "
-        "chosen so that all rounds cost this.",
+        "Privacy budget: training stops before a round would exceed it. Unless the noise is given, "
+        "it is chosen such that all rounds together cost this.",
         above=0,
         marks=("label",),
     )
@@ -69,8 +69,8 @@ class ConvexOptions(_Group):
 
     convex: bool = option(
         False,
-        "Declare that the learning rate is so small that no local step expands distances, which "
-        "tightens the proven account of cdp; for linear models of two classes.",
+        "Declare that no local step expands distances, because the learning rate is small. This "
+        "tightens the proven account of cdp, for linear models of two classes.",
     )
 
 
@@ -92,7 +92,7 @@ class UpdateNoiseOptions(_Group):
 
     noise: str = option(
         "central",
-        "Who adds the noise: a trusted server, or all devices, to their integers (dp-fedavg).",
+        "Add the noise at a trusted server, or at every device to its integers (dp-fedavg).",
         choices=("central", "distributed"),
         marks=("label",),
     )
@@ -116,7 +116,7 @@ class NormOptions(_Group):
     )
     variant: str = option(
         "trusted",
-        "Who adds the noise: a trusted server, or every user (locks).",
+        "Add the noise at a trusted server, or at every user (locks).",
         choices=("trusted", "local"),
     )
     sigma_norms: float | None = option(

@@ -52,7 +52,7 @@ class CommonOptions(_Group):
     )
     scaling: str = option(
         "survivors",
-        "Divide a sum by the weight of its devices, or let devices scale by the planned rate.",
+        "Divide a sum by its devices' weight, or let devices divide by the planned survival rate.",
         choices=("survivors", "paper"),
     )
     security: str = option(
@@ -116,7 +116,7 @@ class CohortOptions(_Group):
 
     min_cohort: int = option(
         1,
-        "Honest survivors promised in every cohort: devices do not unmask one with fewer.",
+        "Honest survivors promised in every cohort; devices do not unmask a smaller one.",
         at_least=1,
         marks=("label",),
     )
@@ -147,8 +147,8 @@ class QuantisedOptions(_Group):
 
     bits: str | None = option(
         None,
-        "Bits of a value that is sent: --group ringB, or fieldB where vectors are coded; auto: the "
-        "fewest with which no sum can wrap around; with noise, the fewest with room for --levels.",
+        "Bits of a sent value, as with --group ringB (fieldB if vectors are coded). auto: the "
+        "fewest with which no sum can wrap around (without noise).",
         choices=("auto", *map(str, WIDTHS)),
         default_text="as --group says",
         marks=("unrecorded",),
@@ -163,14 +163,14 @@ class QuantisedOptions(_Group):
         None,
         "Quantisation levels per unit.",
         at_least=1,
-        default_text="2^20, or as many as the bits have room for; where an account pays for "
+        default_text="2^20, or as many as the bits have room for; if an account charges for "
         "rounding, the most with which no sum can wrap around",
         marks=("label",),
     )
     clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, marks=("label",))
     rotate: bool = option(
         False,
-        "Rotate vectors at random before they are clipped and rounded, so that less is lost.",
+        "Rotate vectors at random before they are clipped and rounded, to reduce the loss.",
         marks=("label", "recorded if given"),
     )
 
@@ -205,7 +205,7 @@ class HelperOptions(_Group):
         None,
         "Helpers, each on a rank of its own.",
         at_least=1,
-        default_text="as many as the protocol has by itself",
+        default_text="the protocol's own number",
         marks=("label", "recorded if given"),
     )
 

@@ -53,26 +53,26 @@ class ReportOptions(LinkAsked):
     )
     columns: str | None = option(
         None,
-        "Columns of the table of runs, in this order, such as protocol,devices,accuracy: those of "
-        "docs/guide.md, which a wrong name lists, and any option.",
+        "Columns of the table of runs, in this order, such as protocol,devices,accuracy. An "
+        "unknown name lists all of them.",
         default_text="those that have something to tell",
     )
     baseline: str | None = option(
         None,
-        "Run to compare with, in every group of runs of one size: a file's name, or a protocol's.",
+        "Run to compare with, in every group of runs of one size: a file or a protocol.",
         default_text="the first secagg run, else the first run",
     )
     speed_up: str | None = option(
         None,
-        "Print speed-up and parallel efficiency over more and more of these instead: ranks that "
-        "hold devices, whole nodes, ranks of the server, or threads of a rank.",
+        "Print speed-up and parallel efficiency instead, over the number of ranks that hold "
+        "devices, whole nodes, ranks of the server, or threads of a rank.",
         choices=(*SCALES,),
     )
     target_accuracy: float | None = again(
         TrainOptions,
         "target_accuracy",
         None,
-        help="Accuracy of training: show what it took to reach it.",
+        help="Show the costs of training to this accuracy.",
         default_text="the run's own",
     )
 

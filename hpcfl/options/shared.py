@@ -80,8 +80,7 @@ class RunOptions(ProtocolOptions, LinkOptions, SeedOptions):
     )
     resume: Path | None = option(
         None,
-        "Continue the results file of a run that was interrupted, with the options of that "
-        "run: no others need be given.",
+        "Continue an interrupted run in its results file, which holds all options of the run.",
         marks=("launch", "unrecorded"),
     )
     insecure_seed: int | None = option(

@@ -116,8 +116,8 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     )
     sampling: str = option(
         "exact",
-        "Who takes part: exactly --per-round devices, drawn anew in each round; each device "
-        "independently, --per-round in expectation; or that many in turn.",
+        "Choose exactly --per-round devices at random in each round; each device independently, "
+        "--per-round in expectation; or --per-round devices in turn.",
         choices=("exact", "poisson", "balanced"),
         default_text="exact; balanced with noisy steps; poisson for locks",
         marks=("label",),
@@ -134,7 +134,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         "Add what a device has not sent to its next update (rand-k, top-k; fedavg with common).",
         marks=("label",),
     )
-    device_loss: bool = False  # whether the loss on every device's own data is recorded
     # What a training has little reason to set, and a benchmark offers.
     scaling: str = "survivors"
     upload: str = "gather"
@@ -143,7 +142,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     security_bits: int = 40
     checkpoint_every: int | None = option(
         None,
-        "Write a checkpoint beside the results file every so many rounds.",
+        "Write a checkpoint next to the results file every EVERY rounds.",
         at_least=1,
         marks=("resumable",),
     )

@@ -232,7 +232,7 @@ def promises(run: Run) -> list[str]:
     checked = 0 if found is None else int(np.isfinite(found).sum())
     if found is not None and checked:
         worst = float(np.nanmax(found))
-        chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
+        chance = f", except with probability 2^{math.log2(worst):.1f}" if worst else ""
         sentences.append(
             f"checked in {checked} of {counted(run.rounds, 'round')} against the devices that were "
             f"present: it held{chance}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -53,25 +52,13 @@ def build(
         )
 
     protocol = at(*_precision(options, name, at, most))
-    if options.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
-        raise UsageError(
-            f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
-            "group elements on the way"
-        )
     upload = next(step for step in protocol.steps if step.upload)
-    if options.upload == "reduce" and upload.pattern is not Pattern.GATHER:
+    whole_words = protocol.summed_in is not None and protocol.summed_in.whole_words
+    summed = whole_words and not protocol.sparse_upload and upload.pattern is Pattern.GATHER
+    if options.upload == "reduce" and (not summed or protocol.helpers):
         raise UsageError(
-            f"{protocol.name} cannot use --upload reduce: its uploads are rows for other devices"
-        )
-    if options.upload == "reduce" and protocol.helpers:
-        raise UsageError(
-            f"{protocol.name} cannot use --upload reduce: helpers' ranks would take part in the "
-            "sum, and know masks of it"
-        )
-    if options.upload == "reduce" and protocol.summed_in and not protocol.summed_in.whole_words:
-        raise UsageError(
-            f"--upload reduce sums machine words on the way, and {protocol.summed_in.bits} bits "
-            "are none: use 8, 16 or 32 bits"
+            f"{protocol.name} cannot use --upload reduce: MPI sums whole vectors of group elements "
+            "of 8, 16 or 32 bits on the way to the server, and helpers' ranks would take part"
         )
     phase = options.dropout_phase or protocol.upload_phase()
     # Not those of an enrolment, which comes before all rounds.
@@ -103,10 +90,12 @@ def check_degree(options: ProtocolOptions, devices: int) -> None:
 def with_group(options: Chosen, name: str) -> Chosen:
     """Return the options with the protocol's group of so many bits as are asked for.
 
-    UsageError if that is another one than is asked for.
+    UsageError if that is another one than is asked for, or is to be found.
     """
     if options.bits is None:
         return options
+    if options.bits == "auto":
+        raise UsageError("--bits auto knows nothing of noise: give a number of bits")
     family = find(name).family
     group = group_of(family, options.bits)
     if options.group not in ("fq", group):
@@ -115,28 +104,6 @@ def with_group(options: Chosen, name: str) -> Chosen:
             "--group out"
         )
     return replace(options, group=group, bits=None)
-
-
-def with_room(options: Chosen, name: str, check: Callable[[Chosen], object]) -> Chosen:
-    """Return the options with the group of the bits asked for, or of the fewest that have room.
-
-    `check` refuses, by UsageError, options whose levels have no room beside the noise. If it would
-    refuse all, they are those with the most bits. UsageError if the number of levels, which by
-    default follows from that of bits, is to be found as well.
-    """
-    if options.bits != "auto":
-        return with_group(options, name)
-    if options.levels is None:
-        raise UsageError(
-            "--bits is auto, but with noise there are as many levels as the bits have room for: "
-            "give --levels too, or a number of bits"
-        )
-    *fewer, most = (with_group(replace(options, bits=str(bits)), name) for bits in WIDTHS)
-    for chosen in fewer:
-        with suppress(UsageError):
-            check(chosen)
-            return chosen
-    return most
 
 
 def _precision(

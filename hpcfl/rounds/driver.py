@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,6 @@ class RoundConfig:
     largest_reply: int | None = None  # of them those besides its upload; as many, if None
     # The phase before which a device or a helper disappears, if it does.
     dropouts: Mapping[int, str] = field(default_factory=dict)
-    called: str = ""  # what errors call whose round it is, besides its number
     in_parts: bool = False  # whether the server takes long uploads so, where it can
     dealt: Dealt | None = None  # how uploads are dealt out to several ranks of the server
     reduce_group: Group | None = None  # sum the uploads within the transport in this group
@@ -141,16 +140,12 @@ class Round:
             if step.upload:
                 for device in self._live.values():
                     self._forget_model(device)
-            blaming = self._blamed(step)
-            with self._stretch(step), self.ledger.phase(step.phase), blaming:
+            with self._stretch(step), self.ledger.phase(step.phase):
                 if step.wants is None or self._wanted(step):
                     play[step.pattern](number, step)
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
         self._transport.raise_everywhere(self._server_error)
-
-    def _blamed(self, step: Step) -> AbstractContextManager[None]:
-        return blamed(f"{self._config.called or f'round {self._index}'}, phase {step.phase}")
 
     def _drop_out(self, phase: str) -> None:
         for id in [id for id, before in self._config.dropouts.items() if before == phase]:
@@ -331,7 +326,8 @@ class Round:
                 arguments = [self._inputs(id)] if step.upload else []
                 with self._work(step.phase, id):
                     sent = call(step.send, device, *arguments)
-                    receivers, payloads = _routed(sent, device, step)
+                    receivers, payloads = sent if isinstance(sent, tuple) else ((), sent)
+                    _check_sent(payloads, device, step, (np.size(receivers), step.row_bytes))
                     sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
                     self.ledger.sent(step.phase, id, sealed.size, len(sealed))
                     addressed[id] = np.sort(receivers)
@@ -459,7 +455,7 @@ class Round:
         called = arguments
         try:
             # Here already: an error of the server is told to all ranks.
-            with self.ledger.work(step.phase, None), self._blamed(step):
+            with self.ledger.work(step.phase, None), blamed(f"round {self._index}, {step.phase}"):
                 if method in (step.receive, step.receive_part):
                     id, message, number, *place = arguments
                     if not place or not place[0]:
@@ -511,27 +507,18 @@ def _chosen(rows: Rows, which: NDArray[np.int64]) -> Rows:
     return rows if np.array_equal(which, np.arange(len(rows))) else rows[which]
 
 
-def _check_sent(payload: Any, party: Any, step: Step) -> None:
-    """Refuse, by UsageError, what a party of one's own returns in place of a message."""
-    if not isinstance(payload, np.ndarray):
-        raise _wrong(party, step, "an array of bytes, uint8", payload)
+def _check_sent(sent: Any, party: Any, step: Step, shape: tuple[int, int] | None = None) -> None:
+    """Refuse, by UsageError, what a party of one's own returns in place of a message, or of rows.
 
-
-def _routed(sent: Any, device: Any, step: Step) -> tuple[NDArray[np.int64], Rows]:
-    """Return whom a device sends rows to, and the rows; UsageError if it returned none."""
-    asked = f"ids, and an array of one row of {step.row_bytes} bytes for each"
-    if not isinstance(sent, tuple) or len(sent) != 2:
-        raise _wrong(device, step, asked, sent)
-    receivers, rows = sent
-    expected = (np.size(receivers), step.row_bytes)
-    if not isinstance(rows, np.ndarray) or rows.shape != expected:
-        raise _wrong(device, step, f"{asked}, shape {expected}", rows)
-    return receivers, rows
-
-
-def _wrong(party: Any, step: Step, asked: str, sent: Any) -> UsageError:
-    shape = f" of shape {sent.shape}" if isinstance(sent, np.ndarray) else ""
-    return UsageError(
+    Rows come behind the ids that they are for, and have a `shape`.
+    """
+    if isinstance(sent, np.ndarray) and shape in (None, sent.shape):
+        return
+    asked = (
+        "an array of bytes, uint8" if shape is None else f"ids, and rows of shape {shape}, uint8"
+    )
+    found = f" of shape {sent.shape}" if isinstance(sent, np.ndarray) else ""
+    raise UsageError(
         f"{type(getattr(party, 'party', party)).__name__}.send_{step.name} must return {asked}; it "
-        f"returned a {type(sent).__name__}{shape}: see docs/own-protocol.md"
+        f"returned a {type(sent).__name__}{found}: see docs/own-protocol.md"
     )

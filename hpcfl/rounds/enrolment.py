@@ -15,6 +15,7 @@ from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger
+from hpcfl.system.plugins import blamed
 
 # Stands for the round in envelopes of an enrolment.
 NO_ROUND = 2**32 - 1
@@ -64,12 +65,7 @@ def enrol(
             for id in transport.local_helpers
         }
     _register(enrolment, transport, devices)
-    config = RoundConfig(
-        index=NO_ROUND,
-        dim=0,
-        largest_message=enrolment.largest_message,
-        called=f"the enrolment of the protocol {protocol.name!r}",
-    )
+    config = RoundConfig(index=NO_ROUND, dim=0, largest_message=enrolment.largest_message)
     played = Round(
         *(enrolment.steps, transport, ledger, config),
         devices=devices,
@@ -77,7 +73,9 @@ def enrol(
         server=enrolment.server() if transport.has_server else None,
         inputs=lambda id: np.empty(0),
     )
-    return Enrolled(devices | helpers, count, timed(transport, played), first_round)
+    with blamed(f"the enrolment of the protocol {protocol.name!r}"):
+        record = timed(transport, played)
+    return Enrolled(devices | helpers, count, record, first_round)
 
 
 def _register(enrolment: Enrolment, transport: Transport, devices: Mapping[int, Any]) -> None:

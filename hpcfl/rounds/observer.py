@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpcfl.comm.phases import Payload
-from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
 
 if TYPE_CHECKING:
-    from hpcfl.algorithms.aggregation.base import AggregationProtocol
+    from hpcfl.rounds.timed import Played
 
 
-class Finished(Protocol):
-    """What is kept of a round that was played to its end."""
-
-    @property
-    def record(self) -> RoundRecord:
-        """What the round cost."""
-
-    @property
-    def right(self) -> bool:
-        """Whether nothing speaks against its aggregate."""
-
-    @property
-    def figures(self) -> Mapping[str, Any]:
-        """What training reached, by name, as results files keep it; empty without training."""
-
-
-F = TypeVar("F", bound=Finished)
+F = TypeVar("F", bound="Played")
 
 
 @dataclass(frozen=True)
@@ -69,10 +52,6 @@ class RoundObserver:
     def ended(self, index: int) -> None:
         """Take note of the end of a round, stored or not."""
 
-    def told_to_leave(self) -> bool:
-        """Return whether this rank is to leave after this round; if one is, all do."""
-        return False
-
     def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
         """Take a sealed message that the server uses, as it arrives. It may be kept.
 
@@ -83,17 +62,11 @@ class RoundObserver:
     def refused(self, index: int, error: HpcflError) -> None:
         """Learn of a device that took no further part in a round, and why."""
 
-    def begins(self, protocol: AggregationProtocol, rounds: int, place: Placement) -> None:
-        """Learn, at the server, how many rounds of what are about to be played, and on which ranks.
-
-        At least so many: of a benchmark.
-        """
-
     def warned(self, sentence: str) -> None:
         """Learn what is to be known of all rounds, or of the one that was just played."""
 
     def finished(self, index: int, result: Any) -> None:
-        """Take the result of a round; an HpcflError ends the run, on every rank."""
+        """Take a round's `~hpcfl.rounds.timed.Played`; an HpcflError ends the run everywhere."""
 
 
 NOBODY = RoundObserver()
@@ -118,9 +91,6 @@ class Together(RoundObserver):
         for observer in self._observers:
             observer.ended(index)
 
-    def told_to_leave(self) -> bool:
-        return any(observer.told_to_leave() for observer in self._observers)
-
     def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
         for observer in self._observers:
             observer.heard(index, step, sender, message)
@@ -128,10 +98,6 @@ class Together(RoundObserver):
     def refused(self, index: int, error: HpcflError) -> None:
         for observer in self._observers:
             observer.refused(index, error)
-
-    def begins(self, protocol: AggregationProtocol, rounds: int, place: Placement) -> None:
-        for observer in self._observers:
-            observer.begins(protocol, rounds, place)
 
     def warned(self, sentence: str) -> None:
         for observer in self._observers:
@@ -155,13 +121,3 @@ class Results(RoundObserver, Generic[F]):
 
     def finished(self, index: int, result: F) -> None:
         self.results.append(result)
-
-
-class Leaving(RoundObserver):
-    """Ends a run after a signal."""
-
-    def __init__(self, told_to_leave: Callable[[], bool]) -> None:
-        self._told_to_leave = told_to_leave
-
-    def told_to_leave(self) -> bool:
-        return self._told_to_leave()

@@ -17,20 +17,28 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError, UsageError, ValidationError
 from hpcfl.options.definition import asked_for, names, options_of
 from hpcfl.options.shared import LinkOptions, RunOptions
 from hpcfl.report.formats import counted, words
 from hpcfl.rounds import memory
-from hpcfl.rounds.observer import Finished, Leaving, RoundObserver, Together
+from hpcfl.rounds.enrolment import Enrolled, enrol
+from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
+from hpcfl.rounds.timed import Played
 from hpcfl.system.interruption import DEADLINE_SECONDS, Left, current
 from hpcfl.system.launch import again
 from hpcfl.system.outputs import RESULTS
+from hpcfl.system.plugins import blamed
 
 if TYPE_CHECKING:
     from hpcfl.results.reader import Run
     from hpcfl.results.writer import ResultsWriter
 
+# Why rounds end. Ranks are told one of these by its number; the first stands for going on.
+REASONS = (
+    *("", "rounds", "rel_ci", "max_seconds", "max_rounds", "interrupted"),
+    *("target_accuracy", "epsilon"),
+)
 # What the file says anew when a run goes on.
 REPLACED = ("promises", "rounds_repeated")
 
@@ -42,6 +50,8 @@ class Job(ABC):
     ----------
     command : str
         The command that runs it, ``bench`` or ``train``.
+    code : tuple of str
+        Options that may name code of one's own, the argument of the command first.
     options, asked : RunOptions
         Its options with all defaults resolved, and as they were given.
     protocol : AggregationProtocol
@@ -50,38 +60,30 @@ class Job(ABC):
         Numbers N of devices and d of coordinates.
     rounds : int
         The most rounds that there can be, warm-up included.
+    first_round : int
+        The next one to play, at the server.
+    name, recorded_as : str
+        What is run, as the names of results files begin, and the protocol, as the files call it.
+    phases : list of str
+        The phases of a round.
     by_rank : bool
         Whether it is recorded what each rank did with its time, and which died.
     """
 
     command: str
+    code: tuple[str, ...]
     options: RunOptions
     asked: RunOptions
     protocol: AggregationProtocol
-
-    @property
-    @abstractmethod
-    def devices(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def dim(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def rounds(self) -> int: ...
-
+    devices: int
+    dim: int
+    rounds: int
+    first_round: int
+    name: str
+    recorded_as: str
+    phases: list[str]
     by_rank = True
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What is run, as the names of results files begin."""
-
-    @property
-    @abstractmethod
-    def own_code(self) -> Sequence[str]:
-        """What names code of one's own on a command line: no file decides what is loaded."""
+    enrolled: Enrolled | None = None
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -95,22 +97,68 @@ class Job(ABC):
         """
 
     @abstractmethod
-    def run(self, transport: Transport, observer: RoundObserver) -> str:
-        """Play rounds until there are enough; every rank calls this.
+    def over(self) -> str:
+        """Return, at the server, why there is no round left to play, one of `REASONS`, "" if not.
 
-        Returns why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`, the same on every rank.
-        An HpcflError says that a round cannot end or its aggregate is wrong.
+        A launch before may have been killed behind the last round.
         """
 
-    @property
-    def recorded_as(self) -> str:
-        """The protocol, as results files call it."""
-        return self.name
+    @abstractmethod
+    def play(self, transport: Transport, index: int, observer: RoundObserver) -> Played | None:
+        """Play a round; every rank calls this. Returns its result at the server."""
+
+    @abstractmethod
+    def decide(self, index: int, result: Played) -> str:
+        """Return, at the server, why a round that is stored was the last, as `over` does."""
+
+    def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
+        """Play rounds until one was the last; every rank calls this.
+
+        `observer.finished` takes the result of each. Returns why it stopped, one of `REASONS`, the
+        same on every rank. Raises an HpcflError on every rank if a round cannot end or be stored,
+        or its aggregate is wrong. The rounds before it, and a wrong one, have been stored.
+        """
+        first = transport.tell(self.first_round)
+        reason = self.over() if transport.has_server else ""
+        reason = REASONS[transport.tell(REASONS.index(reason))]
+        if reason:
+            return reason
+        seed, protocol = self.options.insecure_seed, type(self.protocol)
+        self.enrolled = enrol(protocol, transport, first_round=first, insecure_seed=seed)
+        for index in range(first, self.rounds):
+            with blamed(f"round {index} of the protocol {self.protocol.name!r}"):
+                result = self.play(transport, index, observer)
+            error: HpcflError | None = None
+            if result is not None:
+                try:
+                    observer.finished(index, result)
+                    if not result.right:
+                        raise ValidationError(
+                            f"the aggregate of round {index} is wrong: it is not the sum of the "
+                            "survivors' vectors; the results file keeps the round as evidence"
+                        )
+                    reason = self.decide(index, result)
+                except HpcflError as problem:
+                    error = problem
+            observer.ended(index)
+            # Only the server knows whether any rank was told to leave.
+            leaving = transport.max_to_server(float(current().told_to_leave()))
+            if not reason and leaving:
+                reason = "interrupted"
+            reason = REASONS[transport.tell(REASONS.index(reason), error)]
+            if reason:
+                break
+        return reason
 
     @property
-    def phases(self) -> list[str]:
-        """The phases of a round."""
-        return self.protocol.phases()
+    def own_code(self) -> list[str]:
+        """What names code of one's own on a command line: no file decides what is loaded."""
+        words = []
+        for name in self.code:
+            value = getattr(self.asked, name) or ""
+            if ":" in value:
+                words += [value] if name == self.code[0] else [f"--{name}", value]
+        return words
 
     @property
     def chosen(self) -> Collection[str]:
@@ -216,9 +264,8 @@ def run(
             if writer is not None:
                 writer.close("failed")
     transport.raise_everywhere(error)
-    watching = Together(observer, Leaving(interruption.told_to_leave))
     if writer is None:
-        job.run(transport, watching)
+        job.run(transport, observer)
         hosts.counters(transport)
         return
 
@@ -240,9 +287,7 @@ def run(
 
     try:
         with writer, interruption.writing(mark, given_up):
-            left = max(0, len(range(writer.written, job.rounds)))
-            observer.begins(job.protocol, left, transport.placement)
-            reason = job.run(transport, Together(_Writing(writer), watching))
+            reason = job.run(transport, Together(_Writing(writer), observer))
             writer.record_end({"stop_reason": reason, **hosts.counters(transport)})
             if reason == "interrupted":
                 refused = job.keep()
@@ -256,7 +301,7 @@ class _Writing(RoundObserver):
     def __init__(self, writer: ResultsWriter) -> None:
         self._writer = writer
 
-    def finished(self, index: int, result: Finished) -> None:
+    def finished(self, index: int, result: Played) -> None:
         self._writer.append(result.record, result.figures)
 
 

@@ -17,16 +17,16 @@ from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report import brief
-from hpcfl.report.formats import counted
+from hpcfl.report.formats import counted, number
 from hpcfl.results.record import RoundRecord
+from hpcfl.results.schema import Metric
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Inputs, Prepare, Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
 from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
-from hpcfl.rounds.validation import as_expected, doubtful, quantisation
-from hpcfl.system.plugins import blamed
+from hpcfl.rounds.validation import as_expected, quantisation
 
 # Stands for a device's number in what the server's secrets come from.
 SERVER = -2
@@ -46,21 +46,23 @@ class Played:
     checkable: bool = True
     refused: Mapping[int, HpcflError] = field(default_factory=dict)  # as `Round` has it
 
+    # What training reached, by name, as results files keep it.
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
     def __repr__(self) -> str:
         refused = counted(len(self.refused), "device")
+        accuracy = self.figures.get(Metric.ACCURACY)
         return brief.line(
-            "Played", *self.record.words, f"{refused} refused" if self.refused else ""
+            "Played",
+            "" if accuracy is None else f"accuracy {number(accuracy)}",
+            *self.record.words,
+            f"{refused} refused" if self.refused else "",
         )
 
     @property
     def right(self) -> bool:
         """Whether the aggregate was found right, or could not be validated."""
         return self.record.validated or not self.checkable
-
-    @property
-    def figures(self) -> Mapping[str, Any]:
-        """Nothing: a benchmark has no figures of training."""
-        return {}
 
 
 def play(
@@ -95,22 +97,17 @@ def play(
     together = range(count) if members is None else members
     if enrolled is not None:
         protocol.join(enrolled.devices, together, enrolled.population)
-    called = f"round {index} of the protocol {protocol.name!r}"
-    with blamed(called):
-        devices = {
-            id: protocol.device(id, index, secrets_of(insecure_seed, index, id)) for id in local
-        }
-        helpers = {
-            id: protocol.helper(id - count, index, helper_secrets(insecure_seed, index, id - count))
-            for id in transport.local_helpers
-        }
+    devices = {id: protocol.device(id, index, secrets_of(insecure_seed, index, id)) for id in local}
+    helpers = {
+        id: protocol.helper(id - count, index, helper_secrets(insecure_seed, index, id - count))
+        for id in transport.local_helpers
+    }
     if enrolled is not None:
         # The protocol may outlive the run: only the round's devices hold the enrolment's secrets.
         protocol.join({}, together, enrolled.population)
     server = None
     if transport.has_server:
-        with blamed(called):
-            server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
+        server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
     dealt, range_sum = deal_out(protocol, transport, server)
     if dealt is not None and observer.hears:
         raise UsageError("an observer hears no uploads that are dealt out to several server ranks")
@@ -125,7 +122,6 @@ def play(
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
         dropouts=dropouts,
-        called=called,
         in_parts=not observer.hears,
         dealt=dealt,
         reduce_group=protocol.summed_in if reduce else None,
@@ -156,8 +152,7 @@ def play(
         gone = [] if server is None else [id for id in server.survivors if id in lost]
         checkable = not gone or insecure_seed is not None or protocol.repeatable
         proxies = [protocol.stand_in(server, id, index) for id in gone if checkable]
-        with blamed(called):
-            right = as_expected(protocol, transport, [*here, *proxies], inputs, total)
+        right = as_expected(protocol, transport, [*here, *proxies], inputs, total)
         # Whoever died meanwhile had a part in it that is missing now.
         if transport.failed == lost:
             break
@@ -171,9 +166,6 @@ def play(
             checkable and as_planned(server.survivors, planned, failures.phase_of, upload) and right
         )
         aggregate = protocol.aggregate(server)
-        reason = doubtful(protocol, aggregate, len(server.survivors))
-        if reason:
-            observer.warned(f"round {index}: {reason}")
         record.promise_failure = failure_of(protocol.promises(), protocol.outcome(server))
     observer.collect(Scene(index, transport, devices, here, server, inputs))
     played = Played(

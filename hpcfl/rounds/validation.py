@@ -6,7 +6,6 @@ one reduction adds up the ranks. None of it is timed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -18,14 +17,10 @@ from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.comm.phases import Device
 from hpcfl.comm.transport import Transport
-from hpcfl.report.formats import number, share
 from hpcfl.rounds.driver import Inputs
 
 UNIT_ROUNDOFF = 2.0**-53
 PART = 1 << 20  # coordinates that are compared at a time
-# A mean is doubtful if less of all weight is in the sum than this, and rounding makes a larger part
-# of the mean than that.
-LITTLE_WEIGHT, ROUGH = 0.1, 0.01
 
 
 def as_expected(
@@ -97,31 +92,6 @@ def _near(
         return True
     tolerance = 2 * transport.placement.devices * UNIT_ROUNDOFF * magnitudes
     return total.shape == (dim,) and bool(np.all(np.abs(total - summed) <= tolerance))
-
-
-def doubtful(protocol: AggregationProtocol, aggregate: Aggregate, survivors: int) -> str:
-    """Return in a sentence why the mean of so many survivors is worth little; "" if it is not.
-
-    Levels are planned for the weight of all devices. Where most of it is there, the mean is as fine
-    as was asked for; without the few that have most of it, the others have hardly any levels.
-    """
-    if not aggregate.has_mean:
-        return "the devices in the sum all have the weight 0: there is no mean"
-    if not isinstance(protocol, QuantisedProtocol) or aggregate.survived > LITTLE_WEIGHT:
-        return ""
-    weights = np.asarray(aggregate.weight)
-    inverse = float(np.mean(1 / weights[weights > 0] ** 2))
-    # A device's rounding has at most half a level for its standard deviation.
-    error = math.sqrt(protocol.inclusion * survivors * inverse) / 2 / protocol.parameters.levels
-    size = math.sqrt(np.mean(aggregate.mean_as_sent**2))
-    if error <= ROUGH * size:
-        return ""
-    return (
-        f"the devices in the sum have {share(aggregate.survived)} of the weight of all devices: "
-        f"the rounding error of their mean is up to {number(error, 3)} in a coordinate, and the "
-        f"mean itself is {number(size, 3)} (root mean squares); give weights that differ less, or "
-        "more levels or bits"
-    )
 
 
 def quantisation(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.levels import largest_levels
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.benchmark.experiment import OF_SPARSE, secrets_of_noise
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
@@ -29,7 +27,7 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
-from hpcfl.rounds.build import build, check_degree, with_room
+from hpcfl.rounds.build import build, check_degree, with_group
 from hpcfl.training import planned
 
 # Levels have room for a little more noise than was found, as it may be with fewer of them. If that
@@ -63,8 +61,8 @@ def most_in_round(options: TrainOptions, per_round: int, devices: int) -> int:
     return devices if options.sampling == "poisson" else per_round
 
 
-def check_algorithm(options: TrainOptions, devices: int, dim: int) -> None:
-    """Refuse what does not go together, before any data are read."""
+def check_algorithm(options: TrainOptions, devices: int, dim: int) -> Federation:
+    """Refuse what does not go together, before any data are read; return who is to train what."""
     kind = federated.find(options.algorithm)
     summing = find(options.aggregate)
     leaves_out = kind.leaves_out or (kind is FederatedAveraging and summing.same_coordinates)
@@ -77,6 +75,7 @@ def check_algorithm(options: TrainOptions, devices: int, dim: int) -> None:
     check_degree(options, options.per_round or devices)
     federation = make_federation(options, np.ones(devices, np.int64), dim)
     kind.check(federation, options)
+    return federation
 
 
 def claims(protocol: AggregationProtocol, algorithm: FederatedAlgorithm) -> list[str]:
@@ -139,18 +138,12 @@ def planned_in_fewest_bits(
 
     *fewer, most = WIDTHS
     finest = at(most)
-    found = {most: finest}
-
-    def enough(bits: int) -> bool:
-        try:
-            found[bits] = at(bits)
-        except UsageError:
-            return False
-        return found[bits].noise_in_sum <= NOISE_OF_FEW_BITS * finest.noise_in_sum
-
-    # Where some bits are enough, more are.
-    bits = WIDTHS[bisect_left(fewer, True, key=enough)]
-    return found[bits], str(bits)
+    for bits in fewer:
+        with suppress(UsageError):
+            found = at(bits)
+            if found.noise_in_sum <= NOISE_OF_FEW_BITS * finest.noise_in_sum:
+                return found, str(bits)
+    return finest, str(most)
 
 
 def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
@@ -164,38 +157,32 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
     if not federated.find(options.algorithm).private:
         return _for_all_rounds(options, sizes, dim)
 
-    def check(chosen: TrainOptions) -> None:
-        planned.check(chosen, make_algorithm(chosen, make_federation(chosen, sizes, dim)), dim)
-
-    options = with_room(options, options.aggregate, check)
+    options = with_group(options, options.aggregate)
     if options.levels is not None:
         return options
 
     def at(levels: int) -> TrainOptions:
         return replace(options, levels=levels)
 
-    protocol = make_federation(at(1), sizes, dim).protocol
-    if not isinstance(protocol, QuantisedProtocol):
+    def made(chosen: TrainOptions) -> FederatedAlgorithm:
+        return make_algorithm(chosen, make_federation(chosen, sizes, dim))
+
+    def check(levels: int) -> None:
+        chosen = replace(noisy, levels=levels)
+        planned.check(chosen, made(chosen), dim)
+
+    one = make_federation(at(1), sizes, dim).protocol
+    if not isinstance(one, QuantisedProtocol):
         return at(DEFAULT_LEVELS)
-    most = most_in_round(options, protocol.parameters.devices, sizes.size)
-    roomy = protocol.largest_levels(devices=most)
-    finest = at(max(1, roomy // 2))
-    algorithm = make_algorithm(finest, make_federation(finest, sizes, dim))
-    size = dim + algorithm.first_state.size
-
-    def quantised(levels: int) -> QuantisedProtocol:
-        # As a round has it, with its state behind the model.
-        found = make_federation(at(levels), sizes, size).protocol
-        assert isinstance(found, QuantisedProtocol)
-        return found
-
+    most = most_in_round(options, one.parameters.devices, sizes.size)
+    roomy = one.largest_levels(devices=most)
+    algorithm = made(at(max(1, roomy // 2)))
     refusal = None
     for _ in range(_TRIES):
         assert isinstance(algorithm, PrivateAlgorithm)
         noisy = replace(options, sigma=_MORE_NOISE * algorithm.sigma, noise_multiplier=None)
-        levels = min(_largest_levels(noisy, quantised, sizes, dim), roomy)
-        chosen = at(levels)
-        algorithm = make_algorithm(chosen, make_federation(chosen, sizes, dim))
+        chosen = at(min(largest_levels(one, check), roomy))
+        algorithm = made(chosen)
         try:
             planned.check(chosen, algorithm, dim)
         except UsageError as error:
@@ -220,26 +207,6 @@ def _for_all_rounds(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -
     levels = min(one.levels for one in found)
     group = max((one.group for one in found), key=lambda name: GROUPS[name].bits)
     return replace(options, levels=levels, group=group, bits=None)
-
-
-def _largest_levels(
-    noisy: TrainOptions,
-    quantised: Callable[[int], QuantisedProtocol],
-    sizes: NDArray[np.int64],
-    dim: int,
-) -> int:
-    """Return the most levels that there is room for beside the noise that the options say."""
-
-    def noises(protocol: QuantisedProtocol) -> Iterator[IntegerNoise]:
-        chosen = replace(noisy, levels=protocol.parameters.levels)
-        made = make_algorithm(chosen, make_federation(chosen, sizes, dim))
-        # Rates fall or rise from round to round: one of the ends has the most.
-        for index in {0, noisy.rounds - 1}:
-            noise = made.integer_noise(protocol, index)
-            if noise is not None:
-                yield noise
-
-    return largest_levels(quantised, noises)
 
 
 def make_config(options: TrainOptions, devices: int, model: str, dim: int) -> dict[str, Any]:

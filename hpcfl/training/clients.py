@@ -15,23 +15,40 @@ from hpcfl.comm.world import World
 
 # What a rank needs besides its data: Python, NumPy, MPI and torch, measured as resident memory.
 RANK_BYTES = 350 * 10**6
+# Of the fields of `Clients` that only rank 0 has.
+_ELSEWHERE = {
+    "test_inputs": np.empty(0, np.float32),
+    "test_labels": np.empty(0, np.int64),
+    "table": np.empty(0, np.int64),
+    "incomplete": "",
+}
 
 
 @dataclass(frozen=True)
 class Clients:
-    """What a rank knows of the data; the last four fields are empty except on rank 0."""
+    """What a rank knows of the data."""
 
     ids: NDArray[np.int64]  # of this rank's devices, in increasing order
     inputs: NDArray[np.float32]  # of this rank's devices, device after device
     labels: NDArray[np.int64]
     bounds: NDArray[np.int64]  # where the samples of each of these devices begin, and their number
     sizes: NDArray[np.int64]  # samples of every device, shape (n,)
-    input_shape: tuple[int, ...]  # of a sample
-    classes: int
+    shape: NDArray[np.int64]  # of a sample, and behind it the number of classes
+    # On rank 0 alone, elsewhere empty:
     test_inputs: NDArray[np.float32]
     test_labels: NDArray[np.int64]
     table: NDArray[np.int64]  # samples of every device and class, shape (n, classes)
     incomplete: str  # what of the published data is not there, in a clause; "" for nothing
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of a sample."""
+        return tuple(self.shape[:-1].tolist())
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return int(self.shape[-1])
 
     def samples(self, device: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the inputs and labels of one of this rank's devices."""
@@ -56,27 +73,14 @@ def load(
     """
     hosts = world.hosts()
 
-    def divide() -> tuple[list[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
+    def divide() -> tuple[list[dict[str, NDArray[Any]]], dict[str, Any]]:
         found = _divide(placement, world.size, name, data_dir, partition, seed, fraction)
         _check_memory(hosts, found[0], placement.devices)
         return found
 
-    parts, kept = world.first_alone(divide) or (None, {})
-    mine = world.distribute(parts)
-    empty = np.empty(0, np.int64)
-    return Clients(
-        ids=mine["ids"],
-        inputs=mine["inputs"],
-        labels=mine["labels"],
-        bounds=mine["bounds"],
-        sizes=mine["sizes"],
-        input_shape=tuple(mine["input_shape"].tolist()),
-        classes=int(mine["classes"][0]),
-        test_inputs=kept.get("inputs", np.empty(0, np.float32)),
-        test_labels=kept.get("labels", empty),
-        table=kept.get("table", empty),
-        incomplete=kept.get("incomplete", empty).tobytes().decode(),
-    )
+    parts, kept = world.first_alone(divide) or (None, _ELSEWHERE)
+    mine: dict[str, Any] = world.distribute(parts)
+    return Clients(**mine, **kept)
 
 
 def _divide(
@@ -87,7 +91,7 @@ def _divide(
     partition: str,
     seed: int,
     fraction: float,
-) -> tuple[list[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
+) -> tuple[list[dict[str, NDArray[Any]]], dict[str, Any]]:
     """Return every rank's part, and what stays on rank 0."""
     from hpcfl.learning import datasets
     from hpcfl.learning import partition as partitions
@@ -107,16 +111,15 @@ def _divide(
                 "labels": data.train_labels[indices],
                 "bounds": np.concatenate([[0], np.cumsum(sizes[np.array(local, np.int64)])]),
                 "sizes": sizes,
-                "input_shape": np.array(data.shape, np.int64),
-                "classes": np.array([data.classes], np.int64),
+                "shape": np.array([*data.shape, data.classes], np.int64),
             }
         )
     table = partitions.class_table(data.train_labels, shares, data.classes)
-    kept: dict[str, NDArray[Any]] = {
-        "inputs": data.test_inputs,
-        "labels": data.test_labels,
+    kept = {
+        "test_inputs": data.test_inputs,
+        "test_labels": data.test_labels,
         "table": table,
-        "incomplete": np.frombuffer(data.incomplete.encode(), np.uint8),
+        "incomplete": data.incomplete,
     }
     return parts, kept
 

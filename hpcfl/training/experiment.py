@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, AggregationProtocol
+from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap
@@ -23,18 +23,15 @@ from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import asked_for, part
 from hpcfl.options.training import TrainOptions
-from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted
 from hpcfl.results import restoring
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
-from hpcfl.results.schema import INCOMPLETE, DeviceMetric, Metric
+from hpcfl.results.schema import INCOMPLETE, Metric
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
-from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.inputs import Held
 from hpcfl.rounds.ledger import Ledger
-from hpcfl.rounds.loop import REASONS, repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.session import Job, played_in_vain
 from hpcfl.rounds.timed import Played, play
@@ -49,56 +46,14 @@ if TYPE_CHECKING:
     from hpcfl.results.reader import Run
 
 
-@dataclass(frozen=True, repr=False)
-class RoundResult:
-    """What a round of training gave, at the server."""
-
-    record: RoundRecord  # what the protocol cost, for all n devices
-    # A value for each `Metric`, and one for each `DeviceMetric`, shape (n,), if they are asked for.
-    figures: dict[str, Any]
-
-    def __repr__(self) -> str:
-        accuracy = formats.number(self.figures.get(Metric.ACCURACY))
-        return brief.line("RoundResult", f"accuracy {accuracy}", *self.record.words)
-
-    @property
-    def right(self) -> bool:
-        """Whether the aggregate was found right."""
-        return self.record.validated
-
-
-@dataclass(frozen=True)
-class Work:
-    """What this rank's devices did in a round."""
-
-    updates: Held
-    cpu: NDArray[np.float64]  # seconds of training, shape (n,)
-    # Loss, and 1 where there is one, shape (2, n): summed over the ranks, of which one has it.
-    losses: NDArray[np.float64]
-
-    @classmethod
-    def empty(cls, devices: int) -> Work:
-        """Return the work of nobody."""
-        return cls(Held(), np.zeros(devices), np.zeros((2, devices)))
-
-
-@dataclass(frozen=True)
-class Invited:
-    """The result of the first of two stages of a round."""
-
-    record: RoundRecord  # of all n devices
-    kept: list[int]  # the devices of the second stage, increasing
-    prepare_seconds: float  # of training
-
-
 class Training(Job):
     """A model in training on this rank, from the weights given, shape (d,).
 
-    `protocol` is that of the expected number of devices; `asked` are the options as they were
-    given, `options` those with levels and group settled.
+    `asked` are the options as they were given, `options` those with levels and group settled.
     """
 
     command = "train"
+    code = ("algorithm", "aggregate", "model")
     by_rank = False
 
     def __init__(
@@ -106,7 +61,6 @@ class Training(Job):
         options: TrainOptions,
         asked: TrainOptions,
         model: str,
-        protocol: AggregationProtocol,
         algorithm: FederatedAlgorithm,
         clients: Clients,
         trainer: Trainer,
@@ -114,62 +68,25 @@ class Training(Job):
     ) -> None:
         self.options: TrainOptions = options
         self.asked: TrainOptions = asked
-        self.protocol = protocol
+        self.protocol = protocol = algorithm.federation.protocol
         self.algorithm = algorithm
         self.model = model
         self._clients = clients
         self._trainer = trainer
         self._state = np.concatenate([weights, algorithm.first_state])
         self._velocity = np.zeros(weights.size)
+        self.devices, self.dim = clients.sizes.size, weights.size
+        self.rounds, self.first_round = options.rounds, 0
+        subject = protocol.name if options.algorithm == "fedavg" else algorithm.name
+        self.name, self.recorded_as = f"train-{subject}", protocol.name
+        self.phases = algorithm.phases(protocol)
         self._bytes_up = 0
-        self._next_round = 0
         self._accuracy = float("nan")  # after the round before the next one
         self._survivors: list[int] = []
-        self._enrolled: Enrolled | None = None
         self._kept = Path()  # where checkpoints are written
         self._saving = threading.Lock()
         self._run_id = ""
         self._latest = self._checkpoint()
-
-    @property
-    def devices(self) -> int:
-        """Number n of devices."""
-        return self._clients.sizes.size
-
-    @property
-    def dim(self) -> int:
-        """Length d of the model."""
-        return self._velocity.size
-
-    @property
-    def rounds(self) -> int:
-        """The most rounds that there can be."""
-        return self.options.rounds
-
-    @property
-    def name(self) -> str:
-        """What is trained, as the names of results files begin."""
-        subject = self.protocol.name if self.options.algorithm == "fedavg" else self.algorithm.name
-        return f"train-{subject}"
-
-    @property
-    def recorded_as(self) -> str:
-        """The protocol, as results files call it."""
-        return self.protocol.name
-
-    @property
-    def own_code(self) -> list[str]:
-        """What names code of one's own on a command line."""
-        options = self.asked
-        own = [options.algorithm] if ":" in options.algorithm else []
-        for option, named in (("--aggregate", options.aggregate), ("--model", options.model or "")):
-            own += [option, named] if ":" in named else []
-        return own
-
-    @property
-    def phases(self) -> list[str]:
-        """The phases of a round, those of a first stage included."""
-        return self.algorithm.phases(self.protocol)
 
     @property
     def chosen(self) -> Collection[str]:
@@ -199,7 +116,6 @@ class Training(Job):
         """Return what the results file has of training."""
         return {
             "training": tuple(Metric),
-            "device_training": tuple(DeviceMetric) if self.options.device_loss else (),
             # A measurement without noise, of every device.
             "partition": None if self.algorithm.private else self._clients.table,
         }
@@ -219,7 +135,7 @@ class Training(Job):
                 f"{counted(earlier.rounds, 'round')}, and --rounds is {self.rounds}: give more "
                 "--rounds, or begin anew if the file has lost some"
             )
-        self._next_round, self._state = kept, found.weights
+        self.first_round, self._state = kept, found.weights
         self._velocity = found.velocity
         if kept:
             self._bytes_up = int(earlier.training[Metric.BYTES_UP_TOTAL][kept - 1])
@@ -262,81 +178,54 @@ class Training(Job):
 
     def _checkpoint(self) -> Checkpoint:
         state, velocity = self._state.copy(), self._velocity.copy()
-        return Checkpoint(self._next_round, state, velocity, self._run_id)
+        return Checkpoint(self.first_round, state, velocity, self._run_id)
+
+    def over(self) -> str:
+        return self._reason_to_stop(self._accuracy, 0)
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
-        """Train until the target, the rounds or the time are reached; every rank calls this.
-
-        Returns why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`, the same on every rank.
-        An HpcflError says that a round cannot end or its aggregate is wrong; the rounds before are
-        stored. The observer's `finished` takes a `RoundResult`.
-        """
-        start = time.monotonic()
-        first = transport.tell(self._next_round)
         # Who takes part, and what noise there is, every rank finds by itself.
         self.algorithm.repeated = transport.tell(self.algorithm.repeated)
-        # A launch before may have been killed behind the last round.
-        reason = self._reason_to_stop(first, self._accuracy, 0) if transport.has_server else ""
-        reason = REASONS[transport.tell(REASONS.index(reason))]
-        if reason:
-            return reason
-        options = self.options
-        self._enrolled = enrol(
-            find(options.aggregate, options.security),
-            transport,
-            first_round=first,
-            insecure_seed=options.insecure_seed,
-        )
+        self._start, self._since = time.monotonic(), self.first_round
+        return super().run(transport, observer)
 
-        def decide(index: int, result: RoundResult) -> str:
-            accuracy, elapsed = result.figures[Metric.ACCURACY], time.monotonic() - start
-            reason = self._reason_to_stop(index + 1, accuracy, elapsed)
-            # Not before the round is in the file.
-            self._latest = self._checkpoint()
-            every = options.checkpoint_every
-            due = every is not None and (index + 1 - first) % every == 0
-            if due or (reason and (every is not None or self._kept.exists())):
-                self._save()
-            return reason
+    def decide(self, index: int, result: Played) -> str:
+        elapsed = time.monotonic() - self._start
+        reason = self._reason_to_stop(result.figures[Metric.ACCURACY], elapsed)
+        # Not before the round is in the file.
+        self._latest = self._checkpoint()
+        every = self.options.checkpoint_every
+        due = every is not None and (self.first_round - self._since) % every == 0
+        if due or (reason and (every is not None or self._kept.exists())):
+            self._save()
+        return reason
 
-        play_one = partial(self._round, transport, observer)
-        return repeat(transport, range(first, options.rounds), play_one, decide, observer)
-
-    def _round(
-        self, transport: Transport, observer: RoundObserver, index: int
-    ) -> RoundResult | None:
+    def play(self, transport: Transport, index: int, observer: RoundObserver) -> Played | None:
         algorithm = self.algorithm
-        work = Work.empty(self._clients.sizes.size)
+        self._updates, self._cpu = Held(), np.zeros(self.devices)
         participants = algorithm.participants(index)
         first = None
-        stage = algorithm.first_stage
-        if stage is not None:
-            first = self._invite(stage, transport, index, participants, work)
-            participants = first.kept
-        played = self._play(transport, observer, index, participants, work, first is None)
-        slowest = transport.max_to_server(float(work.cpu.max()))
+        if algorithm.first_stage is not None:
+            first, prepare_seconds, participants = self._invite(
+                algorithm.first_stage, transport, index, participants
+            )
+        played = self._play(transport, observer, index, participants, first is None)
+        slowest = transport.max_to_server(float(self._cpu.max()))
         overlap = self._overlap(transport)
-        device_figures: dict[str, NDArray[np.float64]] = {}
-        if self.options.device_loss:
-            summed = transport.sum_to_server(work.losses)
-            if summed is not None:
-                device_figures[DeviceMetric.DEVICE_LOSS] = np.where(
-                    summed[1] > 0, summed[0], np.nan
-                )
         if slowest is None:
             transport.wait_for_all()
             return None
-        record = _for_all(played.record, participants, self._clients.sizes.size)
-        if self._enrolled is not None:
-            self._enrolled.charge(record, index)
+        record = _for_all(played.record, participants, self.devices)
+        if self.enrolled is not None:
+            self.enrolled.charge(record, index)
         if first is not None:
-            record = _joined(first.record, record)
-            played = replace(played, prepare_seconds=first.prepare_seconds)
+            record = _joined(first, record)
+            played = replace(played, prepare_seconds=prepare_seconds)
         played = replace(played, record=record)
         figures = self._conclude(played, participants, index, slowest) | {Metric.OVERLAP: overlap}
-        self._next_round = index + 1
+        self.first_round = index + 1
         transport.wait_for_all()
-        return RoundResult(record, figures | device_figures)
+        return replace(played, aggregate=None, figures=figures)
 
     def _play(
         self,
@@ -344,10 +233,9 @@ class Training(Job):
         observer: RoundObserver,
         index: int,
         participants: list[int],
-        work: Work,
         with_model: bool,
     ) -> Played:
-        """Sum the participants' vectors; what is not yet in `work` is made on the way."""
+        """Sum the participants' vectors, which are made on the way if they get the model now."""
         algorithm, options = self.algorithm, self.options
         kind = find(options.aggregate, options.security)
         if not participants:
@@ -373,20 +261,18 @@ class Training(Job):
             transport.select(participants),
             index=index,
             model=self._state,
-            inputs=lambda slot: work.updates[participants[slot]],
-            prepare=partial(self._train, index, participants, work) if with_model else None,
+            inputs=lambda slot: self._updates[participants[slot]],
+            prepare=partial(self._train, index, participants) if with_model else None,
             dropouts=schedule.draw(index),
             reduce=options.upload == "reduce",
             insecure_seed=options.insecure_seed,
             with_quantisation=True,
-            enrolled=self._enrolled,
+            enrolled=self.enrolled,
             members=participants,
             observer=observer,
         )
 
-    def _train(
-        self, index: int, participants: list[int], work: Work, live: Mapping[int, Any]
-    ) -> None:
+    def _train(self, index: int, participants: list[int], live: Mapping[int, Any]) -> None:
         """Let the live devices of this rank train from the model that they received."""
         algorithm, options, seed = self.algorithm, self.options, self.options.seed
         for slot, device in live.items():
@@ -396,16 +282,14 @@ class Training(Job):
             if received is None:
                 raise without_model(options.aggregate)
             model, state = received[: self.dim], received[self.dim :]
-            if self.options.device_loss:
-                work.losses[:, id] = self._trainer.evaluate(model, *samples)[1], 1
             before = time.thread_time()
             # Of a device that goes through its data in an order of its own, the order is the same
             # in all rounds, and goes on.
             when = () if algorithm.noisy_steps else (algorithm.play_index(index),)
             seeds = np.random.SeedSequence(seed, spawn_key=(TRAINING, *when, id))
             learn = partial(self._trainer.local_update, model, *samples, seeds, index)
-            work.updates[id] = algorithm.contribution(id, index, state, learn)
-            work.cpu[id] = time.thread_time() - before
+            self._updates[id] = algorithm.contribution(id, index, state, learn)
+            self._cpu[id] = time.thread_time() - before
 
     def _invite(
         self,
@@ -413,10 +297,13 @@ class Training(Job):
         transport: Transport,
         index: int,
         invited: list[int],
-        work: Work,
-    ) -> Invited:
-        """Play the first stage, in which those invited train, and learn who is kept."""
-        count = self._clients.sizes.size
+    ) -> tuple[RoundRecord, float, list[int]]:
+        """Play the first stage, in which those invited train.
+
+        Returns what it cost, of all n devices, the seconds of training, and who is kept for the
+        second stage, in increasing order.
+        """
+        count = self.devices
         chosen = transport.select(invited)
         phases = phase_names(stage.steps)
         ledger = Ledger.of(phases, chosen)
@@ -430,20 +317,20 @@ class Training(Job):
             RoundConfig(index=index, dim=self._state.size, largest_message=8),
             devices=devices,
             server=server,
-            inputs=lambda slot: work.updates[invited[slot]],
-            prepare=partial(self._train, index, invited, work),
+            inputs=lambda slot: self._updates[invited[slot]],
+            prepare=partial(self._train, index, invited),
         )
         record = _for_all(timed(chosen, played), invited, count)
         for slot, device in devices.items():
             if device.kept:
                 id = invited[slot]
-                work.updates[id] = device.kept_update(work.updates[id])
+                self._updates[id] = device.kept_update(self._updates[id])
         told = None
         if server is not None:
             slots = np.array(server.kept, np.int64)
             told = np.array(invited, np.int64)[slots].view(np.uint8)
         kept = transport.broadcast(told).view(np.int64).tolist()
-        return Invited(record, kept, played.prepare_seconds)
+        return record, played.prepare_seconds, kept
 
     def _overlap(self, transport: Transport) -> float:
         """Return the pairwise overlap of the coordinates chosen in this round, at the server."""
@@ -511,15 +398,15 @@ class Training(Job):
         limit = options.epsilon * (1 + 1e-9)
         return (spent.paper if options.epsilon_by == "paper" else spent.proven) > limit
 
-    def _reason_to_stop(self, next_round: int, accuracy: float, elapsed: float) -> str:
+    def _reason_to_stop(self, accuracy: float, elapsed: float) -> str:
         target, limit = self.options.target_accuracy, self.options.max_seconds
         if target is not None and accuracy >= target:
             return "target_accuracy"
         if limit is not None and elapsed and elapsed >= limit:
             return "max_seconds"
-        if next_round >= self.options.rounds:
+        if self.first_round >= self.rounds:
             return "rounds"
-        return "epsilon" if self._would_overspend(next_round) else ""
+        return "epsilon" if self._would_overspend(self.first_round) else ""
 
 
 def without_model(name: str) -> UsageError:

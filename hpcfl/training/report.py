@@ -54,10 +54,4 @@ def render_end(run: Run) -> str:
             f"clipped: at most {clipped:.2%} of the values of a round; "
             f"quantisation error of a coordinate: at most {error:.2e} (root mean square)"
         )
-    if not math.isnan(last[Metric.OVERLAP]):
-        lines.append(
-            "coordinates that a pair of devices has in common: "
-            f"{figures[Metric.OVERLAP][0]:.1%} in the first round, "
-            f"{last[Metric.OVERLAP]:.1%} in the last"
-        )
     return "\n".join([*lines, render_promises(run), results])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,21 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find as find_protocol
-from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.federated import find
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.benchmark.session import devices_on
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
-from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.definition import make
 from hpcfl.options.names import DATASETS
 from hpcfl.options.training import TrainOptions
-from hpcfl.report.formats import counted
 from hpcfl.rounds import session as rounds
-from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.system import outputs
 from hpcfl.training import checkpoint, clients, defaults, planned
@@ -99,20 +96,13 @@ def check(options: TrainOptions, devices: int) -> None:
     """Refuse, with a UsageError, what cannot work, as far as it is known without the data."""
     name = _model(options)
     _check_convex(options, name)
-    check_algorithm(options, devices, _expected_dim(name, options))
-    protocol = _protocol(options, devices)
+    protocol = check_algorithm(options, devices, _expected_dim(name, options)).protocol
     if "model" not in protocol.phases():
         raise without_model(protocol.name)
 
 
 def _model(options: TrainOptions) -> str:
     return options.model or DATASETS[options.dataset].model
-
-
-def _protocol(options: TrainOptions, devices: int) -> AggregationProtocol:
-    """Return the protocol as it is if the data are as they are published."""
-    per_round, dim = options.per_round or devices, _expected_dim(_model(options), options)
-    return build(options.aggregate, options, per_round, dim, population=devices)[0]
 
 
 def _run(
@@ -128,8 +118,8 @@ def _run(
     from hpcfl.learning.training import choose_device, single_thread
 
     neighbour = world.rank_on_host()
-    asked, name, protocol = options, _model(options), _protocol(options, count)
-    helpers = protocol.helpers
+    asked, name = options, _model(options)
+    helpers = find_protocol(options.aggregate, options.security).helpers_of(options.helpers)
     if options.resume is None:
         world.first_alone(lambda: _check_outputs(options.output))
     mine = clients.load(
@@ -151,8 +141,6 @@ def _run(
         _check_convex(options, name, mine.classes)
         single_thread()
         model = models.build(name, mine.input_shape, mine.classes, options.seed)
-        if transport.has_server and ":" in name:
-            _try_out(name, options, mine)
     except HpcflError as problem:  # the same on every rank, or the server's
         refused = problem
     transport.raise_everywhere(refused)
@@ -161,7 +149,7 @@ def _run(
     options, algorithm = _algorithm(transport, options, mine.sizes, weights.size)
     where = choose_device(options.torch_device, neighbour)
     trainer = _trainer(model, options, where)
-    training = Training(options, asked, name, protocol, algorithm, mine, trainer, weights)
+    training = Training(options, asked, name, algorithm, mine, trainer, weights)
     if mine.incomplete:
         observer.warned(mine.incomplete)
     finished: list[Path] = []
@@ -229,49 +217,19 @@ def _algorithm(
             planned.check(options, algorithm, dim)
         except HpcflError as problem:
             error = problem
-    sigma = getattr(algorithm, "sigma", 1.0)
-    groups = list(GROUPS)
-    chosen = np.array([sigma, options.levels or 0, groups.index(options.group)], np.float64)
-    found = transport.broadcast(chosen.view(np.uint8), error).view(np.float64).tolist()
+    chosen = {
+        "sigma": float(getattr(algorithm, "sigma", 1.0)),
+        "noise_multiplier": None,
+        "levels": options.levels,
+        "group": options.group,
+        "bits": None,
+    }
+    message = np.frombuffer(repr(chosen).encode(), np.uint8)
+    found = transport.broadcast(message if transport.has_server else None, error)
     if algorithm is not None:
         return options, algorithm
-    told = replace(
-        options,
-        sigma=found[0],
-        noise_multiplier=None,
-        levels=int(found[1]),
-        group=groups[int(found[2])],
-        bits=None,
-    )
+    told = replace(options, **ast.literal_eval(found.tobytes().decode()))
     return told, make_algorithm(told, make_federation(told, sizes, dim))
-
-
-def _try_out(name: str, options: TrainOptions, data: clients.Clients) -> None:
-    """Let a user's model take a training step as devices do; UsageError if it fails.
-
-    On the smallest batch of any device, where the batch normalisation of one sample fails.
-    """
-    from hpcfl.learning import models
-    from hpcfl.learning.training import smallest_batch
-
-    algorithm, remedy = find(options.algorithm), "change the model"
-    size = 1 if algorithm.noisy_steps else smallest_batch(options, data.sizes)
-    step = f"in a training step on a batch of {counted(size, 'sample')}"
-    if algorithm.noisy_steps:
-        step = f"where {algorithm.name} takes the gradient of every sample by itself"
-    else:
-        remedy += ", or choose another --batch-size"
-    inputs, labels = np.zeros((size, *data.input_shape), np.float32), np.zeros(size, np.int64)
-    seeds = np.random.SeedSequence(options.seed)
-    try:
-        # Another one, whose running statistics are nobody's.
-        model = models.build(name, data.input_shape, data.classes, options.seed)
-        trainer = _trainer(model, replace(options, steps=1, epochs=None), "cpu")
-        trainer.local_update(models.get_flat(model), inputs, labels, seeds, 0)
-    except Exception as error:
-        raise UsageError(
-            f"the model {name} fails {step}: {models.cause(error)}; {remedy}"
-        ) from error
 
 
 def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:

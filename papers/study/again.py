@@ -46,8 +46,9 @@ def compared(role: str) -> str:
     apart = np.abs(np.log(factors))
     near, far = (np.mean(apart <= np.log(factor)) for factor in (1.25, 1.5))
     return (
-        f"{role}, {len(factors)} settings: in the median {np.median(factors):.2f} times the kept "
-        f"ratio, {near:.0%} within a factor of 1.25, {far:.0%} within 1.5"
+        f"{role}: in the median over {len(factors)} settings, the ratio is "
+        f"{np.median(factors):.2f} times that of the first machine; {near:.0%} are within a factor "
+        f"of 1.25, and {far:.0%} within 1.5"
     )
 
 

@@ -50,8 +50,8 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 # The interval of a ratio is within launches, and says nothing about the next one (docs/method.md,
 # Statistics), which has been outside it on the same machine.
-_LAUNCHES = "a ratio more than 25 % beyond its interval, in the median over three launches"
-_SEEDS = "runs of other seeds (`hpcfl train --seed`) whose interval does not overlap with this one"
+_LAUNCHES = "a ratio more than 25 % outside its interval, as the median over three launches"
+_SEEDS = "runs with other seeds (`hpcfl train --seed`) whose interval does not overlap this one"
 _SHORT: dict[str, Any] = {"dim": costs.DEVICES_DIM}
 _FEW: dict[str, Any] = {"devices": costs.DIMS_DEVICES}
 _WAYS = training.WAYS[1:]
@@ -65,10 +65,10 @@ def _bytes(evidence: Evidence) -> Finding:
     by_devices = {n: fewer("sparse", **_SHORT, devices=n) for n in costs.DEVICES}
     by_dim = {d: fewer("sparse", **_FEW, dim=d) for d in costs.DIMS}
     return Finding(
-        f"A device of SparseSecAgg sends {fewer('sparse'):.1f} times fewer bytes than one of "
-        "SecAgg where it sends a tenth of the coordinates; with vectors of "
-        f"{costs.DEVICES_DIM:,} coordinates keys and shares leave "
-        f"{by_devices[25]:.1f} (N = 25) to {by_devices[10_000]:.2f} times (N = 10,000).",
+        "With a tenth of the coordinates, a SparseSecAgg device sends "
+        f"{fewer('sparse'):.1f} times fewer bytes than a SecAgg device. With vectors of only "
+        f"{costs.DEVICES_DIM:,} coordinates, keys and shares reduce this to between "
+        f"{by_devices[25]:.1f} times (N = 25) and {by_devices[10_000]:.2f} times (N = 10,000).",
         {
             **{f"`{name}`, times fewer": f"{fewer(name):.2f}" for name in _WAYS},
             "`sparse` over N, d = 10,000": _listed(by_devices),
@@ -89,7 +89,7 @@ def _cpu(evidence: Evidence) -> Finding:
 
     device = ratio("device")
     return Finding(
-        f"A device of SparseSecAgg computes {device.value:.2f} times as long as one of SecAgg.",
+        f"A SparseSecAgg device needs {device.value:.2f} times the CPU time of a SecAgg device.",
         {
             **{f"`{name}`, device": ratio("device", name) for name in _WAYS},
             "`sparse`, server": ratio("server"),
@@ -115,12 +115,12 @@ def _hidden(evidence: Evidence) -> Finding:
     }
     alone = 100 * evidence.costs.at("sparse")["exposed_alone"]
     return Finding(
-        f"A curious server learns {alone:.0f} % of what a device of SparseSecAgg sends, each value "
-        "by itself, with a tenth of the devices on its side.",
+        f"With a tenth of the devices on its side, a curious server learns {alone:.0f} % of the "
+        "values that a SparseSecAgg device sends.",
         {f"`{name}`": share for name, share in shown.items()},
         ("links",),
         "`hpcfl attack` on recorded rounds (`hpcfl bench sparse --keep-transcript`) that recovers "
-        "another share, by more than a tenth of this one in the mean of three rounds",
+        "a share more than a tenth higher or lower, as the mean of three rounds",
     )
 
 
@@ -157,9 +157,8 @@ def _rounds(evidence: Evidence) -> Finding:
     most = max(abs(one.value) for one in more.values())
     told = all(one.low <= 0 <= one.high for one in more.values())
     return Finding(
-        "A tenth of the coordinates costs "
-        + ("no rounds that seeds can tell" if told else "rounds to an accuracy")
-        + f": {most:.1f} more or fewer at the most.",
+        "Sending a tenth of the coordinates changes the number of rounds to an accuracy by at most "
+        f"{most:.1f}" + (", which is not distinguishable over the seeds." if told else "."),
         _named(more),
         _TRAINING,
         _SEEDS,
@@ -172,8 +171,8 @@ def _bytes_to_target(evidence: Evidence) -> Finding:
     )
     sparse = [one.value for (_, way), one in fewer.items() if way == "sparse"]
     return Finding(
-        f"Until an accuracy is reached, SparseSecAgg sends {min(sparse):.1f} to {max(sparse):.1f} "
-        "times fewer bytes than SecAgg.",
+        f"To reach an accuracy, SparseSecAgg sends {min(sparse):.1f} to {max(sparse):.1f} times "
+        "fewer bytes than SecAgg.",
         _named(fewer),
         _TRAINING,
         _SEEDS,
@@ -184,8 +183,8 @@ def _time_to_target(evidence: Evidence) -> Finding:
     took = _compared(evidence, lambda one: without_training(one.found), operator.truediv)
     sparse = [one.value for (_, way), one in took.items() if way == "sparse"]
     return Finding(
-        f"Until an accuracy is reached, SparseSecAgg takes {min(sparse):.2f} to {max(sparse):.2f} "
-        "times as long as SecAgg on links of 100 Mbit/s, training left out.",
+        f"To reach an accuracy over links of 100 Mbit/s, SparseSecAgg takes {min(sparse):.2f} to "
+        f"{max(sparse):.2f} times as long as SecAgg, without the time for training.",
         _named(took),
         _TRAINING,
         f"{_SEEDS} by more than 25 %",
@@ -203,8 +202,8 @@ def _devices(evidence: Evidence) -> Finding:
     complete, graph = grown("secagg"), grown("secagg-graph")
     state = evidence.costs.at("secagg", **_SHORT, devices=1_000)["state"]
     return Finding(
-        "From 100 to 1,000 devices the computing of a device grows "
-        f"{complete.value:.0f}-fold in SecAgg, and {graph.value:.1f}-fold on a graph.",
+        "From 100 to 1,000 devices, the CPU time of a device grows "
+        f"{complete.value:.0f}-fold in SecAgg and {graph.value:.1f}-fold in SecAgg+.",
         {f"`secagg`, {state}": complete, "`secagg-graph`": graph},
         ("devices",),
         f"{_LAUNCHES} (`hpcfl bench secagg --devices 1000 --dim {costs.DEVICES_DIM}`)",
@@ -220,8 +219,9 @@ def _dropouts(evidence: Evidence) -> Finding:
         )
         grown[name] = with_.over(without)
     return Finding(
-        f"With 40 % dropouts the server of SecAgg computes {grown['secagg'].value:.0f} times as "
-        f"long as without, that of assisted {grown['assisted'].value:.1f} times.",
+        "With 40 % dropouts, the server needs "
+        f"{grown['secagg'].value:.0f} times the CPU time without dropouts in `secagg`, and "
+        f"{grown['assisted'].value:.1f} times in `assisted`.",
         {f"`{name}`": one for name, one in grown.items()},
         ("dropout",),
         _LAUNCHES,
@@ -243,13 +243,13 @@ def _links(evidence: Evidence) -> Finding:
         best = min(took, key=lambda name: took[name].value)
         first[rate] = best, took[best]
     return Finding(
-        "The shortest modelled round that hides all values without helpers is that of "
-        f"{first[1][0]} at 1 Mbit/s ({first[1][1].value:.2g} s) and, on this machine, of "
-        f"{first[1000][0]} at 1 Gbit/s ({first[1000][1].value:.2g} s).",
+        f"Among the protocols that hide all values without helpers, `{first[1][0]}` has the "
+        f"shortest modelled round at 1 Mbit/s ({first[1][1].value:.2g} s) and, on this machine, "
+        f"`{first[1000][0]}` at 1 Gbit/s ({first[1000][1].value:.2g} s).",
         {f"{rate} Mbit/s": f"`{name}`, {took} s" for rate, (name, took) in first.items()},
         ("links",),
-        "a round on real links of that rate, with devices as fast as these, in which another one "
-        "is shorter",
+        "a shorter round of another protocol on real links of that rate, with devices as fast as "
+        "these",
     )
 
 
@@ -263,8 +263,8 @@ def _narrow(evidence: Evidence) -> Finding:
         evidence.costs.at("secagg")["bytes_up"] / evidence.costs.at("secagg", bits=16)["bytes_up"]
     )
     return Finding(
-        f"With 16 bits a value, SecAgg sends {sent:.2f} times fewer bytes, and a device computes "
-        f"{cpu(16, None).value:.2f} times as long as in the prime field of 32 bits.",
+        f"With 16 bits per value, SecAgg sends {sent:.2f} times fewer bytes than in the 32-bit "
+        f"prime field, and a device needs {cpu(16, None).value:.2f} times the CPU time.",
         {
             "16 bits over the prime field": cpu(16, None),
             **{f"{bits} bits over 32-bit integers": cpu(bits, 32) for bits in (16, 20, 24)},
@@ -290,14 +290,14 @@ def _noise(evidence: Evidence) -> Finding:
     if not central:
         raise Missing("training with noise")
     lost = {
-        f"accuracy less that with noise of a trusted server, points, epsilon {epsilon:g}": mean_of(
+        f"accuracy minus that with a trusted server's noise, points, epsilon {epsilon:g}": mean_of(
             [100 * (a - b) for a, b in zip(all_devices[epsilon], alone, strict=True)]
         )
         for epsilon, alone in central.items()
     }
     return Finding(
-        "With discrete Gaussian noise that devices add themselves, a device of SecAgg computes "
-        f"{more('secagg').value:.1f} times as long as without.",
+        "If devices add discrete Gaussian noise themselves, a SecAgg device needs "
+        f"{more('secagg').value:.1f} times the CPU time without noise.",
         {
             **{
                 f"`{name}`, device": more(name)
@@ -306,7 +306,7 @@ def _noise(evidence: Evidence) -> Finding:
             **lost,
         },
         ("noise", "epsilon"),
-        f"accuracies whose interval does not overlap with this one, or {_LAUNCHES}",
+        f"accuracies whose interval does not overlap this one, or {_LAUNCHES}",
     )
 
 
@@ -326,12 +326,12 @@ def _room_for_noise(evidence: Evidence) -> Finding:
     bits = {evidence.costs.at("secagg", epsilon=one)["bits"] for one in training.EPSILONS}
     return Finding(
         f"For an epsilon of 1 to 8 over {costs.PRIVATE_ROUNDS} private rounds (delta = "
-        f"{costs.DELTA:g}) SecAgg takes {' or '.join(sorted(bits))} bits a value, and "
+        f"{costs.DELTA:g}), SecAgg needs {' or '.join(sorted(bits))} bits per value and "
         f"{larger['secagg', 1.0]:.2f} times the noise of a trusted server.",
         figures,
         ("epsilon-cost",),
-        "`hpcfl train dp-fedavg --noise distributed` with fewer `--bits`, such an `--epsilon` and "
-        "a `noise_in_sum` that is at most 1.05 times that with 32 bits",
+        "`hpcfl train dp-fedavg --noise distributed` with fewer `--bits`, the same `--epsilon` and "
+        "a `noise_in_sum` of at most 1.05 times that of 32 bits",
     )
 
 

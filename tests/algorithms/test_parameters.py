@@ -48,24 +48,6 @@ def test_a_bad_value_is_refused_in_a_sentence_that_names_it(name, value, sentenc
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("devices", 1),
-        ("devices", DEVICES["at_most"]),
-        ("dim", 1),
-        ("dim", DIM["at_most"]),
-        ("weights", np.array([0.0, 0.0, 1.0, 0.0])),
-        ("weights", np.full(4, 0.25)),
-    ],
-)
-def test_a_value_at_the_edge_of_what_is_allowed_is_taken(name, value):
-    chosen = make(**{name: value})
-    assert value is getattr(chosen, name)
-    if name == "weights":
-        assert value.tolist() == [chosen.weight(device) for device in range(4)]
-
-
-@pytest.mark.parametrize(
     ("devices", "threshold"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (99, 50), (100, 51)]
 )
 def test_the_threshold_is_more_than_half_of_the_devices(devices, threshold):

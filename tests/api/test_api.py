@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 from typing import Any
@@ -10,18 +9,11 @@ import numpy as np
 import pytest
 
 import hpcfl
-from hpcfl.algorithms.aggregation.fedavg import FedAvg
 from hpcfl.benchmark.experiment import asked
 from hpcfl.report import formats
 from hpcfl.training.defaults import asked as asked_of_training
 
 SMALL: dict[str, Any] = {"devices": 6, "dim": 200, "rounds": 3, "warmup": 1}
-
-
-class Renamed(FedAvg):
-    """A protocol of a notebook."""
-
-    name = "renamed"
 
 
 def bench(folder, protocol="secagg", **options):
@@ -106,19 +98,6 @@ def test_a_run_shows_itself(secagg):
         hpcfl.load(os.devnull + "/no-such.h5")
 
 
-@pytest.mark.parametrize(
-    ("link", "sentence"),
-    [
-        ({"uplink": 1}, "there is no option 'uplink'; did you mean 'uplink_mbps'"),
-        ({"uplink_mbps": "fast"}, "--uplink-mbps is 'fast'; it must be a number"),
-        ({"latency_ms": -1}, "--latency-ms is -1.0"),
-    ],
-)
-def test_a_link_that_cannot_be_is_refused(secagg, link, sentence):
-    with pytest.raises(hpcfl.UsageError, match=sentence):
-        secagg.summary(**link)
-
-
 def test_none_stands_for_the_default(tmp_path):
     nothing = dict.fromkeys(("alpha", "dropout", "seed", "security", "output", "degree"))
     assert asked({"protocol": "prf", **nothing}) == asked({"protocol": "prf"})
@@ -126,14 +105,6 @@ def test_none_stands_for_the_default(tmp_path):
     assert asked_of_training({"algorithm": "fedavg", **training}) == asked_of_training(
         {"algorithm": "fedavg"}
     )
-
-
-def test_signatures_have_all_options():
-    for function, names in (
-        (hpcfl.bench, {"protocol", "progress", "devices", "rel_ci"}),
-        (hpcfl.train, {"algorithm", "preset", "dataset", "epsilon"}),
-    ):
-        assert names <= {*inspect.signature(function).parameters}
 
 
 def test_runs_are_compared(secagg, tmp_path):

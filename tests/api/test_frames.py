@@ -1,11 +1,7 @@
 """Runs as pandas frames."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from run_files import simple_record, write_run
 
 import hpcfl
 
@@ -85,28 +81,3 @@ def test_training_that_was_resumed_is_one_run(tmp_path):
     assert frame["round"].tolist() == [0, 1, 2]
     assert frame.bytes_up.cumsum().tolist() == frame.bytes_up_total.tolist()
     assert frame.accuracy.notna().all()
-
-
-def test_a_run_without_a_measured_round_has_a_row(tmp_path):
-    write_run(tmp_path / "none.h5", [], rounds=3)
-    write_run(tmp_path / "wrong.h5", [simple_record(validated=False)], rounds=3)
-    frame = hpcfl.load_many(tmp_path).to_frame()
-
-    assert frame.validated.tolist() == [True, False]
-    assert frame.bytes_up_mean.isna().all()
-
-
-def test_without_pandas_the_user_is_told_what_to_install(folder):
-    program = (
-        "import sys; sys.modules['pandas'] = None; import hpcfl; "
-        "runs = hpcfl.load_many(sys.argv[1])\n"
-        "for frame in (runs.to_frame, runs.rounds_frame):\n"
-        "    try: frame()\n"
-        "    except hpcfl.HpcflError as error: print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=60
-    )
-    wanted = "a data frame needs pandas: pip install 'hpcfl[table]'"
-
-    assert done.stdout.splitlines() == [wanted] * 2, done.stderr

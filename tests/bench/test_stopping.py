@@ -14,8 +14,8 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results.statistics import median_interval
-from hpcfl.rounds.loop import REASONS
 from hpcfl.rounds.observer import Results
+from hpcfl.rounds.session import REASONS
 from hpcfl.rounds.timed import Played
 
 

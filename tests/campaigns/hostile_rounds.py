@@ -10,19 +10,18 @@ All secrets follow from a seed, the server's as well: a round can be played agai
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+import protocol_rounds
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from numpy.typing import NDArray
-from player import parties, round_of, seeded
+from protocol_rounds import Played, seeded_sources
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.sharing import KEY_SHARE, SEED_SHARE
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.keys import KeyPair
-from hpcfl.errors import HpcflError, RefusedError
+from hpcfl.errors import RefusedError
 from hpcfl.rounds.driver import AFTER
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.observer import RoundObserver
@@ -110,18 +109,13 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """The result of a round."""
+    """A round that was played, and what the adversary did in it."""
 
-    protocol: Any
+    played: Played
     plan: Plan
-    devices: dict[int, Any]
-    server: Any
-    vectors: NDArray[np.float64]
-    dropouts: dict[int, str]
-    identities: Mapping[int, Any]
-    error: HpcflError | None = None
-    refused: dict[int, HpcflError] = field(default_factory=dict)
-    left: dict[int, HpcflError] = field(default_factory=dict)
+
+    def __getattr__(self, name):
+        return getattr(self.played, name)
 
     @property
     def accepted(self):
@@ -150,10 +144,10 @@ class Wrapped:
 class Hostile(Wrapped):
     """A device that sends what it likes where it likes, and otherwise plays along."""
 
-    def __init__(self, inner, outcome, generator):
+    def __init__(self, inner, plan, devices, generator):
         super().__init__(inner)
-        self._plan, self._generator = outcome.plan.of(inner.id), generator
-        self._devices, self._answered = outcome.devices, False
+        self._plan, self._generator = plan, generator
+        self._devices, self._answered = devices, False
 
     def send_advertise_keys(self):
         payload = self._inner.send_advertise_keys()
@@ -237,9 +231,9 @@ class Hostile(Wrapped):
 class HostileHolder(Wrapped):
     """A device that says of pieces that it has none, or adds up others."""
 
-    def __init__(self, inner, outcome, generator):
+    def __init__(self, inner, plan, devices, generator):
         super().__init__(inner)
-        self._plan, self._generator = outcome.plan.of(inner.id), generator
+        self._plan, self._generator = plan, generator
 
     def send_held(self):
         payload = self._inner.send_held()
@@ -285,29 +279,13 @@ def advertised(device):
     return bytes(payload.tobytes())
 
 
-class Network(Loopback):
-    """A loopback in which hostile devices' rows are spoiled on the way out."""
-
-    def __init__(self, devices, plan, generator):
-        super().__init__(devices)
-        self._plan, self._generator = plan, generator
-
-    def route(self, senders, rows, *rest):
-        spoiled = [
-            self._spoil(block, self._plan.of(sender)) if sender in self._plan.hostile else block
-            for sender, block in zip(senders, rows, strict=True)
-        ]
-        return super().route(senders, spoiled, *rest)
-
-    def _spoil(self, block, plan):
-        if not plan.spoil or not len(block):
-            return block
-        sent = []
-        for row, other in zip(block, np.roll(block, -1, axis=0), strict=True):
-            is_victim = int(row[12:16].view("<u4")[0]) in plan.victims
-            spoil = SPOILS[plan.spoil]
-            sent += spoil(row, other, self._generator) if is_victim else [row]
-        return np.array(sent, np.uint8).reshape(-1, block.shape[1])
+def spoiled(block, plan, generator):
+    """Return the rows of a device, of which those to victims are spoiled."""
+    sent = []
+    for row, other in zip(block, np.roll(block, -1, axis=0), strict=True):
+        is_victim = int(row[12:16].view("<u4")[0]) in plan.victims
+        sent += SPOILS[plan.spoil](row, other, generator) if is_victim else [row]
+    return np.array(sent, np.uint8).reshape(-1, block.shape[1])
 
 
 def make(name, devices, dim=24, **options):
@@ -316,65 +294,63 @@ def make(name, devices, dim=24, **options):
     return find(name, security)(Parameters(devices, dim, **{"levels": 1000, **options}))
 
 
-def play(
-    protocol,
-    plan,
-    *,
-    index=0,
-    dropouts=None,
-    choose=None,
-    wrap=None,
-    careless=False,
-    identities=None,
-):
+class Choosing(RoundObserver):
+    """Lets devices drop out that are chosen once the ring is known, from the server."""
+
+    def __init__(self, choose, leaving):
+        self._choose, self._leaving, self.server = choose, leaving, None
+
+    def at(self, index, moment, phase):
+        if self._choose is not None and (moment, phase) == (AFTER, "advertise_keys"):
+            self._leaving.update(self._choose(self.server))
+
+
+def play(protocol, plan, *, dropouts=None, choose=None, careless=False):
     """Play a round against a plan.
 
     `dropouts` says who drops out whatever happens, and at which of its `moments`. `choose` takes
-    the server when the ring is known, and returns who drops out besides. `wrap` takes the id, a
-    device and the outcome to be, and returns what plays in the device's place. A `careless` server
-    does not ask whether promises hold: devices must. `identities` are what devices keep from their
-    enrolment; by default they enrol for this round.
+    the server when the ring is known, and returns who drops out besides. A `careless` server does
+    not ask whether promises hold: devices must. Devices that have to enrol do so for this round.
     """
     count, dim = protocol.parameters.devices, protocol.parameters.dim
-    generator = np.random.default_rng((plan.seed, index))
-    vectors = generator.uniform(-1, 1, (count, dim))
-    enrolled = enrol(type(protocol), Loopback(count), first_round=index, insecure_seed=plan.seed)
+    generator = np.random.default_rng((plan.seed, 0))
+    enrolled = enrol(type(protocol), Loopback(count), first_round=0, insecure_seed=plan.seed)
     if enrolled is not None:
-        identities = identities or enrolled.devices
-        protocol.join(identities, range(count), count)
-    network = Network(count, plan, generator)
-    devices, server = parties(protocol, network, index, seeded(plan.seed))
-    if careless:
-        server._protocol = Wrapped(protocol, promises=list)
+        protocol.join(enrolled.devices, range(count), count)
     leaving = dict(dropouts or {})
     leaving |= {id: plan.of(id).vanish for id in plan.hostile if plan.of(id).vanish}
-    outcome = Outcome(protocol, plan, devices, server, vectors, leaving, identities or {})
-    players = dict(devices)
+    devices, chosen = {}, Choosing(choose, leaving)
     hostile = HostileHolder if hasattr(protocol, "code") else Hostile
-    for id in plan.hostile:
-        players[id] = hostile(devices[id], outcome, generator)
-    if wrap is not None:
-        players = {id: wrap(id, player, outcome) for id, player in players.items()}
-    for id in [id for id, moment in leaving.items() if moment == CHECKS]:
-        players[id] = Wrapped(players[id], send_checks=gone)
 
-    class Choosing(RoundObserver):
-        def at(self, index, moment, phase):
-            if choose is not None and (moment, phase) == (AFTER, "advertise_keys"):
-                leaving.update(choose(server))
+    def wrap(id, device):
+        devices[id] = device
+        if id in plan.hostile:
+            device = hostile(device, plan.of(id), devices, generator)
+        return Wrapped(device, send_checks=gone) if leaving.get(id) == CHECKS else device
 
-    played = round_of(
-        *(protocol, network, players, server, vectors),
-        index=index,
-        dropouts=leaving,
-        observer=Choosing(),
+    def spoil(header, message):
+        does = plan.of(header.sender)
+        if message.ndim > 1 and header.sender in plan.hostile and does.spoil:
+            return spoiled(message, does, generator)
+        return message
+
+    def server(protocol, *secrets):
+        chosen.server = protocol.server(*secrets)
+        if careless:
+            chosen.server._protocol = Wrapped(protocol, promises=list)
+        return chosen.server
+
+    played = protocol_rounds.play(
+        *(protocol, generator.uniform(-1, 1, (count, dim)), leaving),
+        sources=seeded_sources(count, seed=plan.seed),
+        change=spoil,
+        wrap=wrap,
+        server=server,
+        observer=chosen,
+        raises=False,
     )
-    try:
-        played.play()
-    except HpcflError as error:
-        outcome.error = error
-    outcome.refused, outcome.left = dict(played.refused), dict(played.left)
-    return outcome
+    played.devices = devices
+    return Outcome(played, plan)
 
 
 # What must hold of a round that was accepted

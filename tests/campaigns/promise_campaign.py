@@ -9,7 +9,7 @@ by code of its own, and every probability exactly, with fractions.
 What must not be at all (a wrong sum, an honest device made to leave, a round that is accepted
 although what was promised is out of reach) is counted as broken, and one such round is one too
 many. What is promised but for a probability may fail as often as it says: with security bits that
-are chosen small, so that failures can be seen at all, their number is compared with its exact
+are chosen small, so that failures can be seen at all, their number is compared with a binomial
 distribution, and is too large if chance gives as many with a probability below `ALARM`, for each
 strategy. So of 1,000 campaigns of a program without a flaw, one or two raise an alarm.
 
@@ -40,6 +40,7 @@ from hostile_rounds import (
     play,
     violations,
 )
+from scipy.stats import binom
 
 from hpcfl.algorithms.aggregation.promises import failure_of
 from hpcfl.algorithms.aggregation.topology import Linked
@@ -539,22 +540,9 @@ STRATEGIES = {
 }
 
 
-def at_least(failures, chances):
-    """Return the probability of so many failures, where each has its chance, on its own."""
-    # Of 0, 1, ... and of `failures` or more.
-    likely = np.zeros(failures + 1)
-    likely[0] = 1.0
-    for chance in chances:
-        moved = likely * chance
-        likely -= moved
-        likely[1:] += moved[:-1]
-        likely[-1] += moved[-1]
-    return float(likely[-1])
-
-
 def too_many(failures, chances):
     """Return whether chance gives so many failures with a probability below `ALARM`."""
-    return failures > 0 and at_least(failures, chances) < ALARM
+    return failures > 0 and binom.sf(failures - 1, len(chances), max(chances)) < ALARM
 
 
 def by_strategy(findings):

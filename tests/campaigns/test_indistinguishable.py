@@ -11,39 +11,276 @@ see that one of two masks is missing: either of them hides an upload by itself, 
 for shows only when devices vanish. And the sum of many poor masks is a good one: of masks of 31
 bits, 4 are seen and 8 are not. Uploads of ckks are values of polynomials: with any
 error for a mask they look uniform, and are not looked at.
+
+A masked upload must look like uniform elements of the group, independent from one upload to the
+next, whatever the vector was. Under that hypothesis every p-value here is a bound that holds for
+any number of elements, not an approximation for large ones:
+
+- binomial tails are exact, and doubled for two sides; where the smallest of k is taken, it is
+  multiplied by k (Bonferroni);
+- byte frequencies use the likelihood-ratio form of the chi-square test, n times the relative
+  entropy D of the frequencies: P(n D > x) <= exp(-x) (e x / (k - 1))^(k - 1) for x > k - 1 and k
+  bins (Agrawal 2020, "Finite-sample concentration of the multinomial in relative entropy",
+  Theorem 1.2);
+- of all strings of n bytes, fewer than 256^(m + 1) / 255 are compressed to at most m bytes;
+- a classifier that has seen no held-out upload is right about them no more often than a fair coin:
+  the number is a sum of independent trials with a mean of one half, whose tail is below the
+  binomial's (Hoeffding 1956, Theorem 4).
+
+Words of F_q with q = 2^32 - 5 are no uniform 32-bit words, but have (2^32 / q)^n times the
+likelihood at most, n of them together; `inspect` multiplies by it (1.001 for a million).
 """
 
+import math
+import os
 import secrets
+import zlib
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from battery import alarms, inspect, inspect_locations
-from masked_uploads import DEVICES, IN_NO_RING, PROTOCOLS, make, sent_coordinates, values
-from masked_uploads import system as system_secrets
-from player import seeded
+from protocol_rounds import Source, enrolled, play
+from scipy.stats import binom
 
 from hpcfl.algorithms import locations
-from hpcfl.algorithms.aggregation import prf, sparse
+from hpcfl.algorithms.aggregation import find, prf, sparse
 from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto import groups, keystream
 from hpcfl.crypto.groups import GROUPS
+from hpcfl.crypto.keys import insecure_secrets
+
+# Each protocol that masks, and its options; lightsecagg's vectors are elements of a field alone.
+PROTOCOLS = {
+    "secagg": {},
+    "secagg-graph": {"degree": 4},
+    "cohort": {"alpha": 0.5, "degree": 8},
+    "common": {"alpha": 0.6},
+    "assisted": {"helpers": 2},
+    "lightsecagg": {},
+    "prf": {"dropout": 0.0},
+    "sparse": {"alpha": 0.6},
+}
 
 FALSE_ALARM = 1e-6
 LOOKED_AT = ("fq", "ring32", "ring12")
 MASKED = [
     (name, group)
     for name, group in product(PROTOCOLS, LOOKED_AT)
-    if group == "fq" or name not in IN_NO_RING
+    if group == "fq" or name != "lightsecagg"
 ]
 CONFIGURATIONS = len(MASKED) + 1
 LEVEL = FALSE_ALARM / CONFIGURATIONS
 
-ROUNDS = 16
+DEVICES, ROUNDS = 8, 16
+WORD = 2**32
 # Of sparse and cohort, an upload is about half a vector.
 DIM = 1024
 SHORT = {"sparse": 256, "cohort": 512, "common": 512}
+
+
+# Uploads as the server receives them
+
+
+def system(round_index, device):
+    """Return the operating system's generator, as the source of a device's secrets in a round."""
+    return os.urandom
+
+
+def make(name, group, dim, devices=DEVICES, **options):
+    """Return a protocol, whose groups have room for vectors up to 1 in magnitude."""
+    return find(name)(Parameters(devices, dim, group=group, **PROTOCOLS[name] | options))
+
+
+def received(protocol, vector, rounds, secrets):
+    """Return what all devices upload in rounds with fresh keys, if all have the same vector."""
+    count, phase = protocol.parameters.devices, protocol.upload_phase()
+    if protocol.name in ("assisted", "prf"):
+        members = enrolled(protocol.name, count, None, "passive", protocol.helpers)
+        protocol.join(members, range(count), count)
+    steps = [step.name for step in protocol.steps]
+    for index in range(rounds):
+        sources = {id: Source(secrets(index, id)) for id in range(count)}
+        before = steps[steps.index(phase) + 1]
+        yield play(
+            protocol, np.tile(vector, (count, 1)), index=index, sources=sources, before=before
+        ).sent(phase)
+
+
+def values(protocol, vector, rounds, length, secrets):
+    """Return the first `length` words of every upload, those of a device one after the other.
+
+    The last device's are left out: together the uploads of a round of prf are as many equations as
+    the sum that they give, and all but one are independent.
+    """
+    sent = [*received(protocol, vector, rounds, secrets)]
+    rows = []
+    for id in range(protocol.parameters.devices - 1):
+        for uploads in sent:
+            upload = np.frombuffer(uploads[id], np.uint8)
+            if protocol.name == "sparse":
+                upload = upload[locations.decode(upload, protocol.parameters.dim)[1] :]
+            rows.append(upload[: 4 * length].view("<u4"))
+    return np.array(rows)
+
+
+def sent_coordinates(protocol, vector, rounds):
+    """Return which coordinates the first device sends in each round, shape (rounds, d)."""
+    sent = np.zeros((rounds, protocol.parameters.dim), np.bool_)
+    for row, uploads in zip(sent, received(protocol, vector, rounds, system), strict=True):
+        row[locations.decode(np.frombuffer(uploads[0], np.uint8), row.size)[0]] = True
+    return sent
+
+
+# The tests
+
+
+def inspect(first, second, modulus):
+    """Return a bound of the p-value of every test of uploads of two inputs.
+
+    Both of shape (n, length), n a multiple of 4; neighbouring rows are what one device sent in
+    consecutive rounds. `modulus` is the number of group elements.
+    """
+    looked_at = {
+        "first": first,
+        "second": second,
+        "pairs of the first": differences(first[0::2], first[1::2], modulus),
+        "pairs of the second": differences(second[0::2], second[1::2], modulus),
+        "pairs of both": differences(first, second, modulus),
+    }
+    found = {
+        f"{name}, {what}": test(rows) for what, rows in looked_at.items() for name, test in TESTS
+    }
+    found["regression on bits"] = held_out(flat_bits(first), flat_bits(second))
+    words = 2 * first.size * (WORD / modulus - 1)
+    return {name: min(1.0, p * math.exp(words)) for name, p in found.items()}
+
+
+def alarms(found, false_alarm):
+    """Return the tests that see something, all of them together wrongly with `false_alarm`."""
+    return {name for name, p in found.items() if p <= false_alarm / len(found)}
+
+
+def differences(one, other, modulus):
+    """Return the differences modulo `modulus`; masks that are used twice are gone from them."""
+    return ((one.astype(np.int64) - other) % modulus).astype(np.uint32)
+
+
+def byte_frequency(rows):
+    """Count bytes at each of the four places of a word."""
+    return 4 * min(likelihood_ratio(place) for place in rows.view(np.uint8).reshape(-1, 4).T)
+
+
+def value_frequency(rows):
+    """Count values in 16 parts of the group: few bins, so that a small slope shows.
+
+    In 16 uploads at a time too: what devices have in different directions would cancel.
+    """
+    leading = (rows >> np.uint32(28)).astype(np.uint8)
+    parts = [leading, *(leading[start : start + 16] for start in range(0, len(rows), 16))]
+    return len(parts) * min(likelihood_ratio(part.reshape(-1), 16) for part in parts)
+
+
+def likelihood_ratio(values, bins=256):
+    """Return Agrawal's bound for the frequencies of uniform values below `bins`."""
+    counts = np.bincount(values, minlength=bins)
+    parts = counts[counts > 0] / values.size
+    x = float(values.size * (parts * np.log(parts * bins)).sum())
+    free = bins - 1
+    if x <= free:
+        return 1.0
+    return math.exp(-x + free * (1 + math.log(x / free)))
+
+
+def coordinates(rows):
+    """Count every bit of every coordinate, over the uploads."""
+    return smallest(bits_of(rows).sum(axis=0, dtype=np.uint16).astype(np.int64), len(rows))
+
+
+def compression(rows):
+    """Compress with zlib, upload by upload, coordinate by coordinate, and byte by byte."""
+    forms = rows, rows.T, rows.view(np.uint8).reshape(-1, 4).T
+    found = []
+    for form in forms:
+        raw = np.ascontiguousarray(form).tobytes()
+        saved = len(raw) - len(zlib.compress(raw, 6))
+        found.append(256.0 ** (1 - min(saved, 100)) / 255 if saved > 0 else 1.0)
+    return len(found) * min(found)
+
+
+def bits_of(rows):
+    """Return the bits, shape (n, length, 32)."""
+    raw = rows.view(np.uint8).reshape(*rows.shape, 4)
+    return np.unpackbits(raw, axis=2)
+
+
+def smallest(ones, coins, part=0.5):
+    """Return the smallest two-sided tail of many binomial counts, times their number."""
+    low, high = int(ones.min()), int(ones.max())
+    tail = min(binom.cdf(low, coins, part), binom.sf(high - 1, coins, part))
+    return 2 * ones.size * float(tail)
+
+
+TESTS = (
+    ("byte frequency", byte_frequency),
+    ("value frequency", value_frequency),
+    ("coordinates", coordinates),
+    ("compression", compression),
+)
+
+
+def held_out(first, second):
+    """Return how likely a coin is right as often as a classifier about the half it did not see."""
+    seen = np.arange(len(first)) % 4 < 2  # whole pairs: a pair may share what it should not
+    train = np.vstack([first[seen], second[seen]])
+    labels = np.repeat([1.0, -1.0], seen.sum())
+    centre, spread = train.mean(axis=0), train.std(axis=0)
+    scale = np.where(spread > 0, spread, 1) * train.dtype.type(math.sqrt(train.shape[1]))
+    decide = logistic((train - centre) / scale, labels)
+    test = np.vstack([first[~seen], second[~seen]])
+    truth = np.repeat([1.0, -1.0], (~seen).sum())
+    right = int(((decide((test - centre) / scale) > 0) == (truth > 0)).sum())
+    # Hoeffding's bound holds from one above the mean.
+    return 1.0 if right <= truth.size // 2 else float(binom.sf(right - 1, truth.size, 0.5))
+
+
+def logistic(inputs, labels):
+    """Return a logistic regression, fitted by 200 steps of gradient descent.
+
+    Its weights are a combination of the inputs, whose coefficients are all that changes.
+    """
+    products = inputs @ inputs.T
+    combination = np.zeros(len(labels))
+    for _ in range(200):
+        wrong = labels / (1 + np.exp(labels * (products @ combination)))
+        combination += 4 * (wrong / len(labels) - 1e-3 * combination)
+    weights = combination @ inputs
+    return lambda values: values @ weights
+
+
+def flat_bits(rows):
+    """Return an upload's bits as -1 and 1."""
+    return bits_of(rows).reshape(len(rows), -1) * np.float32(2) - np.float32(1)
+
+
+def inspect_locations(first, second, part):
+    """Return a bound of the p-value of every test of where uploads of two inputs have values.
+
+    Both are flags of shape (n, d), of independent rounds. Under the hypothesis every coordinate is
+    sent with the probability `part`, independently, and whatever the vector is.
+    """
+    found = {"regression": held_out(first * 1.0, second * 1.0)}
+    for what, sent in (("first", first), ("second", second)):
+        found |= {
+            f"coordinates, {what}": smallest(sent.sum(axis=0), len(sent), part),
+            f"uploads, {what}": smallest(sent.sum(axis=1), sent.shape[1], part),
+            f"all, {what}": smallest(sent.sum(keepdims=True), sent.size, part),
+        }
+    return found
+
+
+# What they see
 
 
 def structured(dim):
@@ -53,7 +290,7 @@ def structured(dim):
     return np.concatenate([*parts, np.linspace(-1, 1, dim - 3 * quarter)])
 
 
-def look(name, group, source=system_secrets, devices=DEVICES):
+def look(name, group, source=system, devices=DEVICES):
     """Return what the battery makes of a protocol's uploads of zeros and of `structured`."""
     arithmetic = GROUPS[group]
     protocol = make(name, group, DIM, devices, levels=arithmetic.modulus // 32)
@@ -90,7 +327,7 @@ def look_at_locations():
     """Return what the battery makes of where three devices send zeros and `structured`."""
     protocol = make("sparse", "fq", 256, devices=3)
     first, second = (
-        sent_coordinates(protocol, vector, 120) for vector in (np.zeros(256), structured(256))
+        sent_coordinates(protocol, vector, 60) for vector in (np.zeros(256), structured(256))
     )
     return inspect_locations(first, second, protocol.inclusion)
 
@@ -165,7 +402,12 @@ def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
     for method in ("pair_context", "private_mask_key"):
         monkeypatch.setattr(SecAgg, method, without_round(getattr(SecAgg, method)))
     monkeypatch.setattr(prf, "round_context", twice(prf.round_context))
-    found = alarms(look(name, "fq", twice(seeded(secrets.randbits(32))), devices=4), LEVEL)
+    seed = secrets.randbits(32)
+
+    def seeded(index, id):
+        return insecure_secrets(seed, index, id)
+
+    found = alarms(look(name, "fq", twice(seeded), devices=4), LEVEL)
 
     assert {"compression, pairs of the first", "byte frequency, pairs of the second"} <= found
     assert "byte frequency, first" not in found

@@ -12,22 +12,18 @@ import pytest
 from hostile_rounds import (
     ANSWERS,
     CHECKS,
-    SPOILS,
     Plan,
     make,
     missing_honest,
-    moments,
     order_of,
     play,
     violations,
 )
 from promise_campaign import (
-    BITS,
     CASES,
     STRATEGIES,
     alarming,
     made,
-    to_spare,
     with_noise,
 )
 from scipy import stats
@@ -72,17 +68,6 @@ def costs_itself_alone(outcome):
     assert [] == violations(outcome)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("spoil", sorted(SPOILS))
-@pytest.mark.parametrize("case", routed("cohort"))
-def test_rows_of_one_device_make_no_other_leave(case, spoil, many):
-    devices, me = 10, 3
-    victims = tuple(id for id in range(devices) if id != me) if many else (1,)
-    plan = Plan(hostile=(me,), victims=victims, spoil=spoil, vanish="unmask", seed=2)
-    costs_itself_alone(play(made(case, devices), plan))
-
-
 EVERYBODY = tuple(range(14))
 CHEATS = {
     "contradict": {"contradict": True},
@@ -112,25 +97,15 @@ def test_a_device_that_cheats_with_shares_costs_itself_alone(case, cheat, vanish
     if cheat == "contradict":
         assert 3 not in outcome.survivors, "nobody could take its private mask off"
     if cheat == "lie" and not vanish:
-        assert "not what it answered for" in str(outcome.refused[3])
+        assert "not what it answered for" in str(outcome.kept_out[3])
 
 
-@pytest.mark.parametrize("cheat", ["contradict", "answer uniform of all"])
-@pytest.mark.parametrize("case", routed("cohort"))
-def test_so_it_does_beside_dropouts_as_planned(case, cheat):
-    for number, moment in enumerate(moments(made(case, 13))):
-        protocol = made(case, 13)
-        gone = [0, 7][: to_spare(protocol)]
-        plan = Plan(hostile=(3,), seed=number, **CHEATS[cheat])
-        costs_itself_alone(play(protocol, plan, dropouts=dict.fromkeys(gone, moment)))
-
-
-@pytest.mark.parametrize("devices", [20, 40])
 @pytest.mark.parametrize("name", RINGS)
-def test_false_answers_cost_a_device_itself_alone_with_the_degree_that_is_chosen(name, devices):
+def test_false_answers_cost_a_device_itself_alone_with_the_degree_that_is_chosen(name):
+    devices = 24
     protocol = make(name, devices, gamma=0.1, dropout=0.3, alpha=0.5)
     everybody = tuple(range(devices))
-    for seed in range(3):
+    for seed in range(2):
         ids = np.random.default_rng(seed).permutation(devices).tolist()
         plan = Plan(hostile=(ids[0],), answer="uniform", about=everybody, seed=seed)
         gone = ids[1 : 1 + campaign.part_of(0.3, devices)]
@@ -192,7 +167,7 @@ def test_on_a_ring_no_more_are_at_fault_than_chance_dropouts_leave_room_for():
 
 
 @pytest.mark.parametrize("me", [0, 9])
-@pytest.mark.parametrize("copy", ["both", "mask", "of two"])
+@pytest.mark.parametrize("copy", ["both", "transport", "mask", "of two"])
 @pytest.mark.parametrize("case", routed("cohort"))
 def test_a_copied_key_costs_its_owner_nothing(case, copy, me):
     plan = Plan(hostile=(me,), copy=copy, owners=(5, 6), seed=3)
@@ -232,7 +207,7 @@ def test_a_ring_that_far_more_leave_than_are_planned_ends(phase, careless):
 def test_a_cohort_below_its_floor_ends_the_round_and_one_above_does_not():
     protocol = campaign.cohorts_of_all()
     floor, accepted = protocol.parameters.min_cohort, []
-    for keep in range(floor - 1, protocol.cohort_size, 2):
+    for keep in range(floor - 1, protocol.cohort_size, 4):
         outcome = campaign.depart(np.random.default_rng(5), protocol, keep, False, 5)
         assert "" == campaign.floor_kept(outcome)
         accepted.append(outcome.accepted)
@@ -241,14 +216,6 @@ def test_a_cohort_below_its_floor_ends_the_round_and_one_above_does_not():
         else:
             ends_with_a_promise(outcome, False)
     assert {False, True} == {*accepted}
-
-
-def test_neighbours_that_are_too_few_for_a_floor_are_refused():
-    options = {"alpha": 0.5, "min_cohort": 2, "dropout": 0.1, "security_bits": BITS}
-    size = make("cohort", 40, **options).cohort_size
-    make("cohort", 40, degree=2 * (size - 1), **options)
-    with pytest.raises(UsageError, match="not all devices of a cohort are linked"):
-        make("cohort", 40, degree=2 * (size - 2), **options)
 
 
 def test_devices_of_a_cohort_below_its_floor_refuse_by_themselves():
@@ -275,15 +242,6 @@ def test_a_sum_with_less_noise_than_was_promised_is_not_unmasked(case, careless)
         assert [] == violations(outcome)
     # Planned are floor(0.2 * 12) and one more.
     assert [True] * 4 + [False] * 2 == accepted
-
-
-@pytest.mark.parametrize("case", routed("cohort"))
-def test_two_that_answer_falsely_cost_whom_they_name_at_the_most(case):
-    plan = Plan(hostile=(3, 8), answer="uniform", about=(5,), seed=2)
-    outcome = play(made(case, 12), plan)
-    assert outcome.error is None
-    assert {*missing_honest(outcome)} <= {5}
-    assert [] == violations(outcome)
 
 
 @pytest.mark.parametrize("case", RINGS)
@@ -334,7 +292,7 @@ def test_a_false_dealer_that_does_not_answer_itself_is_expelled_by_t_plus_1_answ
 def test_one_device_may_vanish_where_dropouts_are_drawn_and_next_to_none_are_expected(case):
     options = {"dropout": 1e-8, "dropout_model": "bernoulli", "gamma": 0.05, "alpha": 0.5}
     protocol = with_noise(make(case, 20, **options))
-    for phase in moments(protocol):
+    for phase in (CHECKS, "masked_input", "unmask"):
         outcome = play(protocol, Plan(seed=1), dropouts={4: phase})
         assert outcome.error is None, phase
         assert 19 <= len(outcome.survivors)

@@ -90,9 +90,7 @@ def assert_same(run, whole, names=FIXED):
     "arguments",
     [
         ("sparse", "--alpha", 0.3, "--dropout", 0.2, "--scaling", "paper"),
-        ("common", "--alpha", 0.4),
         ("assisted", "--helpers", 2),
-        ("committee", "--committee", 6, "--dropout", 0),
         ("secagg", "--bits", "auto", "--rotate", "--note", "a [note]"),
         ("secagg", "--security", "active"),
         ("secagg", "--rel-ci", 0.9, "--max-rounds", 3, "--max-seconds", 500),
@@ -231,12 +229,9 @@ def trained(*arguments, folder):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("fedavg", "--aggregate", "secagg", "--momentum", 0.1, *TRAIN),
         ("fedavg", "--aggregate", "sparse", "--alpha", 0.5, "--per-round", 3, *TRAIN),
         ("fedavg", "--aggregate", "prf", "--server-momentum", 0.5, *TRAIN),
-        ("rand-k", "--alpha", 0.5, "--partition", "shards", *TRAIN),
         ("dp-fedavg", "--noise-multiplier", 1, *TRAIN),
-        ("cdp", "--epsilon", 20, "--steps", 2, *TRAIN[:2], *TRAIN[4:]),
         (
             *("fedavg", "--preset", "sparse-secagg-mnist", "--dataset", "digits", "--model"),
             *("softmax", *TRAIN),
@@ -245,7 +240,7 @@ def trained(*arguments, folder):
     ids=lambda words: " ".join(map(str, words[:3])),
 )
 def test_a_training_goes_on_from_its_checkpoint_alone(arguments):
-    private = arguments[0] in ("cdp", "dp-fedavg")
+    private = arguments[0] == "dp-fedavg"
     rounds = ("--rounds", 4)
     whole, _ = trained(*arguments, *rounds, folder="whole")
     _, path = trained(*arguments, *rounds, "--max-seconds", 0, folder="part")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile
-from hpcfl.crypto.coding import multipliers, wrong_places
+from hpcfl.crypto.coding import wrong_places
 from hpcfl.crypto.groups import FIELDS, FQ
 
 ALL_FIELDS = [*FIELDS.values(), FQ]
@@ -46,16 +46,6 @@ def test_all_wrong_values_are_found_and_no_others(field, data):
         expected.append(wrong)
     found = wrong_places(np.array(words, field.dtype), points, most, field)
     assert np.array_equal(expected, found)
-
-
-def test_multipliers_are_those_of_the_dual_code():
-    points = np.array([1, 2, 5, 9, 30])
-    for field in ALL_FIELDS:
-        for k, found in enumerate(multipliers(points, field).tolist()):
-            product = 1
-            for j, x in enumerate(points.tolist()):
-                product = product * (1 if j == k else int(points[k]) - x) % field.modulus
-            assert found * product % field.modulus == 1
 
 
 def test_one_word_more_wrong_than_can_be_told_says_nothing_of_the_others():

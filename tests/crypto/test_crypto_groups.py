@@ -139,15 +139,6 @@ def test_bits_behind_the_last_value_are_refused():
             GROUPS[name].unpack(packed, 3)
 
 
-@each_group
-def test_rows_are_packed_like_one_after_the_other(group):
-    for count in (1, 2, 7):
-        rows = vector(5 * count, group).reshape(5, count)
-        packed = group.pack_rows(rows)
-        assert [group.pack(row).tobytes() for row in rows] == [row.tobytes() for row in packed]
-        assert np.array_equal(rows, group.unpack_rows(packed, count))
-
-
 # Masks
 
 

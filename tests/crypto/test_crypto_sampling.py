@@ -6,10 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from crypto_reference import (
-    assert_fits,
     exact_thresholds,
     fixed_keys,
-    gap_of,
     select_by_gaps,
     stream_bytes,
 )
@@ -45,15 +43,6 @@ def lists(sampler, keys, dim):
     return [part.tolist() for part in np.split(positions, ends[:-1])]
 
 
-def patterns(sampler, keys, dim):
-    """Return what each key selects as a matrix of keys by coordinates."""
-    positions, counts = sampler.select(keys, dim)
-    selected = np.zeros((len(keys), dim), np.bool_)
-    selected[np.repeat(np.arange(len(keys)), counts), positions] = True
-    assert counts.tolist() == selected.sum(axis=1).tolist()
-    return selected
-
-
 # The definition
 
 
@@ -73,28 +62,6 @@ def test_gaps_are_selected_as_the_definition_says(name, probability, make):
     for dim in (1, 2, 7, 100, 4001):
         expected = [select_by_gaps(key, dim, thresholds) for key in keys]
         assert expected == lists(sampler, keys, dim)
-
-
-@pytest.mark.parametrize("probability", [HALF, PAIR, Fraction(1e-5)])
-def test_thresholds_are_exact_to_one_unit(probability):
-    thresholds, reach = GapSampler(probability)._thresholds.tolist(), GapSampler.REACH
-    assert reach == len(thresholds)
-    stay = 1 - probability
-    for gap in (1, 2, 3, 10, 100, 1000, reach):
-        exact = (stay.numerator**gap << 64) // stay.denominator**gap
-        assert abs(exact - thresholds[-gap]) <= 1
-
-
-@pytest.mark.parametrize("probability", [HALF, HUNDREDTH, PAIR])
-def test_every_word_gives_the_gap_that_the_thresholds_say(probability):
-    """Words at the thresholds, and where the table of leading bits goes from entry to entry."""
-    sampler = GapSampler(probability)
-    thresholds = sampler._thresholds.tolist()
-    near = [threshold + step for threshold in thresholds[-300:] for step in (-1, 0, 1)]
-    borders = [(entry << 48) + step for entry in range(0, 2**16 + 1, 7) for step in (-1, 0, 1)]
-    words = [word for word in [*near, *borders, 2**64 - 1] if 0 <= word < 2**64]
-    expected = [gap_of(word, thresholds) for word in words]
-    assert expected == sampler._gaps(np.array(words, np.uint64)).tolist()
 
 
 # What the result does not depend on
@@ -125,18 +92,6 @@ def test_probability_1_selects_everything(name, make):
     positions, counts = make(name, Fraction(1)).select([], 100)
     assert (0, 0) == (positions.size, counts.size)
     assert np.int64 == positions.dtype == counts.dtype
-
-
-@pytest.mark.parametrize(
-    ("name", "probability"),
-    [("gaps", HALF), ("reach 2", Fraction(2, 5))],
-)
-def test_six_coordinates_have_the_joint_distribution_of_independent_ones(name, probability, make):
-    selected = patterns(make(name, probability), fixed_keys(20_000, seed=10), 6)
-    seen = np.bincount(selected @ (1 << np.arange(6)), minlength=64)
-    ones = np.bitwise_count(np.arange(64)).astype(np.float64)
-    expected = float(probability) ** ones * float(1 - probability) ** (6 - ones)
-    assert_fits(seen, expected)
 
 
 @given(seed=st.binary(min_size=16, max_size=40), count=st.integers(0, 300))

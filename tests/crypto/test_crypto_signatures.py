@@ -31,16 +31,11 @@ def test_what_was_not_signed_is_told_apart():
     p, s, c, m = key.public, key.sign(b"use", b"message"), b"use", b"message"
 
     assert is_signed(p, s, c, m)
-    for wrong in (
-        (other.public, s, c, m),
-        (p, s[:-1] + bytes([s[-1] ^ 1]), c, m),
-        (p, s, b"another use", m),
-        (p, s, c, m + b"!"),
-        (p, s, c + m[:1], m[1:]),
-        (p, b"", c, m),
-        (p[:-1], s, c, m),
-    ):
+    falsified = s[:-1] + bytes([s[-1] ^ 1])
+    for wrong in ((other.public, s, c, m), (p, falsified, c, m), (p, b"", c, m), (p[:-1], s, c, m)):
         assert not is_signed(*wrong)
+    for context, message in ((b"another use", m), (c, m + b"!"), (c + m[:1], m[1:])):
+        assert not is_signed(p, s, context, message)
 
 
 def test_a_tag_is_half_an_hmac_and_good_for_one_key_use_and_message():
@@ -49,14 +44,10 @@ def test_a_tag_is_half_an_hmac_and_good_for_one_key_use_and_message():
 
     assert hmac.digest(key, b"\x03\0\0\0usemessage", "sha256")[:16] == found
     assert is_tagged(key, found, b"use", b"message")
-    for wrong in [
-        (bytes(32), found, b"use", b"message"),
-        (key, found, b"us", b"emessage"),
-        (key, found, b"use", b"messag"),
-        (key, found[:-1], b"use", b"message"),
-        (key, b"", b"use", b"message"),
-    ]:
-        assert not is_tagged(*wrong)
+    for context, message in ((b"us", b"emessage"), (b"use", b"messag")):
+        assert not is_tagged(key, found, context, message)
+    for other, wrong in ((bytes(32), found), (key, found[:-1]), (key, b"")):
+        assert not is_tagged(other, wrong, b"use", b"message")
 
 
 @given(st.binary(max_size=9), st.binary(max_size=9), st.binary(max_size=9), st.binary(max_size=9))

@@ -17,7 +17,7 @@ from hpcfl.results.record import KNOWN
 from hpcfl.results.schema import DeviceMetric, Metric
 from hpcfl.sweeping import shipped
 from hpcfl.training.presets import PRESETS
-from sitepages import attributes, commands, markdown, notebook, registries, resultsfile, tables
+from sitepages import attributes, commands, registries, resultsfile, tables
 
 
 def plain(text):
@@ -99,39 +99,3 @@ def test_the_page_of_results_files_has_every_dataset_and_attribute():
     ):
         for name in names:
             assert f"\n| `{name}` |" in text, name
-
-
-def test_signs_in_sentences_are_no_markup():
-    text = markdown.words("a_b *c* [d] <e> #f `g_h` ``i``")
-    assert text == r"a\_b \*c\* \[d\] \<e\> \#f `g_h` `i`"
-    assert plain(text) == "a_b *c* [d] <e> #f g_h i"
-
-
-def test_a_cell_is_one_line_and_empty_columns_are_left_out():
-    text = markdown.table(("a", "b", "c"), [("1|2", "", "x\ny"), ("3", "", "")])
-    assert text == "| a | c |\n| --- | --- |\n| 1\\|2 | x y |\n| 3 |  |\n"
-
-
-def test_a_block_is_not_ended_by_what_it_holds():
-    assert markdown.block("```\n", "text") == "````text\n```\n````\n"
-
-
-def test_a_notebook_is_shown_with_its_output():
-    def code(source, *outputs):
-        return {"cell_type": "code", "source": source, "outputs": outputs}
-
-    cells = [
-        {"cell_type": "markdown", "source": ["# T\n", "text"]},
-        code("print(1)", {"output_type": "stream", "text": ["1\n"]}),
-        code("t", {"output_type": "execute_result", "data": {"text/html": "<b>\n\n</b>"}}),
-        code(
-            "p", {"output_type": "display_data", "data": {"image/png": "QU\nJD", "text/plain": ""}}
-        ),
-        code("e", {"output_type": "error", "ename": "E", "evalue": "why"}),
-    ]
-    text = notebook.markdown({"cells": cells})
-
-    assert text.startswith("# T\ntext\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n")
-    assert "<div>\n<b>\n</b>\n</div>" in text
-    assert 'src="data:image/png;base64,QUJD"' in text
-    assert "```text\nE: why\n```" in text

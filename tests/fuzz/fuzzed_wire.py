@@ -110,13 +110,9 @@ class Outcome:
         """How the round ended: ``exact``, ``own choice``, ``ended`` or ``wrong``."""
         if self.error is not None:
             return "ended"
-        differing = self.differing()
-        if not differing.size:
+        if not self.differing().size:
             return "exact"
-        allowed = self.allowed()
-        if allowed is None or set(differing.tolist()) <= allowed:
-            return "own choice"
-        return "wrong"
+        return "own choice" if self.chosen else "wrong"
 
     def differing(self):
         """Return the coordinates at which the sum is not that of the survivors it names."""
@@ -126,39 +122,38 @@ class Outcome:
             total[where] += values
         return np.flatnonzero(np.abs(self.server.total - total) > 1e-9)
 
-    def allowed(self):
-        """Return where the changed message may make a difference that nobody can notice.
-
-        None for anywhere, an empty set for nowhere.
-        """
+    @property
+    def chosen(self):
+        """Whether the changed message may make a difference that nobody can notice."""
         message, delivered = self.wire.target, self.wire.delivered
         assert delivered is not None
-        of_helpers = message.enrolment or message.sender >= HELPERS or message.step.name == "ready"
-        if self.case == "assisted" and of_helpers:
+        if self.case == "assisted" and (
+            message.enrolment or message.sender >= HELPERS or message.step.name == "ready"
+        ):
             # What helpers answer is taken for their masks, and so is what was agreed on with them,
             # and whose masks a device is told to add.
-            return None
-        if message.step.upload:
-            # A group element, and a location, is the sender's own choice.
-            before, after = self._values(message, message.sealed), self._values(message, delivered)
-            if {*before} != {*after}:
-                return {*before, *after}
-            return {k for k in before if before[k] != after[k]}
+            return True
         if message.step.phase == "advertise_keys" and "degree" in CASES[self.case][1]:
             # On a ring nobody else sees what a device is told, and no device its own keys: with
             # other keys the masks do not cancel, as if the sender had added what it liked.
-            return None if len(delivered) == len(message.sealed) else set()
-        return set()
+            return len(delivered) == len(message.sealed)
+        # Elements, and locations, are the sender's own choice: but each at its place alone.
+        differing = set(self.differing().tolist())
+        return message.step.upload and differing <= self._changed(message.sealed, delivered)
 
-    def _values(self, message, sealed):
+    def _changed(self, before, after):
+        """Return the coordinates at which two uploads differ."""
+        (of, one), (to, other) = self._values(before), self._values(after)
+        return {*of} ^ {*to} | {k for k in {*of} & {*to} if one[of == k] != other[to == k]}
+
+    def _values(self, sealed):
         body = np.frombuffer(sealed[ENVELOPE:], np.uint8)
         used, where = 0, np.arange(DIM)
         if self.case.startswith("sparse"):
             where, used = locations.decode(body, DIM)
         elif self.case == "cohort":
-            where = where[self.devices[message.sender].sent()]
-        values = np.frombuffer(body[used:].tobytes(), "<u4")
-        return {int(k): int(value) for k, value in zip(where, values, strict=True)}
+            where = where[self.devices[self.wire.target.sender].sent()]
+        return where, np.frombuffer(body[used:].tobytes(), "<u4")
 
 
 def play(case, devices, dropouts=None, target=-1, change=None, index=3, wire=None):
@@ -212,18 +207,7 @@ def _round(of, outcome, made, **options):
 # changes
 
 BOUNDARIES = (0, 1, 2, 4, 5, 12, 255, 256, 2**16, 2**24, 2**31 - 1, 2**31, Q - 1, Q, 2**32 - 1)
-KINDS = (
-    "flip",
-    "cut",
-    "extend",
-    "replay",
-    "splice",
-    "envelope",
-    "random",
-    "word",
-    "empty",
-    "patch",
-)
+KINDS = ("flip", "cut", "extend", "replay", "splice", "envelope", "word", "empty")
 
 
 def changed(message, kind, x, y, pool):
@@ -242,12 +226,8 @@ def changed(message, kind, x, y, pool):
         return message[:ENVELOPE] + other[ENVELOPE:]
     elif kind == "envelope":
         return other[:ENVELOPE] + message[ENVELOPE:]
-    elif kind == "random":
-        raw[ENVELOPE:] = np.random.default_rng((x, y)).bytes(len(raw) - ENVELOPE)
     elif kind == "word":
         raw[word : word + 4] = BOUNDARIES[y % len(BOUNDARIES)].to_bytes(4, "little")
-    elif kind == "patch":
-        raw[place : place + 1 + y % 32] = other[place : place + 1 + y % 32]
     return bytes(raw)
 
 

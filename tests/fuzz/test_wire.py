@@ -42,29 +42,6 @@ def test_a_changed_message_gives_no_wrong_sum(case):
     assert "exact" in ended
 
 
-@pytest.mark.parametrize("case", wire.CASES)
-def test_every_device_can_be_malformed_in_every_gather(case):
-    """Whoever it is and whenever: the others end the round, where the protocol lets them."""
-    messages, _ = wire.honest(case, 6)
-    for target, message in enumerate(messages):
-        if message.step.pattern.name != "GATHER" or message.sender not in (0, 5):
-            continue
-        # Not by a number of bytes: ciphertexts are of another size each time.
-        outcome = wire.play(case, 6, target=target, change=lambda sent: sent.sealed[:-1])
-        assert outcome.kind == "exact", outcome.error
-        assert [message.sender] == list(outcome.refused)
-        said = str(outcome.refused[message.sender])
-        if message.enrolment:
-            assert said.endswith("it has not enrolled")
-            assert message.sender not in outcome.server.survivors
-            continue
-        assert f"malformed {message.step.phase} message from device {message.sender}: " in said
-        steps = wire.protocol(case, 6).steps
-        upload = next(number for number, step in enumerate(steps) if step.upload)
-        after = next(n for n, step in enumerate(steps) if step == message.step) > upload
-        assert (message.sender in outcome.server.survivors) == after
-
-
 class Lying(wire.Wire):
     """A wire behind which one device changes what it answers with, in each of some steps."""
 
@@ -144,20 +121,3 @@ def test_a_malformed_message_of_a_helper_costs_it_or_ends_the_round_in_its_name(
         else:
             assert f"cannot end: helper {number} " in str(outcome.error)
             assert refused in str(outcome.error)
-
-
-def test_a_helper_whose_key_is_of_no_use_ends_the_enrolment_and_is_named():
-    """Passed on, it would have every device refuse, for a reason that nobody is told."""
-    offers = {n: one for n, one in helpers_messages().items() if one.enrolment}
-    first, *_, last = offers
-    name = f"helper {offers[last].sender - wire.HELPERS}"
-    for key, words in (
-        (bytes(32), "a public key has low order"),
-        (offers[first].sealed[wire.ENVELOPE :], "it is another helper's public key"),
-    ):
-        outcome = wire.play(
-            *("assisted", 6),
-            target=last,
-            change=lambda one, key=key: one.sealed[: wire.ENVELOPE] + key,
-        )
-        assert f"malformed advertise_keys message from {name}: {words}" in str(outcome.error)

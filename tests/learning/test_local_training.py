@@ -1,5 +1,4 @@
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -157,23 +156,6 @@ def test_evaluation_is_accuracy_and_mean_loss_over_all_samples():
     assert accuracy == (logits.argmax(axis=1) == labels).mean()
     assert loss == pytest.approx(expected, rel=1e-6)
     assert all(math.isnan(value) for value in one.evaluate(start, *data(0)))
-
-
-def test_arrays_of_other_kinds_train_alike_without_a_warning():
-    inputs, labels = data(40)
-    one, start = trainer(epochs=1)
-    expected = one.local_update(start, inputs, labels, seed(), round_index=0)
-    fixed = inputs.copy(), labels.copy()
-    for array in (*fixed, start):
-        array.flags.writeable = False
-    for kind in (
-        (inputs.astype(np.float64), labels.astype(np.uint8)),
-        (np.asfortranarray(inputs), labels.astype(np.int32)),
-        fixed,
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert np.array_equal(expected, one.local_update(start, *kind, seed(), 0))
 
 
 def test_ranks_share_the_gpus_of_their_node(monkeypatch):

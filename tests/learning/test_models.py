@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import numpy as np
@@ -47,14 +46,6 @@ def test_the_papers_models_have_exactly_their_parameters_and_no_other_state(
         model = models.build(name, other, 7, seed=0)
         assert models.find(name).parameters(other, 7) == models.parameter_count(model)
         assert model(torch.zeros(5, *other)).shape == (5, 7)
-
-
-def test_a_name_or_a_shape_that_does_not_fit_is_a_sentence():
-    for name, shape in (("mnist-cnn", (784,)), ("mnist-cnn", (28, 28)), ("cifar-cnn", (3, 7, 32))):
-        with pytest.raises(UsageError, match=" x ".join(map(str, shape))):
-            models.build(name, shape, 10, seed=0)
-    with pytest.raises(UsageError, match=r"no model 'resnet'.*softmax.*MODULE:FUNCTION"):
-        models.build("resnet", (1, 28, 28), 10, seed=0)
 
 
 def test_the_seed_alone_decides_the_initial_parameters():
@@ -139,14 +130,3 @@ def test_parameters_are_counted_for_a_data_set(folder):
     ):
         with pytest.raises(UsageError, match=sentence):
             models.parameters(name)
-
-
-def test_names_and_sizes_are_known_without_torch():
-    code = (
-        "import sys; sys.modules['torch'] = None; from hpcfl.learning import models; "
-        "from hpcfl.errors import UsageError; assert models.parameters('2nn') == 199210\n"
-        "try: models.build('softmax', (4,), 3, seed=0)\n"
-        "except UsageError as error: assert 'PyTorch' in str(error)\n"
-        "else: raise AssertionError"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -121,15 +121,6 @@ def test_classes_are_divided_as_the_names_say():
         assert stats.ks_2samp(*compared).pvalue > 1e-8
 
 
-def test_rounding_favours_no_device_and_a_class_is_shuffled():
-    # Each of 400 classes gives a device 0 or 1 samples, 1/4 on average and independently.
-    held = [*map(len, partition.dirichlet(np.repeat(np.arange(400), 5), 20, 0, 1e6))]
-    assert 30 < min(held) <= max(held) < 170
-    one, other = partition.dirichlet(np.zeros(1000, np.int64), 2, 0, 1e6)
-    assert 400 < one.mean() < 600
-    assert 400 < other.mean() < 600
-
-
 def test_a_part_of_each_devices_samples_is_left_by_chance():
     parts = [np.arange(10) * 3, np.arange(7), np.array([], np.int64)]
     half, most = (partition.thin(parts, fraction, 1) for fraction in (0.5, 0.8))

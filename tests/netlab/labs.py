@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcfl.errors import HpcflError
 from hpcfl.netlab import lab
-from hpcfl.netlab.links import Link
+from hpcfl.netlab.lab import Link
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}

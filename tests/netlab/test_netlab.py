@@ -17,7 +17,7 @@ from hpcfl.benchmark import experiment as benchmark
 from hpcfl.cli import group
 from hpcfl.errors import UsageError
 from hpcfl.netlab import lab
-from hpcfl.netlab.links import FRAME_BYTES, Link, mtu_bytes
+from hpcfl.netlab.lab import FRAME_BYTES, Link
 from hpcfl.results import load
 from hpcfl.system import launch
 
@@ -35,7 +35,7 @@ def test_a_link_is_a_token_bucket_of_a_millisecond_with_a_delay_inside():
     assert int(limit) * FRAME_BYTES >= 1_250_000 + 1e8 / 8 * 0.02
     assert Link(1e5).burst_bytes == 2 * FRAME_BYTES  # a slow link still lets two frames pass
     for rate, mtu in ((1e5, 1500), (1e8, 6236), (1e9, 9000)):
-        assert mtu_bytes([Link(1e10), Link(rate)]) == mtu
+        assert star(1, Link(1e10), Link(rate)).mtu_bytes == mtu
 
 
 def test_the_script_gives_every_host_a_namespace_an_address_and_a_shaped_cable():

@@ -13,18 +13,15 @@ import hpcfl
 from hpcfl.training import defaults
 from papers import (
     ARTEFACTS,
-    PAPERS,
     STUDY,
     __main__,
     pages,
     panels,
     queries,
-    select,
     training,
-    zcdp,
 )
 from papers.artefact import Artefact, Result, Scale, Store, key
-from papers.verdicts import DIFFERS, MATCHES, UNDECIDED
+from papers.verdicts import DIFFERS, MATCHES
 
 pytestmark = pytest.mark.full
 
@@ -37,13 +34,6 @@ TRAINED = [
     if one.id not in BY_FORMULA | {"sparse-secagg/table-1"}
     and (one.group != STUDY or "training" in one.id or one.id == "study/epsilon")
 ]
-
-
-def test_all_tables_and_figures_with_results_are_there():
-    assert [len(select((paper,))) for paper in PAPERS] == [6, 6, 2, 9]
-    assert len(select(("zcdp", "zcdp/figure-3", "locks"))) == 8
-    with pytest.raises(LookupError):
-        select(("nothing/like-it",))
 
 
 @pytest.mark.parametrize("artefact", TRAINED, ids=lambda one: one.id)
@@ -105,22 +95,6 @@ def test_bytes_of_table_1_are_those_of_real_rounds():
     assert sparse["mean_bytes"] == pytest.approx(83_585, rel=0.01)
 
 
-def test_the_seeds_decide_what_figure_1_of_queries_says():
-    def result(queries_, losses):
-        setting = {"mechanism": "laplace", "epsilon": 1.0, "T": queries_, "b": 1}
-        return Result(setting, {"last_loss": losses})
-
-    optimum = result(22, [1.0, 1.1, 0.9, 1.0, 1.2])
-    better, worse = [0.5, 0.61, 0.4, 0.52, 0.69], [1.5, 1.61, 1.4, 1.52, 1.69]
-    lines = ARTEFACTS["queries/figure-1"].lines
-    loses = lines([optimum, result(10, better), result(500, worse)])
-    near = lines([optimum, result(10, [1.01, 1.09, 0.91, 0.99, 1.2]), result(500, worse)])
-
-    assert [line.verdict for line in loses] == [DIFFERS, MATCHES]
-    assert loses[0].evidence.startswith("T = 10, b = 1: -0.496")
-    assert [line.verdict for line in near] == [UNDECIDED, MATCHES]
-
-
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
 def test_femnist_is_trained_on_where_it_is_there(tmp_path, monkeypatch, mechanism):
     pytest.importorskip("torch")
@@ -162,21 +136,6 @@ def test_loss_and_gradient_on_training_data_are_those_of_a_softmax_regression():
     gradient = (shares - np.eye(data.classes)[data.train_labels]).T @ x / len(x)
     assert found["training_loss"][1] == pytest.approx(-np.log(chosen).mean(), rel=1e-4)
     assert found["gradient_norm"][1] == pytest.approx(np.linalg.norm(gradient), rel=1e-4)
-
-
-def test_every_learning_rate_is_kept_and_the_best_by_accuracy_is_taken(monkeypatch):
-    def over_seeds(algorithm, data_dir, seeds, **options):
-        rate = options["learning_rate"]
-        names = ("accuracy", "last_accuracy", "last_loss", "gradient_norm")
-        return {"training_loss": [-rate]} | {name: [rate] for name in names}
-
-    monkeypatch.setattr(zcdp, "over_seeds", over_seeds)
-    setting = ARTEFACTS["zcdp/figure-7"].scales["paper"].settings[0]
-
-    found = zcdp._train({**setting, "rates": [0.3, 0.9, 0.6]}, None)
-
-    assert (found["rate"], found["training_loss"]) == (0.9, [-0.9])
-    assert [one["training_loss"] for one in found["rates"]] == [[-0.3], [-0.9], [-0.6]]
 
 
 def test_a_run_that_failed_continues_and_nothing_is_run_twice(tmp_path):

@@ -9,7 +9,6 @@ from statistics import NormalDist
 import pytest
 from calibrations import flat
 
-from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.benchmark import experiment
 from hpcfl.costmodel import calibration
 from hpcfl.errors import UsageError
@@ -18,7 +17,7 @@ from hpcfl.training.build import planned_algorithm
 from papers import pages
 from papers.artefact import Result, Store
 from papers.study import artefacts, costs, findings
-from papers.study.found import Costs, Estimate, Missing, mean_of
+from papers.study.found import Costs, Estimate
 
 pytestmark = pytest.mark.full
 
@@ -65,16 +64,6 @@ def test_a_setting_is_measured_where_that_is_short_and_predicted_otherwise(monke
     json.dumps([measured, predicted], allow_nan=False)
 
 
-def test_what_a_protocol_refuses_is_told_and_left_out():
-    sizes = {"devices": 25, "dim": 40, "dropout": 0.3}
-    found = costs.run({"protocol": "secagg-graph", **sizes}, None)
-
-    assert found["state"] == costs.REFUSED
-    assert "every device with all others" in found["why"]
-    with pytest.raises(Missing):
-        Costs([Result({"protocol": "secagg", **costs.BASE}, found)]).at("secagg")
-
-
 def test_an_epsilon_takes_the_fewest_bits_that_have_room_for_its_noise():
     sizes = {"devices": 20, "dim": 1_000, "dropout": 0.1}
     found = costs.run({"protocol": "secagg", **sizes, "epsilon": 2.0}, None)
@@ -100,41 +89,6 @@ def test_an_epsilon_takes_the_fewest_bits_that_have_room_for_its_noise():
         moved = math.sqrt(20) / one["noise_multiplier"]
         above, below = (NormalDist().cdf(side * moved / 2 - 2.0 / moved) for side in (1, -1))
         assert above - math.exp(2.0) * below == pytest.approx(1e-5, rel=0.02)
-
-
-def test_devices_of_a_committee_and_helpers_have_figures_of_their_own():
-    sizes = {"devices": 20, "dim": 40, "dropout": 0.1}
-
-    members = costs.run({"protocol": "committee", **sizes}, None)
-    helpers = costs.run({"protocol": "assisted", **sizes}, None)
-
-    assert "member_cpu_seconds" in members
-    assert "helper_cpu_seconds" not in members
-    assert "helper_cpu_seconds" in helpers
-
-
-def test_the_interval_of_a_ratio_holds_both_intervals():
-    def found(protocol, *spread):
-        return Result(
-            {"protocol": protocol, **costs.BASE},
-            {"state": costs.MEASURED, "device_cpu_seconds": [*spread]},
-        )
-
-    known = Costs([found("secagg", 2.0, 1.9, 2.2), found("secagg-graph", 4.0, 3.8, 4.4)])
-
-    ratio = known.versus("device_cpu_seconds", "secagg-graph")
-
-    assert ratio == Estimate(2.0, 3.8 / 2.2, 4.4 / 1.9)
-
-
-def test_a_mean_has_students_interval():
-    # NIST/SEMATECH e-Handbook, 1.3.5.2: mean plus or minus t(0.975, n - 1) s / sqrt(n).
-    found = mean_of([9.0, 10.0, 11.0])
-
-    assert found.value == 10.0
-    assert found.high - 10.0 == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
-    with pytest.raises(Missing):
-        mean_of([1.0])
 
 
 def test_the_parts_that_a_finding_names_suffice_for_it(tmp_path):
@@ -175,12 +129,3 @@ def test_runs_that_did_not_reach_the_accuracy_are_no_rounds_to_it():
     more = findings._rounds(evidence).figures
 
     assert more[f"{task.title}, `sparse`"] == Estimate(2.0, 2.0, 2.0)
-
-
-def test_protocols_without_dropouts_or_an_option_are_left_out():
-    told = {one["protocol"] for one in costs.settings_of(costs.BASE)}
-    narrow = {one["protocol"] for one in costs.over_option("bits", [16])}
-
-    assert told == {*PROTOCOLS} - {"prf"}
-    assert {"secagg", "sparse", "common", "committee", "lightsecagg"} <= narrow
-    assert not narrow & {"fedavg", "ckks"}

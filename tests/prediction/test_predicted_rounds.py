@@ -48,63 +48,17 @@ def expected(experiment):
 @pytest.mark.parametrize(
     ("protocol", "devices", "dim", "options"),
     [
-        ("fedavg", 7, 1000, {}),
-        ("secagg", 9, 500, {}),
-        ("secagg", 20, 333, {"dropout": 0.0}),
-        ("secagg", 9, 501, {"bits": "12"}),
-        ("cohort", 20, 1000, {"alpha": 0.2, "bits": "16"}),
-        ("prf", 9, 501, {"bits": "20", "dropout": 0.0}),
-        ("secagg", 21, 333, {"degree": 8, "dropout": 0.0}),
-        ("secagg-graph", 60, 500, {"degree": 20, "dropout": 0.0}),
-        ("cohort", 30, 3000, {"degree": 14, "alpha": 0.2, "dropout": 0.0}),
-        ("common", 9, 500, {"alpha": 0.2}),
-        ("prf", 8, 700, {"dropout": 0.0}),
-        ("assisted", 9, 700, {"bits": "12", "helpers": 3}),
-        ("assisted", 9, 700, {"helpers": 10}),
-        ("lightsecagg", 9, 700, {}),
-        ("lightsecagg", 9, 701, {"bits": "12"}),
-        ("committee", 16, 700, {"dropout": 0.0}),
-        ("committee", 16, 701, {"dropout": 0.0, "bits": "8"}),
-        ("lightsecagg", 12, 700, {"gamma": 0.3, "dropout": 0.0}),
-    ],
-)
-def test_bytes_are_exact_where_nothing_is_left_to_chance(protocol, devices, dim, options):
-    experiment = built(protocol, devices, dim, **options)
-    records = played(experiment)
-
-    for number, phase in enumerate(expected(experiment)):
-        if phase.name == "advertise_keys" and protocol in ("assisted", "prf"):
-            continue  # once, before the first round
-        for record in records:
-            up, down = record.bytes_up[number], record.bytes_down[number]
-            ordinary = record.survived & ~record.in_committee
-            assert set(up[ordinary].tolist()) == {phase.up}, phase.name
-            assert set(down[ordinary].tolist()) == {phase.down}, phase.name
-            if not record.in_committee.any():
-                assert np.count_nonzero(up) == (phase.senders if phase.up else 0)
-            members = {phase.up + phase.member_up}
-            assert set(up[record.in_committee].tolist()) <= members, phase.name
-            members = {phase.down + phase.member_down}
-            assert set(down[record.in_committee].tolist()) <= members, phase.name
-            for found, bytes_of_one in (
-                (record.helper_bytes_up[number], phase.helper_up),
-                (record.helper_bytes_down[number], phase.helper_down),
-            ):
-                assert set(found.tolist()) <= {0, bytes_of_one}
-                moving = experiment.protocol.helpers if bytes_of_one else 0
-                assert np.count_nonzero(found) == moving
-
-
-@pytest.mark.parametrize(
-    ("protocol", "devices", "dim", "options"),
-    [
         ("sparse", 20, 20_000, {}),
         ("sparse", 20, 20_000, {"locations": "bitmap", "dropout": 0.1}),
         ("sparse", 12, 20_000, {"alpha": 0.9, "locations": "gaps"}),
         ("sparse", 30, 20_000, {"degree": 10, "alpha": 0.05}),
         ("cohort", 20, 9_999, {"alpha": 0.3}),
         ("cohort", 30, 10_000, {"degree": 14, "alpha": 0.2, "dropout": 0.1}),
-        ("secagg-graph", 60, 500, {"degree": 20, "dropout": 0.1}),
+        ("secagg-graph", 40, 500, {"degree": 12, "dropout": 0.1}),
+        # Nothing is left to chance here.
+        ("secagg", 9, 501, {"bits": "12"}),
+        ("secagg", 21, 333, {"degree": 8, "dropout": 0.0}),
+        ("lightsecagg", 12, 701, {"bits": "12", "gamma": 0.3, "dropout": 0.0}),
     ],
 )
 def test_bytes_are_right_on_average_where_chance_decides(protocol, devices, dim, options):

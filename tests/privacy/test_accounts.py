@@ -26,7 +26,6 @@ from hpcfl.privacy.accounting.account import (
     REPLACE_USER,
     ZERO_USER,
 )
-from hpcfl.privacy.accounting.tables import render_account, render_noise
 
 USERS = {"sigma": 1.32, "rounds": 100, "devices": 100, "per_round": 20}
 # The zCDP paper's experiment: 10 of 16 devices with 2441 records each, G = 1, gamma = 32.
@@ -110,35 +109,17 @@ def test_no_rounds_cost_nothing_and_failures_are_taken_off_delta(name, more):
     assert account(name, **more, rounds=5, failure=delta / 5).bounds()[which].epsilon == math.inf
 
 
-def test_a_device_that_never_takes_part_loses_nothing():
-    assert account("cdp", participations=0).proven().epsilon == 0
-    assert account("dp-fedavg", **INTEGERS, participations=0).proven().epsilon == 0
-
-
-def test_texts_have_the_settings_but_for_the_noise_that_was_looked_for():
-    one = account("cdp")
-    assert "settings   sigma 0.01353, rounds 20" in render_account(one)
-    text = render_noise(3.0, {"paper": one, "proven": one})
-    assert "settings   rounds 20" in text
-    assert "3 by" in text
-
-
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    *((name, {"sigma": 0}, "--sigma is 0") for name in PRIVATE),
+    ("cdp", {"sigma": 0}, "--sigma is 0"),
     ("dp-dsgd", {"colluding": 16}, "16 of 16 devices collude"),
-    ("cdp", {"sigma": math.nan}, "--sigma is nan"),
-    ("cdp", {"rounds": 1.5}, "--rounds is 1.5"),
     ("cdp", {"per_round": 17}, "17 of 16 devices a round"),
-    ("cdp", {"delta": 1}, "--delta is 1"),
     ("cdp", {"strange": 1}, "no option 'strange'"),
     ("dp-dsgd", {"steps": 10}, "one step a round, not 10"),
-    ("dp-fedavg", {"sampling": "some"}, "choose one of poisson, exact"),
     ("dp-fedavg", {"honest": 3}, "distributed noise, and it alone, takes honest, unit, dim"),
     ("dp-fedavg", {"noise": "distributed", "honest": 3, "dim": 1}, "takes honest, unit, dim"),
     ("dp-fedavg", INTEGERS | {"honest": 21, "sampling": "exact"}, "21 of 20 devices are honest"),
     ("dp-fedavg", INTEGERS | {"honest": 101}, "101 of 100 devices are honest"),
     ("locks", {"first_stage": 19}, "keeps 20 of the 19 users of stage 1, of 100"),
-    ("locks", {"first_stage": 101}, "keeps 20 of the 101 users of stage 1, of 100"),
     ("locks", {"replies": 5}, "for the variant local"),
     ("fedsgd-dpc", {"delta": 0, "mechanism": "gaussian"}, "--delta is 0"),
     (
@@ -187,19 +168,6 @@ def test_worked_numbers_of_cdp(rounds, steps, sigma, fresh, continuing):
         assert (found["P1"], found["P2"]) == pytest.approx(expected, rel=4e-3)
     network = epsilons(account("cdp", **case | {"convex": False}))
     assert set(network) == {"P1", "P3"}
-
-
-def test_what_the_papers_divide_by():
-    one = account("dp-dsgd", sigma=0.03)
-    assert one.paper_rho == pytest.approx(2 * 13 / (16 * (32 * 0.03) ** 2))
-    assert one.paper().epsilon == zcdp.bun_steinke_epsilon(one.paper_rho, 1e-4)
-    assert one.bounds() == account("cdp", steps=1, sigma=0.03).bounds()
-    alone = account("cdp", secagg=False)
-    assert alone.paper_rho == pytest.approx(10 * account("cdp").paper_rho)
-    assert set(epsilons(alone)) == {"P1"}
-    # Replacing a record moves the mean of 4 gradients of norm 3 by at most 6 / 4.
-    found = account("cdp", batch_size=4, clip_norm=3.0, sigma=0.5, samples=40)
-    assert found.access_rho == pytest.approx((6 / 4) ** 2 / (2 * 0.5**2))
 
 
 def test_colluding_devices_take_their_noise_away_and_tiny_batches_have_p3():
@@ -391,14 +359,6 @@ def test_a_users_own_noise_holds_whatever_masks_do():
 # --- locks ---
 
 
-def test_the_papers_cost_of_locks_adds_up_over_users():
-    found = account("locks", sigma=6.0, sigma_norms=4.0, clip_norm=3.0, rounds=7)
-    rho = 7 * (30 * 9 / (2 * 16) + 20 * 9 / (2 * 36))
-
-    assert found.paper().epsilon == pytest.approx(zcdp.rdp_epsilon(rho, 1e-5), rel=1e-12)
-    assert account("locks", sigma_norms=1.32).bounds() == account("locks").bounds()
-
-
 @given(
     first=st.integers(0, 120),
     second=st.integers(0, 120),
@@ -435,28 +395,6 @@ def test_a_trusted_aggregator_is_a_poisson_sample_of_both_releases():
 
 
 # --- fedsgd-dpc ---
-
-
-def test_worked_numbers_of_theorem_1_and_whole_numbers_of_replies():
-    # s = Delta T1 / epsilon, Delta = 2 xi / d, on MNIST: xi = 300, 6000 samples, T1 = T b / N.
-    scale = (2 * 300 / 6000) * (50 * 3 / 10) / 5
-    found = account("fedsgd-dpc", sigma=scale, clip_norm=300)
-    for value in (found.paper(), found.proven()):
-        assert value.epsilon == pytest.approx(5, rel=1e-12)  # 15 replies, a whole number
-        assert (value.delta, value.adjacency) == (0, REPLACE_RECORD)
-    # T = 22, b = 1: 2.2 replies by the paper's count, and three of some devices.
-    given = {"rounds": 22, "per_round": 1, "sigma": 1 / 3000}
-    assert account("fedsgd-dpc", **given).paper().epsilon == pytest.approx(2.2)
-    assert account("fedsgd-dpc", **given).proven().epsilon == pytest.approx(3)
-    assert account("fedsgd-dpc", **given, replies=2).proven().epsilon == pytest.approx(2)
-
-
-def test_a_delta_lowers_the_epsilon_of_many_replies():
-    found = account("fedsgd-dpc", sigma=0.02, delta=1e-5)
-    pure, approximate = found.bounds()
-    assert (pure.delta, approximate.delta) == (0, 1e-5)
-    assert approximate.epsilon < pure.epsilon == pytest.approx(15 / 60)
-    assert found.paper() == account("fedsgd-dpc", sigma=0.02).paper()
 
 
 @pytest.mark.parametrize(

@@ -107,12 +107,6 @@ def test_what_is_near_a_gaussian_costs_little_more():
     assert distributed.nearly_gaussian_epsilon(0.5, 0.0, 1e-3) == less
 
 
-def test_narrow_noise_of_several_proves_nothing():
-    assert distributed.gaussian_variance(0.49, 2) == 0
-    assert (distributed.divergence(2, 0.49), distributed.divergence(1, 0.3)) == (math.inf, 0)
-    assert distributed.epsilon([2], 0.49, 1, 1.0, 1e-5)[0] == math.inf
-
-
 @given(
     values=st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=40),
     drawn=st.lists(st.floats(0, 1, exclude_max=True), min_size=20, max_size=20),

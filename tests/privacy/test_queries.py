@@ -147,23 +147,13 @@ def test_the_command_finds_them(tmp_path):
     assert "no training has a smaller bound" in invoke("optimize", "fedsgd-dpc", path).stdout
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
+def test_constants_that_cannot_be_are_refused(tmp_path):
+    path = tmp_path / "constants.json"
+    for changes, sentence in (
         ({"devices": 0}, "devices is 0; it must be a number above 0"),
-        ({"distance": "far"}, "not supported between instances of 'int' and 'str'"),
         ({"convexity": 3.0}, "lambda is never below mu"),
         ({"mass": 3.0}, "unexpected keyword argument 'mass'"),
-    ],
-)
-def test_constants_that_cannot_be_are_refused(tmp_path, changes, sentence):
-    path = tmp_path / "constants.json"
-    path.write_text(json.dumps(ANY | changes))
-    result = invoke("optimize", "fedsgd-dpc", path)
-    assert isinstance(result.exception, UsageError)
-    assert sentence in str(result.exception)
-
-
-def test_no_budget_is_refused():
-    with pytest.raises(UsageError, match="epsilon is 0"):
-        Bound(Constants(**ANY), 0)
+    ):
+        path.write_text(json.dumps(ANY | changes))
+        with pytest.raises(UsageError, match=sentence):
+            Constants.read(path)

@@ -94,26 +94,6 @@ def test_distributions_are_those_of_all_draws(who):
         assert threat.more_colluding(count, 1) == pytest.approx(float(sum(among[2:])), abs=1e-12)
 
 
-@pytest.mark.parametrize("who", [(6, 2, 1, 6), (6, 2, 2, 8), (5, 4, 3, 7)])
-@pytest.mark.parametrize("chosen", [0, 1, 2])
-def test_all_in_a_row_are_gone_where_who_knows_their_places_can_see_to_it(who, chosen):
-    """Over all ways in which some collude and some drop out, and all choices of whom to remove."""
-    devices, colluding, dropped, population = who
-    for count in range(1, devices + 1):
-        row, total, gone = {*range(count)}, Fraction(0), Fraction(0)
-        for bad in combinations(range(population), colluding):
-            # The devices of the round are the first of the population, around the ring.
-            honest = [place for place in range(devices) if place not in bad]
-            ways = [*combinations(honest, min(dropped, len(honest)))]
-            for away in ways:
-                left = [place for place in range(devices) if place not in (*bad, *away)]
-                removals = combinations(left, min(chosen, len(left)))
-                gone += Fraction(any(row <= {*bad, *away, *r} for r in removals), len(ways))
-                total += Fraction(1, len(ways))
-        expected = pytest.approx(float(gone / total), rel=1e-12, abs=1e-15)
-        assert Threat(*who).all_gone(count, chosen) == expected
-
-
 @pytest.mark.parametrize("draws", [1, 100])
 def test_no_set_has_more_colluders_or_dropouts_but_seldom(draws):
     for who, count in (((100, 33, 30, 100), 43), ((100, 333, 30, 1000), 100)):

@@ -37,18 +37,3 @@ def test_proven_is_between_the_truth_and_the_limit(case):
 def test_noise_for_a_small_epsilon_is_enough_and_no_more_than_the_limit(case):
     row = BENCHMARK.calibrated(case)
     assert row.true <= row.proven <= row.case.limit * row.best
-
-
-def test_all_private_systems_are_in_the_table():
-    from hpcfl.algorithms.federated import PRIVATE
-
-    assert {case.algorithm for case in BENCHMARK.CASES} == set(PRIVATE)
-
-
-def test_the_worked_example_of_a_fixed_size():
-    # n = 100, b = 20, sigma 1.32, T = 100: 68.6 by Renyi divergences of sampling.
-    (case,) = (one for one in BENCHMARK.CASES if one.name == "dp-fedavg, fixed")
-    row = BENCHMARK.spent(case)
-
-    assert row.proven == pytest.approx(35.38, abs=0.03)
-    assert row.true == pytest.approx(31.9, abs=0.2)

@@ -187,6 +187,6 @@ def test_promises_say_in_how_many_rounds_they_were_checked(make_run):
     records = [replace(simple_record(), promise_failure=2.0**-40), simple_record()]
 
     assert promises(load(make_run("a.h5", records))) == [
-        "checked in 1 of 2 rounds against the devices that were present: it held, but for a "
-        "probability of 2^-40.0"
+        "checked in 1 of 2 rounds against the devices that were present: it held, except "
+        "with probability 2^-40.0"
     ]

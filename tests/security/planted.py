@@ -69,10 +69,6 @@ class Planted:
             # What comes before says how it is compressed, as ciphertexts do.
             for start in range(1000, len(content) - 32, len(content) // PARTS):
                 self._keep(content[start : start + 32], "of a key of CKKS, compressed")
-            numbers = context._context.secret_key().data.data()
-            for start in range(0, ckks.DEGREE, ckks.DEGREE // PARTS):
-                part = np.array([numbers[start + place] for place in range(4)], "<u8")
-                self._keep(part.tobytes(), "of a key of CKKS")
             return content
 
         patch.setattr(ckks.Context, "written", written)
@@ -125,34 +121,22 @@ class Search:
 
 def encodings(secret):
     """Yield the forms in which a part of a secret could be written, eight bytes long or more."""
-    half = len(secret) // 2
     for offset in range(0, len(secret) - CHUNK + 1, CHUNK):
         chunk = secret[offset : offset + CHUNK]
         yield "raw", chunk
-        yield "reversed", chunk[::-1]
         yield "hexadecimal", chunk.hex().encode()
-        yield "hexadecimal", chunk.hex().upper().encode()
         yield "repr", repr(chunk)[2:-1].encode()
         yield "list", " ".join(map(str, chunk)).encode()
-        yield from _integers(chunk)
-    for part in (secret, secret[:half], secret[half:]):
-        yield from _integers(part)
+    for part in (secret, secret[: len(secret) // 2], secret[len(secret) // 2 :], secret[:CHUNK]):
+        for order in ("little", "big"):
+            yield "integer", str(int.from_bytes(part, order)).rjust(15, "0").encode()
     for start in range(3):
-        part = secret[start : start + 12]
-        yield "base64", base64.b64encode(part)
-        yield "base64", base64.urlsafe_b64encode(part)
+        yield "base64", base64.b64encode(secret[start : start + 12])
     number = int.from_bytes(secret, "little")
     limbs = [number >> shift & (2**LIMB_BITS - 1) for shift in range(0, 8 * len(secret), LIMB_BITS)]
     for one, other in itertools.pairwise(limbs[:-1]):  # the last one is short
         yield "limbs", np.array([one, other], "<u4").tobytes()
-        yield "limbs", np.array([one, other], "<i8").tobytes()
         yield "limbs", f"{one} {other}".encode().ljust(CHUNK)
-
-
-def _integers(part):
-    """Yield a part as a number in digits, of which a secret has enough."""
-    for order in ("little", "big"):
-        yield "integer", str(int.from_bytes(part, order)).rjust(15, "0").encode()
 
 
 def contents(roots):

@@ -426,9 +426,9 @@ class ActiveSecAgg(SecAgg):
             *super().promises(),
             Certain(
                 "a server that cheats, together with up to "
-                f"{counted(self.tolerated, 'device')}, gets the sum of one set of survivors or "
-                f"none: of at least {threshold} devices, at least "
-                f"{threshold - self.tolerated} of them honest. It chooses who is in it"
+                f"{counted(self.tolerated, 'device')}, learns the sum over at most one set of "
+                f"survivors. The set has at least {threshold} devices, at least "
+                f"{threshold - self.tolerated} of them honest; the server chooses it"
             ),
         ]
 
@@ -470,8 +470,7 @@ class ActiveSparse(ActiveSecAgg, SparseSecAgg):
         return [
             *super().promises(),
             Certain(
-                "of a sparse vector that sum is one for every coordinate, of the survivors that "
-                "sent it: who chooses the survivors chooses whom a coordinate is left with, and "
-                "may be left with one"
+                "for sparse vectors there is one such sum for every coordinate, over the survivors "
+                "that sent it. A server that chooses the survivors can leave a coordinate with one"
             ),
         ]

@@ -318,11 +318,11 @@ class Assisted(QuantisedProtocol):
 
     def promises(self) -> list[Promise]:
         threshold = self.parameters.threshold
-        who = f"one of {self.helpers} helpers" if self.helpers > 1 else "the helper"
+        who = f"at least one of {self.helpers} helpers" if self.helpers > 1 else "the helper"
         apart = (
-            f"as long as {who} does not pool what it knows with the server, the server learns the "
-            f"sum of at least {threshold} devices' vectors, and with devices in collusion the sum "
-            "of the others. A helper answers for no fewer, once a round"
+            f"as long as {who} does not collude with the server, the server learns the sum of at "
+            f"least {threshold} devices' vectors, or, with colluding devices, the sum of the "
+            "others. A helper answers once a round, and for no fewer devices"
         )
         return [Certain(apart, threshold), *super().promises()]
 

@@ -355,8 +355,8 @@ class Ckks(AggregationProtocol):
         threshold = self.parameters.threshold
         kept = (
             "as long as no device gives the server the key that all share, the server learns the "
-            f"sum of at least {threshold} devices' vectors, which two of them tell it; one "
-            "device that colludes opens every vector"
+            f"sum of at least {threshold} devices' vectors, which two of them decrypt. One "
+            "colluding device exposes every vector"
         )
         return [Certain(kept, threshold)]
 

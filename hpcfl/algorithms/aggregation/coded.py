@@ -12,7 +12,7 @@ wrong sums among n are found and left out.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -38,7 +38,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ROUTE, Ids, Payload, Rows
 from hpcfl.crypto import keys, matrices
 from hpcfl.crypto.coding import Code
-from hpcfl.crypto.groups import PACKED_PAIRS, Elements, Field
+from hpcfl.crypto.groups import Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 from hpcfl.options.protocols import MaskingOptions, ThreatOptions
@@ -82,11 +82,6 @@ class CodedProtocol(QuantisedProtocol):
     def row_bytes(self) -> int:
         """Size of a sealed piece."""
         return self.piece_bytes + sealed.TAG_BYTES
-
-    def rows_at_once(self, count: int) -> Iterator[slice]:
-        """Yield parts of so many pieces that are packed together, in cache."""
-        step = max(1, 2 * PACKED_PAIRS // self.code.width)
-        return (slice(start, start + step) for start in range(0, count, step))
 
     @property
     def needed_in_sum(self) -> int:
@@ -156,23 +151,22 @@ class CodedDevice(QuantisedDevice):
         """Return pieces, shape (peers, width), as they are sent, a row for each peer."""
         protocol = self._protocol
         rows = np.empty((len(peers), protocol.row_bytes), np.uint8)
-        for some in protocol.rows_at_once(len(peers)):
-            packed = protocol.field.pack_rows(pieces[some])
-            for row, peer, content in zip(rows[some], peers[some], packed, strict=True):
-                labels = sealed.labels(protocol.name, self._round, self.id, peer)
-                row[:] = sealed.seal(self.state.transport_keys[peer], labels, content.tobytes())
+        for row, peer, piece in zip(rows, peers, pieces, strict=True):
+            labels = sealed.labels(protocol.name, self._round, self.id, peer)
+            content = protocol.field.pack(piece).tobytes()
+            row[:] = sealed.seal(self.state.transport_keys[peer], labels, content)
         return np.array(peers, np.int64), rows
 
     def _keep(self, phase: str, senders: Ids, rows: Rows) -> None:
         """Keep the pieces of others; what is none is missing to its sender."""
-        for some in self._protocol.rows_at_once(len(rows)):
-            contents = {}
-            for sender, row in zip(senders[some].tolist(), rows[some], strict=True):
-                try:
-                    contents[sender] = self._unsealed(phase, sender, row)
-                except MessageError as error:
-                    self.ignored.append(error)
-            self._read_pieces(phase, contents)
+        for sender, row in zip(senders.tolist(), rows, strict=True):
+            try:
+                content = self._unsealed(phase, sender, row)
+                piece = self._protocol.read_piece(content, phase, f"device {sender}")
+            except MessageError as error:
+                self.ignored.append(error)
+            else:
+                self.state.pieces[sender] = piece
         self.state.transport_keys = {}
 
     def _unsealed(self, phase: str, sender: int, row: Payload) -> Payload:
@@ -181,26 +175,6 @@ class CodedDevice(QuantisedDevice):
             raise MessageError(phase, f"device {sender}", "it advertised no key")
         labels = sealed.labels(self._protocol.name, self._round, sender, self.id)
         return sealed.unseal(key, labels, row, phase, sender)
-
-    def _read_pieces(self, phase: str, contents: dict[int, Payload]) -> None:
-        """Keep the pieces of some senders: all at once, unless one of them is none."""
-        field, width = self._protocol.field, self._protocol.code.width
-        sizes = {content.size for content in contents.values()}
-        if sizes == {self._protocol.piece_bytes}:
-            try:
-                pieces = field.unpack_rows(np.stack([*contents.values()]), width)
-            except ValueError:
-                pieces = None
-            if pieces is not None and field.holds(pieces):
-                self.state.pieces |= dict(zip(contents, pieces, strict=True))
-                return
-        for sender, content in contents.items():
-            try:
-                piece = self._protocol.read_piece(content, phase, f"device {sender}")
-            except MessageError as error:
-                self.ignored.append(error)
-            else:
-                self.state.pieces[sender] = piece
 
     def send_held(self) -> Payload:
         """Return whose pieces this device holds."""

@@ -192,20 +192,20 @@ class Floor(Promise):
 
     @property
     def claim(self) -> str:
-        cohort = f"every coordinate is the sum of a cohort of {self.size}"
+        cohort = f"every coordinate is summed over a cohort of {self.size} devices"
         devices = self.threat.devices
         if self.floor == 1:
             chance = below_floor(self.threat, self.size, 2)
             return (
-                f"{cohort}; how many of them are honest and survive is not promised: should "
-                f"{self.threat} collude and up to {counted(self.threat.dropped, 'other')} drop "
-                f"out, one of the {devices} cohorts has fewer than 2 with a probability of up to "
-                f"{chance:.2g} (--min-cohort)"
+                f"{cohort}. How many of them are honest survivors is not promised (see "
+                f"--min-cohort): if {self.threat} collude and up to "
+                f"{counted(self.threat.dropped, 'other')} drop out, one of the {devices} cohorts "
+                f"has fewer than 2 with probability up to {chance:.2g}"
             )
         return (
             f"{cohort}, of which at least {self.least} survive, or devices refuse to unmask. "
-            f"Should {self.threat} collude, each of the {devices} cohorts then has at least "
-            f"{self.floor} honest survivors, whoever drops out, but for a probability of "
+            f"If {self.threat} collude, each of the {devices} cohorts then has at least "
+            f"{self.floor} honest survivors, whoever drops out, except with probability "
             f"{log2(self.exceeded)}"
         )
 

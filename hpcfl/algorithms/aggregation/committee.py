@@ -345,11 +345,11 @@ class Committee(CodedProtocol):
     def promises(self) -> list[Promise]:
         plan = self.parameters
         private, exceeded = self.code.private, self.more_members_collude
-        shares = f"{private} shares say" if private > 1 else "one share says"
+        shares = f"{private} shares say" if private > 1 else "One share says"
         hidden = (
-            f"the server learns the sum of at least {plan.threshold} devices' vectors, and with "
-            "devices in collusion the sum of the others, as long as no more than "
-            f"{private} of {self.code.devices} members collude: {shares} nothing about a vector"
+            f"the server learns the sum of at least {plan.threshold} devices' vectors, or, with "
+            "colluding devices, the sum of the others, as long as at most "
+            f"{private} of {self.code.devices} members collude. {shares} nothing about a vector"
         )
         hidden += unless_more_collude(exceeded)
         return [Certain(hidden, plan.threshold, exceeded), *super().promises()]

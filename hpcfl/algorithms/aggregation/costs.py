@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, ModelSender
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Role
 from hpcfl.errors import UsageError
 
@@ -99,28 +98,3 @@ def exchanged(protocol: AggregationProtocol) -> Phases:
             setattr(phase, way, getattr(phase, way) + message)
             phase.members = members if of == "member" else 0
     return phases
-
-
-@dataclass(frozen=True)
-class Crowd:
-    """How many are in a round."""
-
-    devices: int  # N
-    dropped: int  # of them
-    degree: int  # neighbours of a device
-
-    @classmethod
-    def of(cls, parameters: Parameters, degree: int | None = None) -> Crowd:
-        """Return who is in a round; all are neighbours by default."""
-        dropped = parameters.planned_dropouts
-        known = parameters.devices - 1 if degree is None else degree
-        return cls(parameters.devices, dropped, known)
-
-    @property
-    def survivors(self) -> int:
-        """Number of devices whose vectors are in the sum."""
-        return self.devices - self.dropped
-
-    def neighbours_among(self, count: int) -> float:
-        """Return how many neighbours a device expects among `count` other devices."""
-        return self.degree * count / max(1, self.devices - 1)

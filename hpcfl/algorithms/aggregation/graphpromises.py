@@ -20,12 +20,12 @@ class Unopened(Promise):
 
     @property
     def claim(self) -> str:
-        exceeded = f" but for a probability of {log2(self.worst)}" if self.worst else ""
-        colluding = f": not {self.threat} in collusion{exceeded}" if self.threat.colluding else ""
+        exceeded = f", except with probability {log2(self.worst)}" if self.worst else ""
+        colluding = f", even if {self.threat} collude{exceeded}" if self.threat.colluding else ""
         return (
-            f"every device shares keys and masks with {_others(self.degree)}; {self.threshold} "
-            f"devices reconstruct a secret, and fewer learn nothing of it{colluding}. "
-            f"{self._cost_of_a_false_one}"
+            f"every device shares keys and masks with {_others(self.degree)}. It takes "
+            f"{self.threshold} devices to reconstruct a secret; fewer learn nothing about it"
+            f"{colluding}. {self._cost_of_a_false_one}"
         )
 
     @property
@@ -34,18 +34,18 @@ class Unopened(Promise):
         false, enough = "A device that shares or answers falsely", self.threshold + REDUNDANT
         left = self.threat.devices - self.threat.dropped
         if enough > self.threat.devices:
-            return f"{false} can end the round: {enough} answers are needed to tell which it is"
+            return f"{false} can end the round: it takes {enough} answers to tell which one it is"
         if enough > left:
             return (
-                f"{false} costs itself alone if {enough} devices answer, and can end the round "
-                f"where dropouts leave fewer, down to {left}"
+                f"{false} harms only itself if {enough} devices answer, and can end the round if "
+                f"dropouts leave fewer, down to {left}"
             )
         most = (left + SPARE - self.threshold) // 2
         if most == 1:
-            return f"{false} costs itself alone while at least {enough} devices answer"
+            return f"{false} harms only itself while at least {enough} devices answer"
         return (
-            "Devices that share or answer falsely cost themselves alone, k of them while at least "
-            f"{self.threshold} + 2 k devices answer: up to {most} beside the planned dropouts"
+            "Devices that share or answer falsely harm only themselves: k of them, while at least "
+            f"{self.threshold} + 2 k devices answer, up to {most} besides the planned dropouts"
         )
 
     @property
@@ -70,13 +70,14 @@ class Linked(Promise):
     def claim(self) -> str:
         planned = self._failures(self.threat.dropped)
         return (
-            f"every device shares keys and masks with {self.degree} neighbours; {self.threshold} "
-            f"of them reconstruct a secret. Should {self.threat} collude and up to "
-            f"{self.threat.dropped} others drop out, wherever chance puts them on the ring, and "
-            "one more is expelled, a secret is revealed with a probability of at most "
-            f"{log2(planned.revealed)}, the honest are not all linked with {log2(planned.split)}, "
-            f"and some device has fewer than {self.threshold + REDUNDANT} neighbours left, so that "
-            f"one that answers falsely can end the round, with {log2(planned.stuck)}"
+            f"every device shares keys and masks with {self.degree} neighbours; it takes "
+            f"{self.threshold} of them to reconstruct a secret. If {self.threat} collude, up to "
+            f"{self.threat.dropped} others drop out, at random places on the ring, and one more "
+            "is expelled, then a secret is revealed with probability at most "
+            f"{log2(planned.revealed)}, the honest survivors are not all linked with probability "
+            f"at most {log2(planned.split)}, and with probability at most {log2(planned.stuck)} "
+            f"some device has fewer than {self.threshold + REDUNDANT} neighbours left: one false "
+            "answer can then end the round"
         )
 
     def failure(self, outcome: Outcome) -> float:

@@ -254,10 +254,10 @@ class LightSecAgg(CodedProtocol):
     def promises(self) -> list[Promise]:
         needed, private, exceeded = self.code.needed, self.code.private, self.more_colluding
         others = f"{private} devices" if private > 1 else "one device"
-        pieces = f"{private} pieces say" if private > 1 else "one piece says"
+        pieces = f"{private} pieces say" if private > 1 else "One piece says"
         hidden = (
-            f"the server learns the sum of at least {needed} devices' vectors, and with {others} "
-            f"in collusion the sum of the others: {pieces} nothing about a mask"
+            f"the server learns the sum of at least {needed} devices' vectors, or, with {others} "
+            f"colluding, the sum of the others. {pieces} nothing about a mask"
         )
         hidden += unless_more_collude(exceeded)
         return [Certain(hidden, needed, exceeded), *super().promises()]

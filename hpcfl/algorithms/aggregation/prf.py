@@ -210,16 +210,16 @@ class Prf(QuantisedProtocol):
         learned = f"the server learns the sum of all {devices}"
         if colluding:
             learned += (
-                f", with {colluding} colluding devices the sum of the other {devices - colluding}"
+                f", or, with {colluding} colluding devices, that of the other {devices - colluding}"
             )
         return [
             Certain(
                 f"every device masks its vector with the {devices - 1} others; {learned}. "
-                "A round in which a device is missing is refused"
+                "A round in which a device is missing fails"
             ),
             Certain(
-                "seeds are agreed on once and charged to the first round, warm-up or not. Who "
-                "learns a device's seeds, later as well, learns its masks of all rounds"
+                "seeds are agreed on once, and their cost counts in the first round. Whoever "
+                "learns a device's seeds, even later, learns its masks in all rounds"
             ),
             *super().promises(),
         ]

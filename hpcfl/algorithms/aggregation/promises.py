@@ -38,7 +38,7 @@ class Promise(ABC):
     @property
     @abstractmethod
     def claim(self) -> str:
-        """What is promised, against whom and given what, in a sentence without a full stop."""
+        """What is promised, against whom and on what conditions; no full stop at the end."""
 
     @property
     @abstractmethod
@@ -91,8 +91,8 @@ class NoiseInSum(Promise):
     def claim(self) -> str:
         return (
             f"every sum holds the noise of at least {counted(self.honest, 'honest device')}, and "
-            f"{counted(self.colluding, 'other device')} in it may collude: devices help with no "
-            "sum of fewer"
+            f"{counted(self.colluding, 'other device')} in it may collude: devices refuse to "
+            "unmask a smaller sum"
         )
 
     @property

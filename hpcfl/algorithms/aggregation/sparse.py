@@ -148,8 +148,8 @@ class SparseSecAgg(SecAgg):
 
     def promises(self) -> list[Promise]:
         alone = (
-            "the sum at a coordinate is of those devices alone that selected it: where that is one "
-            "device, the server learns its value ('hpcfl privacy exposure sparse' says how often)"
+            "the sum at a coordinate covers only the devices that selected it. Where only one did, "
+            "the server learns its value ('hpcfl privacy exposure sparse' says how often)"
         )
         return [*super().promises(), Certain(alone)]
 

@@ -1,14 +1,18 @@
-"""What the work of each party in a round grows with, protocol by protocol; see `terms`.
+"""What the work of each party in a round grows with: the terms of the learned cost model.
 
-A protocol of one's own says it in a method ``terms``.
+`terms` says how much of each a party has in a round: peers, values, masked values, and the like; a
+protocol of one's own says it in a method ``terms``. What one of each costs is learned from small
+real rounds (:mod:`hpcfl.costmodel.learning`), for each protocol and party by itself, so that a term
+need only be proportional to the work that it stands for. Each party also has a cost once in a
+round. Values that do not fit the cache cost more: `far` counts them once more.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import singledispatch
 
-from hpcfl.algorithms.aggregation import terms as of
 from hpcfl.algorithms.aggregation.assisted import Assisted
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.ckks import Ckks
@@ -16,15 +20,77 @@ from hpcfl.algorithms.aggregation.coded import CodedProtocol
 from hpcfl.algorithms.aggregation.cohort import Cohort
 from hpcfl.algorithms.aggregation.committee import Committee
 from hpcfl.algorithms.aggregation.common import CommonCoordinates
-from hpcfl.algorithms.aggregation.costs import Crowd
 from hpcfl.algorithms.aggregation.fedavg import FedAvg
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
 from hpcfl.algorithms.aggregation.prf import Prf
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
-from hpcfl.algorithms.aggregation.terms import Terms
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto import ckks
+from hpcfl.crypto.groups import Group, Ring
 from hpcfl.errors import UsageError
+
+Terms = dict[str, float]
+# Coordinates, eight bytes each, that fit the cache.
+CACHED = 1 << 17
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """How many are in a round of which as many drop out as are planned to."""
+
+    devices: int  # N
+    degree: int  # neighbours of a device
+    dropped: int
+
+    @classmethod
+    def of(cls, parameters: Parameters, degree: int | None = None) -> Crowd:
+        """Return who is in a round; all are neighbours by default."""
+        known = parameters.devices - 1 if degree is None else degree
+        return cls(parameters.devices, known, parameters.planned_dropouts)
+
+    @property
+    def survivors(self) -> int:
+        """Number of devices whose vectors are in the sum."""
+        return self.devices - self.dropped
+
+    @property
+    def broken_pairs(self) -> float:
+        """Expected neighbours of which one is a survivor and the other has dropped out."""
+        return self.dropped * self.degree * self.survivors / max(1, self.devices - 1)
+
+
+def far(name: str, count: float, length: float | None = None) -> Terms:
+    """Return work on some values of a vector of that length (`count` by default), cached or not."""
+    length = count if length is None else length
+    beyond = max(0.0, 1 - CACHED / length) if length else 0.0
+    return {name: count, f"{name}, not cached": count * beyond}
+
+
+def masked(group: Group, count: float, name: str = "masked values") -> Terms:
+    """Return so many elements of keystream added to a vector: bytes of them in a ring."""
+    if isinstance(group, Ring):
+        return {f"{name}, bytes": count * group.dtype.itemsize}
+    return {name: count}
+
+
+def summed(group: Group, vectors: float, length: float) -> Terms:
+    """Return so many uploads of that many values unpacked and added up."""
+    ring = isinstance(group, Ring)
+    size = group.dtype.itemsize if ring else 1
+    name = "received values, bytes" if ring else "received values"
+    return far(name, vectors * length * size, length) | packed(group, vectors * length)
+
+
+def packed(group: Group, count: float) -> Terms:
+    """Return so many elements packed for the wire, or unpacked."""
+    return {} if group.whole_words else {"packed bytes": count * group.bits / 8}
+
+
+def coded(group: Group, rows: int, inner: int, columns: int) -> Terms:
+    """Return a product of matrices over a field: elements of at most 16 bits take a quarter."""
+    name = "products of short elements" if group.bits <= 16 else "products"
+    return {name: float(rows * inner * columns)}
 
 
 @singledispatch
@@ -57,10 +123,10 @@ def notes(protocol: AggregationProtocol) -> list[str]:
 def _of_fedavg(protocol: FedAvg) -> dict[str, Terms]:
     dim, crowd = protocol.parameters.dim, Crowd.of(protocol.parameters)
     return {
-        "device": of.far("values", dim),
+        "device": far("values", dim),
         "server": {
             "devices": crowd.devices,
-            **of.far("received values", crowd.survivors * dim, dim),
+            **far("received values", crowd.survivors * dim, dim),
         },
     }
 
@@ -77,7 +143,7 @@ def _of_secagg(protocol: SecAgg) -> dict[str, Terms]:
     server = {
         "devices": crowd.devices,
         "answers": crowd.devices * crowd.degree,
-        "pairs": crowd.dropped * crowd.neighbours_among(crowd.survivors),
+        "pairs": crowd.broken_pairs,
     }
     for_device, for_server = mask_terms(protocol, crowd)
     return {"device": device | for_device, "server": server | for_server}
@@ -87,11 +153,10 @@ def _of_secagg(protocol: SecAgg) -> dict[str, Terms]:
 def mask_terms(protocol: SecAgg, crowd: Crowd) -> tuple[Terms, Terms]:
     """Return what masking a vector, and taking masks off the sum, grows with."""
     group, dim, survivors = protocol.summed_in, protocol.upload_dim, crowd.survivors
-    pairs = crowd.dropped * crowd.neighbours_among(survivors)
-    device = of.far("values", dim) | of.masked(group, (crowd.degree + 1) * dim)
-    unmasked = of.masked(group, (survivors + pairs) * dim, "unmasked values")
-    server = of.summed(group, survivors, dim) | unmasked | of.far("values", dim)
-    return device | of.packed(group, dim), server
+    device = far("values", dim) | masked(group, (crowd.degree + 1) * dim)
+    unmasked = masked(group, (survivors + crowd.broken_pairs) * dim, "unmasked values")
+    server = summed(group, survivors, dim) | unmasked | far("values", dim)
+    return device | packed(group, dim), server
 
 
 @mask_terms.register
@@ -99,24 +164,23 @@ def _masks_of_sparse(protocol: SparseSecAgg, crowd: Crowd) -> tuple[Terms, Terms
     dim, survivors = protocol.parameters.dim, crowd.survivors
     group, selected = protocol.summed_in, protocol.inclusion * dim
     of_pair = float(protocol.pair_probability) * dim
-    pairs = crowd.dropped * crowd.neighbours_among(survivors)
     device = (
-        of.far("coordinates", dim)
-        | of.far("selected values", selected, dim)
-        | of.far("masked values", crowd.degree * of_pair, dim)
+        far("coordinates", dim)
+        | far("selected values", selected, dim)
+        | far("masked values", crowd.degree * of_pair, dim)
     )
     server = (
-        of.far("coordinates", dim)
-        | of.far("received values", survivors * selected, dim)
-        | of.far("unmasked values", pairs * of_pair, dim)
+        far("coordinates", dim)
+        | far("received values", survivors * selected, dim)
+        | far("unmasked values", crowd.broken_pairs * of_pair, dim)
     )
-    return device | of.packed(group, selected), server | of.packed(group, survivors * selected)
+    return device | packed(group, selected), server | packed(group, survivors * selected)
 
 
 @mask_terms.register
 def _masks_of_common(protocol: CommonCoordinates, crowd: Crowd) -> tuple[Terms, Terms]:
     device, server = mask_terms.dispatch(SecAgg)(protocol, crowd)
-    whole = of.far("coordinates", protocol.parameters.dim)
+    whole = far("coordinates", protocol.parameters.dim)
     return device | whole, server | whole
 
 
@@ -130,39 +194,39 @@ def _masks_of_cohort(protocol: Cohort, crowd: Crowd) -> tuple[Terms, Terms]:
     both = min(2 * reach, crowd.degree)
     common = 2 * sum(size - distance for distance in range(1, reach + 1)) * segment
     gone = crowd.dropped * survivors / max(1, crowd.devices - 1)
-    device = {"cohort": both} | of.far("values", run, dim) | of.masked(group, common + run)
+    device = {"cohort": both} | far("values", run, dim) | masked(group, common + run)
     server = (
         {"cohorts": gone * both}
-        | of.far("coordinates", dim)
-        | of.far("received values", survivors * run, dim)
-        | of.masked(group, gone * common + survivors * run, "unmasked values")
+        | far("coordinates", dim)
+        | far("received values", survivors * run, dim)
+        | masked(group, gone * common + survivors * run, "unmasked values")
     )
-    return device | of.packed(group, run), server | of.packed(group, survivors * run)
+    return device | packed(group, run), server | packed(group, survivors * run)
 
 
 @terms.register
 def _of_prf(protocol: Prf) -> dict[str, Terms]:
     group, dim, devices = protocol.summed_in, protocol.parameters.dim, protocol.parameters.devices
-    device = {"peers": devices - 1} | of.far("values", dim) | of.packed(group, dim)
-    server = {"devices": devices} | of.summed(group, devices, dim) | of.far("values", dim)
-    return {"device": device | of.masked(group, (devices - 1) * dim), "server": server}
+    device = {"peers": devices - 1} | far("values", dim) | packed(group, dim)
+    server = {"devices": devices} | summed(group, devices, dim) | far("values", dim)
+    return {"device": device | masked(group, (devices - 1) * dim), "server": server}
 
 
 @terms.register
 def _of_assisted(protocol: Assisted) -> dict[str, Terms]:
     group, dim, crowd = protocol.summed_in, protocol.upload_dim, Crowd.of(protocol.parameters)
     helpers = protocol.helpers
-    device = {"helpers": helpers} | of.far("values", dim) | of.masked(group, helpers * dim)
+    device = {"helpers": helpers} | far("values", dim) | masked(group, helpers * dim)
     server = (
         {"devices": crowd.devices}
-        | of.summed(group, crowd.survivors + helpers, dim)
-        | of.far("values", dim)
+        | summed(group, crowd.survivors + helpers, dim)
+        | far("values", dim)
     )
-    helper = {"devices": crowd.survivors} | of.masked(group, crowd.survivors * dim)
+    helper = {"devices": crowd.survivors} | masked(group, crowd.survivors * dim)
     return {
-        "device": device | of.packed(group, dim),
+        "device": device | packed(group, dim),
         "server": server,
-        "helper": helper | of.far("values", dim) | of.packed(group, dim),
+        "helper": helper | far("values", dim) | packed(group, dim),
     }
 
 
@@ -170,9 +234,9 @@ def _of_assisted(protocol: Assisted) -> dict[str, Terms]:
 def _of_ckks(protocol: Ckks) -> dict[str, Terms]:
     dim, crowd = protocol.parameters.dim, Crowd.of(protocol.parameters)
     blocks = ckks.blocks(dim)
-    device = {"blocks": blocks} | of.far("values", dim)
+    device = {"blocks": blocks} | far("values", dim)
     server = {"devices": crowd.devices, "received blocks": blocks * crowd.survivors}
-    return {"device": device, "member": device, "server": server | of.far("values", dim)}
+    return {"device": device, "member": device, "server": server | far("values", dim)}
 
 
 def _recovery(protocol: CodedProtocol, answers: float) -> Terms:
@@ -180,8 +244,8 @@ def _recovery(protocol: CodedProtocol, answers: float) -> Terms:
     code = protocol.code
     return (
         {"values of answers": answers * code.width, "interpolated": code.needed * code.pieces}
-        | of.coded(protocol.field, code.pieces, code.needed, code.width)
-        | of.packed(protocol.field, answers * code.width)
+        | coded(protocol.field, code.pieces, code.needed, code.width)
+        | packed(protocol.field, answers * code.width)
     )
 
 
@@ -192,15 +256,15 @@ def _of_lightsecagg(protocol: LightSecAgg) -> dict[str, Terms]:
     pieces = devices * code.width
     device = (
         {"peers": devices - 1, "mask values": code.dim + code.private * code.width}
-        | of.far("values", code.dim)
-        | of.far("values of pieces", pieces)
-        | of.coded(field, devices, code.needed, code.width)
-        | of.packed(field, 2 * pieces)
+        | far("values", code.dim)
+        | far("values of pieces", pieces)
+        | coded(field, devices, code.needed, code.width)
+        | packed(field, 2 * pieces)
     )
     server = (
         {"devices": devices}
-        | of.summed(protocol.summed_in, crowd.survivors, code.dim)
-        | of.far("values", code.dim)
+        | summed(protocol.summed_in, crowd.survivors, code.dim)
+        | far("values", code.dim)
         | _recovery(protocol, crowd.survivors)
     )
     return {"device": device, "server": server}
@@ -212,16 +276,16 @@ def _of_committee(protocol: Committee) -> dict[str, Terms]:
     members, there = code.devices, code.devices * crowd.survivors / crowd.devices
     device = (
         {"peers": members, "mask values": code.private * code.width}
-        | of.far("values", code.dim)
-        | of.far("values of pieces", members * code.width)
-        | of.coded(field, members, code.needed, code.width)
-        | of.packed(field, members * code.width)
+        | far("values", code.dim)
+        | far("values of pieces", members * code.width)
+        | coded(field, members, code.needed, code.width)
+        | packed(field, members * code.width)
     )
     received = crowd.survivors * code.width
-    member = device | {"peers": crowd.devices} | of.far("received values", received)
-    server = {"devices": crowd.devices} | of.far("values", code.dim)
+    member = device | {"peers": crowd.devices} | far("received values", received)
+    server = {"devices": crowd.devices} | far("values", code.dim)
     return {
         "device": device,
-        "member": member | of.packed(field, members * code.width + received),
+        "member": member | packed(field, members * code.width + received),
         "server": server | _recovery(protocol, there),
     }

@@ -7,33 +7,26 @@ integers to a unit, the less that is; and a sum must not wrap around, with its n
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
-from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
 
 
-def largest_levels(
-    build: Callable[[int], QuantisedProtocol],
-    noises: Callable[[QuantisedProtocol], Iterable[IntegerNoise]],
-) -> int:
+def largest_levels(one: QuantisedProtocol, check: Callable[[int], object]) -> int:
     """Return the most levels with which the noise can be drawn, and no sum with it wraps around.
 
-    `build` returns the protocol with so many levels, `noises` the noise of its rounds, those with
-    the most of it at least. UsageError if there is no such number.
+    `one` is the protocol with one level; `check` refuses, by UsageError, a number of levels that
+    leaves no room for the noise. UsageError if there is no other.
     """
 
     def too_many(levels: int) -> bool:
         try:
-            protocol = build(levels)
-            for noise in noises(protocol):
-                protocol.add_noise(noise)
+            check(levels)
         except UsageError:
             return True
         return False
 
-    one = build(1)
     # Refuse what no noise makes up for, which would otherwise look like too few levels.
     one.check_noise()
     one.hidden_failure()

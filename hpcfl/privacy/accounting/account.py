@@ -153,6 +153,16 @@ class Account(OptionGroup, ABC):
         return -(-self.rounds * self.per_round // self.devices)
 
 
+def of_dropouts(exact: bool) -> str:
+    """Return what is assumed of the users of a Poisson sample who drop out."""
+    if exact:
+        return (
+            "of the users of a round an exact number drops out, all as likely: one user more moves "
+            "a sum by up to twice the norm"
+        )
+    return "whether a user drops out does not depend on who else is in a round"
+
+
 def least_noise(spent: Callable[[float], float], epsilon: float, start: float) -> float:
     """Return the least noise with at most the target epsilon, from above, to seven digits.
 

@@ -42,6 +42,7 @@ from hpcfl.privacy.accounting.account import (
     Account,
     Found,
     Guarantee,
+    of_dropouts,
 )
 from hpcfl.report.formats import counted
 
@@ -172,39 +173,32 @@ class DPFedAvgAccount(Account):
         if self.noise == "distributed":
             own = replace(self, honest_by_round=(1,) * self.rounds, failure=0.0)
             return self._of_integers(), own._of_integers(own=True)
-        return (self._of_fixed_size() if self.sampling == "exact" else self._of_poisson_samples(),)
+        return (self._of_samples(),)
 
-    def _of_fixed_size(self) -> Guarantee:
-        clauses = (
-            f"a round has {self.per_round} of the {self.devices} users, all sets equally likely, "
-            "chosen in secret",
-            "the sum is divided by the number of users of a round, or by nothing",
-            *self._clipped(),
-            _ONLY_SUMS,
-            "who drops out does not depend on the users' data",
-        )
-        rate, z = self.per_round / self.devices, self.multiplier / 2
-        found = partial(sampling.fixed_size_gaussian, rate, z, self.rounds)
-        return self.guarantee(found, self.delta, REPLACE_USER, clauses, self.failure)
-
-    def _of_poisson_samples(self) -> Guarantee:
+    def _of_samples(self) -> Guarantee:
         rate, z = self.per_round / self.devices, self.multiplier
-        dropouts = "whether a user drops out does not depend on who else is in a round"
-        if self.exact_dropouts:
-            z /= 2
-            dropouts = (
-                "of the users of a round an exact number drops out, all as likely: one user more "
-                "moves the sum by up to twice the norm"
+        if self.sampling == "exact":
+            z, found, adjacency = z / 2, sampling.fixed_size_gaussian, REPLACE_USER
+            who = (
+                f"a round has {self.per_round} of the {self.devices} users, all sets equally "
+                "likely, chosen in secret"
             )
+            divisor = "the number of users of a round"
+            dropouts = "who drops out does not depend on the users' data"
+        else:
+            z, found, adjacency = z / (1 + self.exact_dropouts), sampling.poisson_gaussian, ADD_USER
+            who = f"every user is in a round with probability {rate:g}, independently and in secret"
+            divisor = "the expected number of users"
+            dropouts = of_dropouts(self.exact_dropouts)
         clauses = (
-            f"every user is in a round with probability {rate:g}, independently and in secret",
-            "the sum is divided by the expected number of users, or by nothing",
+            who,
+            f"the sum is divided by {divisor}, or by nothing",
             *self._clipped(),
             _ONLY_SUMS,
             dropouts,
         )
-        found = partial(sampling.poisson_gaussian, rate, z, self.rounds)
-        return self.guarantee(found, self.delta, ADD_USER, clauses, self.failure)
+        partly = partial(found, rate, z, self.rounds)
+        return self.guarantee(partly, self.delta, adjacency, clauses, self.failure)
 
     def _of_integers(self, own: bool = False) -> Guarantee:
         integers, worst = self.integers(), self.worst_rounds

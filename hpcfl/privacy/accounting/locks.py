@@ -36,6 +36,7 @@ from hpcfl.privacy.accounting.account import (
     Account,
     Found,
     Guarantee,
+    of_dropouts,
 )
 
 VARIANTS = ("trusted", "local")
@@ -102,13 +103,7 @@ class LocksAccount(Account):
 
     def _of_sums(self) -> Guarantee:
         rate, z = self.first_stage / self.devices, zcdp.combined_multiplier(*self.multipliers)
-        dropouts = "whether a user drops out does not depend on who else is in a round"
-        if self.exact_dropouts:
-            z /= 2
-            dropouts = (
-                "of the users of a round an exact number drops out, all as likely: one user more "
-                "moves both sums by up to twice as much"
-            )
+        z /= 1 + self.exact_dropouts
         clauses = (
             self._clipped,
             "only the two sums are seen, with their noise: norms, updates and who takes part stay "
@@ -116,7 +111,7 @@ class LocksAccount(Account):
             f"every user is in stage 1 with probability {rate:g}, independently and in secret",
             "an update is divided by its inclusion probability, which its exact norm over the "
             "noisy sum of norms sets, and the noise scales with the common norm that this gives",
-            dropouts,
+            of_dropouts(self.exact_dropouts),
         )
         found = partial(sampling.poisson_gaussian, rate, z, self.rounds)
         return self.guarantee(found, self.delta, ADD_USER, clauses, self.failure)

@@ -272,25 +272,14 @@ class SlowRound:
             share for i in private for share in self.shares_of(i)[holder][:KEY_SHARE]
         ]
 
-    def decrypt(self, sender, receiver, ciphertext):
-        """Return the limbs' shares within a row, as its receiver reads them."""
-        content = self._cipher(sender, receiver).decrypt(
-            *self._sealing(sender, receiver, ciphertext)
+    def decrypt(self, i, j, ciphertext):
+        """Return the limbs' shares within a row from device i to j, as its receiver reads them."""
+        nonce = i.to_bytes(4, "little") + j.to_bytes(4, "little") + bytes(4)
+        bound_to = f"hpcfl/1 {self.played.label} from {i} to {j}".encode()
+        content = AESGCM(self.pair_key(i, j, "share transport")).decrypt(
+            nonce, ciphertext, bound_to
         )
         return [int.from_bytes(content[k : k + 4], "little") for k in range(0, len(content), 4)]
-
-    def encrypt(self, sender, receiver, share):
-        """Return the row that holds a share."""
-        content = b"".join(value.to_bytes(4, "little") for value in share)
-        return self._cipher(sender, receiver).encrypt(*self._sealing(sender, receiver, content))
-
-    def _cipher(self, i, j):
-        return AESGCM(self.pair_key(i, j, "share transport"))
-
-    def _sealing(self, sender, receiver, content):
-        """Return the nonce of a row, what is sealed or opened, and what it is bound to."""
-        nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
-        return nonce, content, f"hpcfl/1 {self.played.label} from {sender} to {receiver}".encode()
 
     # masks
 
@@ -390,22 +379,20 @@ class SlowRound:
             k: (quantised[k] + private[k] + self.pairwise(i, k)) % self.modulus for k in self.u(i)
         }
 
-    def unmask(self, x, *, right_signs=True, right_indicator=True):
-        """Return eq. 21 of the server's sum x: corrected, or with either mistake of the paper.
+    def unmask(self, x):
+        """Return eq. 21 of the server's sum x, corrected.
 
         The paper adds with both signs swapped, and where the dropped device would have sent
         something (1{l in U_i}) instead of where the pair selected something (b_ij(l)).
         """
-        sign = 1 if right_signs else -1
         result = list(x)
         for i in self.survivors:
             for k, mask in zip(self.u(i), self.private_mask(i), strict=False):
                 result[k] -= mask
         for i in self.dropped:
             for j in {*self.survivors} & {*self.peers(i)}:
-                where = self.b(i, j) if right_indicator else self.u(i)
-                for k in where:
-                    result[k] += (sign if j > i else -sign) * self.r(i, j, k)
+                for k in self.b(i, j):
+                    result[k] += (1 if j > i else -1) * self.r(i, j, k)
         return [value % self.modulus for value in result]
 
     def signed(self, element):

@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_rounds import bits, enrolled, make, play, raw, spoiling
+from protocol_rounds import bits, enrolled, make, play, raw
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.active import ActiveServer
@@ -396,22 +396,6 @@ def test_with_one_stranger_more_than_can_be_spared_devices_go_no_further():
     protocol = active(identities=enrolled_with_strangers("secagg", N, [0, 2, 4, 9]))
     with pytest.raises(BelowThresholdError, match="0 of 10 devices answered the challenge"):
         play(protocol)
-
-
-@pytest.mark.parametrize("dropouts", [{}, {7: "unmask"}, {7: "masked_input"}], ids=str)
-def test_a_dealer_is_expelled_if_two_holders_have_no_share_of_it_and_not_if_one_has_none(dropouts):
-    protocol = active()
-    played = play(protocol, change=spoiling(protocol, 3, [5]), dropouts=dropouts)
-    played.nobody_left()
-    played.goes_on()
-
-    protocol = active()
-    played = play(protocol, change=spoiling(protocol, 3, [5, 8]), dropouts=dropouts)
-    assert [3] == list(played.kept_out) == list(played.left)
-    assert EXPELLED in str(played.kept_out[3])
-    words = "device 3 is told that the shares of its secrets do not belong together"
-    assert words == str(played.left[3])
-    played.goes_on([id for id in played.taking_part("masked_input") if id != 3])
 
 
 def test_noise_counts_on_as_few_honest_devices_as_a_server_may_choose():

@@ -212,12 +212,10 @@ def test_a_vector_under_another_key_ends_the_round_and_nobody_is_blamed_for_it()
 
 
 def test_the_server_sees_no_key_and_cannot_open_what_it_adds():
-    _, devices, server, enrolled = parties()
+    _, devices, server, _ = parties()
     sent = devices[0].send_encrypted_input(np.ones(DIM))
     opened = server._context.decoded(sent.tobytes(), DIM)
     assert np.abs(opened).max() > 1e3 * 2.0**ckks.STEP_BITS  # nothing like it
-    secrets = {holder._secrets for holder in enrolled.devices.values()}
-    assert len(secrets) == 1  # the same for all
 
 
 def test_a_sealed_key_that_was_changed_is_refused():

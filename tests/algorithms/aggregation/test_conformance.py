@@ -222,6 +222,10 @@ def test_a_message_that_is_not_as_it_should_be_costs_its_sender_alone(kind, chan
         costs_itself_alone(kind, number, change)
 
 
+# Messages that are bitmaps or tags.
+NO_ELEMENTS = ("held", "consistency_check")
+
+
 @pytest.mark.parametrize("kind", FORGIVING, ids="-".join)
 def test_so_does_a_key_of_no_use_and_a_value_that_is_none(kind):
     protocol = made(kind, 9)
@@ -238,7 +242,7 @@ def test_so_does_a_key_of_no_use_and_a_value_that_is_none(kind):
         step = protocol.steps[number]
         if step.name == "advertise_keys" and kind[1] == "passive":
             costs_itself_alone(kind, number, useless_key)
-        elif step.upload and kind[0] != "ckks":
+        elif kind[0] != "ckks" and step.name not in ("advertise_keys", *NO_ELEMENTS):
             costs_itself_alone(kind, number, no_element)
 
 
@@ -313,7 +317,9 @@ def test_a_device_deals_masks_and_answers_once(kind):
         if step.pattern is ROUTE or (step.upload and kind[0] not in ("fedavg", "ckks")):
             vector = [played.vectors[id] / 2] * (step.upload or step.name == "share_input")
             played.refused(RefusedError, call, step.send, device, *vector)
-        elif step.pattern is not GATHER and uploaded_before(protocol, step.phase):
+        elif step.name == "challenge" or (
+            step.pattern is not GATHER and uploaded_before(protocol, step.phase)
+        ):
             asked = [m for m in played.wire.messages if m.header.step == number]
             (message, *_) = [m for m in asked if m.header.receiver in (id, 2**32 - 2)]
             played.refused(RefusedError, call, step.receive, device, raw(message.payload))
@@ -346,6 +352,26 @@ def test_rows_that_do_not_open_make_nobody_else_leave(kind):
     assert_sum(played, integers, [id for id in range(9) if not routes or id != 5])
 
 
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_a_dealer_is_out_if_more_have_nothing_of_it_than_may_be_at_fault_and_not_before(kind):
+    probe = made(kind, 9)
+    routes = [number for number, step in enumerate(probe.steps) if step.pattern is ROUTE]
+    most = getattr(probe, "most_at_fault", 1)
+    for count in (most, most + 1) if routes else ():
+        protocol = made(kind, 9)
+        integers, vectors = whole(protocol, np.random.default_rng(count))
+
+        def spoil(header, message, count=count):
+            if header.step in routes and header.sender == 5:
+                message = message.copy()
+                message[:count, -1] ^= 1
+            return message
+
+        played = play(protocol, vectors, change=spoil)
+        assert_sum(played, integers, [id for id in range(9) if count == most or id != 5])
+        assert (5 in played.kept_out) == (count > most)
+
+
 @pytest.mark.parametrize("dropped", [0, 2])
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 def test_what_moves_is_what_the_formula_says(kind, dropped):
@@ -367,6 +393,9 @@ def test_what_moves_is_what_the_formula_says(kind, dropped):
         members = phase.members / len(there) if phase.members else 0.0
         if protocol.name == "ckks":
             members = 2 / len(there) if phase.name == "decrypt" else 0.0
+        moved = (record.helper_bytes_up[number], record.helper_bytes_down[number])
+        for found, of_one in zip(moved, (phase.helper_up, phase.helper_down), strict=True):
+            assert [of_one] * protocol.helpers == found.tolist()
         assert up.mean() == pytest.approx(phase.up + members * phase.member_up, rel=about)
         assert down.mean() == pytest.approx(phase.down + members * phase.member_down, rel=about)
 

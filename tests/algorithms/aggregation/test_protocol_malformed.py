@@ -33,7 +33,6 @@ from hpcfl.errors import BelowThresholdError, MessageError
 
 DEVICES = 5  # t = 3
 VICTIM, SENDER = 2, 3
-OFFSETS = {"version": 0, "step": 1, "reserved": 2, "round": 4, "sender": 8, "receiver": 12}
 
 with_each_upload = pytest.mark.parametrize("name", UPLOADING)
 
@@ -46,27 +45,16 @@ def only_at_fault(played, id, phase, reason):
     assert reason in str(played.kept_out[id])
 
 
-def alternating(cases):
-    """Return test parameters with each case on one of the topologies in turn."""
-    names = itertools.cycle(LINKED)
-    return [pytest.param(next(names), case, id=f"{key}") for key, case in cases.items()]
-
-
 # rows of shares: device 3 sends them, device 2 is the victim
 
 
-def play_with_rows(name, change, **options):
-    """Play a round in which the rows that device 3 sends in share_keys are changed."""
+def does_without(change, name="cohort"):
+    """Assert that rows of device 3 that are changed so leave device 2 alone without a share of it.
+
+    All others have theirs, and everybody stays.
+    """
     protocol = make(name, DEVICES, 8)
-    return play(protocol, change=sent_by_device(protocol, "share_keys", SENDER, change), **options)
-
-
-def row_to(rows, receiver=VICTIM):
-    return Header.receivers_of(rows).tolist().index(receiver)
-
-
-def does_without(played):
-    """Assert that device 2 has no share of device 3's, all others have, and everybody stays."""
+    played = play(protocol, change=sent_by_device(protocol, "share_keys", SENDER, change))
     played.nobody_left()
     ignored = {id: device.ignored for id, device in played.devices.items() if device.ignored}
     assert [VICTIM] == list(ignored)
@@ -77,50 +65,48 @@ def does_without(played):
     played.goes_on()
 
 
-def altered(place, bits=1):
-    """Return a change of one byte of the row to the victim."""
-
-    def alter(rows):
-        rows[row_to(rows), place] ^= bits
-        return rows
-
-    return alter
-
-
-def written(field, id):
-    """Return a change of a device in the envelope of the row to the victim."""
+def written(start, content):
+    """Return a change of the row to the victim, from a byte on."""
 
     def write(rows):
-        start = OFFSETS[field]
-        rows[row_to(rows), start : start + 4] = raw(id.to_bytes(4, "little"))
+        rows[to_victim(rows), start : start + len(content)] = raw(content)
         return rows
 
     return write
 
 
+def to_victim(rows):
+    return Header.receivers_of(rows).tolist().index(VICTIM)
+
+
 def preceded(change):
     """Return a change that puts the changed row in front of the honest ones."""
-    return lambda rows: np.vstack([change(rows.copy())[row_to(rows)], rows])
+    return lambda rows: np.vstack([change(rows.copy())[to_victim(rows)], rows])
 
 
+def as_id(id):
+    return id.to_bytes(4, "little")
+
+
+SENT_BY, SENT_TO = 8, 12  # in an envelope
 LOST_ROWS = {
-    "ciphertext": altered(16 + 35, 0x40),
-    "tag": altered(-1),
-    **{f: altered(OFFSETS[f]) for f in ("version", "step", "reserved", "round")},
+    "other bytes": written(16 + 35, bytes(8)),
+    "another step": written(1, b"\x63"),
     # In the name of another device, from which this takes nothing, even if it is first.
-    **{f"from {id}": written("sender", id) for id in (0, VICTIM, 2**32 - 1)},
-    **{f"also from {id}": preceded(written("sender", id)) for id in (0, VICTIM)},
+    **{f"from {id}": written(SENT_BY, as_id(id)) for id in (0, VICTIM, 2**32 - 1)},
+    **{f"also from {id}": preceded(written(SENT_BY, as_id(id))) for id in (0, VICTIM)},
     # To nobody, or to its own sender.
-    **{f"to {id}": written("receiver", id) for id in (SENDER, DEVICES, 2**32 - 2)},
+    **{f"to {id}": written(SENT_TO, as_id(id)) for id in (SENDER, DEVICES, 2**32 - 2)},
     "none": lambda rows: rows[Header.receivers_of(rows) != VICTIM],
     # Of several rows the first counts.
-    "an altered one first": preceded(altered(-1)),
+    "another one first": preceded(written(16, bytes(8))),
 }
 
 
-@pytest.mark.parametrize(("name", "change"), alternating(LOST_ROWS))
+@pytest.mark.parametrize("change", LOST_ROWS.values(), ids=LOST_ROWS)
+@pytest.mark.parametrize("name", LINKED)
 def test_a_row_that_is_not_as_it_was_sent_is_a_missing_share(name, change):
-    does_without(play_with_rows(name, change))
+    does_without(change, name)
 
 
 def test_a_share_of_another_round_or_direction_is_refused_even_if_all_keys_are_the_same():
@@ -133,41 +119,29 @@ def test_a_share_of_another_round_or_direction_is_refused_even_if_all_keys_are_t
             for m in other.messages("share_keys", Pattern.ROUTE)
             if (m.header.sender, m.header.receiver) == (sender, receiver)
         )
-        return raw(row)
+        return row
 
-    for row, start in [
-        (sealed(1, SENDER, VICTIM), 16),
-        (sealed(1, SENDER, VICTIM), 0),
-        (sealed(0, VICTIM, SENDER), 16),
-    ]:
-
-        def replay(rows, row=row, start=start):
-            rows[row_to(rows), start:] = row[start:]
-            return rows
-
-        does_without(play_with_rows("cohort", replay))
+    does_without(written(16, sealed(1, SENDER, VICTIM)[16:]))
+    does_without(written(0, sealed(1, SENDER, VICTIM)))
+    does_without(written(16, sealed(0, VICTIM, SENDER)[16:]))
 
 
 # what is dealt: rightly sealed, but not what it should be
 
 
-def unchanged(shares):
-    return shares
-
-
 @pytest.fixture
 def deals(monkeypatch):
-    """Return what lets devices of so many change the shares that they deal, or their secrets."""
+    """Return what lets one device deal other shares: its own changed, or those of another key."""
     dealt = sharing.deal
 
-    def let(dealers, change, devices=DEVICES, **secrets):
+    def let(dealer, change=None, private=None):
         calls = itertools.count()
 
-        def deal(private, seed, *rest):
-            if next(calls) % devices not in dealers:
-                return dealt(private, seed, *rest)
-            both = {"private": private, "seed": seed} | secrets
-            return change(dealt(both["private"], both["seed"], *rest).copy())
+        def deal(own, *rest):
+            if next(calls) % DEVICES != dealer:
+                return dealt(own, *rest)
+            shares = dealt(private or own, *rest).copy()
+            return shares if change is None else change(shares)
 
         monkeypatch.setattr(sharing, "deal", deal)
 
@@ -184,24 +158,21 @@ def limb_moved(limb):
     return move
 
 
-WRONG_KEY = insecure_secrets(9, 9, 9)(32)
-
-
 @pytest.mark.parametrize(
-    ("change", "secrets"),
+    "dealing",
     [
         # Its shares lie on a polynomial, of another key than it advertised.
-        (unchanged, {"private": WRONG_KEY}),
+        {"private": insecure_secrets(9, 9, 9)(32)},
         # The limbs are those of no string of 32 bytes.
-        (limb_moved(MASK_KEY_LIMBS - 1), {}),
+        {"change": limb_moved(MASK_KEY_LIMBS - 1)},
     ],
     ids=["another key", "last limb"],
 )
 @with_each_upload
 def test_a_wrong_mask_key_of_a_vanished_device_is_made_up_for_by_secrets_of_pairs(
-    name, change, secrets, deals
+    name, dealing, deals
 ):
-    deals({1}, change, **secrets)
+    deals(1, **dealing)
     played = play(make(name, DEVICES, 8), dropouts={1: "masked_input"})
     played.nobody_left()
     played.goes_on()
@@ -211,10 +182,23 @@ def test_a_wrong_mask_key_of_a_vanished_device_is_made_up_for_by_secrets_of_pair
         assert pair_secret(played, id, 1) == told
 
 
+def test_a_share_that_is_no_field_element_is_a_missing_one(deals):
+    def beyond(shares):
+        shares[VICTIM, 0] = Q
+        return shares
+
+    deals(SENDER, beyond)
+    played = play(make("secagg", DEVICES, 8))
+    (error,) = played.devices[VICTIM].ignored
+    assert (f"device {SENDER}", "a share is not a field element") == (error.sender, error.reason)
+    played.nobody_left()
+    played.goes_on()
+
+
 @with_each_upload
 def test_a_seed_that_is_no_string_of_16_bytes_costs_its_dealer(name, deals):
     """Its upload is in the sum, under a mask of its own making: it could have sent anything."""
-    deals({SENDER}, limb_moved(KEY_SHARE))
+    deals(SENDER, limb_moved(KEY_SHARE))
     played = play(make(name, DEVICES, 8))
     assert list(range(DEVICES)) == played.server.survivors
     assert {} == played.left
@@ -238,7 +222,8 @@ PLACES = [0, SEED_SHARE - 1, SEED_SHARE * 4 - 1, SEED_SHARE * 4, SEED_SHARE * 4 
 NOT_AS_ANSWERED = "is not what it answered for"
 
 
-@pytest.mark.parametrize(("name", "word"), alternating({k: k for k in range(5)}))
+@pytest.mark.parametrize("word", range(5))
+@pytest.mark.parametrize("name", LINKED)
 def test_a_holder_that_sends_another_share_than_it_answered_for_is_refused_by_name(name, word):
     """Any word of any share; of survivors' seeds, and of the mask key of device 4 behind them."""
 

@@ -39,10 +39,10 @@ def test_ranges_are_dealt_out_end_to_end_and_begin_where_masks_and_bytes_do(bits
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("group", ["fq", "ring8", "ring12", "ring20", "ring32"])
+@pytest.mark.parametrize("group", ["fq", "ring12", "ring32"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_what_ranks_unmask_is_what_one_rank_does(group, ranks, threads):
-    arithmetic, dim = GROUPS[group], 170_001
+    arithmetic, dim = GROUPS[group], 40_001
     parameters = Parameters(3, dim, group=group, levels=1, threads=threads)
     protocol = find("secagg")(parameters)
     generator = np.random.default_rng(7)
@@ -72,13 +72,6 @@ def test_an_upload_of_a_wrong_size_is_no_part_of_a_range():
 
     with pytest.raises(MessageError, match="received 79999 bytes, expected 80000"):
         total.add_part(1, np.zeros(840, np.uint8), 80_000 - 840, 79_999)
-
-
-def test_the_keys_of_masks_are_told_with_their_signs():
-    rows = mask_rows([b"a" * 16, b"b" * 16], [1, -1])
-
-    assert rows.tolist() == [[*b"a" * 16, 1], [*b"b" * 16, 0]]
-    assert mask_rows([], []).shape == (0, 17)
 
 
 @pytest.mark.parametrize("name", ["sparse", "cohort", "fedavg", "prf"])

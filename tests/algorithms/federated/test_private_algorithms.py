@@ -201,13 +201,6 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
         (noise,) = learn.noise
         kind, scale = ("laplace", expected) if mechanism == "laplace" else ("norm", expected)
         assert stats.kstest(noise, kind, args=(0, scale)).pvalue > FALSE_ALARM
-    # Of means over batches of the same size all have the same.
-    where = federation(devices=4, dim=20_000, sizes=sizes, local=Local(steps=1, batch_size=5))
-    dpc = algorithm("fedsgd-dpc", where, sigma=0.8, shuffle="poisson")
-    for device in range(4):
-        learn = Learner(np.zeros(20_000), steps=1)
-        dpc.contribution(device, 0, NOTHING, learn)
-        assert_std(learn.noise[0], 0.8)
 
 
 @pytest.mark.parametrize(
@@ -349,17 +342,6 @@ def held_to(norm, size):
     """Return the norm of integers: the mean square, and what Hoeffding's bound adds for 2^-40."""
     more = math.sqrt(80 * math.log(2)) * (norm + math.sqrt(size) / 2)
     return math.sqrt(norm**2 + size / 4 + more)
-
-
-def test_a_cohorts_floor_is_the_largest_that_all_cohorts_keep():
-    """The survivors that all cohorts have but with 2^-20, less the colluders, but with 2^-40."""
-    where = federation("cohort", devices=200, dropout=0.1, gamma=0.1, alpha=0.3, degree=60)
-    protocol = where.protocol
-    survive = [200 * hypergeometric_tail(200, 180, 60, below=least) for least in range(61)]
-    survivors = max(least for least in range(61) if survive[least] <= 2.0**-20)
-    collude = [200 * (1 - hypergeometric_tail(200, 20, 60, below=c + 1)) for c in range(61)]
-    colluding = min(c for c in range(61) if collude[c] <= Fraction(1, 2**40))
-    assert survivors - colluding == protocol.honest_in_sum() > 10
 
 
 def hypergeometric_tail(total, marked, drawn, below):
@@ -608,16 +590,6 @@ def test_a_vector_that_is_longer_than_is_accounted_for_is_not_sent():
     protocol.add_noise(IntegerNoise(1, bytes(16), norm=1.0, rounded_norm=999.0))
     with pytest.raises(RefusedError, match="it is longer than the norm that was to be accounted"):
         protocol.quantise(np.ones(100), 2, 7)
-
-
-def test_a_devices_integers_are_held_to_the_norm_that_the_account_has():
-    protocol = find("secagg")(Parameters(4, 20_000, dropout=0.0, levels=4000))
-    vector = np.full(20_000, 5.0)  # of the norm 707, and scaled by 1000: a coordinate is 7.07
-    for norm in (1000.1, None):
-        noise = IntegerNoise(1, bytes(16), norm=1.0, rounded_norm=norm)
-        protocol.add_noise(noise)
-        integers = protocol.quantise(vector, 2, 7) - noise.draw(20_000, 2, 7)
-        assert (np.linalg.norm(integers) <= 1000.1) == (norm is not None)
 
 
 def test_noise_with_which_a_sum_may_wrap_around_is_refused():
