@@ -41,8 +41,7 @@ class Column:
         if self.scale is None:
             return self
         unit, format = self.scale(values)
-        unit = f"{unit}{self.per}" if unit else self.per.replace("/", "per ")
-        return replace(self, unit=unit, format=format, scale=None)
+        return replace(self, unit=unit + self.per if unit else "", format=format, scale=None)
 
 
 def label(name: str, title: str | None = None, about: str = "") -> Column:
