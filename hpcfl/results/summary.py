@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import no_such
-from hpcfl.report import formats
+from hpcfl.report import brief, formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run, with_total
@@ -84,6 +84,11 @@ class Summary:
         """Return everything as JSON takes it; what is not a finite number is None."""
         more = {"phases": self.phases, "files": self.files, "warnings": self.warnings}
         return dict(finite({**self.figures, **more, "config": self.config}))
+
+    def __repr__(self) -> str:
+        size = (f"N={self['devices']}", f"d={self['dim']}")
+        rounds = formats.counted(self["rounds_measured"], "measured round")
+        return brief.line("Summary", self["protocol"], *size, rounds)
 
 
 def summarise(
