@@ -158,10 +158,10 @@ class ResultsWriter:
         # The file itself, where the path is a link to it: its folder is where it is replaced.
         self.path = Path(os.path.realpath(path))
         self._rounds = rounds
-        self._stat = os.stat(self.path)
         with _told(UsageError, f"cannot continue {self.path}", ": see that it can be written to"):
             # The lock is that of a writer which is at work; it ends with the writer's process.
             old = _opened(self.path, "r+")
+        self._stat = os.stat(self.path)
         with old:
             self.run_id = str(old.attrs["run_id"])
             with suppress(OSError):  # of a process that was killed while it wrote it
