@@ -213,10 +213,6 @@ class Facts:
             lines.append(paragraph(value, f"{indent}{name:<{column}}", width))
         return "\n".join(lines)
 
-    def markdown(self) -> str:
-        """Return a list."""
-        return "\n".join(f"- {escaped(f'{name}: {value}')}" for name, value in self.known.items())
-
 
 def screen_width() -> int:
     """Return how many letters a line may have: $COLUMNS, or what the terminal has, or `WIDTH`."""

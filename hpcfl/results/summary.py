@@ -211,13 +211,11 @@ def everybodys_cpu_seconds(run: Run) -> Floats:
     return np.asarray(spent[run.measured])
 
 
-def _largest(values: Floats | None, rounds: Any, ranks: slice) -> float | None:
+def _largest(values: Floats | None, rounds: Flags, ranks: slice) -> float | None:
     """Return the largest number that is known of some rounds and ranks."""
-    if values is None:
-        return None
-    of_them = values[rounds][:, ranks]
-    known = of_them[np.isfinite(of_them)]
-    return float(known.max()) if known.size else None
+    known = np.empty(0) if values is None else values[rounds][:, ranks]
+    largest = np.nan_to_num(known, nan=-1.0).max(initial=-1.0)
+    return float(largest) if largest >= 0 else None
 
 
 def _common(values: list[Any]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -264,9 +263,5 @@ def _remarks(summary: Summary) -> str:
 
 
 def _rows(rows: Sequence[int]) -> str:
-    """Return increasing numbers in words: ``row 3``, or ``rows 1 to 4, 7``."""
-    # Consecutive numbers differ from their places by the same.
-    found = groupby(enumerate(rows), lambda numbered: numbered[1] - numbered[0])
-    runs = [[row for _, row in numbered] for _, numbered in found]
-    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"row{'s' if len(rows) > 1 else ''} {', '.join(parts)}"
+    """Return numbers of rows in words: ``row 3``, ``rows 1, 2``."""
+    return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}"

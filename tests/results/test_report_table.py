@@ -84,7 +84,6 @@ def test_facts_leave_out_what_has_no_value():
     facts = Facts({"hosts": ["a", "b"], "none": None, "nan": math.nan, "off": False}, "machine")
 
     assert facts.text() == "machine\n  hosts  a, b\n  off    False"
-    assert facts.markdown() == "- hosts: a, b\n- off: False"
     long = Facts({"name": "word " * 100})
     assert all(len(line) <= 50 for line in long.text(50).splitlines())
     assert long.text(50).splitlines()[1].startswith("      word")
