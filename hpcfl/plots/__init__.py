@@ -27,7 +27,7 @@ KINDS = {
     "parallel efficiency over ranks, nodes, ranks of the server or threads",
     "phases": "CPU time and bytes of a round, phase by phase, devices and server apart",
     "ranks": "how CPU and elapsed seconds spread over devices and rounds",
-    "timeline": "when each rank of one run was in which phase: computing, in MPI or waiting",
+    "timeline": "what each rank of one run did in each phase: computing, in MPI or waiting",
     "tradeoff": "CPU time of a device, or helper, against its bytes, and what is hidden",
     "accuracy": "accuracy of training over rounds, bytes, modelled seconds, or epsilon",
 }

@@ -77,13 +77,13 @@ class CDPAccount(Account):
     secagg: bool = option(True, "Whether the server learns only sums.")
     convex: bool = option(
         False,
-        "Whether local steps with clipped gradients never expand distances: proven for linear "
-        "models with one output or two classes and learning rates of at most 2 / smoothness, and "
-        "false for softmax with more classes and for networks.",
+        "Declare that local steps with clipped gradients never expand distances. This is proven "
+        "for linear models with one output or two classes and learning rates of at most "
+        "2 / smoothness, and false for softmax with more classes and for networks.",
     )
     shuffle: str = option(
         "fresh",
-        "Whether every round starts a new epoch, or epochs continue, no record twice in a round.",
+        "Start a new epoch in every round, or continue epochs, with no record twice in a round.",
         choices=tuple(SHUFFLES),
     )
     colluding: int = option(0, "Devices that tell the server their noise.", at_least=0)
