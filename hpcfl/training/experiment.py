@@ -376,7 +376,7 @@ class Training(Job):
         evaluated = time.monotonic() - start
 
         record = played.record
-        modelled = part(options, LinkModel).seconds_of(vars(record))
+        modelled = part(options, LinkModel).seconds_of(record)
         self._bytes_up += int(record.bytes_up.sum())
         return {
             Metric.ACCURACY: accuracy,

@@ -202,7 +202,7 @@ def test_the_aggregate_is_saved_as_the_name_says(tmp_path):
 def test_an_aggregate_of_no_known_format_is_refused():
     said = refusal("bench", "fedavg", "--devices", 3, "--save-aggregate", "sum.csv")
 
-    assert "sum.csv does not end in .npy, .h5" in said
+    assert "sum.csv does not end in one of .npy, .h5" in said
 
 
 def test_results_are_a_file_whatever_the_case_of_its_ending(tmp_path):
