@@ -49,7 +49,6 @@ class Group(ABC):
     bits: int  # of an element on the wire
     dtype: np.dtype[Any]  # the little-endian word that an element is in memory
     sums: np.dtype[Any]  # of elements that are added up: 2**31 of them do no harm in it
-    adder_bytes: int  # what an `Adder` takes for each coordinate
 
     @property
     def half_range(self) -> int:
@@ -308,7 +307,6 @@ class Field(Group):
         self.name = name
         self.bits = bits
         self.dtype = _word(bits)
-        self.adder_bytes = 5 if bits == 32 else 8
 
     @property
     def checks(self) -> int:
@@ -408,7 +406,6 @@ class Ring(Group):
         self.bits = bits
         self.dtype = _word(bits)
         self.sums = self.dtype
-        self.adder_bytes = self.dtype.itemsize
 
     def add_mask(self, total: Sums, key: bytes, sign: int) -> None:
         self.mask(total, [key], [sign])
