@@ -30,6 +30,7 @@ from hpcfl.rounds.build import (
     with_group,
     without_dropouts,
 )
+from hpcfl.rounds.enrolment import Enrolled
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.session import Job, played_in_vain
@@ -206,7 +207,9 @@ class Experiment(Job):
             observer = Together(observer, self._recorder)
         return super().run(transport, observer)
 
-    def play(self, transport: Transport, index: int, observer: RoundObserver) -> Played | None:
+    def play(
+        self, transport: Transport, index: int, enrolled: Enrolled | None, observer: RoundObserver
+    ) -> Played | None:
         options = self.options
         self._last = None  # which would take memory beside this round's
         self.updates.prepare(index, transport.local_devices)
@@ -219,15 +222,15 @@ class Experiment(Job):
             dropouts=self.schedule.draw(index),
             reduce=options.upload == "reduce",
             insecure_seed=options.insecure_seed,
-            enrolled=self.enrolled,
+            enrolled=enrolled,
             observer=observer,
         )
         self._warn_of_clipping(transport, observer)
         self._last = played.aggregate
         if self._last is None:
             return None
-        if self.enrolled is not None:
-            self.enrolled.charge(played.record, index)
+        if enrolled is not None:
+            enrolled.charge(played.record, index)
         # A warm-up that outlasts the time of the run ends with a measured round.
         played.record.warmup = index < options.warmup and not self._rule.over
         for start in range(0, self.dim if self._last.has_mean else 0, BLOCK):

@@ -87,12 +87,9 @@ def facts(summary: Summary) -> Facts:
     first, median = one["first_round_seconds"], one["round_seconds_median"]
     kind = "warm-up" if one["rounds_warmup"] else "measured"
     times = f", {first / median:.2f} times the median" if first and median > 0 else ""
-    # In one process devices and server are together.
-    parties = {"server": "the server's largest rank", "helper": "the largest helper's"}
-    parties |= {"device": "the largest other rank"}
     memory = ", ".join(
-        f"{who} {formats.amount(one[f'{party}_peak_bytes'])}"
-        for party, who in parties.items()
+        f"{formats.amount(one[f'{party}_peak_bytes'])} of a {party}'s rank"
+        for party in ("server", "helper", "device")
         if one[f"{party}_peak_bytes"] is not None
     )
     return Facts(

@@ -83,7 +83,6 @@ class Job(ABC):
     recorded_as: str
     phases: list[str]
     by_rank = True
-    enrolled: Enrolled | None = None
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -104,8 +103,13 @@ class Job(ABC):
         """
 
     @abstractmethod
-    def play(self, transport: Transport, index: int, observer: RoundObserver) -> Played | None:
-        """Play a round; every rank calls this. Returns its result at the server."""
+    def play(
+        self, transport: Transport, index: int, enrolled: Enrolled | None, observer: RoundObserver
+    ) -> Played | None:
+        """Play a round; every rank calls this. Returns its result at the server.
+
+        What devices keep from their enrolment holds secrets: nothing may keep it but the rounds.
+        """
 
     @abstractmethod
     def decide(self, index: int, result: Played) -> str:
@@ -124,10 +128,10 @@ class Job(ABC):
         if reason:
             return reason
         seed, protocol = self.options.insecure_seed, type(self.protocol)
-        self.enrolled = enrol(protocol, transport, first_round=first, insecure_seed=seed)
+        enrolled = enrol(protocol, transport, first_round=first, insecure_seed=seed)
         for index in range(first, self.rounds):
             with blamed(f"round {index} of the protocol {self.protocol.name!r}"):
-                result = self.play(transport, index, observer)
+                result = self.play(transport, index, enrolled, observer)
             error: HpcflError | None = None
             if result is not None:
                 try:

@@ -32,6 +32,7 @@ from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
 from hpcfl.results.schema import INCOMPLETE, Metric
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
+from hpcfl.rounds.enrolment import Enrolled
 from hpcfl.rounds.inputs import Held
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
@@ -209,7 +210,9 @@ class Training(Job):
             self._save()
         return reason
 
-    def play(self, transport: Transport, index: int, observer: RoundObserver) -> Played | None:
+    def play(
+        self, transport: Transport, index: int, enrolled: Enrolled | None, observer: RoundObserver
+    ) -> Played | None:
         algorithm = self.algorithm
         self._updates, self._cpu = Held(), np.zeros(self.devices)
         participants = algorithm.participants(index)
@@ -218,15 +221,17 @@ class Training(Job):
             first, prepare_seconds, participants = self._invite(
                 algorithm.first_stage, transport, index, participants
             )
-        played = self._play(transport, observer, index, participants, first is None)
+        played = self._play(
+            transport, observer, index, participants, enrolled, with_model=first is None
+        )
         slowest = transport.max_to_server(float(self._cpu.max()))
         overlap = self._overlap(transport)
         if slowest is None:
             transport.wait_for_all()
             return None
         record = _for_all(played.record, participants, self.devices)
-        if self.enrolled is not None:
-            self.enrolled.charge(record, index)
+        if enrolled is not None:
+            enrolled.charge(record, index)
         if first is not None:
             record = _joined(first, record)
             played = replace(played, prepare_seconds=prepare_seconds)
@@ -242,6 +247,8 @@ class Training(Job):
         observer: RoundObserver,
         index: int,
         participants: list[int],
+        enrolled: Enrolled | None,
+        *,
         with_model: bool,
     ) -> Played:
         """Sum the participants' vectors, which are made on the way if they get the model now."""
@@ -276,7 +283,7 @@ class Training(Job):
             reduce=options.upload == "reduce",
             insecure_seed=options.insecure_seed,
             with_quantisation=True,
-            enrolled=self.enrolled,
+            enrolled=enrolled,
             members=participants,
             observer=observer,
         )
