@@ -102,7 +102,7 @@ def _raised_by_own(error: BaseException) -> str | None:
     mine = [(frame, line) for frame, line in frames if _is_own(frame)]
     words = " ".join(str(error).split())[:300]
     raised = type(error).__name__ + (f": {words}" if words else "")
-    if (isinstance(error, MemoryError | OSError) and not mine) or not LOADED:
+    if (isinstance(error, MemoryError | OSError | SystemExit) and not mine) or not LOADED:
         return None
     if not mine:
         frame, line = frames[-1]
