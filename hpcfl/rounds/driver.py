@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -150,7 +150,7 @@ class Round:
                 for device in self._live.values():
                     self._forget_model(device)
             first, begin = self._transport.calls.number, time.perf_counter()
-            with self.ledger.phase(step.phase):
+            with self.ledger.phase(step.phase), self._blamed(step):
                 if step.wants is None or self._wanted(step):
                     play[step.pattern](number, step)
             end, calls = time.perf_counter(), range(first, self._transport.calls.number)
@@ -158,6 +158,9 @@ class Round:
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
         self._transport.raise_everywhere(self._server_error)
+
+    def _blamed(self, step: Step) -> AbstractContextManager[None]:
+        return blamed(f"round {self._index}, phase {step.phase}")
 
     def _drop_out(self, phase: str) -> None:
         for id in [id for id, before in self._config.dropouts.items() if before == phase]:
@@ -460,7 +463,7 @@ class Round:
         called = arguments
         try:
             # Here already: an error of the server is told to all ranks.
-            with self.ledger.work(step.phase, None), blamed(f"round {self._index}, {step.phase}"):
+            with self.ledger.work(step.phase, None), self._blamed(step):
                 if method in (step.receive, step.receive_part):
                     id, message, number, *place = arguments
                     if not place or not place[0]:
