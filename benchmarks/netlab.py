@@ -21,6 +21,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,12 +59,10 @@ def costs(run: Run) -> tuple[Floats, Floats]:
 
     The model is that of the lab's links, with all devices' computing shared out over the cores.
     """
-    kept, cpu = run.measured, run.cpu_seconds[run.measured].copy()
+    kept, cpu = run.measured, run.cpu_seconds.copy()
     share = cpu[..., :-1].sum(axis=-1, keepdims=True) / run.environment["cores_usable"]
     cpu[..., :-1] = np.maximum(cpu[..., :-1], share)
-    names = ("bytes_up", "bytes_down", "messages_up", "messages_down")
-    moved = [getattr(run, name)[kept] for name in names]
-    modelled = run.link().phase_seconds(*[*moved, cpu])
+    modelled = replace(run, cpu_seconds=cpu).modelled_seconds(run.link())
     wall = run.wall_seconds[kept].max(axis=-1)
     rounds = run.round_seconds[kept], modelled.sum(axis=1)
     measured, expected = (

@@ -65,4 +65,8 @@ class SignSum(AggregationProtocol):
         return SignServer(self, model)
 
     def decode(self, total):
+        """Return the sum of the signs times the weights, which are all 1 / N here.
+
+        hpcfl divides it by the weight of the survivors, so that it becomes their mean.
+        """
         return total / self.parameters.devices

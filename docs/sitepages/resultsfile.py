@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcfl.results import attributes, record, schema
+from hpcfl.results import record, schema
 from hpcfl.results.record import KNOWN, StoredDataset
+from sitepages import attributes
 from sitepages.markdown import code, table, words
 
 _AXES = {"device or server": "N + 1", "device": "N", "phase": "P", "rank": "ranks", "helper": "K"}

@@ -138,7 +138,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
         kind = find(name, asked.security)
     _check_parties(kind, asked)
     wanted = _options(kind, asked)
-    protocol = _built(name, wanted, asked.devices, asked.dim)
+    protocol, _ = build(name, wanted, asked.devices, asked.dim)
     multiplier = in_sum = None
     exposed = exposed_alone(protocol, asked)
     # Where devices send a part of the coordinates, chance exposes some values.
@@ -235,12 +235,6 @@ def _typed(options: ProtocolOptions) -> Iterator[str]:
     for key, value in vars(options).items():
         if value != getattr(plain, key):
             yield f"--{key.replace('_', '-')} {value}"
-
-
-@lru_cache(maxsize=4096)
-def _built(name: str, options: ProtocolOptions, devices: int, dim: int) -> AggregationProtocol:
-    protocol, _ = build(name, options, devices, dim)
-    return protocol
 
 
 def _noisy(

@@ -41,7 +41,12 @@ def table(advice: Advice, calibration: Calibration) -> Table:
     rows = [
         [*_row(choice, totals), *([choice.noise_in_sum] if noisy else [])] for choice in choices
     ]
-    return Table(columns, rows, _title(advice.asked), [*_notes(advice, calibration)])
+    asked = advice.asked
+    title = (
+        f"N = {asked.devices}, d = {asked.dim}, {100 * asked.dropout:g} % drop out, "
+        f"{asked.security} server, {100 * asked.gamma:g} % collude: predicted, not run"
+    )
+    return Table(columns, rows, title, [*_notes(advice, calibration)])
 
 
 def _row(choice: Choice, totals: Sequence[Column]) -> Iterator[object]:
@@ -52,12 +57,6 @@ def _row(choice: Choice, totals: Sequence[Column]) -> Iterator[object]:
         yield getattr(found, one.name) or (None if one in _OTHERS else 0.0)
     yield from found.modelled_within
     yield choice.exposed_alone
-
-
-def _title(asked: AdviseOptions) -> str:
-    dropped = f"{100 * asked.dropout:g} % drop out"
-    against = f"{asked.security} server, {100 * asked.gamma:g} % collude"
-    return f"N = {asked.devices}, d = {asked.dim}, {dropped}, {against}: predicted, not run"
 
 
 def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:

@@ -24,12 +24,12 @@ from hpcfl.options.protocols import ProtocolOptions, SparseOptions, ThreatOption
 from hpcfl.options.shared import check_length
 from hpcfl.report.formats import counted, named, share
 from hpcfl.rounds.build import (
+    DropoutSchedule,
     build,
     check_degree,
     with_group,
     without_dropouts,
 )
-from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.session import Job, played_in_vain
@@ -66,8 +66,6 @@ def unused_by(options: BenchOptions) -> set[str]:
 
 def resolved(given: Mapping[str, Any]) -> BenchOptions:
     """Return the same, whether all that is given is used or not."""
-    if given.get("resume") is not None and given.get("output") is not None:
-        raise UsageError("--resume continues in its own file: leave --output out")
     check_length(given)
     # Within a lab the seconds that are modelled are those of its links.
     given = netlab_link() | stated(BenchOptions, given)
@@ -200,8 +198,11 @@ class Experiment(Job):
         self._last: Aggregate | None = None
         # The devices of which it was said that their vectors are clipped.
         self._told: set[int] = set()
-        self._recorder = self._made_recorder()
-        if self._recorder is not None:
+        self._recorder: Recorder | None = None
+        if self.options.keep_transcript is not None:
+            from hpcfl.attack.transcript import Recorder
+
+            self._recorder = Recorder(self.protocol, self.rounds - 1, self.config())
             observer = Together(observer, self._recorder)
         return super().run(transport, observer)
 
@@ -277,14 +278,6 @@ class Experiment(Job):
         if self._recorder is not None and self._recorder.transcript is not None:
             assert self.options.keep_transcript is not None
             self._recorder.transcript.save(self.options.keep_transcript)
-
-    def _made_recorder(self) -> Recorder | None:
-        """Return what takes down the last round, if that is asked for."""
-        if self.options.keep_transcript is None:
-            return None
-        from hpcfl.attack.transcript import Recorder
-
-        return Recorder(self.protocol, self.options.planned_rounds - 1, self.config())
 
 
 def _check_transcript(options: BenchOptions, protocol: AggregationProtocol) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hpcfl.benchmark import experiment as experiments
 from hpcfl.benchmark.experiment import Experiment, length
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.world import World
-from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import make, options_of
 from hpcfl.options.protocols import refuse
@@ -20,7 +21,7 @@ from hpcfl.options.shared import check_length
 from hpcfl.rounds import memory
 from hpcfl.rounds import session as rounds
 from hpcfl.rounds.observer import NOBODY, RoundObserver
-from hpcfl.system import outputs
+from hpcfl.system import machine, outputs
 from hpcfl.system.launch import netlab_link
 
 LOOPBACK_DEVICES = 100
@@ -45,8 +46,7 @@ def asked(world: World, given: Mapping[str, Any]) -> BenchOptions:
         raise UsageError("--resume takes one number of devices")
     # Within a lab the seconds that are modelled are those of its links.
     beside = {**netlab_link(), **given}
-    code = ("protocol", "aggregate")
-    options = make(BenchOptions, rounds.restored(world, BenchOptions, beside, code))
+    options = make(BenchOptions, rounds.restored(world, BenchOptions, beside, Experiment.code))
     refuse(given, experiments.unused_by(options), options.protocol)
     return options
 
@@ -71,7 +71,11 @@ def run(
     """
     counts = options.devices or (default_devices(world, options),)
     hosts = len({*world.hosts()})
-    world.first_alone(lambda: memory.check_devices(max(counts), hosts))
+    most, needed = max(counts), memory.DEVICE_BYTES * max(counts) / max(1, hosts)
+    # With any protocol: before one is made.
+    world.first_alone(
+        lambda: machine.check_memory(f"{most} devices", needed, "give fewer --devices")
+    )
     if options.model is not None and options.dim is None:
         # On one rank: what a hundred load of torch takes more memory than a machine has.
         options = replace(options, dim=world.agreed(lambda: {"d": length(options)})["d"])
@@ -84,14 +88,8 @@ def run(
     world.first_alone(lambda: _check_outputs(options, len(counts)))
     while prepared:
         # Kept no longer than it runs: it may hold the secret that noise comes from.
-        experiment, error = prepared.pop(0), None
-        try:
-            _run_one(world, experiment, observer, command, report, ended)
-        except HpcflError as problem:
-            if world.rank and not isinstance(problem, AgreedError):
-                raise
-            error = problem
-        world.settle(error)
+        run_one = partial(_run_one, world, prepared.pop(0), observer, command, report, ended)
+        world.settle_after(run_one)
 
 
 def _run_one(

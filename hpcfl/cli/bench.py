@@ -17,13 +17,18 @@ from hpcfl.cli.terminal import (
     warn,
     warn_of_insecurity,
 )
-from hpcfl.options.bench import BenchOptions
+from hpcfl.options.bench import DP_FEDAVG, BenchOptions
 
 
 def _unused(protocol: str) -> set[str]:
+    from hpcfl.algorithms.aggregation import find
     from hpcfl.benchmark.experiment import unused_by
 
-    return unused_by(BenchOptions(protocol))
+    asked = BenchOptions(protocol)
+    found = unused_by(asked)
+    if protocol != DP_FEDAVG:
+        found |= {"aggregate", "noise_multiplier", "clip_norm"}
+    return found if find(asked.summed_by).most_helpers else found | {"helper_mbps"}
 
 
 @click.command("bench", cls=Command, lists={"Protocols": PROTOCOLS}, unused=_unused)
@@ -31,9 +36,10 @@ def _unused(protocol: str) -> set[str]:
 @options(BenchOptions)
 @json_option
 def bench(as_json: bool, **typed: Any) -> None:
-    """Measure PROTOCOL: one of those below, dp-fedavg, or your own as MODULE:CLASS.
+    """Measure PROTOCOL: its name, dp-fedavg, or your own class as MODULE:CLASS.
 
-    'hpcfl bench PROTOCOL --help' shows only the options that the protocol has.
+    'hpcfl bench --help' lists the protocols, and 'hpcfl bench PROTOCOL --help' shows only the
+    options that the protocol has.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
     and SIGUSR1 stop the run after the current round with exit status 75; --resume FILE continues.

@@ -13,6 +13,7 @@ from hpcfl.options.definition import Option, options_of
 Function = Callable[..., Any]
 # What the value of --output and of similar options is.
 PLACE = click.Path(path_type=Path)
+METAVARS = {int: "N", float: "X", Path: "PATH", tuple[int, ...]: "N[,...]"}
 SUBJECT = "subject"  # of a context's `meta`: what is typed right behind the command
 
 
@@ -110,8 +111,7 @@ def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
         # What is so unless something else is said can only be said not to be.
         no = f"/--no-{about.dashed}" if about.default is not False else ""
         return click.option(f"--{about.dashed}{no}", about.name, is_flag=True, **known)
-    several = "[,...]" if about.type == tuple[int, ...] else ""
-    known["metavar"] = about.name.rpartition("_")[2].upper() + several
+    known["metavar"] = METAVARS.get(about.type, about.name.rpartition("_")[2].upper())
     if about.choices:
         known["type"] = click.Choice(about.choices)
     elif about.type is Path:

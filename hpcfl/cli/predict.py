@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 from hpcfl.cli.options import PLACE, Command, given, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show, warn
+from hpcfl.errors import HpcflError
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.options.predict import PredictOptions
 
@@ -69,8 +71,8 @@ def advise(as_json: bool, **typed: Any) -> None:
 @click.option(
     "--output",
     type=PLACE,
-    help="JSON file to write; an older calibration is replaced.  [default: one for this host in "
-    "the user's cache folder]",
+    help="JSON file to write, or to which these protocols are added.  [default: one for this "
+    "host in the user's cache folder]",
 )
 @alone
 def calibrate(protocols: tuple[str, ...], output: Path | None) -> None:
@@ -86,7 +88,7 @@ def calibrate(protocols: tuple[str, ...], output: Path | None) -> None:
     """
     from hpcfl.algorithms.aggregation import PROTOCOLS, find
     from hpcfl.costmodel import learning
-    from hpcfl.costmodel.calibration import default_path
+    from hpcfl.costmodel.calibration import default_path, load
     from hpcfl.system import outputs
 
     path = output or default_path()
@@ -96,6 +98,8 @@ def calibrate(protocols: tuple[str, ...], output: Path | None) -> None:
         find(name)  # refuses a wrong name before minutes are spent
     with progress_bar(len(names), "calibrate") as bar:
         found = learning.calibrate(names, lambda name: bar.update(1))
+    with suppress(HpcflError):  # where there is none to add to
+        found = load(path).updated(found)
     found.save(path)
     click.echo(f"Calibration: {told}")
     for name, error in found.errors.items():

@@ -107,16 +107,9 @@ def epsilon() -> None:
     \b
     Examples:
       hpcfl privacy epsilon cdp --sigma 0.01353 --rounds 20 --devices 16 \\
-          --per-round 10 --batch-size 32 --samples 2441 --steps 10 --delta 1e-4 \\
-          --convex --shuffle continuing
-      hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 100 --devices 100 \\
-          --per-round 20
+          --per-round 10 --batch-size 32 --samples 2441 --steps 10 --convex
       hpcfl privacy epsilon dp-fedavg --epsilon 8 --rounds 100 --devices 1000 \\
           --per-round 50
-      hpcfl privacy epsilon locks --variant local --sigma 10 --rounds 100 \\
-          --devices 100 --first-stage 30 --per-round 20 --replies 40
-      hpcfl privacy epsilon fedsgd-dpc --epsilon 1 --mechanism gaussian \\
-          --fraction 0.01 --rounds 500 --devices 10 --per-round 5 --samples 6000
     """
 
 
@@ -225,7 +218,6 @@ def audit(algorithm: str, runs: int, seed: int, as_json: bool, **typed: Any) -> 
     \b
     Examples:
       hpcfl attack audit cdp
-      hpcfl attack audit dp-dsgd --runs 2000 --sigma 1
       hpcfl attack audit fedsgd-dpc --mechanism laplace --samples 1 \\
           --sigma 0.5 --devices 4
     """

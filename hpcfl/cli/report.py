@@ -114,9 +114,7 @@ def _one(pool: Pool, summary: Summary, form: str) -> str:
     """Return one run for a reader."""
     from hpcfl.results import ranktimes, tables
 
-    if form == "markdown":
-        return f"{tables.facts(summary).markdown()}\n\n{tables.phases(summary).markdown()}"
-    if form in ("latex", "csv"):
+    if form != "terminal":
         return _rendered(tables.phases(summary), form)
     parts = [facts.text() for facts in tables.details(pool.runs[0])]
     parts.append(tables.render_run(summary))

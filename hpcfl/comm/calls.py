@@ -36,11 +36,6 @@ class Calls:
         self.number = 0  # of the next call
         self._notes: dict[int, list[float]] = {}
 
-    def restart(self) -> None:
-        """Forget all calls, and number from 0."""
-        self.number = 0
-        self._notes.clear()
-
     @contextmanager
     def call(self, waits_for: WaitsFor) -> Iterator[None]:
         """Note a call that blocks from the beginning to the end."""

@@ -42,6 +42,8 @@ DEATHS = tuple(
 )
 # What else comes of a death, of a connection that broke before it was known why, or of a mistake.
 DOUBTFUL = (MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS)
+# What is gathered in one operation, if no window of a message of each rank is larger.
+WINDOW_BYTES = 1 << 28
 # An operation that fails so often without anybody dead fails for another reason.
 MOST_TRIES = 3
 
@@ -185,7 +187,7 @@ class TolerantTransport(mpi.MpiTransport):
     ) -> Iterator[tuple[int, Payload]]:
         """Gather whole messages: of one whose sender dies nothing may be in use."""
         # So that all devices compute at the same time, a window has one of each rank at least.
-        limit = max(mpi.WINDOW_BYTES, self.placement.ranks * largest)
+        limit = max(WINDOW_BYTES, self.placement.ranks * largest)
         for window in gather.windows(self.placement, largest, limit):
             chosen = within(senders, window)
             messages = {id: gather.made(id, produce, largest) for id in chosen}

@@ -21,15 +21,13 @@ from hpcfl.comm.calls import WaitsFor
 from hpcfl.comm.gather import CALL_BYTES, Gather, pieces
 from hpcfl.comm.patient import SELDOM, Comm, complete, wait
 from hpcfl.comm.phases import Ids, Payload, Rows
-from hpcfl.comm.placement import SERVER_RANK, Placement, within
+from hpcfl.comm.placement import SERVER_RANK, Placement
 from hpcfl.comm.rows import Received
 from hpcfl.comm.scratch import Scratch, pages
 from hpcfl.comm.transport import AddInto, Cuts, Part, Produce, Transport
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
-# One window of a scatter has at most this much, or one message.
-WINDOW_BYTES = 1 << 28
 # One Reduce that only checks or records adds up at most this many elements.
 REDUCE_ELEMENTS = 1 << 15
 # Stands for the rank of a device that has none any more.
@@ -91,31 +89,16 @@ class MpiTransport(Transport):
         return self._from_server(operation)
 
     def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
-        devices, first = self.placement.devices, 0
-        while first < devices:
-            messages: list[Payload] = []
-            size = 0
-            while self.has_server and first + len(messages) < devices and size < WINDOW_BYTES:
-                messages.append(produce(first + len(messages)))
-                size += messages[-1].size
-            stop = first + self.tell(len(messages))
-            yield from self._scatter_window(range(first, stop), receivers, messages)
-            first = stop
-
-    def _scatter_window(
-        self, window: range, receivers: Sequence[int], messages: list[Payload]
-    ) -> Iterator[tuple[int, Payload]]:
+        devices = range(self.placement.devices)
+        messages = [produce(id) for id in devices] if self.has_server else []
         sizes = np.array([message.size for message in messages], np.int64)
 
         def operation() -> dict[int, Payload]:
-            told = sizes if self.has_server else np.empty(len(window), np.int64)
+            told = sizes if self.has_server else np.empty(len(devices), np.int64)
             self._comm.Bcast(told, root=SERVER_RANK)
-            received = {
-                id: np.empty(told[id - window.start], np.uint8)
-                for id in within(self.local_devices, window)
-            }
-            homes = self._rank_of[window.start : window.stop].tolist()
-            outgoing = [one for one in zip(homes, messages, strict=False) if one[0] != NOWHERE]
+            received = {id: np.empty(told[id], np.uint8) for id in self.local_devices}
+            sent = zip(self._rank_of.tolist(), messages, strict=False)
+            outgoing = [one for one in sent if one[0] != NOWHERE]
             self._move([(SERVER_RANK, message) for message in received.values()], outgoing)
             return received
 

@@ -8,14 +8,14 @@ import io
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import AgreedUsageError, HpcflError, UsageError
+from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 from hpcfl.system import allocator, launch
 
 if TYPE_CHECKING:
@@ -174,6 +174,21 @@ class World:
         text = repr(self.first_alone(work)).encode()
         told: T = ast.literal_eval(self.give([text] * self.size).decode())
         return told
+
+    def settle_after(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns on this rank, once all ranks have settled.
+
+        An error of all that take part in it, or of rank 0, is raised on every rank.
+        """
+        found, error = None, None
+        try:
+            found = work()
+        except HpcflError as problem:
+            if self.rank and not isinstance(problem, AgreedError):
+                raise
+            error = problem
+        self.settle(error)
+        return cast("T", found)
 
     def settle(self, error: HpcflError | None) -> None:
         """Wait, without taking time from the ranks at work, until all are here; then agree.

@@ -54,6 +54,12 @@ class Calibration:
             total += learned.get(name, 0.0) * count
         return total
 
+    def updated(self, newer: Calibration) -> Calibration:
+        """Return both together; what is in both is the newer one's."""
+        return Calibration(
+            {**self.costs, **newer.costs}, {**self.errors, **newer.errors}, newer.about
+        )
+
     def save(self, path: Path) -> None:
         """Write the calibration; an older one is replaced at once."""
         content = {

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from hpcfl import __version__
-from hpcfl.algorithms.aggregation import find, work
+from hpcfl.algorithms.aggregation import PROTOCOLS, find, work
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.work import Terms
 from hpcfl.benchmark.experiment import Experiment
@@ -56,6 +56,8 @@ def calibrate(protocols: list[str], progress: Callable[[str], object]) -> Calibr
         if rounds:
             kind = find(name).name
             costs[kind], errors[kind] = fitted(rounds)
+        elif name not in PROTOCOLS:
+            raise UsageError(f"{name} cannot be calibrated: its class declares no terms")
         progress(name)
     local = environment.capture_local()
     kept = ("cpu_model", "cores_usable", "python_version", "numpy_version", "git_commit")

@@ -52,19 +52,17 @@ class GapSampler:
         if not keys:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         raw = keystream.read(keys, [8 * words] * len(keys))
-        gaps = self._gaps(raw.view("<u8")).reshape(len(keys), words)
+        numbers = raw.view("<u8")
+        gaps = self._direct[numbers >> np.uint64(64 - self._DIRECT_BITS)].astype(np.int64)
+        undecided = np.flatnonzero(gaps == 0)
+        gaps[undecided] = _gaps_by_search(self._thresholds, numbers[undecided])
+        gaps = gaps.reshape(len(keys), words)
         ends = np.cumsum(np.minimum(gaps, self.REACH), axis=1)
         if (ends[:, -1] < dim).any():
             # A list does not depend on how many words were read, so reading them anew is safe.
             return self._select(keys, dim, 2 * words)
         selected = (gaps <= self.REACH) & (ends <= dim)
         return ends[selected] - 1, np.count_nonzero(selected, axis=1)
-
-    def _gaps(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        gaps = self._direct[words >> np.uint64(64 - self._DIRECT_BITS)].astype(np.int64)
-        open_ones = np.flatnonzero(gaps == 0)
-        gaps[open_ones] = _gaps_by_search(self._thresholds, words[open_ones])
-        return gaps
 
     def words_for(self, dim: int) -> int:
         """Return a number of words that is nearly always enough; only speed depends on it."""

@@ -8,18 +8,14 @@ from typing import Any
 from hpcfl.report import formats
 
 WIDTH = 98  # letters of a line, with room for the indent of a list
-_LONGEST_NAME = 48  # letters of what a line begins with, such as a protocol of one's own
 _LISTED = 8  # objects of a list that are shown
 
 
 def line(kind: str, *parts: Any, end: str = "") -> str:
-    """Return ``<Kind: part, part, end>``, cut where it is too long.
-
-    Parts that are empty or None are left out. The end is the name of a file.
-    """
-    words = [formats.words(part) for part in (*parts, end) if part not in (None, "")]
-    told = ", ".join([*(_cut(word, _LONGEST_NAME) for word in words[:1]), *words[1:]])
-    return f"<{_cut(f'{kind}: {told}', WIDTH - 2)}>"
+    """Return ``<Kind: part, part, end>``, cut where it is too long; empty parts are left out."""
+    told = ", ".join(formats.words(part) for part in (*parts, end) if part not in (None, ""))
+    text = f"{kind}: {told}"
+    return f"<{text if len(text) <= WIDTH - 2 else text[: WIDTH - 5] + '...'}>"
 
 
 def lines(kind: str, items: Sequence[Any]) -> str:
@@ -29,7 +25,3 @@ def lines(kind: str, items: Sequence[Any]) -> str:
         left_out = len(shown) - _LISTED + 1
         shown = [*shown[: _LISTED - 2], f"  ... {left_out} more", shown[-1]]
     return "\n".join([f"<{kind}: {len(items)}>", *shown])
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 3]}..."

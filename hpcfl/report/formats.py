@@ -132,8 +132,6 @@ def duration(value: float) -> str:
 # Seconds from which on nobody reads them as seconds.
 _LONG = 1000
 _BYTES = {1e12: "TB", 1e9: "GB", 1e6: "MB", 1: "B"}
-# What is smaller than this, in the unit of the largest, would lose its digits.
-_SMALL = 1e-4
 
 
 def time(value: float | None) -> str:
@@ -154,39 +152,27 @@ def amount(value: float | None) -> str:
 def seconds_scale(values: Iterable[Any]) -> tuple[str, Format]:
     """Return the unit of seconds, and how they are written in it: ms if all are below a second.
 
-    Where there are 1000 s or more, and where the smallest would be too small for the unit of the
-    largest, every value has a unit of its own, and "" is returned.
+    Where there are 1000 s or more, every value has a unit of its own, and "" is returned.
     """
-    smallest, largest = _range(values)
-    if largest < 1:
-        return "ms", milliseconds
-    if largest >= _LONG or smallest < _SMALL:
-        return (
-            "",
-            lambda value: (
-                f"{milliseconds(value)} ms" if value is not None and value < 1 else time(value)
-            ),
-        )
-    return "s", seconds
+    largest = _largest(values)
+    if largest >= _LONG:
+        return "", time
+    return ("ms", milliseconds) if largest < 1 else ("s", seconds)
 
 
 def bytes_scale(values: Iterable[Any]) -> tuple[str, Format]:
-    """Return the unit of bytes, and how they are written in it; "" as by `seconds_scale`."""
-    smallest, largest = _range(values)
-    if largest < 1e6:
-        return "B", count
-    size, unit = _byte_unit(largest)
-    if smallest < _SMALL * size:
-        return "", amount
-    return unit, lambda value: NOTHING if value is None else seconds(value / size)
+    """Return the unit of bytes, and how they are written in it."""
+    size, unit = _byte_unit(_largest(values))
+    if size == 1:
+        return unit, count
+    return unit, lambda value: NOTHING if value is None else number(value / size)
 
 
 def _byte_unit(value: float) -> tuple[float, str]:
     return next(((size, unit) for size, unit in _BYTES.items() if value >= size), (1, "B"))
 
 
-def _range(values: Iterable[Any]) -> tuple[float, float]:
-    """Return the smallest magnitude that is not 0, and the largest; 0 and 0 without any."""
-    known = [abs(value) for value in values if isinstance(value, int | float)]
-    known = [value for value in known if math.isfinite(value) and value]
-    return (min(known), max(known)) if known else (0.0, 0.0)
+def _largest(values: Iterable[Any]) -> float:
+    """Return the largest finite magnitude; 0 without any."""
+    known = (abs(value) for value in values if isinstance(value, int | float))
+    return max(filter(math.isfinite, known), default=0.0)

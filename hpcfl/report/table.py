@@ -41,8 +41,7 @@ class Column:
         if self.scale is None:
             return self
         unit, format = self.scale(values)
-        unit = f"{unit}{self.per}" if unit else self.per.replace("/", "per ")
-        return replace(self, unit=unit, format=format, scale=None)
+        return replace(self, unit=unit + self.per if unit else "", format=format, scale=None)
 
 
 def label(name: str, title: str | None = None, about: str = "") -> Column:
@@ -213,10 +212,6 @@ class Facts:
         for name, value in known.items():
             lines.append(paragraph(value, f"{indent}{name:<{column}}", width))
         return "\n".join(lines)
-
-    def markdown(self) -> str:
-        """Return a list."""
-        return "\n".join(f"- {escaped(f'{name}: {value}')}" for name, value in self.known.items())
 
 
 def screen_width() -> int:

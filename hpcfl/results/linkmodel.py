@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,8 +11,6 @@ from numpy.typing import NDArray
 from hpcfl.options.shared import LinkOptions
 
 Moved = TypeVar("Moved", float, NDArray[Any])  # bytes or messages, and the seconds they take
-
-_MODELLED = ("bytes_up", "bytes_down", "messages_up", "messages_down", "cpu_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,36 +31,22 @@ class LinkModel(LinkOptions):
             f"{self.latency_ms:g} ms latency{helpers}"
         )
 
-    def seconds_of(self, spent: Mapping[str, Any]) -> NDArray[np.float64]:
-        """Return the modelled seconds of each phase, shape (..., P), of what rounds cost by name.
+    def seconds_of(self, spent: Any) -> NDArray[np.float64]:
+        """Return the modelled seconds of each phase, shape (..., P), of a round or a run.
 
-        The names are those of datasets; helpers, if there are any, work while all others wait.
+        A phase lasts until its slowest device has computed, sent and received, one after the other,
+        and the server has then done its own work; helpers, if there are any, work while all others
+        wait. Modelled seconds never share a column or a name with measured ones.
         """
-        found = self.phase_seconds(*(spent[name] for name in _MODELLED))
-        up, down, *messages, cpu = (spent[f"helper_{name}"] for name in _MODELLED)
-        if up is None or not up.shape[-1]:
-            return found
-        moved = self.helper_transfer_seconds(up, down) + self.latency_seconds(*messages)
-        return np.asarray(found + (cpu + moved).max(axis=-1))
-
-    def phase_seconds(
-        self,
-        bytes_up: NDArray[np.uint64],
-        bytes_down: NDArray[np.uint64],
-        messages_up: NDArray[np.uint64],
-        messages_down: NDArray[np.uint64],
-        cpu_seconds: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """Return the same of devices and server alone.
-
-        Bytes and messages have the shape (..., P, N), CPU seconds (..., P, N + 1) with the server
-        last. A phase lasts until its slowest device has computed, sent and received, one after the
-        other, and the server has then done its own work. Modelled seconds never share a column or a
-        name with measured ones.
-        """
-        transfer = self.transfer_seconds(bytes_up, bytes_down)
-        waiting = self.latency_seconds(messages_up, messages_down)
-        return (cpu_seconds[..., :-1] + transfer + waiting).max(axis=-1) + cpu_seconds[..., -1]
+        own, server = spent.cpu_seconds[..., :-1], spent.cpu_seconds[..., -1]
+        moved = self.transfer_seconds(spent.bytes_up, spent.bytes_down)
+        moved = moved + self.latency_seconds(spent.messages_up, spent.messages_down)
+        found = (own + moved).max(axis=-1) + server
+        if spent.helper_bytes_up is None or not spent.helper_bytes_up.shape[-1]:
+            return np.asarray(found)
+        moved = self.helper_transfer_seconds(spent.helper_bytes_up, spent.helper_bytes_down)
+        moved += self.latency_seconds(spent.helper_messages_up, spent.helper_messages_down)
+        return np.asarray(found + (spent.helper_cpu_seconds + moved).max(axis=-1))
 
     def transfer_seconds(self, bytes_up: Moved, bytes_down: Moved) -> Moved:
         """Return how long the bytes of a device are on their way, without latency."""

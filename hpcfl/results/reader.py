@@ -23,7 +23,7 @@ from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted
 from hpcfl.results import schema
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.record import KNOWN, SPENT, SPENT_BY_HELPERS, Counts, Flags, Floats
+from hpcfl.results.record import KNOWN, Counts, Flags, Floats
 from hpcfl.results.schema import SCHEMA, Metric
 from hpcfl.results.statistics import median
 from hpcfl.system import files, hdf5, outputs
@@ -193,13 +193,12 @@ class Run:
         any.
         """
         found = self.cpu_seconds[..., :-1]
+        among = self.ordinary if role == "device" else self.members
         if role == "helper":
             found = found[..., :0] if self.helper_cpu_seconds is None else self.helper_cpu_seconds
             among = np.ones((self.rounds, found.shape[-1]), np.bool_)
-        elif self.in_committee is None:
-            among = self.ordinary if role == "device" else self.members
-        else:
-            among = self.survived & (self.ordinary if role == "device" else self.members)
+        elif self.in_committee is not None:
+            among = self.survived & among
         together = with_total(found)[self.measured]
         counts = np.broadcast_to(among[self.measured][:, None], together.shape)
         slowest = together.max(axis=-1, where=counts, initial=-1.0)
@@ -207,14 +206,7 @@ class Run:
 
     def modelled_seconds(self, link: LinkModel) -> Floats:
         """Return what a link makes of every phase of the measured rounds, shape (measured, P)."""
-        names = (*SPENT, *SPENT_BY_HELPERS)
-        found = {name: getattr(self, name) for name in names}
-        return link.seconds_of(
-            {
-                name: None if values is None else values[self.measured]
-                for name, values in found.items()
-            }
-        )
+        return link.seconds_of(self)[self.measured]
 
     def survivor_bytes(self, role: str = "device") -> Floats:
         """Return the mean bytes that a ``device`` or ``member`` in the aggregate sent.
@@ -289,7 +281,9 @@ def load(path: str | os.PathLike[str]) -> Run:
             _check_schema(str(file.attrs.get("schema", "")), path)
             return _read(file, path)
     except OSError as error:
-        raise HpcflError(f"{path} cannot be read as HDF5 ({hdf5.reason(error)})") from error
+        raise HpcflError(
+            f"{path} is no results file, or cannot be read as HDF5 ({hdf5.reason(error)})"
+        ) from error
     except HpcflError:
         raise
     except Exception as error:  # what is not there, or is something else, fails in many ways

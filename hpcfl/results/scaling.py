@@ -122,13 +122,15 @@ class Study:
     @property
     def fixed(self) -> str:
         """What is the same at all points, in words."""
-        if self.mode == "strong":
-            return "strong scaling: the same N and d everywhere"
-        if self.mode == "weak":
-            if self.against in ("ranks", "nodes"):
-                return "weak scaling: as many devices for each of the ranks that hold devices"
-            return f"weak scaling: as many coordinates for each of the {SCALES[self.against]}"
-        return "one point a line"
+        if self.mode == "one point":
+            return "one point a line"
+        each = "the ranks that hold devices" if self.against == "nodes" else SCALES[self.against]
+        same = (
+            "the same N and d everywhere"
+            if self.mode == "strong"
+            else f"as much for each of {each}"
+        )
+        return f"{self.mode} scaling: {same}"
 
 
 def study(runs: Sequence[Run], against: str) -> Study:

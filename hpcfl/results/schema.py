@@ -122,8 +122,8 @@ class DeviceMetric(_Described):
 def encode(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return options or facts as attributes hold them.
 
-    Texts, numbers and booleans stay what they are; None becomes ``"none"``, a whole number beyond
-    64 bits its digits, and a list, tuple or mapping JSON text. An array of floats stays one.
+    None becomes ``"none"``, a whole number beyond 64 bits its digits, and a list, tuple or mapping
+    JSON text; what HDF5 has a type for stays what it is.
     """
     return {name: _encoded(value) for name, value in values.items()}
 
@@ -131,9 +131,8 @@ def encode(values: Mapping[str, Any]) -> dict[str, Any]:
 def decode(attributes: Mapping[str, Any], texts: Collection[str] = ()) -> dict[str, Any]:
     """Return options or facts from attributes: the opposite of `encode`.
 
-    None stands for ``"none"``, and for an empty text, which is replaced when a launch ends. JSON
-    text of a list or an object becomes a list or a dict, but not in what is named as `texts`. An
-    array becomes a list.
+    An empty text, which is replaced when a launch ends, is None. What is named as `texts` is never
+    read as JSON.
     """
     return {
         name: value if name in texts and value not in ("", NONE) else _decoded(value)

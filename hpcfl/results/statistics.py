@@ -113,16 +113,14 @@ def least_p_value(n: int, m: int) -> float:
 def launches_p_value(launches: Sequence[NDArray[np.float64]]) -> float | None:
     """Return the probability of launches whose samples differ so much, were they alike.
 
-    By the rank test of Kruskal and Wallis (1952), for two launches that of Mann and Whitney; None
-    with fewer than two launches that have samples.
+    By the rank test of Kruskal and Wallis (1952); None with fewer than two launches that have
+    samples.
     """
     from scipy.stats import kruskal
 
     groups = [values for values in launches if values.size]
     if len(groups) < 2:
         return None
-    if len(groups) == 2:
-        return mann_whitney(*groups)[1]
     return 1.0 if np.ptp(np.concatenate(groups)) == 0 else float(kruskal(*groups).pvalue)
 
 

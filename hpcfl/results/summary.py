@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import no_such
-from hpcfl.report import formats
+from hpcfl.report import brief, formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run, with_total
@@ -85,6 +85,11 @@ class Summary:
         more = {"phases": self.phases, "files": self.files, "warnings": self.warnings}
         return dict(finite({**self.figures, **more, "config": self.config}))
 
+    def __repr__(self) -> str:
+        size = (f"N={self['devices']}", f"d={self['dim']}")
+        rounds = formats.counted(self["rounds_measured"], "measured round")
+        return brief.line("Summary", self["protocol"], *size, rounds)
+
 
 def summarise(
     run: Run, link: LinkModel, target: float | None = None, launches: Sequence[Run] = ()
@@ -98,7 +103,6 @@ def summarise(
     launches = launches or (run,)
     kept, config = run.measured, run.config
     survivors = run.survived[kept].sum(axis=1)
-    ranks = run.environment.get("ranks")
     first = [float(one.round_seconds[0]) for one in launches if one.rounds]
     reasons = dict.fromkeys(str(one.environment.get("stop_reason") or "") for one in launches)
     plain = config.get("security") in (None, "passive")
@@ -118,17 +122,14 @@ def summarise(
         "link": str(link),
         "transport": run.environment.get("transport"),
         "mpi_library": run.environment.get("mpi_library"),
-        "ranks": ranks,
-        "idle_ranks": max(0, (ranks or 0) - run.devices - run.server_ranks - run.helpers),
+        "ranks": run.environment.get("ranks"),
         "launches": len(launches),
         "rounds_measured": len(survivors),
         "rounds_warmup": int(run.warmup.sum()),
         "rounds_total": run.rounds,
         "rounds_validated": int(run.validated.sum()),
         "validated": bool(run.validated.all()),
-        "survivors_min": int(survivors.min()) if survivors.size else None,
         "survivors_mean": float(survivors.mean()) if survivors.size else None,
-        "survivors_max": int(survivors.max()) if survivors.size else None,
         **{name: value for name, value in phases[-1].items() if name != "phase"},
         **percentiles("all_cpu_seconds", everybodys_cpu_seconds(run)),
         **percentiles("round_seconds", run.round_seconds[kept]),
@@ -210,13 +211,11 @@ def everybodys_cpu_seconds(run: Run) -> Floats:
     return np.asarray(spent[run.measured])
 
 
-def _largest(values: Floats | None, rounds: Any, ranks: slice) -> float | None:
+def _largest(values: Floats | None, rounds: Flags, ranks: slice) -> float | None:
     """Return the largest number that is known of some rounds and ranks."""
-    if values is None:
-        return None
-    of_them = values[rounds][:, ranks]
-    known = of_them[np.isfinite(of_them)]
-    return float(known.max()) if known.size else None
+    known = np.empty(0) if values is None else values[rounds][:, ranks]
+    largest = np.nan_to_num(known, nan=-1.0).max(initial=-1.0)
+    return float(largest) if largest >= 0 else None
 
 
 def _common(values: list[Any]) -> Any:

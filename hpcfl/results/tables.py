@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +78,10 @@ def phases(summary: Summary) -> Table:
 def facts(summary: Summary) -> Facts:
     """Return what a run was, how it went, and how long its rounds took."""
     one = summary.figures
-    survivors = "none measured"
-    if one["survivors_mean"] is not None:
-        survivors = (
-            f"{one['survivors_mean']:.4g} of {one['devices']} a round on average "
-            f"(fewest {one['survivors_min']}, most {one['survivors_max']})"
-        )
     rounds = f"{one['rounds_measured']} measured + {one['rounds_warmup']} of warm-up"
     reason = one["stop_reason"]
     if reason in STOPPED:
         rounds += f"; stopped because {STOPPED[reason]} ({reason})"
-    idle = f", of which {one['idle_ranks']} took no part" if one["idle_ranks"] else ""
     loopback = "none (one process)" if one["transport"] == "loopback" else "not recorded"
     launches = f"{counted(one['launches'], 'launch')}: {', '.join(summary.files)}"
     first, median = one["first_round_seconds"], one["round_seconds_median"]
@@ -112,9 +104,9 @@ def facts(summary: Summary) -> Facts:
             "parameters d": f"{one['dim']}{_of_model(summary)}",
             "rounds": rounds,
             "validated": f"{one['rounds_validated']}/{one['rounds_total']}",
-            "survivors": survivors,
+            "survivors": f"{formats.number(one['survivors_mean'])} of {one['devices']} on average",
             "transport": one["transport"] or "not recorded",
-            "ranks": f"{one['ranks']}{idle}" if (one["ranks"] or 1) > 1 else None,
+            "ranks": one["ranks"],
             "MPI library": one["mpi_library"] or loopback,
             "link model": one["link"],
             "repeats": launches if one["launches"] > 1 else None,
@@ -271,9 +263,5 @@ def _remarks(summary: Summary) -> str:
 
 
 def _rows(rows: Sequence[int]) -> str:
-    """Return increasing numbers in words: ``row 3``, or ``rows 1 to 4, 7``."""
-    # Consecutive numbers differ from their places by the same.
-    found = groupby(enumerate(rows), lambda numbered: numbered[1] - numbered[0])
-    runs = [[row for _, row in numbered] for _, numbered in found]
-    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"row{'s' if len(rows) > 1 else ''} {', '.join(parts)}"
+    """Return numbers of rows in words: ``row 3``, ``rows 1, 2``."""
+    return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}"

@@ -63,13 +63,11 @@ class ResultsWriter:
     """The results file of one run, open for writing; `written` counts the finished rounds in it.
 
     A context manager: leaving it closes the file, with status ``complete``; ``interrupted`` if
-    `Left` is on its way out, ``failed`` if another exception is. `config` and `environment` are
-    stored by `schema.encode`, `asked` is what `~hpcfl.options.definition.asked_for` returns.
-    `rounds` is the largest number of rounds, warm-up included. `at_end` names what of the
-    environment is found out when the run ends, with what stands for it until then.
-    `training` and `device_training` name figures of each round, and of each round and device;
-    `partition` has the shape (N, classes). `failures`, `ranks`, `helpers` and `committee` say which
-    of the optional datasets there are. A file that exists or cannot be created is a UsageError.
+    `Left` is on its way out, ``failed`` if another exception is. `rounds` is the largest number of
+    rounds, warm-up included. `at_end` names what of the environment is found out when the run ends,
+    with what stands for it until then. `training` and `device_training` name figures of each round,
+    and of each round and device; `failures`, `ranks`, `helpers` and `committee` say which of the
+    optional datasets there are. A file that exists or cannot be created is a UsageError.
     """
 
     def __init__(
@@ -160,10 +158,10 @@ class ResultsWriter:
         # The file itself, where the path is a link to it: its folder is where it is replaced.
         self.path = Path(os.path.realpath(path))
         self._rounds = rounds
-        self._stat = os.stat(self.path)
         with _told(UsageError, f"cannot continue {self.path}", ": see that it can be written to"):
             # The lock is that of a writer which is at work; it ends with the writer's process.
             old = _opened(self.path, "r+")
+        self._stat = os.stat(self.path)
         with old:
             self.run_id = str(old.attrs["run_id"])
             with suppress(OSError):  # of a process that was killed while it wrote it
@@ -257,19 +255,15 @@ class ResultsWriter:
         self._open(self._launch)
 
     def mark_interrupted(self) -> None:
-        """Set the status to ``interrupted`` now: the process was told to leave, and may be killed.
-
-        May be called from another thread. How the run ends, if it does, replaces the status.
-        """
+        """Set the status to ``interrupted`` now, from any thread; how the run ends replaces it."""
         with suppress(OSError, RuntimeError, ValueError, KeyError):
             self._file.attrs.modify(schema.STATUS, np.array("interrupted", schema.STATUS_TYPE))
             self._file.flush()
 
     def record_end(self, values: Mapping[str, Any]) -> None:
-        """Write what of the environment is found out when the run ends.
+        """Write what of the environment is found out when the run ends, by the names of `at_end`.
 
-        By the names of `at_end`: numbers, arrays of them of the size that was planned, and text of
-        at most 16 bytes. HpcflError says that the file system refuses the data.
+        Text has at most 16 bytes. HpcflError says that the file system refuses the data.
         """
         with _told(HpcflError, f"cannot finish {self.path}"):
             for name, value in values.items():
@@ -277,10 +271,7 @@ class ResultsWriter:
                 self._file[group].attrs.modify(name, _fixed(value))
 
     def close(self, status: str) -> None:
-        """End the file: set its status and cut it to the rounds that are finished.
-
-        A second call does nothing. HpcflError says that the file system refuses the data.
-        """
+        """End the file: set its status and cut it to its finished rounds. May be called again."""
         if not self._file:
             return
         with _told(HpcflError, f"cannot finish {self.path}"):
@@ -309,10 +300,7 @@ class ResultsWriter:
 
 
 def complete(path: Path) -> None:
-    """Give the file of a run that was killed behind its last round the status of a complete one.
-
-    An HpcflError says that it cannot be written to, as by a process that is at work on it.
-    """
+    """Give the file of a run that was killed behind its last round the status of a complete one."""
     with _told(HpcflError, f"cannot finish {path}"), _opened(path, "r+") as file:
         _end(file, "complete")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.base import DROPOUTS, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, phase_names
@@ -20,9 +21,31 @@ from hpcfl.options.definition import values_of
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS, ProtocolOptions, group_of
 from hpcfl.options.shared import SeedOptions
 from hpcfl.privacy.masking import largest_degree
-from hpcfl.rounds.dropouts import DropoutSchedule
 
 Chosen = TypeVar("Chosen", bound=ProtocolOptions)
+
+
+@dataclass(frozen=True)
+class DropoutSchedule:
+    """Draws the devices that disappear; the same on every rank."""
+
+    devices: int
+    rate: float  # theta
+    model: str  # "exact": floor(theta N) devices a round; "bernoulli": each with probability theta
+    phase: str  # before which they disappear: they send and receive nothing from then on
+    seed: int  # of the run
+
+    def draw(self, round_index: int) -> dict[int, str]:
+        """Return the phase before which each device disappears."""
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(DROPOUTS, round_index))
+        generator = np.random.default_rng(seeds)
+        if self.model == "exact":
+            # The rate as it was written: 0.29 * 100 is below 29 in binary floating point.
+            count = int(Fraction(repr(self.rate)) * self.devices)
+            ids = generator.permutation(self.devices)[:count]
+        else:
+            ids = np.flatnonzero(generator.random(self.devices) < self.rate)
+        return dict.fromkeys(sorted(ids.tolist()), self.phase)
 
 
 def build(

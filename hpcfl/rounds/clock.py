@@ -1,14 +1,17 @@
-"""Times a round on every rank, and adds up over the ranks what it cost."""
+"""Times a round on every rank, adds up what it cost, and finds out for whom ranks waited."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
+import numpy as np
+
+from hpcfl.comm import calls
 from hpcfl.comm.transport import Transport
 from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
-from hpcfl.rounds import ranktimes
-from hpcfl.rounds.driver import Round
+from hpcfl.rounds.driver import Round, Stretch
 from hpcfl.system import machine
 
 
@@ -21,7 +24,7 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
     anew = machine.forget_peak()
     resident, _ = machine.resident_bytes()
     transport.barrier()
-    transport.calls.restart()
+    transport.calls = calls.Calls()
     start = time.perf_counter()
     round_.play()
     elapsed = time.perf_counter() - start - round_.prepare_seconds
@@ -35,5 +38,52 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
             setattr(record, name, total)
     longest = transport.max_to_server(elapsed)
     record.round_seconds = elapsed if longest is None else longest
-    ranktimes.enter(record, transport, start, round_.stretches, (resident, peak))
+    _enter_ranks(record, transport, start, round_.stretches, (resident, peak))
     return record
+
+
+def _enter_ranks(
+    record: RoundRecord,
+    transport: Transport,
+    began: float,
+    stretches: Sequence[Stretch],
+    memory: tuple[float, float],
+) -> None:
+    """Enter into the server's record of a round what all ranks did; every rank calls this.
+
+    `began` is when the rank left the barrier before the round, `memory` what it had resident then,
+    and at the most in the round, in bytes. All ranks have the same number of stretches, with the
+    same calls.
+    """
+    ranks, offset = transport.placement.ranks, transport.clock_offset_seconds
+    count = transport.calls.number if not stretches else stretches[-1].calls.stop
+    mine = [began + offset, offset, transport.clock_uncertainty_seconds, *memory]
+    mine += [time + offset for each in stretches for time in (each.begin, each.end)]
+    everybodys = transport.collect(np.array(mine))
+    all_calls = transport.collect(transport.calls.table(count, offset))
+    if everybodys is None or all_calls is None:
+        return
+    # A rank that died is all zeros.
+    alive = everybodys[:, 0] > 0
+    starts = everybodys[alive, 0]
+    record.skew_seconds = float(starts.max() - starts.min())
+    record.clock_offset_seconds = np.where(alive, everybodys[:, 1], np.nan)
+    record.clock_uncertainty_seconds = float(everybodys[alive, 2].max())
+    record.resident_bytes, record.peak_bytes = np.where(alive, everybodys[:, 3:5].T, np.nan)
+    in_mpi, waited = calls.split(all_calls)
+    shape = (len(record.bytes_up), ranks)
+    sums = {name: np.zeros(shape) for name in ("elapsed", "mpi_seconds", "waiting_seconds")}
+    first, last = np.full(shape, np.inf), np.full(shape, -np.inf)
+    for index, each in enumerate(stretches):
+        begin, end = everybodys[:, 5 + 2 * index : 7 + 2 * index].T - starts.min()
+        phase, numbers = each.phase, slice(each.calls.start, each.calls.stop)
+        first[phase], last[phase] = np.minimum(first[phase], begin), np.maximum(last[phase], end)
+        sums["elapsed"][phase] += end - begin
+        sums["mpi_seconds"][phase] += in_mpi[:, numbers].sum(axis=1)
+        sums["waiting_seconds"][phase] += waited[:, numbers].sum(axis=1)
+    elapsed = sums.pop("elapsed")
+    sums["computing_seconds"] = elapsed - sums["mpi_seconds"] - sums["waiting_seconds"]
+    known = np.isfinite(first) & alive
+    for name, values in (*sums.items(), ("begin_seconds", first), ("end_seconds", last)):
+        # Clocks of hosts are compared to microseconds: a little less than nothing is nothing.
+        setattr(record, name, np.where(known, np.maximum(values, 0), np.nan))

@@ -31,7 +31,6 @@ from hpcfl.errors import (
 )
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
-from hpcfl.rounds.ranktimes import Stretch
 from hpcfl.system.plugins import blamed
 
 if TYPE_CHECKING:
@@ -58,6 +57,16 @@ class RoundConfig:
     in_parts: bool = False  # whether the server takes long uploads so, where it can
     dealt: Dealt | None = None  # how uploads are dealt out to several ranks of the server
     reduce_group: Group | None = None  # sum the uploads within the transport in this group
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A step of a phase as one rank saw it, on its own clock, and the numbers of its calls."""
+
+    phase: int  # its index
+    begin: float
+    end: float
+    calls: range
 
 
 class Round:
@@ -140,9 +149,12 @@ class Round:
             if step.upload:
                 for device in self._live.values():
                     self._forget_model(device)
-            with self._stretch(step), self.ledger.phase(step.phase):
+            first, begin = self._transport.calls.number, time.perf_counter()
+            with self.ledger.phase(step.phase):
                 if step.wants is None or self._wanted(step):
                     play[step.pattern](number, step)
+            end, calls = time.perf_counter(), range(first, self._transport.calls.number)
+            self.stretches.append(Stretch(self.ledger.index(step.phase), begin, end, calls))
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
         self._transport.raise_everywhere(self._server_error)
@@ -158,13 +170,6 @@ class Round:
         """Let a device that is done with the model free it, if it can."""
         if hasattr(device, "forget_model"):
             device.forget_model()
-
-    @contextmanager
-    def _stretch(self, step: Step) -> Iterator[None]:
-        first, begin = self._transport.calls.number, time.perf_counter()
-        yield
-        end, calls = time.perf_counter(), range(first, self._transport.calls.number)
-        self.stretches.append(Stretch(self.ledger.index(step.phase), begin, end, calls))
 
     def _at(self, moment: str, step: Step) -> None:
         self._observer.at(self._index, moment, step.phase)

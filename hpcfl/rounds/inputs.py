@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cached_property
-from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,42 +25,23 @@ HELD_BYTES = 1 << 28
 Vector = NDArray[np.floating]
 
 
-class Held:
-    """Vectors of a rank's devices, by their ids, until the end of a round.
-
-    Those for which `HELD_BYTES` leave no room are put into a temporary file, and read again each
-    time that they are asked for.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[int, Vector] = {}
-        self._places: dict[int, tuple[int, int, np.dtype[Any]]] = {}
-        self._file: IO[bytes] | None = None
+class Held(dict[int, Vector]):
+    """Vectors of a rank's devices, by their ids; those beyond `HELD_BYTES` in temporary files."""
 
     def __setitem__(self, id: int, vector: Vector) -> None:
-        self._held.pop(id, None)
-        if vector.nbytes + sum(each.nbytes for each in self._held.values()) <= HELD_BYTES:
-            self._held[id] = vector
-            return
-        try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - ends with this object
-            self._places[id] = self._file.seek(0, os.SEEK_END), vector.size, vector.dtype
-            vector.tofile(self._file)
-        except OSError as error:
-            raise HpcflError(
-                f"the vectors of this rank's devices take more than {HELD_BYTES >> 20} MiB and "
-                f"cannot be put into a temporary file ({error.strerror or error}): let TMPDIR name "
-                "a folder with room for them, or start more ranks"
-            ) from None
-
-    def __getitem__(self, id: int) -> Vector:
-        if id in self._held:
-            return self._held[id]
-        start, size, dtype = self._places[id]
-        assert self._file is not None
-        self._file.seek(start)
-        return np.fromfile(self._file, dtype, size)
+        self.pop(id, None)
+        if vector.nbytes + sum(each.nbytes for each in self.values()) > HELD_BYTES:
+            try:
+                with tempfile.TemporaryFile() as file:
+                    vector.tofile(file)
+                    vector = np.memmap(file, vector.dtype, "r")
+            except OSError as error:
+                raise HpcflError(
+                    f"the vectors of this rank's devices take more than {HELD_BYTES >> 20} MiB and "
+                    f"cannot be put into temporary files ({error.strerror or error}): let TMPDIR "
+                    "name a folder with room for them, or start more ranks"
+                ) from None
+        super().__setitem__(id, vector)
 
 
 class Updates(ABC):

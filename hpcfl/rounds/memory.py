@@ -38,14 +38,6 @@ def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
     return devices * protocol.rows_of_device * widest
 
 
-def check_devices(most: int, hosts: int) -> None:
-    """Refuse, by UsageError, more devices than hosts like this one have memory for.
-
-    With any protocol: before one is made.
-    """
-    machine.check_memory(f"{most} devices", DEVICE_BYTES * most / hosts, "give fewer --devices")
-
-
 def check(protocol: AggregationProtocol, hosts: int, tolerant: bool = False) -> None:
     """Refuse, by UsageError, a round that does not fit into the memory of hosts like this one.
 

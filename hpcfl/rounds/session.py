@@ -125,6 +125,13 @@ class Job(ABC):
             return reason
         seed, protocol = self.options.insecure_seed, type(self.protocol)
         self.enrolled = enrol(protocol, transport, first_round=first, insecure_seed=seed)
+        try:
+            return self._play_from(first, transport, observer)
+        finally:
+            self.enrolled = None  # no longer than the rounds: it holds secrets
+
+    def _play_from(self, first: int, transport: Transport, observer: RoundObserver) -> str:
+        reason = ""
         for index in range(first, self.rounds):
             with blamed(f"round {index} of the protocol {self.protocol.name!r}"):
                 result = self.play(transport, index, observer)

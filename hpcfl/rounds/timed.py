@@ -16,10 +16,7 @@ from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.report import brief
-from hpcfl.report.formats import counted, number
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import Metric
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Inputs, Prepare, Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
@@ -48,16 +45,6 @@ class Played:
 
     # What training reached, by name, as results files keep it.
     figures: Mapping[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        refused = counted(len(self.refused), "device")
-        accuracy = self.figures.get(Metric.ACCURACY)
-        return brief.line(
-            "Played",
-            "" if accuracy is None else f"accuracy {number(accuracy)}",
-            *self.record.words,
-            f"{refused} refused" if self.refused else "",
-        )
 
     @property
     def right(self) -> bool:

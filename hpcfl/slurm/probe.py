@@ -21,7 +21,7 @@ _MANAGERS = ("pmix", "pmi2", "cray_shasta")
 def find_manager() -> str:
     """Return what two ranks found each other with, as for ``srun --mpi``."""
     library = find_library()
-    if library.name is None:
+    if library.error:
         raise HpcflError(f"MPI cannot be loaded: {library.error}; 'hpcfl doctor' says more")
     offered = run(["srun", "--mpi=list"], _SECONDS)
     # Slurm lists on standard error or output; pmix is the newest of pmix_v4 and pmix_v5.

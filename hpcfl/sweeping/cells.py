@@ -65,18 +65,7 @@ def resolve(settings: Iterable[Setting]) -> list[Cell]:
         for repeat in range(setting.repeats):
             identity = json.dumps([setting.command, *typed, repeat])
             id = hashlib.sha256(identity.encode()).hexdigest()[:_ID_DIGITS]
-            cell = Cell(
-                index=len(cells),
-                id=id,
-                file=f"{name}-{size}-{id}.h5",
-                arguments=setting.arguments,
-                protocol=about.protocol,
-                devices=about.devices,
-                dim=about.dim,
-                rounds=about.rounds,
-                repeat=repeat,
-                algorithm=about.algorithm,
-                task=about.task,
-            )
-            cells.setdefault(id, cell)
+            known = {of: value for of, value in vars(about).items() if of != "name"}
+            known |= {"arguments": setting.arguments, "repeat": repeat}
+            cells.setdefault(id, Cell(len(cells), id, f"{name}-{size}-{id}.h5", **known))
     return list(cells.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from hpcfl.system import files
 _REPEATS = "repeats"
 # In place of devices: so many on each rank that holds some, however many ranks are started.
 _PER_RANK = "devices-per-rank"
-MOST_CELLS = 100_000
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,8 @@ class Setting:
 def read(path: Path, ranks: int = 1) -> list[Setting]:
     """Return all combinations of a plan in a file, in its order, for a launch of so many ranks.
 
-    The TOML file's table ``[fixed]`` holds options of all cells, and ``[grid]``, or several tables
-    ``[[grid]]``, hold lists of values whose products are the cells. The keys are ``protocol`` and
-    the long options of `hpcfl bench` without their dashes, or ``algorithm`` and those of
-    `hpcfl train`, and ``repeats``; ``devices-per-rank`` is as many times the ranks that hold
-    devices. A file that cannot be read, and a wrong key or value, are a UsageError that says in
-    which table.
+    What it holds is said by ``hpcfl sweep --help``. A file that cannot be read, and a wrong key or
+    value, are a UsageError that says in which table.
     """
     try:
         content = tomllib.loads(path.read_text("utf-8"))
@@ -63,16 +57,14 @@ def combine(content: Mapping[str, Any], source: str, ranks: int = 1) -> list[Set
         place = f"{source}: [[grid]] number {number}" if grid is not grids else f"{source}: [grid]"
         if not isinstance(fixed, dict) or not isinstance(grid, dict):
             raise UsageError(f"{place}: [fixed] and it must be tables of options")
-        settings += _settings(fixed, grid, place, ranks, MOST_CELLS - len(settings))
+        settings += _settings(fixed, grid, place, ranks)
     if not settings:
         raise UsageError(f"{source}: the plan has no cells, [[grid]] is empty")
     return settings
 
 
-def _settings(
-    fixed: dict[str, Any], grid: dict[str, Any], place: str, ranks: int, most: int
-) -> list[Setting]:
-    """Return all combinations of a grid, of which there can be so many."""
+def _settings(fixed: dict[str, Any], grid: dict[str, Any], place: str, ranks: int) -> list[Setting]:
+    """Return all combinations of a grid."""
     said = [one for one in COMMANDS.values() if one.subject in {*fixed, *grid}]
     if len(said) != 1:
         names = " or ".join(command.subject for command in COMMANDS.values())
@@ -93,9 +85,6 @@ def _settings(
     if len(choices.keys() & {"devices", _PER_RANK}) != 1:
         raise UsageError(f"{place}: say either devices or {_PER_RANK}, in it or in [fixed]")
     repeats = int(choices.pop(_REPEATS, ["1"])[0])
-    # Before there are any: a few lists have more products than any memory holds.
-    if repeats * math.prod(map(len, choices.values())) > most:
-        raise UsageError(f"{place}: with it the plan has more than {MOST_CELLS} cells")
     found, used = [], {command.subject, _PER_RANK}
     for values in itertools.product(*choices.values()):
         options = dict(zip(choices, values, strict=True))

@@ -44,9 +44,8 @@ def plan_cells(
 ) -> list[Cell]:
     """Return, on every rank, the cells to go through, by what rank 0 finds in the files.
 
-    `prepare` returns what the plan says now; it is called on rank 0 alone, and not for the only
-    cell wanted by its number `index`, which is in a manifest that is there already. A plan or a
-    folder that cannot be used is an HpcflError on every rank.
+    `prepare` returns what the plan says now; it is not called for a single cell by its number
+    `index`, which is in a manifest that is there already.
     """
 
     def found() -> dict[str, Any]:
@@ -80,8 +79,7 @@ def run(
 
     A cell of which an earlier launch has finished some rounds goes on behind them. A cell that
     cannot work, or whose round fails at the server, is noted and the next one begins. A failure of
-    one rank alone ends the launch, as in `hpcfl bench`; the next launch goes on. So does Ctrl-C,
-    SIGTERM or SIGUSR1, once the round at hand has ended: `Left` on every rank. `begun` and `ended`
+    one rank alone ends the launch, and so does a signal: `Left` on every rank. `begun` and `ended`
     are called on rank 0.
     """
     outcomes: list[CellOutcome] = []

@@ -139,11 +139,9 @@ def check_machine() -> Check:
     """Report cores, memory and load, because other work on the machine spoils measurements."""
     facts = environment.capture_local()
     cores, load = facts["cores_usable"], facts["load_1min"]
-    free, total = (facts[f"memory_{name}"] / 2**30 for name in ("available_bytes", "bytes"))
     found = (
-        f"Python {facts['python_version']}; {facts['cores_physical'] or '?'} cores, "
-        f"{facts['cores_logical']} hardware threads, {cores or '?'} usable; {free:.1f} of "
-        f"{total:.1f} GiB memory free; load {load:.1f}"
+        f"Python {facts['python_version']}; {cores or '?'} cores usable, "
+        f"{facts['memory_available_bytes'] / 2**30:.1f} GiB memory free; load {load:.1f}"
     )
     if cores and load > 0.5 * cores:
         return Check("machine", WARNING, found, "wait for other work to end before you measure")
@@ -152,14 +150,10 @@ def check_machine() -> Check:
 
 def check_command() -> Check:
     """Check that ``mpirun hpcfl`` would start this installation."""
-    path = shutil.which("hpcfl")
-    here = Path(sys.executable).parent
-    if path is None:
-        remedy = f"install it (make setup) and put {here} on PATH, or start python -m hpcfl"
-        return Check("hpcfl command", WARNING, "not on PATH", remedy)
-    if Path(path).parent.resolve() != here.resolve():
-        remedy = f"put {here} first on PATH: another environment's hpcfl would be started"
-        return Check("hpcfl command", WARNING, path, remedy)
+    path, here = shutil.which("hpcfl"), Path(sys.executable).parent
+    if path is None or Path(path).parent.resolve() != here.resolve():
+        remedy = f"put {here} first on PATH, or start python -m hpcfl"
+        return Check("hpcfl command", WARNING, path or "not on PATH", remedy)
     return Check("hpcfl command", OK, path)
 
 
@@ -259,8 +253,7 @@ def check_oversubscription(launcher: Implementation) -> Check:
     if mpiconfig.has_embedded_open_mpi(Path(sys.prefix)):
         remedy = "hpcfl doctor --fix allows it in this environment"
     elif launcher.family == "Open MPI":
-        remedy = "export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe (before Open MPI 5: "
-        remedy += "mpirun --oversubscribe --bind-to none)"
+        remedy = "mpirun --map-by :OVERSUBSCRIBE --bind-to none"
     found = f"mpirun -n {ranks} on {cores} cores fails: {ran.reason}"
     return Check("oversubscription", WARNING, found, remedy)
 

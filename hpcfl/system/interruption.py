@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -115,9 +114,6 @@ class Interruption:
                 os.write(2, f"Error: {sentence}\n".encode())
 
         _within(LAST_SECONDS, speak)
-        # Only a rank that writes files has loaded it.
-        if "hpcfl.system.outputs" in sys.modules:
-            _within(LAST_SECONDS, sys.modules["hpcfl.system.outputs"].discard_drafts)
         launch.wait_for_turn()
         os._exit(LEFT_STATUS if self.resumable else 1)
 

@@ -21,15 +21,12 @@ from hpcfl.errors import HpcflError, UsageError
 _MARKED_BYTES = 1 << 16
 # Of figures, in the formats' own fields for it.
 MADE_BY = "made by hpcfl"
-# What is being written.
-_drafts: set[Path] = set()
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of files that commands write."""
 
-    name: str  # in the plural, as in "results"
     # What an older file has that may be replaced by one of this kind; None if none ever is.
     mark: bytes | None = None
     endings: tuple[str, ...] = ()  # of their names; none for any
@@ -50,16 +47,16 @@ class Kind:
 
 
 HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
-RESULTS = Kind("results", endings=HDF5, in_folder=True)
-FOLDER = Kind("results", in_folder=True)
-AGGREGATE = Kind("aggregates", endings=(".npy", *HDF5))
-TRANSCRIPT = Kind("transcripts")
-MANIFEST = Kind("frozen sweeps")
-FIGURE = Kind("figures", MADE_BY.encode(), (".png", ".svg", ".pdf"))
-CALIBRATION = Kind("calibrations", b'"format": "hpcfl-calibration/')
-CHECKPOINT = Kind("checkpoints", b"next_round.npy")
+RESULTS = Kind(endings=HDF5, in_folder=True)
+FOLDER = Kind(in_folder=True)
+AGGREGATE = Kind(endings=(".npy", *HDF5))
+TRANSCRIPT = Kind()
+MANIFEST = Kind()
+FIGURE = Kind(MADE_BY.encode(), (".png", ".svg", ".pdf"))
+CALIBRATION = Kind(b'"format": "hpcfl-calibration/')
+CHECKPOINT = Kind(b"next_round.npy")
 # Whatever has the name of a publisher's file, and is not that file, is a damaged copy of it.
-DATA = Kind("data sets", b"")
+DATA = Kind(b"")
 
 
 def check(path: str | os.PathLike[str], kind: Kind) -> str:
@@ -73,21 +70,15 @@ def check(path: str | os.PathLike[str], kind: Kind) -> str:
     path = Path(path)
     in_folder = kind.is_folder(path)
     if kind.endings and not kind.in_folder and path.suffix.lower() not in kind.endings:
-        raise UsageError(
-            f"{path} does not end in {', '.join(kind.endings[:-1])} or {kind.endings[-1]}: the "
-            f"ending says the format of {kind.name}"
-        )
+        raise UsageError(f"{path} does not end in one of {', '.join(kind.endings)}")
     try:
         there = path.exists()
         if in_folder and there and not path.is_dir():
             raise UsageError(f"{path} is a file, and not a folder: choose another name")
         if not in_folder and there and not kind.recognises(path):
-            why = (
-                f"{kind.name} are never overwritten"
-                if kind.mark is None
-                else f"is not one of hpcfl's {kind.name}, so it is not overwritten"
+            raise UsageError(
+                f"{path} exists already and is not overwritten: remove it or choose another name"
             )
-            raise UsageError(f"{path} exists already and {why}: remove it or choose another name")
         # Tried rather than asked: permission bits say nothing of quotas or read-only file systems.
         with tempfile.TemporaryFile(dir=nearest_folder(path if in_folder else path.parent)):
             pass
@@ -129,7 +120,6 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft or path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.part")
-    _drafts.add(draft)
     try:
         yield draft
         # Else a crash of the machine could leave the name to an empty file.
@@ -141,7 +131,6 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-        _drafts.discard(draft)
 
 
 def nearest_folder(folder: Path) -> Path:
@@ -149,13 +138,6 @@ def nearest_folder(folder: Path) -> Path:
     while not folder.exists():
         folder = folder.parent
     return folder
-
-
-def discard_drafts() -> None:
-    """Remove what is being written, before the process ends without unwinding."""
-    for draft in [*_drafts]:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def without_home(text: str) -> str:

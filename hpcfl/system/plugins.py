@@ -55,7 +55,10 @@ def load_class(name: str, kind: type[Any], what: str) -> type[Any]:
     try:
         found = load_object(name)
     except Exception as error:
-        raise UsageError(f"{what} cannot be loaded: {error}") from error
+        place = ""
+        if isinstance(error, ModuleNotFoundError):
+            place = " (MODULE is a module of the current folder or an installed one, without .py)"
+        raise UsageError(f"{what} cannot be loaded: {error}{place}") from error
     if not (isinstance(found, type) and issubclass(found, kind)):
         raise UsageError(
             f"{what} must be a subclass of {kind.__module__}.{kind.__qualname__}, which {name} "
@@ -91,13 +94,22 @@ def explained(error: BaseException) -> HpcflError | None:
 
 
 def _raised_by_own(error: BaseException) -> str | None:
-    """Return in a sentence what a user's code raised; None if it was not a user's code that did."""
+    """Return in a sentence what a user's code raised, or hpcfl where it used that code.
+
+    None where no such code was loaded, and for what the machine refuses.
+    """
     frames = [*traceback.walk_tb(error.__traceback__)]
     mine = [(frame, line) for frame, line in frames if _is_own(frame)]
     words = " ".join(str(error).split())[:300]
     raised = type(error).__name__ + (f": {words}" if words else "")
-    if isinstance(error, MemoryError) or not mine:
+    if (isinstance(error, MemoryError | OSError) and not mine) or not LOADED:
         return None
+    if not mine:
+        frame, line = frames[-1]
+        return (
+            f"{raised} ({frame.f_code.co_filename}:{line}), where hpcfl uses what your code takes "
+            "and returns: see docs/own-protocol.md"
+        )
     # The handler of a signal, which may come at any time, ends the program as it should.
     if isinstance(error, SystemExit) and mine[-1] != frames[-1]:
         return None

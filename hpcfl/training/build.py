@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +17,9 @@ from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.levels import largest_levels
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.benchmark.experiment import OF_SPARSE, secrets_of_noise
+from hpcfl.benchmark.experiment import secrets_of_noise
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import options_of, recorded
-from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
@@ -36,12 +32,6 @@ _MORE_NOISE, _TRIES = 1.01, 8
 # Few bits have room for few levels, and rounding to few takes more noise: so many times that of 32
 # bits at most, in a sum.
 NOISE_OF_FEW_BITS = 1.05
-# What only a benchmark has: files of training runs hold it without a value.
-_OF_BENCH: dict[str, Any] = {
-    **dict.fromkeys(("private", "max_rounds", "rel_ci")),
-    **dict.fromkeys(("updates", "save_aggregate", "keep_transcript")),
-    "warmup": 0,
-}
 
 
 def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> Federation:
@@ -207,16 +197,3 @@ def _for_all_rounds(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -
     levels = min(one.levels for one in found)
     group = max((one.group for one in found), key=lambda name: GROUPS[name].bits)
     return replace(options, levels=levels, group=group, bits=None)
-
-
-def make_config(options: TrainOptions, devices: int, model: str, dim: int) -> dict[str, Any]:
-    """Return every option with its value, for the record."""
-    config = {"algorithm": options.algorithm, "protocol": options.aggregate} | recorded(options)
-    if not federated.find(options.algorithm).private:
-        config = {name: config[name] for name in config.keys() - options_of(PrivacyOptions)}
-    if not find(options.aggregate).sparse_upload:
-        config |= dict.fromkeys(OF_SPARSE)
-    config |= _OF_BENCH | {"devices": devices, "model": model, "dim": dim}
-    return {
-        name: str(value) if isinstance(value, Path) else value for name, value in config.items()
-    }

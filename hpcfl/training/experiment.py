@@ -18,10 +18,12 @@ from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap
+from hpcfl.benchmark.experiment import OF_SPARSE
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import asked_for, part
+from hpcfl.options.definition import asked_for, options_of, part, recorded
+from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.results import restoring
@@ -37,7 +39,7 @@ from hpcfl.rounds.session import Job, played_in_vain
 from hpcfl.rounds.timed import Played, play
 from hpcfl.training import checkpoint as checkpoints
 from hpcfl.training import planned
-from hpcfl.training.build import claims, make_config
+from hpcfl.training.build import claims
 from hpcfl.training.checkpoint import Checkpoint
 from hpcfl.training.clients import Clients
 
@@ -103,7 +105,14 @@ class Training(Job):
 
     def config(self) -> dict[str, Any]:
         """Return every option with its value, for the record; None where it has no effect."""
-        config = make_config(self.options, self.devices, self.model, self.dim)
+        options = self.options
+        config = {"algorithm": options.algorithm, "protocol": options.aggregate} | recorded(options)
+        config["data_dir"] = None if options.data_dir is None else str(options.data_dir)
+        if not self.algorithm.private:
+            config = {name: config[name] for name in config.keys() - options_of(PrivacyOptions)}
+        if not self.protocol.sparse_upload:
+            config |= dict.fromkeys(OF_SPARSE)
+        config |= {"devices": self.devices, "model": self.model, "dim": self.dim}
         config |= self.protocol.settings()
         config |= self.algorithm.settings()
         if self._clients.incomplete:
@@ -367,7 +376,7 @@ class Training(Job):
         evaluated = time.monotonic() - start
 
         record = played.record
-        modelled = part(options, LinkModel).seconds_of(vars(record))
+        modelled = part(options, LinkModel).seconds_of(record)
         self._bytes_up += int(record.bytes_up.sum())
         return {
             Metric.ACCURACY: accuracy,
@@ -388,16 +397,6 @@ class Training(Job):
         """Return what the rounds up to this one have cost, with those played in vain."""
         return self.algorithm.spent(self.algorithm.play_index(index) + 1)
 
-    def _would_overspend(self, index: int) -> bool:
-        """Return whether a round would cost more privacy than there is to spend."""
-        options = self.options
-        spent = self._spent(index)
-        if spent is None or options.epsilon is None:
-            return False
-        # What the noise was chosen for is met to the last digits.
-        limit = options.epsilon * (1 + 1e-9)
-        return (spent.paper if options.epsilon_by == "paper" else spent.proven) > limit
-
     def _reason_to_stop(self, accuracy: float, elapsed: float) -> str:
         target, limit = self.options.target_accuracy, self.options.max_seconds
         if target is not None and accuracy >= target:
@@ -406,7 +405,12 @@ class Training(Job):
             return "max_seconds"
         if self.first_round >= self.rounds:
             return "rounds"
-        return "epsilon" if self._would_overspend(self.first_round) else ""
+        spent, epsilon = self._spent(self.first_round), self.options.epsilon
+        if spent is None or epsilon is None:
+            return ""
+        # What the noise was chosen for is met to the last digits.
+        most = spent.paper if self.options.epsilon_by == "paper" else spent.proven
+        return "epsilon" if most > epsilon * (1 + 1e-9) else ""
 
 
 def without_model(name: str) -> UsageError:

@@ -15,8 +15,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.options.training import TrainOptions
-from hpcfl.rounds.build import build
-from hpcfl.rounds.dropouts import DropoutSchedule
+from hpcfl.rounds.build import DropoutSchedule, build
 
 
 def summing(
@@ -69,7 +68,7 @@ def _extreme_rounds(options: TrainOptions, algorithm: FederatedAlgorithm) -> lis
     if _rounds_differ(algorithm, protocol):
         found |= _heaviest_rounds(options, algorithm, protocol)
     # Smaller rounds are not played.
-    return [n for n in sorted(found) if algorithm.participant_count(n) >= protocol.min_devices]
+    return [n for n in sorted(found) if len(algorithm.participants(n)) >= protocol.min_devices]
 
 
 def _rounds_differ(algorithm: FederatedAlgorithm, protocol: QuantisedProtocol) -> bool:

@@ -9,8 +9,6 @@ sparse-secagg-*
 zcdp-*
     Concentrated differentially private federated learning, on Adult. Batch size, learning rate and
     hidden sizes are not given.
-locks-mnist
-    LOCKS, its uniform sampling of 20 of 100 clients. Model and learning rate are not given.
 """
 
 from __future__ import annotations
@@ -49,13 +47,4 @@ PRESETS: dict[str, dict[str, Any]] = {
     ),
     "zcdp-adult-lr": _ZCDP | {"model": "adult-lr", "steps": 10, "rounds": 20},
     "zcdp-adult-nn": _ZCDP | {"model": "adult-nn", "steps": 5, "rounds": 50},
-    "locks-mnist": {
-        "dataset": "mnist",
-        "devices": 100,
-        "per_round": 20,
-        "sampling": "poisson",
-        "dropout": 0.0,
-        "epochs": 5,
-        "rounds": 100,
-    },
 }

@@ -18,7 +18,7 @@ from hpcfl.benchmark.session import devices_on
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
-from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import make
 from hpcfl.options.names import DATASETS
 from hpcfl.options.training import TrainOptions
@@ -49,8 +49,7 @@ def asked(world: World, given: Mapping[str, Any], preset: str | None = None) -> 
             )
         return defaults.asked(given, preset)
     beside = defaults.with_preset(given, preset)
-    code = ("algorithm", "aggregate", "model")
-    options = make(TrainOptions, rounds.restored(world, TrainOptions, beside, code))
+    options = make(TrainOptions, rounds.restored(world, TrainOptions, beside, Training.code))
     defaults.check_used(given, options)
     return options
 
@@ -80,16 +79,9 @@ def run(
     assert options.devices is not None
     # Wrong options are refused before any data are read.
     check(options, options.devices)
-    trained, failed = None, None
-    try:
-        trained = _run(world, options, options.devices, observer, command, ended)
-    except HpcflError as problem:
-        if world.rank and not isinstance(problem, AgreedError):
-            raise
-        failed = problem
-    # Ranks that hold no device have come here before the others.
-    world.settle(failed)
-    return trained
+    # Ranks that hold no device settle before the others.
+    count = options.devices
+    return world.settle_after(lambda: _run(world, options, count, observer, command, ended))
 
 
 def check(options: TrainOptions, devices: int) -> None:

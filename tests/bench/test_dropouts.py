@@ -1,7 +1,7 @@
 import pytest
 from scipy import stats
 
-from hpcfl.rounds.dropouts import DropoutSchedule
+from hpcfl.rounds.build import DropoutSchedule
 
 
 def schedule(devices, rate, model="exact", seed=0):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,7 @@ from hpcfl.benchmark import session
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
-from hpcfl.options import definition
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import options_of
 from hpcfl.results import load
 from hpcfl.system import interruption
 from hpcfl.system.interruption import LEFT_STATUS, SIGNALS, noting_signals
@@ -206,20 +202,13 @@ def test_bits_that_were_found_out_are_those_of_the_resumed_run(tmp_path):
     assert bench(path, resume=True, bits="28").validated.all()
 
 
-def test_an_option_that_only_the_first_launch_was_given_is_not_dropped(tmp_path, monkeypatch):
+def test_an_option_that_only_the_first_launch_was_given_is_not_dropped(tmp_path):
     """Files hold some options only if they are given."""
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
-        bench(path, after=2)
-    frob = replace(
-        options_of(BenchOptions)["seed"], name="frob", default=1, marks=("recorded if given",)
-    )
-    monkeypatch.setitem(definition._known, BenchOptions, options_of(BenchOptions) | {"frob": frob})
-    monkeypatch.setattr(BenchOptions, "frob", 1, raising=False)
-    with h5py.File(path, "r+") as file:
-        file["config"].attrs["frob"] = 2
-    with pytest.raises(UsageError, match="frob 2, not 1"):
-        bench(path, resume=True)
+        bench(path, "secagg", after=2, rotate=True)
+    with pytest.raises(UsageError, match=r"with rotate \w+, not \w+: leave it out"):
+        bench(path, "secagg", resume=True)
 
 
 def test_what_cannot_go_on_is_refused(tmp_path):
@@ -311,39 +300,6 @@ def wait_for(condition, job):
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-@pytest.mark.full
-def test_a_run_killed_at_any_moments_goes_on_to_its_end(tmp_path):
-    path, rounds = tmp_path / "run.h5", 20_000
-    chance = random.Random(7)
-    finished = 0
-    for attempt in range(4):
-        job = subprocess.Popen(
-            arguments(path, resume=attempt > 0, rounds=rounds),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if attempt == 0:
-            wait_for(lambda: path.exists() and load(path).rounds > 0, job)
-        # Also while it starts, and copies what is there.
-        time.sleep(chance.uniform(0, 1.5))
-        job.kill()
-        job.communicate()
-        run = load(path)
-        assert run.status == "running"
-        assert run.rounds >= finished
-        assert run.validated.all()
-        finished = run.rounds
-    asked = load(path)
-
-    assert 0 < asked.rounds < rounds
-    assert (asked.bytes_up.sum(axis=(1, 2)) > 0).all()
-    report = subprocess.run(
-        [HPCFL, "report", path], capture_output=True, text=True, timeout=LIMIT_SECONDS
-    )
-    assert "has not ended or was killed" in report.stderr
 
 
 # A run whose round sleeps inside C, where Python runs no signal handlers.

@@ -77,7 +77,7 @@ def test_what_a_round_takes_is_in_the_file_and_told(tmp_path):
     assert summary["server_peak_bytes"] == run.peak_bytes[1:].max()
     assert summary["device_peak_bytes"] is None
     said = tables.facts(summary).text()
-    assert f"the process {formats.amount(run.peak_bytes[1:].max())} at the peak" in said
+    assert f"{formats.amount(run.peak_bytes[1:].max())} at the peak" in said
     assert "largest other rank" not in said
 
 

@@ -15,7 +15,6 @@ from hpcfl.errors import OwnCodeError
 from hpcfl.privacy.accounting import zcdp
 from hpcfl.results import load
 from hpcfl.results.reader import find
-from hpcfl.rounds import timed
 
 PAGE = (Path(__file__).parents[2] / "docs/own-protocol.md").read_text()
 CODE = "\n\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
@@ -42,6 +41,29 @@ class NoModel(Plain):
 
     name = "no-model"
     steps = Plain.steps[1:]
+
+
+class WrongContribution(Plain):
+    name = "wrong-contribution"
+
+    def device(self, id, round_index, secrets):
+        found = PlainDevice(self, id)
+        found.contribution = lambda vector: vector
+        return found
+
+
+class WrongServer(Plain):
+    name = "wrong-server"
+
+    def server(self, round_index, model):
+        return PlainServer(self, model)
+
+
+class WrongDecode(Plain):
+    name = "wrong-decode"
+
+    def decode(self, total):
+        return total[:-1]
 
 
 class Salted(SecAgg):
@@ -190,7 +212,10 @@ def test_what_is_measured_is_trained_by_swept_and_called_from_python(given):
 def test_what_is_declared_is_predicted_exposed_and_attacked(monkeypatch):
     monkeypatch.setattr(learning, "SIZES", learning.SIZES[:3])
     monkeypatch.setattr(learning, "VARIED_SIZES", ())
+    told("calibrate", "fedavg", "--output", "c.json")
     told("calibrate", "own:Salted", "--output", "c.json")
+    assert [*json.loads(Path("c.json").read_text())["seconds"]] == ["fedavg", "salted"]
+    assert "declares no terms" in refusal("calibrate", "patterns:Plain", "--output", "c.json")
     keep = ("--insecure-seed", 1, "--keep-transcript", "round.npz", "--output", "run.h5")
     told("bench", "own:Salted", *SMALL, "--gamma", 0.4, *keep)
     run = load("run.h5")
@@ -288,10 +313,17 @@ def test_what_own_code_does_wrong_in_a_round_is_a_sentence(folder, monkeypatch):
     assert isinstance(caught.value.__cause__, SystemExit)
 
 
-def test_a_mistake_of_hpcfl_is_not_put_on_a_protocol(monkeypatch):
-    monkeypatch.setattr(timed, "as_planned", None)
-    with pytest.raises(TypeError):
-        api.bench("patterns:Plain", **SIZE)
+def test_what_a_method_takes_or_returns_wrongly_is_a_sentence(folder):
+    for how, said in (
+        ("contribution", "too many values to unpack"),
+        ("server", "takes 3 positional arguments but 4 were given"),
+        ("decode", "could not be broadcast"),
+    ):
+        done = hpcfl("bench", f"own:Wrong{how.title()}", *SMALL, "--output", f"{how}.h5")
+        assert done.returncode == 1
+        assert said in done.stderr.splitlines()[-1]
+        assert done.stderr.splitlines()[-1].startswith("Error: round 0 of the protocol 'wrong-")
+        assert "Traceback" not in done.stderr
 
 
 def test_what_an_algorithm_costs_is_what_it_declares():

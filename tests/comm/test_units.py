@@ -135,8 +135,6 @@ def test_a_call_that_fails_has_a_number_and_no_note():
 
     assert not noted[0].any()
     assert noted[1, 2] >= noted[1, 1] > 0
-    book.restart()
-    assert (book.number, book.table(2, 0.0).any()) == (0, False)
 
 
 # Memory that is used again

@@ -10,14 +10,14 @@ from hpcfl.cli import COMMANDS
 from hpcfl.learning import models
 from hpcfl.options.names import DATASETS
 from hpcfl.plots import KINDS
-from hpcfl.results import attributes, schema
+from hpcfl.results import schema
 from hpcfl.results.columns import COLUMNS
 from hpcfl.results.footer import LINES
 from hpcfl.results.record import KNOWN
 from hpcfl.results.schema import DeviceMetric, Metric
 from hpcfl.sweeping import shipped
 from hpcfl.training.presets import PRESETS
-from sitepages import commands, registries, resultsfile, tables
+from sitepages import attributes, commands, registries, resultsfile, tables
 
 
 def plain(text):

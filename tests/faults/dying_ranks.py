@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcfl.comm import envelope, faults, mpi
+from hpcfl.comm import envelope, faults
 from hpcfl.comm.placement import Placement
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, BelowThresholdError
@@ -78,7 +78,7 @@ def agree():
 
 def gather_long():
     """Messages that otherwise come in parts: of one whose sender dies nothing may be in use."""
-    mpi.WINDOW_BYTES = 5
+    faults.WINDOW_BYTES = 5
     gather(transport.gather_parts)
 
 

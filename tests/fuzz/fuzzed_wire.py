@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.envelope import VERSION
 from hpcfl.comm.phases import Pattern, Step
-from hpcfl.crypto.keys import helper_secrets, insecure_secrets
 from hpcfl.errors import HpcflError
-from hpcfl.rounds.enrolment import NO_ROUND
+from hpcfl.rounds.enrolment import enrol
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -77,6 +77,8 @@ class Wire(Changing):
 
     def passed(self, sealed):
         raw = sealed.tobytes()
+        if raw[0] != VERSION or any(raw[2:4]):
+            return sealed  # the registry of public keys, which does not come from the server
         sender, receiver = np.frombuffer(raw[8:ENVELOPE], "<u4").tolist()
         # Devices that refuse say so in steps of their own; they are of no step of the protocol.
         step = self.steps[raw[1]] if raw[1] < len(self.steps) else Step("refusal", Pattern.LOCAL)
@@ -159,49 +161,28 @@ class Outcome:
 def play(case, devices, dropouts=None, target=-1, change=None, index=3, wire=None):
     """Play a round, and its enrolment if it has one, with one message changed."""
     of = protocol(case, devices)
-    dropouts = dropouts or {}
     wire = wire or Wire(devices, target, change, of.helpers)
     vectors = np.random.default_rng(devices).uniform(-1, 1, (devices, DIM))
     outcome = Outcome(case, wire, {}, vectors)
     try:
         enrolment = type(of).enrolment(devices, of.helpers)
-        helping = range(devices, devices + of.helpers)
         if enrolment is not None:
-            members = {
-                id: enrolment.device(id, insecure_secrets(1, NO_ROUND, id)) for id in range(devices)
-            }
-            helpers = {
-                id: enrolment.helper(id - devices, helper_secrets(1, NO_ROUND, id))
-                for id in helping
-            }
-            if enrolment.registered_bytes:
-                keys = [np.frombuffer(one.registers(), np.uint8) for one in members.values()]
-                for one in members.values():
-                    one.learn(np.stack(keys))
-            wire.enrolment = True
-            made = (members, helpers, enrolment.server())
-            _round(of, outcome, made, index=NO_ROUND, steps=enrolment.steps)
+            wire.enrolment, wire.steps = True, enrolment.steps
+            enrolled = enrol(type(of), wire, first_round=index, insecure_seed=1)
             wire.enrolment = False
-            of.join(members | helpers, range(devices), devices)
+            of.join(enrolled.devices, range(devices), devices)
         outcome.devices, outcome.server = parties(of, wire, index)
-        helpers = {id: of.helper(id - devices, index, None) for id in helping}
-        made = (outcome.devices, helpers, outcome.server)
-        _round(of, outcome, made, index=index, steps=of.steps, dropouts=dropouts)
+        wire.steps = of.steps
+        played = round_of(
+            *(of, wire, outcome.devices, outcome.server, vectors),
+            index=index,
+            dropouts=dropouts or {},
+        )
+        outcome.refused = played.refused
+        played.play()
     except HpcflError as error:
         outcome.error = error
     return outcome
-
-
-def _round(of, outcome, made, **options):
-    outcome.wire.steps = options["steps"]
-    devices, helpers, server = made
-    played = round_of(
-        of, outcome.wire, devices, server, outcome.vectors, helpers=helpers, **options
-    )
-    try:
-        played.play()
-    finally:
-        outcome.refused |= played.refused
 
 
 # changes

@@ -51,8 +51,8 @@ class Lying(wire.Wire):
 
     def passed(self, sealed):
         message = super().passed(sealed).copy()
-        sent = self.messages[-1]
-        if sent.sender == self._liar and sent.step.name in self._lies:
+        sent = self.messages[-1] if self.messages else None
+        if sent and sent.sender == self._liar and sent.step.name in self._lies:
             self._lies[sent.step.name](message[wire.ENVELOPE :].view("<u4"))
         return message
 
@@ -121,3 +121,20 @@ def test_a_malformed_message_of_a_helper_costs_it_or_ends_the_round_in_its_name(
         else:
             assert f"cannot end: helper {number} " in str(outcome.error)
             assert refused in str(outcome.error)
+
+
+def test_a_helper_whose_key_is_of_no_use_ends_the_enrolment_and_is_named():
+    """Passed on, it would have every device refuse, for a reason that nobody is told."""
+    offers = {n: one for n, one in helpers_messages().items() if one.enrolment}
+    first, *_, last = offers
+    name = f"helper {offers[last].sender - wire.HELPERS}"
+    for key, words in (
+        (bytes(32), "a public key has low order"),
+        (offers[first].sealed[wire.ENVELOPE :], "it is another helper's public key"),
+    ):
+        outcome = wire.play(
+            *("assisted", 6),
+            target=last,
+            change=lambda one, key=key: one.sealed[: wire.ENVELOPE] + key,
+        )
+        assert f"malformed advertise_keys message from {name}: {words}" in str(outcome.error)

@@ -171,8 +171,8 @@ def sizes(monkeypatch):
 
     def set_to(window=1 << 25, call=1 << 30, kept=0, rows=1 << 24, unit=840):
         for module, name, size in (
-            *(("mpi", "WINDOW_BYTES", window), ("gather", "WINDOW_BYTES", window)),
-            *(("mpi", "CALL_BYTES", call), ("gather", "CALL_BYTES", call)),
+            *(("gather", "WINDOW_BYTES", window), ("gather", "CALL_BYTES", call)),
+            ("mpi", "CALL_BYTES", call),
             *(("scratch", "KEPT_BYTES", kept), ("gather", "LEAST_PART_BYTES", 1)),
             *(("rows", "WINDOW_BYTES", rows), ("rows", "BATCH_BYTES", rows)),
             ("envelope", "PART_UNIT", unit),

@@ -10,14 +10,13 @@ from matplotlib import pyplot
 from page_runs import write_run
 from run_files import new_writer, simple_record
 
-from hpcfl.algorithms import federated
-from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation import find
 from hpcfl.benchmark import session
 from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.protocols import ProtocolOptions
-from hpcfl.plots import AGAINST, KINDS, chosen, looks, naming, style, tradeoff
+from hpcfl.plots import AGAINST, KINDS, chosen, naming, style, tradeoff
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population
 from hpcfl.results import load
@@ -90,24 +89,6 @@ def test_scaling_shows_medians_and_intervals_of_seconds_cpu_and_bytes(run_of):
     assert [label.get_text() for label in line.axes.get_xticklabels()] == ["4", "8", "16"]
     assert "50 ms" in [t.get_text().replace("\xa0", " ") for t in line.axes.get_yticklabels()]
     assert title(figure) == "d = 10; medians, 95 % intervals; modelled at 100/100 Mbit/s, 0 ms"
-
-
-def test_guides_lie_amid_all_points_and_bytes_of_a_device_have_a_level_one(run_of):
-    runs = [run_of(protocol, n) for n in (4, 8, 16) for protocol in ("sparse", "secagg")]
-    # A first point that is noisy moves the guide by a sixth of what it moves itself.
-    noisy = replace(runs[0], round_seconds=64 * runs[0].round_seconds)
-    figure = draw("scaling", runs)
-    moved = draw("scaling", [noisy, *runs[1:]])
-
-    low, high = guide(figure.axes[0]).get_ydata()
-    assert high / low == pytest.approx(4)
-    assert guide(moved.axes[0]).get_ydata()[0] / low == pytest.approx(64 ** (1 / 6))
-    assert guide(figure.axes[4]).get_ydata()[0] == pytest.approx(
-        guide(figure.axes[4]).get_ydata()[1]
-    )
-    for axes in draw("scaling", [run_of(dim=d) for d in (9, 90)], against="dim").axes:
-        low, high = guide(axes).get_ydata()
-        assert high == pytest.approx(10 * low)
 
 
 def test_launches_of_one_size_are_one_point_and_what_follows_from_it_makes_no_line(run_of):
@@ -339,23 +320,6 @@ def test_runs_are_named_by_what_tells_them_apart(run_of):
     assert naming.unique(runs[:2], ["a", "a"]) == ["a, 0", "a, 1"]
 
 
-def test_protocols_look_the_same_in_every_figure_and_differ_from_each_other():
-    known = [*dict.fromkeys([*PROTOCOLS, *federated.REGISTRY])]
-    every = looks.of_lines((name, name) for name in known)
-
-    assert len({(look.colour, look.marker) for look in every.values()}) == len(known)
-    for name in known:
-        assert looks.of_lines([(name, name), ("own:Own", "x")])[name] == every[name]
-    several = looks.of_lines([("prf", "b"), ("prf", "a"), ("dp-fedavg-prf", "c")])
-    assert {look.colour for look in several.values()} == {every["prf"].colour}
-    assert [several[label].line for label in "abc"] == [0, 1, 2]
-    with pytest.raises(UsageError, match="there are 29 lines"):
-        looks.of_lines(("prf", str(number)) for number in range(29))
-    areas = looks.of_phases(["unmask", "own_phase", "masked_input"])
-    assert looks.of_phases(["unmask"])["unmask"] == areas["unmask"]
-    assert len({(look["facecolor"], look["hatch"]) for look in areas.values()}) == 3
-
-
 @pytest.mark.parametrize("ending", [".png", ".svg", ".pdf"])
 def test_a_figure_is_of_the_size_that_is_asked_for_and_saved_the_same_each_time(
     tmp_path, run_of, ending
@@ -375,17 +339,6 @@ def test_a_figure_is_of_the_size_that_is_asked_for_and_saved_the_same_each_time(
     # Nothing of pyplot or of global settings is touched.
     assert dict(matplotlib.rcParams.copy()) == before
     assert pyplot.get_fignums() == []
-
-
-def test_a_long_legend_lies_within_the_figure_and_below_the_data(trained):
-    runs = [trained(seed=k, model=f"own_model_{k}:network") for k in range(12)]
-    for size in ("column", "page"):
-        figure = draw("accuracy", runs, size=size)
-        box = figure.legends[0].get_window_extent()
-        below = figure.axes[0].xaxis.label.get_window_extent().y0
-        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
-        assert 0 <= box.y0 < box.y1 < below
-        assert figure.axes[0].get_window_extent().height > 1.5 * figure.dpi
 
 
 @pytest.mark.parametrize(

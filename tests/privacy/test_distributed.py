@@ -169,3 +169,6 @@ def test_an_epsilon_holds_for_the_sum_of_discrete_gaussians_and_hardly_more_is_c
     assert delta(found) <= 1e-5 < delta(found / 1.1)
     assert distributed.epsilon([], 8.0, 1, 1.0, 1e-5)[0] == 0
     assert distributed.epsilon([summands, 0], 8.0, 1, 1.0, 1e-5)[0] == math.inf
+    # Narrow noise of several proves nothing.
+    assert distributed.gaussian_variance(0.49, 2) == 0
+    assert (distributed.divergence(2, 0.49), distributed.divergence(1, 0.3)) == (math.inf, 0)

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,13 @@ from hpcfl.results.linkmodel import LinkModel
 
 def seconds(link, up, down, cpu):
     up_bytes, down_bytes = np.array(up, np.uint64), np.array(down, np.uint64)
-    return link.phase_seconds(up_bytes, down_bytes, up_bytes > 0, down_bytes > 0, np.array(cpu))
+    return modelled(link, up_bytes, down_bytes, up_bytes > 0, down_bytes > 0, np.array(cpu))
+
+
+def modelled(link, *values):
+    names = ("bytes_up", "bytes_down", "messages_up", "messages_down", "cpu_seconds")
+    spent = dict(zip(names, values, strict=True))
+    return link.seconds_of(SimpleNamespace(**spent, helper_bytes_up=None))
 
 
 def test_a_phase_lasts_as_long_as_its_slowest_device_and_then_the_server():
@@ -33,7 +41,7 @@ def test_a_phase_without_messages_has_no_latency_and_an_empty_message_has():
     none, one = np.zeros((1, 1), np.uint64), np.ones((1, 1), np.uint64)
 
     assert seconds(link, [[0, 0]], [[0, 0]], [[0.0, 0.0, 0.125]]).tolist() == [0.125]
-    assert link.phase_seconds(none, none, one, one, np.zeros((1, 2))) == pytest.approx([0.1])
+    assert modelled(link, none, none, one, one, np.zeros((1, 2))) == pytest.approx([0.1])
 
 
 @given(st.floats(0.1, 1000), st.floats(1, 100), st.integers(0, 2**40), st.floats(0, 9))

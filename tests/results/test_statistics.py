@@ -81,7 +81,7 @@ def test_equal_samples_are_not_distinguishable_and_samples_apart_have_the_least_
         assert found == pytest.approx(least_p_value(n, m))
     groups = np.arange(27.0).reshape(3, 9)
     assert launches_p_value([*groups, groups[0, :0]]) < 1e-4
-    assert launches_p_value([*groups[:2]]) == mann_whitney(*groups[:2])[1]
+    assert launches_p_value([*groups[:2]]) < 1e-3
     assert launches_p_value([groups[0], groups[0, :0]]) is None
 
 

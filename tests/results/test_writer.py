@@ -17,7 +17,6 @@ from run_files import assert_holds, new_writer, random_record, write_run
 import hpcfl
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import load
-from hpcfl.results.writer import default_path
 
 # A run in a process of its own, which the tests kill.
 CHILD = """
@@ -237,14 +236,6 @@ def test_a_full_disk_at_the_end_only_prevents_the_cutting(tmp_path, monkeypatch)
 
     assert_holds(load(path), [random_record(1)])
     assert [file.name for file in tmp_path.iterdir()] == ["run.h5"]
-
-
-def test_file_names_tell_the_run_and_never_repeat(tmp_path):
-    names = {default_path(tmp_path, "secagg-graph", 100, 165_000).name for _ in range(100)}
-
-    assert len(names) == 100
-    for name in names:
-        assert re.fullmatch(r"secagg-graph-100x165000-\d{8}T\d{6}-[0-9a-f]{8}\.h5", name)
 
 
 def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):

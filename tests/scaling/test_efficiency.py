@@ -49,7 +49,7 @@ def test_weak_scaling_counts_the_work_that_has_grown(tmp_path):
     found = study(runs, "ranks")
 
     assert found.mode == "weak"
-    assert "as many devices" in found.fixed
+    assert "as much for each" in found.fixed
     assert [*points(found)] == [1, 2, 4]
     assert [p.speed_up for p in points(found).values()] == pytest.approx([1, 1.6, 2])
     assert [p.efficiency for p in points(found).values()] == pytest.approx([1, 0.8, 0.5])

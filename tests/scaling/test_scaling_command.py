@@ -67,29 +67,9 @@ def test_a_sweep_over_threads_is_a_table_in_every_format(threads):
     )
 
 
-def test_it_is_a_figure_too(threads, tmp_path):
-    figure = tmp_path / "threads.svg"
-    done = hpcfl(
-        *("plot", threads, "--kind", "scaling", "--against", "threads", "--output", figure)
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert "threads of a rank" in figure.read_text()
-
-
 def test_runs_of_one_process_have_no_ranks_to_compare(threads):
     for command in (("report", "--speed-up", "ranks"), ("plot", *SCALING, "nodes")):
         assert "none of the 4 files" in refusal(command[0], threads, *command[1:])
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--speed-up", "sideways"), "'sideways' is not one of 'ranks', 'nodes'"),
-    ],
-)
-def test_options_that_mean_nothing_here_are_refused(threads, options, sentence):
-    assert sentence in refusal("report", threads, *options)
 
 
 def test_a_prediction_for_a_cluster_says_that_it_is_none_of_this_machine(calibration):

@@ -144,7 +144,6 @@ WRONG = (
     (TRAIN + "aggregate = ['secag']", "[grid], aggregate", "there is no protocol 'secag'"),
     (TRAIN + "aggregate = ['secagg']\nalpha = [0.1]", "[grid], alpha", "no use for it in fedavg"),
     (TRAIN + "preset = ['zcdp']", "[grid], preset", "choose one of"),
-    (f"{GRID}dim = {[*range(1, 400)]}\nseed = {[*range(400)]}", "[grid]", "more than 100000 cells"),
 )
 
 

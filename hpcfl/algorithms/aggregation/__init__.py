@@ -66,10 +66,11 @@ def find(
 
     found: type[AggregationProtocol]
     found = find_class(name, PROTOCOLS, AggregationProtocol, "protocol", others)
-    if sum(step.upload for step in getattr(found, "steps", ())) != 1:
+    uploads = [step.phase for step in getattr(found, "steps", ()) if step.upload]
+    if len(uploads) != 1:
         raise UsageError(
-            f"the protocol {name!r} must have steps, a tuple of hpcfl.comm.phases.Step, one of "
-            "them with upload=True"
+            f"the protocol {name!r} must have steps, a tuple of hpcfl.comm.phases.Step, exactly "
+            f"one of them with upload=True; these have it: {', '.join(uploads) or 'none'}"
         )
     active = active_variant(found) if security == "active" else found
     if active is None:

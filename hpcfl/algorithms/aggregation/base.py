@@ -143,7 +143,7 @@ class AggregationProtocol(ABC):
         if parameters.devices < self.min_devices:
             raise UsageError(
                 f"{self.name} needs at least {self.min_devices} devices, but there are "
-                f"{parameters.devices}: start more ranks, or give --devices or --per-round"
+                f"{parameters.devices}: start more ranks, or ask for more devices"
             )
         if parameters.dropout > 0 and not self.tolerates_dropouts:
             raise UsageError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.registry import find_class, registry
 from hpcfl.errors import UsageError, no_such
 
@@ -65,6 +66,11 @@ def find(name: str) -> type[FederatedAlgorithm]:
     """
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
 
+    if name in PROTOCOLS and name not in REGISTRY:
+        raise UsageError(
+            f"{name} is a protocol: train an algorithm by it, as in "
+            f"hpcfl train fedavg --aggregate {name}"
+        )
     found = find_class(name, REGISTRY, FederatedAlgorithm, "algorithm")
     if found.private and getattr(found, "account", None) is None:
         raise UsageError(

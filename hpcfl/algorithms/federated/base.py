@@ -132,10 +132,6 @@ class FederatedAlgorithm(ABC):
         """Return the ids of the devices that take part in a round, increasing."""
         return self.federation.participation.draw(self.play_index(round_index))
 
-    def participant_count(self, round_index: int) -> int:
-        """Return how many devices take part in a round."""
-        return self.federation.participation.count(self.play_index(round_index))
-
     # What they contribute
 
     @property

@@ -211,7 +211,7 @@ class DPFedAvg(PrivateAlgorithm):
         settings = super().account_settings(rounds, sigma) | {
             "per_round": participation.per_round,
             "sampling": "poisson" if participation.mode == "poisson" else "exact",
-            "sigma_count": None if self.privacy.quantile is None else self._sigma_count(sigma),
+            "sigma_count": sigma / self._bit_weight(sigma) if self.privacy.quantile else None,
             "exact_dropouts": self.exact_dropouts,
         }
         if self.privacy.noise == "distributed":
@@ -246,10 +246,6 @@ class DPFedAvg(PrivateAlgorithm):
     def _part(self) -> float:
         """Part of its coordinates that a device sends."""
         return self._summing.inclusion
-
-    def _sigma_count(self, sigma: float) -> float:
-        """Return the noise on the number of updates within the norm."""
-        return sigma / self._bit_weight(sigma)
 
     def _bit_weight(self, sigma: float) -> float:
         """Return what a bit is multiplied by, to have the noise of every coordinate.

@@ -54,10 +54,6 @@ class Participation:
             chosen = np.flatnonzero(self._generator(round_index).random(self.devices) < probability)
         return sorted(chosen.tolist())
 
-    def count(self, round_index: int) -> int:
-        """Return how many devices take part."""
-        return len(self.draw(round_index)) if self.mode == "poisson" else self.per_round
-
     def before(self, round_index: int) -> NDArray[np.int64]:
         """Return in how many rounds each device takes part before a round, shape (n,)."""
         known = self._before

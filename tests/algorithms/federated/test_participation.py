@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hpcfl.algorithms.federated.participation import MODES, Participation
+from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.errors import UsageError
 
 
@@ -21,14 +21,6 @@ def test_exact_takes_that_many_and_each_equally_often():
 
     # The seed is fixed, so this either holds or does not.
     assert stats.chisquare(counts).pvalue > 1e-6
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("per_round", [4, 10])
-def test_how_many_take_part_is_known_without_naming_them(mode, per_round):
-    drawn = Participation(10, per_round, mode, 3)
-    for round_index in range(20):
-        assert drawn.count(round_index) == len(drawn.draw(round_index))
 
 
 def test_poisson_takes_each_device_by_chance():
