@@ -304,6 +304,20 @@ def test_messages_of_other_lengths_are_refused_in_the_name_of_their_sender(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_a_device_refuses_a_list_of_keys_in_which_its_own_are_others(kind):
+    """Of a ring's lists they are no part; members of a committee have a list of their own."""
+    name = "dealers_keys" if kind[0] == "committee" else "advertise_keys"
+    for step, played, id in exchanges(kind):
+        if step.name != name or step.pattern in (GATHER, SCATTER):
+            continue
+        own, told = played.sent("advertise_keys")[id], call(step.send, played.server).tobytes()
+        if own in told:
+            wrong = raw(told.replace(own, own[:-1] + bytes([own[-1] ^ 1])))
+            error = played.refused(MessageError, call, step.receive, played.devices[id], wrong)
+            assert "not as it sent" in error.reason
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
 def test_a_device_deals_masks_and_answers_once(kind):
     """Two ciphertexts under one nonce, or vectors under one mask, tell their difference."""
     protocol = made(kind, 9)
