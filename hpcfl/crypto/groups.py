@@ -142,8 +142,7 @@ class Group(ABC):
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
         """Return the first ``counts[k]`` uniform elements of ``keys[k]``, for all k, end to end."""
         width = self.dtype.itemsize
-        words = keystream.read(keys, [width * count for count in counts]).view(self.dtype)
-        return self._lowest(words)
+        return keystream.read(keys, [width * count for count in counts]).view(self.dtype)
 
     @abstractmethod
     def _mask_block(
@@ -173,21 +172,25 @@ class Group(ABC):
         assert first % ALIGNED == 0
         pairs = zip(keys, signs, strict=True)
         while batch := list(itertools.islice(pairs, STREAMS_AT_ONCE)):
+            batch_keys, batch_signs = zip(*batch, strict=True)
             # Threads that take turns at the interpreter do so less often with longer blocks.
             block = BLOCK_BYTES if threads == 1 else LONG_BLOCK_BYTES
-            spread(partial(self._mask_part, vector, first, batch, block), vector.size, threads)
+            work = partial(self._mask_part, vector, first, batch_keys, batch_signs, block)
+            spread(work, vector.size, threads)
 
     def _mask_part(
         self,
         vector: Elements,
         first: int,
-        masks: Sequence[tuple[bytes, int]],
+        keys: Sequence[bytes],
+        signs: Sequence[int],
         block_bytes: int,
         part: slice,
     ) -> None:
         """Add the masks to a part of a vector, which begins with a keystream block."""
         behind = (first + part.start) * self.dtype.itemsize // keystream.CIPHER_BYTES
-        signed = [(key, keystream.open_stream(key, block=behind), sign) for key, sign in masks]
+        streams = [keystream.open_stream(key, block=behind) for key in keys]
+        signed = list(zip(keys, streams, signs, strict=True))
         block = np.empty(block_bytes, np.uint8)
         words = block_bytes // self.dtype.itemsize
         for start in range(part.start, part.stop, words):
@@ -210,9 +213,84 @@ class Group(ABC):
                 part -= above
         return elements.view(f"<i{self.dtype.itemsize}")
 
+    def adder(self, count: int) -> Adder:
+        """Return what adds up vectors of so many elements."""
+        return Adder(self, count)
+
     def add_into(self, total: Elements, other: Elements) -> None:
         """Add `other` to `total` in place, element by element."""
         total[:] = self.reduce(total.astype(np.int64) + other)
+
+
+class Adder:
+    """Adds up vectors of elements, of which it holds no more than the sum.
+
+    In words that wrap around with those of a ring, and in 64 bits those of a small field.
+    """
+
+    def __init__(self, group: Group, count: int) -> None:
+        self._group = group
+        self._words = group.zeros(count)
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return self._words.size
+
+    def add(self, elements: Elements, first: int = 0) -> None:
+        """Add a vector, or a part of it from its place `first` on.
+
+        A word that is not an element counts as the one that it is congruent to.
+        """
+        part = self._words[first : first + elements.size]
+        np.add(part, elements, out=part)
+
+    def take(self) -> Elements:
+        """Return the sum, which then begins anew, of no coordinates."""
+        words, self._words = self._words, self._words[:0].copy()
+        done = words.dtype == self._group.dtype and self._group.whole_words
+        return words if done else self._group.reduce(words)
+
+
+class _Carried(Adder):
+    """Sums of 32-bit words that may be any: beside each, how often it has wrapped around.
+
+    That is five bytes a coordinate, and faster than sums of 64 bits.
+    """
+
+    MOST = 255
+
+    def __init__(self, group: Group, count: int) -> None:
+        super().__init__(group, 0)
+        self._words = np.zeros(count, group.dtype)
+        self._carries = np.zeros(count, np.uint8)
+        self._added = 0  # how often anything was: a place has wrapped around no more often
+
+    def add(self, elements: Elements, first: int = 0) -> None:
+        self._added += 1
+        wrapped = np.empty(BLOCK_BYTES // 4, np.uint8)
+        for start, stop in _blocks(elements.size, 4):
+            new, place = elements[start:stop], slice(first + start, first + stop)
+            words, carries, flags = self._words[place], self._carries[place], wrapped[: new.size]
+            if self._added > self.MOST and int(carries.max()) == self.MOST:
+                self._fold(place)
+            np.add(words, new, out=words)
+            np.less(words, new, out=flags.view(np.bool_))
+            np.add(carries, flags, out=carries)
+
+    def _fold(self, place: slice) -> None:
+        """Make elements of the words at some places, and begin to count anew there."""
+        sums = self._carries[place].astype(np.int64)
+        sums <<= 32
+        sums += self._words[place]
+        self._words[place] = self._group.reduce(sums)
+        self._carries[place] = 0
+
+    def take(self) -> Elements:
+        for start, stop in _blocks(self._words.size, 8):
+            self._fold(slice(start, stop))
+        self._carries = self._carries[:0].copy()
+        return super().take()
 
 
 class Field(Group):
@@ -243,11 +321,14 @@ class Field(Group):
             elements.reshape(-1)[start:stop] = part - part // self.modulus * self.modulus
         return elements
 
+    def adder(self, count: int) -> Adder:
+        return (_Carried if self.bits == 32 else Adder)(self, count)
+
     def holds(self, words: Elements) -> bool:
         return not words.size or int(words.max()) < self.modulus
 
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
-        words = super().elements(keys, counts)
+        words = self._lowest(super().elements(keys, counts))
         rejected = np.flatnonzero(words >= self.modulus)
         ends = np.cumsum(counts)
         for owner in np.unique(np.searchsorted(ends, rejected, side="right")).tolist():
@@ -330,7 +411,10 @@ class Ring(Group):
         self.mask(total, [key], [sign])
 
     def reduce(self, values: Signed | Sums) -> Elements:
-        return self._lowest(values.astype(self.dtype, copy=False))
+        return self._lowest(values.astype(self.dtype))
+
+    def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
+        return self._lowest(super().elements(keys, counts))
 
     def add_into(self, total: Elements, other: Elements) -> None:
         np.add(total, other, out=total)

@@ -81,7 +81,7 @@ class RangeSum:
 
     def __init__(self, group: Group, values: range, count: int, threads: int = 1) -> None:
         self._group, self._values, self._count, self._threads = group, values, count, threads
-        self._sum = group.zeros(len(values))
+        self._sum = group.adder(len(values))
 
     @classmethod
     def of(cls, protocol: QuantisedProtocol, values: range) -> RangeSum:
@@ -91,7 +91,7 @@ class RangeSum:
 
     def add(self, words: Elements) -> None:
         """Add the words of an upload at all places of the range."""
-        np.add(self._sum, words, out=self._sum)
+        self._sum.add(words)
 
     def add_part(self, sender: int, part: Payload, start: int, size: int) -> bool:
         """Add some of an upload, from the byte `start` on, of `size`; return whether the last.
@@ -109,15 +109,12 @@ class RangeSum:
             part = part.copy()
             part[-1] &= 0x0F
         words = group.unpack(part, min(self._count - place, 8 * part.size // group.bits))
-        first = place - self._values.start
-        some = self._sum[first : first + words.size]
-        np.add(some, words, out=some)
+        self._sum.add(words, place - self._values.start)
         return place + words.size == self._values.stop
 
     def take(self) -> Elements:
         """Return the sum as it is; it is kept no longer."""
-        words, self._sum = self._sum, self._group.zeros(0)
-        return self._group.reduce(words)
+        return self._sum.take()
 
     def unmask(self, masks: Payload) -> Elements:
         """Return the sum without masks, the bytes of `mask_rows`; it is kept no longer."""
