@@ -56,6 +56,7 @@ class RoundConfig:
     dropouts: Mapping[int, str] = field(default_factory=dict)
     in_parts: bool = False  # whether the server takes long uploads so, where it can
     dealt: Dealt | None = None  # how uploads are dealt out to several ranks of the server
+    called: str = "a round"  # by errors of a user's code
     reduce_group: Group | None = None  # sum the uploads within the transport in this group
 
 
@@ -160,7 +161,7 @@ class Round:
         self._transport.raise_everywhere(self._server_error)
 
     def _blamed(self, step: Step) -> AbstractContextManager[None]:
-        return blamed(f"round {self._index}, phase {step.phase}")
+        return blamed(f"{self._config.called}, phase {step.phase}")
 
     def _drop_out(self, phase: str) -> None:
         for id in [id for id, before in self._config.dropouts.items() if before == phase]:

@@ -106,6 +106,7 @@ def play(
     config = RoundConfig(
         index=index,
         dim=dim,
+        called=f"round {index} of the protocol {protocol.name!r}",
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
         dropouts=dropouts,

@@ -127,7 +127,9 @@ def test_a_rank_that_crashes_ends_the_job_and_says_where(tmp_path):
 
     assert job.returncode != 0
     assert "TypeError: unsupported operand" in job.stderr
-    assert re.search(r"\[rank 3 on \S+\] Error: round 0, phase upload: ", job.stderr)
+    assert re.search(
+        r"\[rank 3 on \S+\] Error: round 0 of the protocol 'crashing', phase upload", job.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,8 @@ def test_what_code_of_ones_own_raises_is_said_by_one_rank(name, method, tmp_path
     (said,) = re.findall(r"^.*Error: .*$", job.stderr, re.MULTILINE)
 
     assert job.returncode != 0
-    assert f"Error: round 1, phase upload: {method} raised ZeroDivisionError: " in said
+    assert "Error: round 1 of the protocol 'dividing" in said
+    assert f"phase upload: {method} raised ZeroDivisionError: " in said
     assert "Traceback" not in job.stderr
     assert load(path).rounds == 1
 
