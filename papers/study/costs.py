@@ -34,8 +34,7 @@ DEVICES_DIM, DIMS_DEVICES = 10_000, 25
 DIMS = (10_000, 100_000, 1_000_000, 10_000_000)
 DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.4)
 BITS = (8, 12, 16, 20, 24, 32)
-# Mbit/s, as much down as up.
-UPLINKS = (1, 3, 10, 30, 100, 300, 1_000)
+UPLINKS = (1, 3, 10, 30, 100, 300, 1_000)  # Mbit/s, as much down as up
 # Noise is for so many rounds that are private together, with this delta.
 PRIVATE_ROUNDS, DELTA = 20, 1e-5
 # The fewest rounds that give a 95 % interval of the median; one goes before them.

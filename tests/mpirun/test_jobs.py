@@ -122,12 +122,14 @@ def test_own_vectors_are_summed_if_all_ranks_have_them(tmp_path, other):
 # What fails
 
 
-def test_a_rank_that_crashes_ends_the_job_with_its_traceback(tmp_path):
+def test_a_rank_that_crashes_ends_the_job_and_says_where(tmp_path):
     job = mpirun(5, "hpcfl", "bench", "faulty_protocols:Crashing", *SMALL, "--output", tmp_path)
 
     assert job.returncode != 0
     assert "TypeError: unsupported operand" in job.stderr
-    assert re.search(r"\[rank 3 on \S+\] Traceback", job.stderr)
+    assert re.search(
+        r"\[rank 3 on \S+\] Error: round 0 of the protocol 'crashing', phase upload", job.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_an_option_of_the_command_line_is_made_from_its_field():
     assert run(brew, ["--cups=3", "--sugar"]).output.strip() == str(Tea(cups=3, sugar=True))
     assert str(run(brew, ["--cups=0"]).exception) == "--cups is 0; it must be at least 1"
     for words in (
-        "--cups CUPS",
+        "--cups N",
         "[default: 2]",
         "--kind KIND",
         "One of green, black.  [default: green]",

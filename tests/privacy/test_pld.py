@@ -10,7 +10,8 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
 
 from hpcfl.privacy.accounting import pld, sampling, zcdp
 
@@ -175,6 +176,37 @@ def test_sampling_never_costs(rate, z, rounds):
         assert account(rate, z, rounds, 1e-5)[0] <= plain
         assert account(1.0, z, rounds, 1e-5)[0] == plain
         assert account(rate, z, 0, 1e-5)[0] == 0
+
+
+def by_participations(rate, z, rounds, delta):
+    """Return the epsilon of a removal where hardly any noise hides who is in a sample.
+
+    Then the loss is 1 / (2 z**2) + ln(rate) for each round with the member in it, normal with a
+    variance of 1 / z**2, and ln(1 - rate) for every other.
+    """
+    count = np.arange(1, rounds + 1)
+    chance = binom.pmf(count, rounds, rate)
+    mean = count * (0.5 / z**2 + math.log(rate)) + (rounds - count) * math.log1p(-rate)
+    spread = np.sqrt(count) / z
+
+    def excess(epsilon):
+        upper = (mean - epsilon) / spread
+        # E[(1 - exp(epsilon - L))+] of a normal L.
+        log_second = epsilon - mean + spread**2 / 2 + norm.logcdf(upper - spread)
+        return float(chance @ (norm.cdf(upper) - np.exp(log_second))) - delta
+
+    return brentq(excess, 1e-6, float(mean.max()) + 50 * float(spread.max()))
+
+
+@pytest.mark.parametrize(
+    ("rate", "z", "rounds", "delta"), [(0.05, 0.02, 10, 1e-5), (1e-3, 0.05, 1000, 1e-6)]
+)
+def test_hardly_any_noise_is_accounted_by_participations(rate, z, rounds, delta):
+    expected = by_participations(rate, z, rounds, delta)
+
+    for account in (sampling.fixed_size_gaussian, sampling.poisson_gaussian):
+        assert account(rate, z, rounds, delta)[0] == pytest.approx(expected, rel=5e-3)
+    assert zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), delta) > 2 * expected
 
 
 def test_laplace_releases_cost_no_more_than_their_sum():

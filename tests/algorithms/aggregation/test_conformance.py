@@ -203,12 +203,11 @@ def of_another_device(message):
     return message
 
 
-def costs_itself_alone(kind, number, change):
+def costs_itself_alone(protocol, number, change):
     """Assert that a changed message of device 5 in a step costs it the round, and nobody else."""
     devices, sender = 9, 5
-    protocol = made(kind, devices)
     integers, vectors = whole(protocol, np.random.default_rng(number))
-    played = play(protocol, vectors, change=tampered(number, sender, change))
+    played = play(protocol, vectors, index=number, change=tampered(number, sender, change))
     after = uploaded_before(protocol, protocol.steps[number].phase)
     assert_sum(played, integers, [id for id in range(devices) if after or id != sender])
     assert {sender} == {*played.kept_out}
@@ -218,8 +217,9 @@ def costs_itself_alone(kind, number, change):
 @pytest.mark.parametrize("change", [shorter, of_another_round, of_another_device])
 @pytest.mark.parametrize("kind", FORGIVING, ids="-".join)
 def test_a_message_that_is_not_as_it_should_be_costs_its_sender_alone(kind, change):
-    for number in gathered(made(kind, 9)):
-        costs_itself_alone(kind, number, change)
+    protocol = made(kind, 9)
+    for number in gathered(protocol):
+        costs_itself_alone(protocol, number, change)
 
 
 # Messages that are bitmaps or tags.
@@ -241,9 +241,9 @@ def test_so_does_a_key_of_no_use_and_a_value_that_is_none(kind):
     for number in gathered(protocol):
         step = protocol.steps[number]
         if step.name == "advertise_keys" and kind[1] == "passive":
-            costs_itself_alone(kind, number, useless_key)
+            costs_itself_alone(protocol, number, useless_key)
         elif kind[0] != "ckks" and step.name not in ("advertise_keys", *NO_ELEMENTS):
-            costs_itself_alone(kind, number, no_element)
+            costs_itself_alone(protocol, number, no_element)
 
 
 @pytest.mark.parametrize("kind", FORGIVING, ids="-".join)
@@ -259,19 +259,18 @@ def test_a_vector_that_is_no_numbers_is_its_devices_refusal(kind):
     assert_sum(played, integers, [id for id in range(9) if id != 5])
 
 
-def asked_device(protocol):
+def asked_device(protocol, index=0):
     """Return a device that plays every step: a member of the committee, where there is one."""
-    return next(iter(members_of(protocol, 0)), 4)
+    return next(iter(members_of(protocol, index)), 4)
 
 
 def exchanges(kind):
     """Yield every step with a device and the server, a round in which it is next, and a device."""
-    probe = made(kind, 9)
-    for step in probe.steps:
+    protocol = made(kind, 9)
+    for index, step in enumerate(protocol.steps):
         if not step.wants and step.pattern not in (LOCAL, ROUTE) and step.role is not Role.HELPER:
-            protocol = made(kind, 9)
-            id = asked_device(protocol)
-            yield step, play(protocol, before=(step.name, step.pattern)), id
+            played = play(protocol, index=index, before=(step.name, step.pattern))
+            yield step, played, asked_device(protocol, index)
 
 
 def of_other_lengths(right):
@@ -302,6 +301,20 @@ def test_messages_of_other_lengths_are_refused_in_the_name_of_their_sender(kind)
         steps = played.protocol.steps
         if ROUTE in [one.pattern for one in steps[: steps.index(step)]]:  # not all have dealt
             played.refused(MessageError, call, step.receive, server, 2**32 - 1, right)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_a_device_refuses_a_list_of_keys_in_which_its_own_are_others(kind):
+    """Of a ring's lists they are no part; members of a committee have a list of their own."""
+    name = "dealers_keys" if kind[0] == "committee" else "advertise_keys"
+    for step, played, id in exchanges(kind):
+        if step.name != name or step.pattern in (GATHER, SCATTER):
+            continue
+        own, told = played.sent("advertise_keys")[id], call(step.send, played.server).tobytes()
+        if own in told:
+            wrong = raw(told.replace(own, own[:-1] + bytes([own[-1] ^ 1])))
+            error = played.refused(MessageError, call, step.receive, played.devices[id], wrong)
+            assert "not as it sent" in error.reason
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
