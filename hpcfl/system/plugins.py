@@ -40,7 +40,9 @@ def load_object(name: str) -> Any:
     # because the user's code may import its neighbours later.
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
-    LOADED.add(module.partition(".")[0])
+    package = module.partition(".")[0]
+    if package != "hpcfl":
+        LOADED.add(package)
     try:
         return operator.attrgetter(attribute)(importlib.import_module(module))
     except SystemExit as end:
@@ -89,7 +91,7 @@ def explained(error: BaseException) -> HpcflError | None:
 
     None for a mistake of the program.
     """
-    said = _raised_by_own(error) if LOADED else None
+    said = _raised_by_own(error)
     return errors.explained(error) if said is None else OwnCodeError(said)
 
 
@@ -102,7 +104,8 @@ def _raised_by_own(error: BaseException) -> str | None:
     mine = [(frame, line) for frame, line in frames if _is_own(frame)]
     words = " ".join(str(error).split())[:300]
     raised = type(error).__name__ + (f": {words}" if words else "")
-    if (isinstance(error, MemoryError | OSError | SystemExit) and not mine) or not LOADED:
+    of_the_machine = isinstance(error, SystemExit) or errors.explained(error) is not None
+    if isinstance(error, MemoryError) or (not mine and (of_the_machine or not LOADED)):
         return None
     if not mine:
         frame, line = frames[-1]
