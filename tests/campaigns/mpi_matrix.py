@@ -150,7 +150,7 @@ FEATURES = {
     "protocols": (f"{JOBS}::test_devices_that_share_ranks_send_and_sum_the_same",),
     "several device counts": (f"{COMMANDS}::test_one_launch_does_all_numbers_of_devices",),
     "rank fails": (
-        f"{JOBS}::test_a_rank_that_crashes_ends_the_job_with_its_traceback",
+        f"{JOBS}::test_a_rank_that_crashes_ends_the_job_and_says_where",
         f"{JOBS}::test_a_device_that_refuses_costs_the_round_itself_and_is_reported",
     ),
     "wrong options": (
