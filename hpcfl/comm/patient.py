@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcfl.system import launch
-
 
 class Pace(NamedTuple):
     """For which share of the time that it has waited a rank sleeps between two looks."""
@@ -92,11 +90,8 @@ def wait(
 def needed(comm: MPI.Intracomm) -> bool:
     """Return whether ranks of a host must sleep to let others work; every rank calls this.
 
-    One answer on all: there are more ranks than cores somewhere, and they would not yield. The
-    ranks of a netlab, which share a machine, always sleep.
+    One answer on all: there are more ranks than cores somewhere, and they would not yield.
     """
-    if launch.netlab_facts():
-        return comm.size > 1
     if comm.size == 1 or MPI.get_vendor()[0] in YIELDING:
         return False
     from hpcfl.system import machine

@@ -50,7 +50,8 @@ class World:
             from hpcfl.comm import faults, patient
 
             self._patient = patient.needed(self._control)
-            if launch.survives_deaths():
+            # A lab's ranks talk over point-to-point messages of their own.
+            if launch.survives_deaths() and not launch.netlab_facts():
                 self.tolerant = True
                 self._survivors = faults.Survivors(self._control)
                 atexit.register(faults.finalize)
@@ -87,6 +88,7 @@ class World:
 
         from hpcfl.comm import faults
         from hpcfl.comm.mpi import MpiTransport
+        from hpcfl.comm.star import Star
 
         def split(control: Comm) -> MPI.Comm:
             # Of the ranks that are left, the first ones.
@@ -104,7 +106,8 @@ class World:
             self._frees.append(transport.free)
             return transport
         self._frees.append(faults.Survivors(ranks).free if self.tolerant else ranks.Free)
-        return MpiTransport(self._waiting(ranks), placement)
+        waiting = Star(ranks) if launch.netlab_facts() else self._waiting(ranks)
+        return MpiTransport(waiting, placement)
 
     def placement(self, devices: int, servers: int = 1, helpers: int = 0) -> Placement:
         """Return who is where in such a `transport`, before any rank has died.

@@ -225,9 +225,6 @@ def _mpirun(lab: Lab, mpirun: str, program: Sequence[str]) -> list[str]:
             "btl": "tcp,self",
             "btl_tcp_if_include": f"{NETWORK}",
             "mpi_yield_when_idle": "1",
-            # The server sends to every device itself: no message moves through links of devices
-            # that it does not concern.
-            "coll_libnbc_ibcast_algorithm": "1",
         },
     }
     command = [mpirun, "-n", str(1 + lab.size), "--hostfile", f"{FOLDER}/hosts"]

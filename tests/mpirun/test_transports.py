@@ -37,16 +37,6 @@ def transport(servers=1, kind=lambda comm: comm):
     return MpiTransport(comm, Placement.even(DEVICES, comm.size, min(servers, comm.size - 1)))
 
 
-def sleeping(comm):
-    """Return the communicator as ranks have it that sleep while they wait."""
-    from hpcfl.comm.patient import Patient
-
-    return Patient(comm)
-
-
-kinds = pytest.mark.parametrize("kind", [lambda comm: comm, sleeping])
-
-
 class Recorder:
     """Passes everything on to a transport, and keeps a hash of every message that arrives."""
 
@@ -191,13 +181,12 @@ def message(id):
     return DATA[id, : SIZES[id]]
 
 
-@kinds
 @pytest.mark.parametrize("window", [1, 200, 10**6])
 @pytest.mark.parametrize("call", [1, 7, 64, 2**30])
 @pytest.mark.parametrize("kept", [0, 10**6])
-def test_messages_move_in_windows_and_calls_of_any_size(sizes, kind, window, call, kept):
+def test_messages_move_in_windows_and_calls_of_any_size(sizes, window, call, kept):
     sizes(window, call, kept)
-    inner = transport(kind=kind)
+    inner = transport()
     senders = [id for id in inner.local_devices if SIZES[id]]
 
     for _ in range(2):  # more than once: memory may be used again
@@ -244,11 +233,10 @@ def test_long_messages_are_received_in_parts(sizes, unit, ids):
     assert inner.calls.number == 2 * -(-len(ids) // (inner.placement.ranks - 1))
 
 
-@kinds
 @pytest.mark.parametrize("at_once", [1, 60, 2**24])
-def test_rows_move_in_windows_and_come_to_the_same_devices(sizes, kind, at_once):
+def test_rows_move_in_windows_and_come_to_the_same_devices(sizes, at_once):
     sizes(rows=at_once)
-    inner = transport(kind=kind)
+    inner = transport()
     senders = [id for id in inner.local_devices if id != 2]
     rows = []
     for id in senders:
@@ -390,10 +378,8 @@ def test_an_error_of_the_server_is_raised_on_every_rank():
         inner.broadcast(None, error)
 
 
-@kinds
-def test_sums_and_values_of_all_ranks_reach_the_server(kind):
-    inner = transport(kind=kind)
-    inner.barrier()
+def test_sums_and_values_of_all_ranks_reach_the_server():
+    inner = transport()
     ranks = inner.placement.ranks
     total = inner.sum_to_server(np.arange(100_000, dtype=np.int64).reshape(2, -1) + inner.rank)
     largest = inner.max_to_server(float(inner.rank))
