@@ -186,7 +186,8 @@ def _chosen(rows: Sequence[Summary]) -> tuple[list[Column], list[str]]:
         else:
             chosen.append(column)
     # What a run is comes before what it costs.
-    first = next(i for i, column in enumerate(chosen) if column.scale is not None)
+    costs = (i for i, column in enumerate(chosen) if column.scale is not None)
+    first = next(costs, len(chosen))
     return [*chosen[:first], *telling_apart(rows), *chosen[first:]], same
 
 
