@@ -71,8 +71,8 @@ def advise(as_json: bool, **typed: Any) -> None:
 @click.option(
     "--output",
     type=PLACE,
-    help="JSON file to write, or to which these protocols are added.  [default: one for this "
-    "host in the user's cache folder]",
+    help="JSON file to write, or to which these protocols are added if this machine "
+    "and version made it.  [default: one for this host in the user's cache folder]",
 )
 @alone
 def calibrate(protocols: tuple[str, ...], output: Path | None) -> None:

@@ -18,6 +18,8 @@ from hpcfl.system import outputs
 FORMAT = "hpcfl-calibration/8"
 # The term that every party has once in a round.
 ONCE = "once"
+# Of `Calibration.about`, what may differ between costs in one file.
+WHEN = {"measured"}
 Costs = Mapping[str, Mapping[str, float]]
 
 
@@ -55,7 +57,13 @@ class Calibration:
         return total
 
     def updated(self, newer: Calibration) -> Calibration:
-        """Return both together; what is in both is the newer one's."""
+        """Return both together, with the newer costs of a protocol that is in both.
+
+        Of an older one that another machine or version made, nothing is kept: `about` would not be
+        true of it.
+        """
+        if any(self.about.get(name) != newer.about[name] for name in newer.about.keys() - WHEN):
+            return newer
         return Calibration(
             {**self.costs, **newer.costs}, {**self.errors, **newer.errors}, newer.about
         )

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from commandline import hpcfl, refusal
 
 import hpcfl as api
-from hpcfl.costmodel import learning
+from hpcfl.costmodel import calibration, learning
 from hpcfl.errors import OwnCodeError
 from hpcfl.privacy.accounting import zcdp
 from hpcfl.results import load
@@ -215,6 +216,9 @@ def test_what_is_declared_is_predicted_exposed_and_attacked(monkeypatch):
     told("calibrate", "fedavg", "--output", "c.json")
     told("calibrate", "own:Salted", "--output", "c.json")
     assert [*json.loads(Path("c.json").read_text())["seconds"]] == ["fedavg", "salted"]
+    older = calibration.load(Path("c.json"))
+    elsewhere = replace(older, about=older.about | {"cpu_model": "another"})
+    assert elsewhere.updated(older) == older
     assert "declares no terms" in refusal("calibrate", "patterns:Plain", "--output", "c.json")
     keep = ("--insecure-seed", 1, "--keep-transcript", "round.npz", "--output", "run.h5")
     told("bench", "own:Salted", *SMALL, "--gamma", 0.4, *keep)
