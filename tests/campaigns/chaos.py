@@ -281,7 +281,7 @@ def examine(plan, outcome, file, *, went_on=False):
         wrong.append(f"status 0, but the file is {run.status} with {run.rounds} rounds")
     if not complete and run.status == "complete" and run.rounds != plan.rounds:
         wrong.append(f"called complete with {run.rounds} of {plan.rounds} rounds")
-    if run.lost_phase is not None and not went_on:
+    if run.environment.get("fault_tolerance") and not went_on:
         wrong += examine_failures(plan, outcome, run)
     shown = subprocess.run([BIN / "hpcfl", "report", file], capture_output=True, text=True)
     if shown.returncode or "Traceback" in shown.stderr:

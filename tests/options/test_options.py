@@ -66,7 +66,7 @@ def test_ranges_are_checked_where_options_are_made():
         (BenchOptions, {"devices": (3, -1)}),
         (BenchOptions, {"dropout": 0.5}),
         (TrainOptions, {"delta": 0.0}),
-        (PredictOptions, {"ranks": 1}),
+        (PredictOptions, {"dim": (0,)}),
         (ExposureOptions, {"gamma": Fraction(4, 3)}),
         (TrainOptions, {"group": "fp"}),
     ):
