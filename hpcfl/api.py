@@ -283,14 +283,11 @@ class Predictions(tuple["Prediction", ...]):
     calibration: Calibration
 
     def table(self) -> Table:
-        """Return one prediction phase by phase, or several side by side."""
+        """Return the predictions side by side."""
         from hpcfl.costmodel import tables as of_predictions
         from hpcfl.results.linkmodel import LinkModel
 
-        link = part(self.asked, LinkModel)
-        if len(self) == 1:
-            return of_predictions.one(self[0], link, self.calibration, self.asked.model)
-        return of_predictions.side_by_side(self, link, self.calibration)
+        return of_predictions.side_by_side(self, part(self.asked, LinkModel), self.calibration)
 
     def _repr_html_(self) -> str:
         return self.table().html()
