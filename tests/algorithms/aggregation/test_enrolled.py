@@ -388,6 +388,6 @@ def test_a_helper_that_does_not_answer_ends_the_round():
     with pytest.raises(BelowThresholdError) as caught:
         play(assisted(), change=cut)
     assert (
-        "round 0 cannot end: helper 1 did not tell the sum of its masks; refused: malformed "
+        "round 0 cannot end: helper 1 did not send the sum of its masks; refused: malformed "
         "unmask message from helper 1: received 79 bytes, expected 80"
     ) == str(caught.value)
