@@ -222,7 +222,7 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
             "dp-fedavg",
             {"protocol": "cohort", "alpha": 0.5, "mode": "poisson", "per_round": 6},
             {},
-            "which coordinates the others send",
+            "depend on who else is in",
         ),
         ("dp-fedavg", {}, {"noise": "distributed"}, "not the integers that distributed"),
         ("dp-fedavg", {"protocol": "sparse"}, {"noise": "distributed"}, "use --aggregate cohort"),
