@@ -266,7 +266,7 @@ class Experiment(Job):
         self._told.update(found)
         clipped, sent = summed[found].sum(axis=0).tolist()
         observer.warned(
-            f"{share(clipped / sent)} of the {'rotated ' * self.options.rotate}values of "
+            f"{share(clipped / sent)} of the values of "
             f"{named('device', found)} are beyond --clip {self.options.clip:g} and are cut to it: "
             "the sum is of what is left"
         )

@@ -91,7 +91,7 @@ def assert_same(run, whole, names=FIXED):
     [
         ("sparse", "--alpha", 0.3, "--dropout", 0.2, "--scaling", "paper"),
         ("assisted", "--helpers", 2),
-        ("secagg", "--bits", "auto", "--rotate", "--note", "a [note]"),
+        ("secagg", "--bits", "auto", "--note", "a [note]"),
         ("secagg", "--security", "active"),
         ("secagg", "--rel-ci", 0.9, "--max-rounds", 3, "--max-seconds", 500),
         ("secagg", "--dropout-model", "bernoulli", "--dropout-phase", "unmask"),

@@ -36,7 +36,6 @@ VALUES = {
     "committee": 3,
     "helpers": 3,
     "threads": 2,
-    "rotate": True,
     "sigma": 2.0,
     "noise_multiplier": 2.0,
     "clip_norm": 2.0,

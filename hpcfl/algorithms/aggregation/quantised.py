@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import (
-    ROTATION,
     ROUNDING,
-    Aggregate,
     AggregationProtocol,
     ModelReceiver,
     RoundServer,
@@ -24,7 +21,6 @@ from hpcfl.algorithms.aggregation.ranges import RangeSum
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
-from hpcfl.algorithms.rotation import Rotation
 from hpcfl.comm.phases import Payload, Where, room
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
@@ -177,20 +173,6 @@ class QuantisedProtocol(AggregationProtocol):
         """Return what a device multiplies its vector by, its weight over the divisor."""
         return self.parameters.weight(device) / self.divisor
 
-    def rotation(self, round_index: int) -> Rotation | None:
-        """Return how vectors are rotated in a round, which all know, if they are."""
-        if not self.parameters.rotate:
-            return None
-        seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=(ROTATION, round_index))
-        return Rotation(self.parameters.dim, np.random.Generator(np.random.SFC64(seeds)))
-
-    def sent_values(
-        self, vector: NDArray[np.floating], where: Where, round_index: int
-    ) -> NDArray[np.floating]:
-        """Return a device's vector at the coordinates that it sends, rotated if vectors are."""
-        rotation = self.rotation(round_index)
-        return (vector if rotation is None else rotation.turn(vector))[where]
-
     def blocks(
         self, values: NDArray[np.floating], device: int, round_index: int
     ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
@@ -231,7 +213,7 @@ class QuantisedProtocol(AggregationProtocol):
         self, vector: NDArray[np.floating], where: Where, device: int, round_index: int
     ) -> Elements:
         """Return the same of a vector as group elements, without memory for the integers."""
-        group, values = self.summed_in, self.sent_values(vector, where, round_index)
+        group, values = self.summed_in, vector[where]
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
         for part, block in self.blocks(values, device, round_index):
             elements[part] = group.reduce(block)
@@ -240,23 +222,12 @@ class QuantisedProtocol(AggregationProtocol):
     # From the sum back
 
     def publish(self, server: Any, elements: Elements) -> None:
-        """Let a server have its unmasked sum as signed integers, and the mean turned back."""
+        """Let a server have its unmasked sum as signed integers, at the original coordinates."""
         values, where = self.summed_in.signed(elements), self.sent_in(server.round_index)
         if not isinstance(where, slice):
             values, sent = np.zeros(self.parameters.dim, values.dtype), values
             values[where] = sent
         server.total = values
-        rotation = self.rotation(server.round_index)
-        server.turned_back = None
-        if rotation is not None:
-            server.turned_back = rotation.undo(super().aggregate(server).mean_as_sent)
-
-    def aggregate(self, server: Any) -> Aggregate:
-        found = super().aggregate(server)
-        if not self.parameters.rotate:
-            return found
-        rotation = self.rotation(server.round_index)
-        return replace(found, rotation=rotation, turned_back=server.turned_back)
 
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.quantiser.dequantise(total)
@@ -327,19 +298,19 @@ class Contributor:
     ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
         """Yield the same block by block."""
         where = self.sent()
-        values = self._protocol.sent_values(vector, where, self._round)
+        values = vector[where]
         for part, block in self._protocol.blocks(values, self.id, self._round):
             yield part if isinstance(where, slice) else where[part], block
 
     def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
         """Return the contribution before clipping and rounding, and how much was clipped."""
         where = self.sent()
-        values = self._protocol.sent_values(vector, where, self._round)
+        values = vector[where]
         clipped = int(np.count_nonzero(np.abs(values) > self._protocol.parameters.clip))
         return where, values.astype(np.float64) * self._protocol.scale(self.id), clipped
 
     def _integers(self, vector: NDArray[np.floating], where: Where) -> NDArray[np.int64]:
-        values = self._protocol.sent_values(vector, where, self._round)
+        values = vector[where]
         return self._protocol.quantise(values, self.id, self._round)
 
 
@@ -401,7 +372,6 @@ class QuantisedServer(RoundServer):
     unmasked: Elements | None = None  # between the phases in which masks go and the sum is decoded
     # Signed integers of as many bytes as an element has.
     total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
-    turned_back: NDArray[np.float64] | None = None
 
     def finish_result(self) -> None:
         """Return to signed integers, and to the original coordinates."""
