@@ -120,13 +120,13 @@ class Run:
     def _update(self, id: int, index: int, model: Vector) -> NDArray[np.floating]:
         """Return what a device contributes."""
         learn = self.devices.learn(id, index, model, self.canary, self.seed)
-        return self.algorithm.contribution(id, index, model[:0], learn)
+        return self.algorithm.contribution(id, index, learn)
 
     def _moved(self, updates: dict[int, NDArray[np.floating]], index: int, model: Vector) -> Floats:
         """Move the model by what the server makes of the updates, and return by how much."""
         total = np.sum([np.zeros(DIM), *updates.values()], axis=0)
         mean = Aggregate(total / max(1, len(updates)), 1.0, 1.0)
-        moved = self.algorithm.update(mean, model[:0], list(updates), index)
+        moved = self.algorithm.update(mean, list(updates), index)
         model -= moved.astype(np.float32)
         return moved
 

@@ -1,8 +1,7 @@
 """The rounds of a run that are planned, as far as they decide whether a sum can wrap around.
 
 What a round is differs from what the run was set up for: it may have other devices, whose weights
-differ, and a state behind the model. A number of levels, chosen or asked for, must suit them all
-before a results file is begun.
+differ. A number of levels, chosen or asked for, must suit them all before a results file is begun.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ from hpcfl.rounds.build import DropoutSchedule, build
 def summing(
     options: TrainOptions, algorithm: FederatedAlgorithm, participants: list[int], dim: int
 ) -> tuple[AggregationProtocol, DropoutSchedule]:
-    """Return what sums the vectors of a round's participants, and who of them drops out.
-
-    `dim` is the length of the model with the state behind it.
-    """
+    """Return what sums the vectors of a round's participants, and who of them drops out."""
     return build(
         options.aggregate,
         options,
@@ -40,11 +36,10 @@ def protocols(
 ) -> Iterator[tuple[int, AggregationProtocol]]:
     """Yield the protocols of planned rounds, those with the largest sums, and the rounds' numbers.
 
-    `dim` is the length of the model. UsageError if one of them refuses the options.
+    UsageError if one of them refuses the options.
     """
-    size = dim + algorithm.first_state.size
     for index in _extreme_rounds(options, algorithm):
-        protocol, _ = summing(options, algorithm, algorithm.participants(index), size)
+        protocol, _ = summing(options, algorithm, algorithm.participants(index), dim)
         yield index, protocol
 
 

@@ -230,7 +230,7 @@ def trained(*arguments, folder):
     "arguments",
     [
         ("fedavg", "--aggregate", "sparse", "--alpha", 0.5, "--per-round", 3, *TRAIN),
-        ("fedavg", "--aggregate", "prf", "--server-momentum", 0.5, *TRAIN),
+        ("fedavg", "--aggregate", "prf", "--server-learning-rate", 0.5, *TRAIN),
         ("dp-fedavg", "--noise-multiplier", 1, *TRAIN),
         (
             *("fedavg", "--preset", "sparse-secagg-mnist", "--dataset", "digits", "--model"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from commandline import refusal
-from runs import right, train, train_privately
+from runs import right, train
 
 from hpcfl.algorithms.federated.base import FederatedAveraging, Federation
 from hpcfl.algorithms.federated.participation import Participation
@@ -26,14 +26,6 @@ def test_levels_have_room_for_the_weights_that_the_data_give_devices(tmp_path, b
         more = load(trained.path).config["levels"] + 1
         with pytest.raises(HpcflError, match="could overflow the group ring12"):
             train(tmp_path, **COHORT, bits=bits, levels=more)
-
-
-def test_levels_have_room_for_the_state_behind_the_model(tmp_path):
-    """A bit behind the vector makes the part of the coordinates that is sent another one."""
-    options = {"aggregate": "common", "devices": 20, "sampling": "exact", "bits": "24"}
-    options |= {"alpha": 0.1, "quantile": 0.5, "noise_multiplier": 1.0, "rounds": 1}
-
-    assert right(train_privately(tmp_path, "dp-fedavg", **options))
 
 
 @pytest.mark.parametrize(
