@@ -30,6 +30,7 @@ from hpcfl.results import restoring
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
 from hpcfl.results.schema import INCOMPLETE, Metric
+from hpcfl.rounds.build import build
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
@@ -39,7 +40,6 @@ from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.session import Job, played_in_vain
 from hpcfl.rounds.timed import Played, play
 from hpcfl.training import checkpoint as checkpoints
-from hpcfl.training import planned
 from hpcfl.training.build import claims
 from hpcfl.training.checkpoint import Checkpoint
 from hpcfl.training.clients import Clients
@@ -147,8 +147,6 @@ class Training(Job):
         repeated = played_in_vain(earlier, kept) if self.algorithm.private else 0
         self.algorithm.resume(self._survivors, repeated)
         self._latest = self._checkpoint()
-        # What chance draws for the rounds to come depends on where the run goes on.
-        planned.check(self.options, self.algorithm, self.dim)
         return kept
 
     def begin(self, path: Path, run_id: str) -> None:
@@ -257,7 +255,10 @@ class Training(Job):
                 f"needs at least {kind.min_devices}; with a larger --per-round chance does that "
                 "less often"
             )
-        protocol, schedule = planned.summing(options, algorithm, participants, self.dim)
+        weights = algorithm.weights(participants)
+        protocol, schedule = build(
+            *(options.aggregate, options, len(participants), self.dim, weights, self.devices)
+        )
         if isinstance(protocol, QuantisedProtocol):
             noise = algorithm.integer_noise(protocol, index)
             if noise is not None:

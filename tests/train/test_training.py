@@ -10,7 +10,7 @@ from hpcfl.results import load
 from hpcfl.results.tables import promises
 from hpcfl.rounds import build
 from hpcfl.training import build as training
-from hpcfl.training import checkpoint, planned
+from hpcfl.training import checkpoint, experiment
 
 pytest.importorskip("torch")
 
@@ -198,7 +198,7 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
         built.append(found[0].parameters)
         return found
 
-    for module in (planned, training):
+    for module in (experiment, training):
         monkeypatch.setattr(module, "build", remember)
     trained = train(tmp_path, "secagg", devices=20, per_round=10, gamma=0.3, rounds=2)
     (shared,) = load(trained.path).config["promises"]

@@ -49,7 +49,7 @@ class QuantisedProtocol(AggregationProtocol):
         self.noise: IntegerNoise | None = None
         # By device of this rank: how many values were clipped, and of how many that were sent.
         self.clipped: dict[int, tuple[int, int]] = {}
-        self._check_levels(0)
+        self.check_levels()
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> Any:
         return self.device_class(self, id, round_index, secrets)
@@ -90,8 +90,9 @@ class QuantisedProtocol(AggregationProtocol):
         group, clip = group or self.summed_in, self.parameters.clip
         return largest_levels(group, most, clip, self.divisor, weight, reserve)
 
-    def _check_levels(self, reserve: int) -> None:
-        plan, largest = self.parameters, self.largest_levels(reserve=reserve)
+    def check_levels(self, reserve: int = 0, devices: int | None = None) -> None:
+        """Refuse, by UsageError, levels with which a sum could wrap around."""
+        plan, largest = self.parameters, self.largest_levels(reserve=reserve, devices=devices)
         check_levels(plan.levels, largest, self.summed_in, plan.clip, noisy=reserve > 0)
 
     def check_noise(self) -> None:
@@ -106,7 +107,7 @@ class QuantisedProtocol(AggregationProtocol):
         self.check_noise()
         plan = self.parameters
         most, _ = self.most_in_sum(plan.devices)
-        self._check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
+        self.check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
         self.noise = noise
 
     # Who is reckoned with, and what a sum then hides
