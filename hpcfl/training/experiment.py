@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,10 @@ from hpcfl.benchmark.experiment import OF_SPARSE
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import asked_for, options_of, part, recorded
+from hpcfl.options.definition import options_of, part, recorded
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
-from hpcfl.results import restoring
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
 from hpcfl.results.schema import INCOMPLETE, Metric
@@ -89,14 +88,6 @@ class Training(Job):
         self._saving = threading.Lock()
         self._run_id = ""
         self._latest = self._checkpoint()
-
-    @property
-    def chosen(self) -> Collection[str]:
-        """Levels and group, which are chosen for the rounds that are planned.
-
-        Not where an account counts on the precision of all rounds.
-        """
-        return () if self.algorithm.private else restoring.chosen(asked_for(self.asked))
 
     def config(self) -> dict[str, Any]:
         """Return every option with its value, for the record; None where it has no effect."""
