@@ -177,8 +177,8 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
     `make_algorithm` does.
     """
     if not federated.find(options.algorithm).private:
-        chosen = make_federation(options, sizes, dim).protocol.parameters
-        return replace(options, levels=chosen.levels, group=chosen.group, bits=None)
+        plan = make_federation(options, sizes, dim).protocol.parameters
+        return replace(options, levels=plan.levels, group=plan.group, bits=None)
 
     options = with_group(options, options.aggregate)
     if options.levels is not None:

@@ -222,28 +222,17 @@ class QuantisedProtocol(AggregationProtocol):
 
     # From the sum back
 
-    def publish(self, server: Any, elements: Elements) -> None:
-        """Let a server have its unmasked sum as signed integers, at the original coordinates."""
-        values, where = self.summed_in.signed(elements), self.sent_in(server.round_index)
-        if not isinstance(where, slice):
-            values, sent = np.zeros(self.parameters.dim, values.dtype), values
-            values[where] = sent
-        server.total = values
-
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self.quantiser.dequantise(total)
+        # Equation 23 of SparseSecAgg.
+        return total / self.quantiser.levels
 
     @property
     def repeatable(self) -> bool:
         # Noise is drawn from a secret of the device's rank.
         return self.noise is None
 
-    def stand_in(self, server: Any, id: int, round_index: int) -> StandIn:
-        return StandIn(self, id, round_index, self.where_sent(server, id))
-
-    def where_sent(self, server: Any, id: int) -> Where:
-        """Return the coordinates that the server has received from a device in the sum."""
-        return self.sent_in(server.round_index)
+    def stand_in(self, server: Any, id: int, round_index: int) -> Contributor:
+        return Contributor(self, id, round_index)
 
     # Messages
 
@@ -277,30 +266,32 @@ class Contributor:
     """Says what a device contributed, for validation only.
 
     The vector and the rounding follow from the run's seed; the server also knows which coordinates
-    the device sent.
+    the device sent, and so an object of this class stands in for a device whose rank died.
     """
 
-    def __init__(self, protocol: QuantisedProtocol, id: int, round_index: int) -> None:
+    def __init__(
+        self, protocol: QuantisedProtocol, id: int, round_index: int, where: Where | None = None
+    ) -> None:
         self.id = id
         self._protocol = protocol
         self._round = round_index
+        self._where = where
 
     def sent(self) -> Where:
         """Return the coordinates that the upload holds, in the order of its values."""
-        return self._protocol.sent_in(self._round)
+        return self._protocol.sent_in(self._round) if self._where is None else self._where
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
         """Return where and what the device added to the sum."""
         where = self.sent()
-        return where, self._integers(vector, where)
+        return where, self._protocol.quantise(vector[where], self.id, self._round)
 
     def contributions(
         self, vector: NDArray[np.floating]
     ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
         """Yield the same block by block."""
         where = self.sent()
-        values = vector[where]
-        for part, block in self._protocol.blocks(values, self.id, self._round):
+        for part, block in self._protocol.blocks(vector[where], self.id, self._round):
             yield part if isinstance(where, slice) else where[part], block
 
     def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
@@ -309,23 +300,6 @@ class Contributor:
         values = vector[where]
         clipped = int(np.count_nonzero(np.abs(values) > self._protocol.parameters.clip))
         return where, values.astype(np.float64) * self._protocol.scale(self.id), clipped
-
-    def _integers(self, vector: NDArray[np.floating], where: Where) -> NDArray[np.int64]:
-        values = vector[where]
-        return self._protocol.quantise(values, self.id, self._round)
-
-
-class StandIn(Contributor):
-    """Stands for a device whose rank died; the server knows which coordinates it sent."""
-
-    def __init__(
-        self, protocol: QuantisedProtocol, id: int, round_index: int, where: Where
-    ) -> None:
-        super().__init__(protocol, id, round_index)
-        self._where = where
-
-    def sent(self) -> Where:
-        return self._where
 
 
 class QuantisedDevice(ModelReceiver, Contributor):
@@ -378,7 +352,11 @@ class QuantisedServer(RoundServer):
         """Return to signed integers, and to the original coordinates."""
         unmasked, self.unmasked = self.unmasked, None
         assert unmasked is not None
-        self._protocol.publish(self, unmasked)
+        values = self._protocol.summed_in.signed(unmasked)
+        self.total, where = values, self._protocol.sent_in(self.round_index)
+        if not isinstance(where, slice):
+            self.total = np.zeros(self._dim, values.dtype)
+            self.total[where] = values
 
 
 class SumServer(QuantisedServer):

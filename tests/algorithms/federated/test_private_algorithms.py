@@ -23,7 +23,6 @@ from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import RefusedError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions
@@ -502,7 +501,7 @@ def test_no_device_sends_integers_that_are_longer_than_is_accounted_for(name, di
         sent = protocol.segments.coordinates(device) if name == "cohort" else protocol.sent_in(0)
         vector = np.zeros(dim)
         vector[sent] = np.random.default_rng(device).normal(0, 100, dim)[sent]
-        integers = protocol.device(device, 0, system_secrets)._integers(vector, sent)
+        integers = protocol.quantise(vector[sent], device, 0)
         noise = protocol.noise.draw(integers.size, device, 0)
         assert np.linalg.norm(integers - noise) <= charged.norm
         assert integers.size <= charged.dim
