@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
     from hpcfl.options.training import TrainOptions
 
-# If two predicted costs differ by this factor, their order was also measured in all but one of a
-# hundred pairs (docs/prediction.md).
+# Of two protocols whose predicted costs differ by this factor, the cheaper one also measured as
+# cheaper in all but one of a hundred pairs (docs/prediction.md).
 TOLD_APART = 1.2
 # Largest acceptable exposed fraction of an honest device's sent values, for partial uploads.
 MOST_EXPOSED = 0.5

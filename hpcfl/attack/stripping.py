@@ -222,7 +222,7 @@ class Adversary:
         return dict(zip(np.flatnonzero(owners).tolist(), secrets, strict=True))
 
     def _agree(self) -> dict[int, list[tuple[int, bytes]]]:
-        """Return for every honest survivor the devices whose mask secrets with it are known."""
+        """Return each honest survivor's known mask secrets, with the device that shares each."""
         found: dict[int, list[tuple[int, bytes]]] = {id: [] for id in self.seen.ids}
         for id, private in self._mask_keys.items():
             if not self.seen.shared[id]:

@@ -25,8 +25,8 @@ class EpsilonBound:
     """A lower bound on epsilon, and the test that gives it."""
 
     epsilon: float
-    true_positives: int  # runs with the canary whose statistic reaches the threshold
-    false_positives: int  # runs without it whose statistic does
+    true_positives: int  # runs with the canary that reach the threshold
+    false_positives: int  # runs without the canary that reach the threshold
     runs: int  # runs on each dataset
     threshold: float  # of the statistic, a natural logarithm
     mu: float | None = None  # lower bound on mu, if epsilon was derived from it

@@ -38,7 +38,7 @@ SLOTS = DEGREE // 2
 STEP_BITS = 28
 LARGEST = 2**9
 MOST_VECTORS = 2**20
-# A ciphertext before compression: two polynomials modulo two primes in words, and their header.
+# A ciphertext before compression: two polynomials modulo two primes, in words, and metadata.
 _POLYNOMIALS, _PRIMES = 2, 2
 _INFLATED = _POLYNOMIALS * DEGREE * _PRIMES * 8 + 97
 _INFLATED_KEY = DEGREE * len(PRIME_BITS) * 8 + 72

@@ -5,7 +5,7 @@ Any U of N coded pieces recover a vector, and any T reveal nothing (So et al., L
 
 The values of a polynomial of degree below t at n points are a word of a Reed-Solomon code. They
 determine the polynomial if at most floor((n - t) / 2) of them are wrong. The *syndromes*, sums that
-are zero for a correct word, tell which: Massey's algorithm finds their shortest recurrence, whose
+are zero for a correct word, locate them: Massey's algorithm finds their shortest recurrence, whose
 reciprocal roots are the points of the wrong values (Massey, IEEE Trans. Inf. Theory 15(1), 1969;
 without divisions as in Burton, IEEE Trans. Computers C-20(7), 1971).
 """
