@@ -134,10 +134,10 @@ def test_a_round_overwrites_nothing_but_its_own_raw_data(tmp_path):
     assert not (changed & ~allowed).any()
 
 
-@pytest.mark.parametrize("wait_for", [1, 199])
+@pytest.mark.parametrize("wait_for", [1, 40])
 def test_sigkill_leaves_all_finished_rounds(tmp_path, wait_for):
     path = tmp_path / "run.h5"
-    child = start_child(path, rounds=1000, appended=1000)
+    child = start_child(path, rounds=200, appended=200)
     for _ in range(wait_for):
         assert child.stdout.readline()
     alive = load(path)

@@ -217,12 +217,10 @@ def test_a_wrong_sum_of_pieces_is_found_and_left_out(field):
     """One combination of 8 bits alone would miss one of 251: there are as many as it takes."""
     assert field.modulus**field.checks > 2**62
     protocol = light(dropout=0.2, group=field.name, levels=10)
-    for index in range(30 if field.bits == 8 else 1):
-        change = sent_by_device(protocol, "unmask", 3, one_more)
-        played = play(protocol, change=change, index=index)
-        played.goes_on(range(9))
-        assert {3} == {*played.kept_out}
-        assert "its sum of pieces, or a piece that it was dealt" in str(played.kept_out[3])
+    played = play(protocol, change=sent_by_device(protocol, "unmask", 3, one_more))
+    played.goes_on(range(9))
+    assert {3} == {*played.kept_out}
+    assert "its sum of pieces, or a piece that it was dealt" in str(played.kept_out[3])
 
 
 def other_sum(payload):
