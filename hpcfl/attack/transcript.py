@@ -86,8 +86,8 @@ def attackable(kind: type[AggregationProtocol]) -> type[SecAgg]:
     """Return a protocol as one of those whose masks can be taken off; refuse others."""
     if not issubclass(kind, SecAgg):
         raise UsageError(
-            f"rounds of {kind.name} cannot be attacked: the attack takes off masks of secagg and "
-            "of protocols made from it"
+            f"rounds of {kind.name} cannot be attacked: the attack removes masks of secagg and of "
+            "protocols made from it"
         )
     return kind
 

@@ -77,7 +77,8 @@ class Instance(OptionGroup):
             )
         if self.by_record and self.sampling == "poisson":
             raise UsageError(
-                f"{self.algorithm} is audited with public participants: give --sampling balanced"
+                f"the audit of {self.algorithm} assumes that participants are public: give "
+                "--sampling balanced"
             )
 
     @property

@@ -289,9 +289,9 @@ def _check_transcript(options: BenchOptions, protocol: AggregationProtocol) -> N
 
     if options.may_vary or options.security == "active" or options.server_ranks > 1:
         raise UsageError(
-            "--keep-transcript is of the last round, whose number is known, with a curious server "
-            "of one rank: leave out --rel-ci and --max-seconds, --security active and "
-            "--server-ranks"
+            "--keep-transcript writes the last round, so the number of rounds must be known, and "
+            "what one passive server sees: leave out --rel-ci, --max-seconds, --security active "
+            "and --server-ranks"
         )
     insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
     recording.check(protocol, insecure=insecure, reduce=reduce)

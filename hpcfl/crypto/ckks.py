@@ -83,7 +83,7 @@ class Context:
         try:
             self._context = self._library.context_from(content, n_threads=1)
         except Exception as error:  # of SEAL, of several kinds
-            raise ValueError("it is no key of CKKS") from error
+            raise ValueError("it is not a CKKS key") from error
 
     def written(self) -> bytes:
         """Return the secret key as SEAL writes it."""
@@ -154,7 +154,7 @@ class Context:
             one = self._library.ckks_vector_from(self._context, wrapped)
             (held,) = one.ciphertext()
         except Exception as error:
-            raise ValueError("it is no ciphertext of CKKS") from error
+            raise ValueError("it is not a CKKS ciphertext") from error
         # SEAL has seen to the degree and the primes, but takes fewer primes, more polynomials and
         # any scale: the first such would make all others unfit to be added to it.
         found = (held.size(), held.coeff_modulus_size(), held.scale, held.is_ntt_form())
@@ -201,9 +201,9 @@ def _checked(content: bytes, inflated: int) -> bytes:
     header, frame = content[:16], content[16:]
     begins = header[:3] == _MAGIC and header[5:8] == _ZSTD
     if not begins or int.from_bytes(header[8:], "little") != len(content):
-        raise ValueError("it is no ciphertext of CKKS: it has another header")
+        raise ValueError("it is not a CKKS ciphertext: it has another header")
     if frame[:9] != _FRAME + inflated.to_bytes(4, "little"):
-        raise ValueError("it is no ciphertext of CKKS: it is compressed in another way")
+        raise ValueError("it is not a CKKS ciphertext: it is compressed in another way")
     place, last = 9, 0
     for _ in range(_MOST_BLOCKS):
         block = int.from_bytes(frame[place : place + 3], "little")
@@ -212,7 +212,7 @@ def _checked(content: bytes, inflated: int) -> bytes:
         if last or place >= len(frame):
             break
     if not last or place != len(frame):
-        raise ValueError("it is no ciphertext of CKKS: it is cut off, or inflates to more")
+        raise ValueError("it is not a CKKS ciphertext: it is cut off, or inflates to more")
     return content
 
 

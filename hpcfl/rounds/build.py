@@ -105,8 +105,8 @@ def check_degree(options: ProtocolOptions, devices: int) -> None:
     most = largest_degree(devices)
     if options.degree is not None and options.degree > most:
         raise UsageError(
-            f"--degree is {options.degree}, and a device of {devices} has {devices - 1} others: "
-            f"give at most {most}, which links all, or leave it out"
+            f"--degree is {options.degree}, and each of {devices} devices has only {devices - 1} "
+            f"others: give at most {most}, which links all, or leave it out"
         )
 
 
@@ -118,7 +118,7 @@ def with_group(options: Chosen, name: str) -> Chosen:
     if options.bits is None:
         return options
     if options.bits == "auto":
-        raise UsageError("--bits auto knows nothing of noise: give a number of bits")
+        raise UsageError("--bits auto does not allow for noise: give a number of bits")
     family = find(name).family
     group = group_of(family, options.bits)
     if options.group not in ("fq", group):

@@ -184,9 +184,9 @@ def test_the_canary_is_the_record_that_is_used_most():
         ({"algorithm": "fedavg"}, "no private algorithm 'fedavg'"),
         ({"sigma": -1.0}, "--sigma is -1.0"),
         ({"batch_size": 2}, "--batch-size is 2; --samples are only 1"),
-        ({"sampling": "poisson"}, "public participants"),
+        ({"sampling": "poisson"}, "participants are public"),
         ({"mechanism": "laplace"}, "--mechanism is for fedsgd-dpc"),
-        ({"shuffle": "poisson"}, "accounted for epochs"),
+        ({"shuffle": "poisson"}, "holds for epochs"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(options, message):

@@ -128,7 +128,7 @@ def test_noise_takes_what_bits_there_are(tmp_path):
 @pytest.mark.parametrize("command", ["bench", "train"])
 def test_the_fewest_bits_beside_noise_are_not_found(command):
     more = {"dim": 50} if command == "bench" else {"aggregate": "secagg", "dataset": "digits"}
-    with pytest.raises(UsageError, match=r"knows nothing of noise: give a number of bits"):
+    with pytest.raises(UsageError, match=r"does not allow for noise: give a number of bits"):
         getattr(hpcfl, command)("dp-fedavg", devices=10, noise_multiplier=1.0, bits="auto", **more)
 
 

@@ -150,7 +150,7 @@ def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path):
         # Rank 1 is the first helper; its masks are in the sum, and nobody else knows them.
         (
             *(4, ("assisted", "--devices", 6), [kill(1, "unmask", 2)]),
-            "round 2 cannot end: helper 0 did not tell the sum of its masks",
+            "round 2 cannot end: helper 0 did not send the sum of its masks",
             2,
         ),
         full(

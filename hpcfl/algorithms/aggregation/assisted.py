@@ -252,7 +252,7 @@ class AssistedServer(SumServer):
         missing = [k for k in range(self._protocol.helpers) if k not in self.state]
         if missing:
             raise BelowThresholdError(
-                f"round {self.round_index} cannot end: helper {missing[0]} did not tell the sum of "
+                f"round {self.round_index} cannot end: helper {missing[0]} did not send the sum of "
                 "its masks"
             )
 

@@ -120,7 +120,7 @@ class KeyDirectory(Directory):
         if missing:
             raise BelowThresholdError(
                 f"the enrolment cannot end: {name_devices(missing)} advertised no key, and prf "
-                "needs a seed of every pair; use secagg, which enrols anew in every round"
+                "needs a seed for every pair; use secagg, which agrees on keys in every round"
             )
 
 

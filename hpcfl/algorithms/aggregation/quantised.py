@@ -165,8 +165,8 @@ class QuantisedProtocol(AggregationProtocol):
         failure = (0.0 if alone else self.more_colluding) + sum(one.worst for one in masks)
         if failure >= 1:
             raise UsageError(
-                "with so few neighbours each and so many devices that collude or drop out, no "
-                "account can rely on masks: raise --degree, or leave it out, or lower --gamma or "
+                "devices have too few neighbours for so many that collude or drop out: masks hide "
+                "too little for any account; raise --degree, or leave it out, or lower --gamma or "
                 "--dropout"
             )
         return failure

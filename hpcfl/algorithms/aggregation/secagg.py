@@ -587,7 +587,7 @@ class SecAggServer(SumServer):
             if silent:
                 raise BelowThresholdError(
                     f"round {self.round_index} cannot end: the mask key of device {id} cannot be "
-                    f"reconstructed, and device {min(silent)} did not tell what they have in common"
+                    f"reconstructed, and device {min(silent)} did not send the secret of this pair"
                 )
 
     # Masks

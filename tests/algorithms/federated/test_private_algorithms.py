@@ -211,7 +211,7 @@ CHANCE = POISSON | {"dropout": 0.3, "dropout_model": "bernoulli"}
         ("dp-dsgd", {"local": Local(steps=2)}, {}, "give --steps 1"),
         ("fedsgd-dpc", {}, {"mechanism": "laplace"}, "give --batch-size 0"),
         ("fedsgd-dpc", {}, {"shuffle": "fresh"}, "give --shuffle poisson"),
-        ("dp-fedavg", POISSON | {"protocol": "cohort", "alpha": 0.5}, {}, "which coordinates the"),
+        ("dp-fedavg", POISSON | {"protocol": "cohort", "alpha": 0.5}, {}, "depend on who else is"),
         ("dp-fedavg", {}, {"noise": "distributed"}, "not the integers that distributed"),
         ("dp-fedavg", {"protocol": "sparse"}, {"noise": "distributed"}, "use --aggregate cohort"),
         ("dp-fedavg", POISSON | {"protocol": "secagg"}, {"noise": "distributed"}, "known number"),
