@@ -16,7 +16,6 @@ from hpcfl.algorithms import aggregation, federated
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Spent, Vector
-from hpcfl.algorithms.federated.locks import Locks, NormsDevice, NormsServer
 from hpcfl.algorithms.federated.noisysgd import NoisyGradients
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
@@ -46,12 +45,8 @@ class Run:
 
     def play(self) -> float:
         """Return what is seen of all rounds."""
-        if isinstance(self.algorithm, NoisyGradients):
-            play = self._noisy_steps
-        elif isinstance(self.algorithm, Locks):
-            play = self._two_stages
-        else:
-            play = self._users
+        noisy_steps = isinstance(self.algorithm, NoisyGradients)
+        play = self._noisy_steps if noisy_steps else self._users
         model = np.zeros(DIM, np.float32)
         return sum(play(index, model) for index in range(self.instance.rounds))
 
@@ -79,63 +74,25 @@ class Run:
 
     def _users(self, index: int, model: Vector) -> float:
         instance = self.instance
-        participants = self._there(index)
+        participants = self.algorithm.participants(index)
+        if not (self.canary or self.devices.replaced or instance.distributed):
+            participants = [id for id in participants if id != self.devices.victim]
         updates = {id: self._update(id, index, model) for id in participants}
         if instance.distributed:
             total = self._integer_sum(updates, index)
             model -= (total / instance.per_round).astype(np.float32)
             return self._ratio(total, 1.0, instance.sigma, 1.0)
-        moved = self._moved(updates, index, model)
+        total = np.sum([np.zeros(DIM), *updates.values()], axis=0)
+        mean = Aggregate(total / max(1, len(updates)), 1.0, 1.0)
+        moved = self.algorithm.update(mean, list(updates), index)
+        model -= moved.astype(np.float32)
         chance = instance.per_round / instance.devices
         return self._ratio(moved * instance.per_round, 1.0, instance.sigma, chance)
-
-    def _two_stages(self, index: int, model: Vector) -> float:
-        instance, algorithm = self.instance, self.algorithm
-        assert isinstance(algorithm, Locks)
-        server = NormsServer(algorithm, index, model)
-        updates, devices = {}, {}
-        for id in self._there(index):
-            updates[id] = self._update(id, index, model)
-            devices[id] = NormsDevice(algorithm, id, index, model.size)
-            server.receive_norms(id, devices[id].send_norms(updates[id]))
-        server.finish_norms()
-        sent = {}
-        for id, device in devices.items():
-            device.receive_norms(server.send_norms(id))
-            if device.kept:
-                sent[id] = device.kept_update(updates[id])
-        moved = self._moved(sent, index, model)
-        victim = self.devices.victim
-        if instance.variant == "local":
-            if victim not in sent:
-                return 0.0
-            own = sent[victim].astype(np.float64) / server.factors[victim]
-            return self._ratio(own, 1.0, instance.sigma, 1.0)
-        # Scaled to the norm 1, an update is in the sum if its user is invited, and then kept.
-        kept = min(1.0, 1 / algorithm.scale)
-        scaled = moved * instance.first_stage / algorithm.scale
-        chance = instance.first_stage / instance.devices * kept
-        return self._ratio(scaled, 1.0, instance.sigma, chance)
 
     def _update(self, id: int, index: int, model: Vector) -> NDArray[np.floating]:
         """Return what a device contributes."""
         learn = self.devices.learn(id, index, model, self.canary, self.seed)
-        return self.algorithm.contribution(id, index, model[:0], learn)
-
-    def _moved(self, updates: dict[int, NDArray[np.floating]], index: int, model: Vector) -> Floats:
-        """Move the model by what the server makes of the updates, and return by how much."""
-        total = np.sum([np.zeros(DIM), *updates.values()], axis=0)
-        mean = Aggregate(total / max(1, len(updates)), 1.0, 1.0)
-        moved = self.algorithm.update(mean, model[:0], list(updates), index)
-        model -= moved.astype(np.float32)
-        return moved
-
-    def _there(self, index: int) -> list[int]:
-        """Return a round's participants: without the canary, its user is not there or replaced."""
-        participants = self.algorithm.participants(index)
-        if self.canary or self.devices.replaced or self.instance.distributed:
-            return participants
-        return [id for id in participants if id != self.devices.victim]
+        return self.algorithm.contribution(id, index, learn)
 
     def _integer_sum(self, updates: dict[int, NDArray[np.floating]], index: int) -> Floats:
         """Return the sum as a protocol that sums integers has it, noise included."""
@@ -228,7 +185,7 @@ class Game:
 
     def _participation(self, seed: int) -> Participation:
         instance = self.instance
-        return Participation(instance.devices, instance.invited, instance.sampling, seed)
+        return Participation(instance.devices, instance.per_round, instance.sampling, seed)
 
     def _federation(self, participation: Participation, seed: int) -> Federation:
         instance = self.instance

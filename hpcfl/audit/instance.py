@@ -42,9 +42,7 @@ class Instance(OptionGroup):
     )
     rounds: int = option(1, "Rounds of a run.", **_SMALL)
     devices: int = option(1, "Number of devices.", **_SMALL)
-    per_round: int = again(
-        TrainOptions, "per_round", 1, help="Devices in a round (locks: those kept)."
-    )
+    per_round: int = again(TrainOptions, "per_round", 1, help="Devices in a round.")
     samples: int = option(1, "Samples of a device.", **_SMALL)
     batch_size: int = again(TrainOptions, "batch_size", 1, help="Samples in a batch.", at_least=1)
     steps: int = again(TrainOptions, "steps", 1, help="Local steps in a round.", **_SMALL)
@@ -57,12 +55,11 @@ class Instance(OptionGroup):
     # Whether the server sees every upload ("fedavg"), or only sums ("secagg").
     aggregate: str = "fedavg"
     sampling: str = "balanced"  # how the devices of a round are drawn
-    first_stage: int = 1  # users invited in a round (locks)
-    sigma_norms: float | None = None  # noise on norms (locks)
-    variant: str = "local"  # of locks
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.algorithm == "locks":
+            raise UsageError("locks cannot be audited: its users are kept by their norms")
         for one in fields(Instance):
             having = [other for other, kind in KINDS.items() if one.name in kind.settings]
             given = getattr(self, one.name) != one.default
@@ -97,7 +94,7 @@ class Instance(OptionGroup):
         if self.by_record:
             sampled = self.shuffle == "poisson" and self.batch_size < self.samples
             return self.mechanism == "gaussian" and not sampled
-        return self.per_round == self.devices and "variant" not in self.kind.settings
+        return self.per_round == self.devices
 
     @property
     def distributed(self) -> bool:
@@ -110,16 +107,10 @@ class Instance(OptionGroup):
         return self.distributed or self.aggregate == "secagg"
 
     @property
-    def invited(self) -> int:
-        """Devices of a round, before any are kept."""
-        kind = federated.find_private(self.algorithm)
-        return kind.invited(self.per_round, self.devices, self.privacy)
-
-    @property
     def privacy(self) -> PrivacyOptions:
         """What training would be asked for."""
-        names = ("sigma", "delta", "mechanism", "shuffle", "first_stage", "variant")
-        given = {name: getattr(self, name) for name in (*names, "sigma_norms", "noise")}
+        names = ("sigma", "delta", "mechanism", "shuffle", "noise")
+        given = {name: getattr(self, name) for name in names}
         return PrivacyOptions(**given, convex=True, fast_noise=True)
 
 
@@ -149,11 +140,6 @@ KINDS = {
     "dp-fedavg": Kind(
         {"sigma": 0.6, "rounds": 4, "devices": 4, "per_round": 2, "sampling": "poisson"},
         ("noise",),
-    ),
-    # A user adds its noise itself, and what replaces its data moves an update by twice the norm.
-    "locks": Kind(
-        {"sigma": 1.0, "sigma_norms": 4.0, "sampling": "poisson"},
-        ("first_stage", "sigma_norms", "variant"),
     ),
 }
 _OF_ONES_OWN = Kind({"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2})

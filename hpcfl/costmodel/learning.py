@@ -104,7 +104,7 @@ def settings(name: str) -> Iterator[tuple[BenchOptions, int]]:
         # Long enough that what is sent does not fit the cache either.
         yield from (setting(size, alpha=OTHER_ALPHA) for size in (*VARIED_SIZES, SIZES[-2]))
     if kind.family:
-        varied += [{"bits": bits} for bits in ("12", "16", "28", "32")] + [{"rotate": True}]
+        varied += [{"bits": bits} for bits in ("12", "16", "28", "32")]
     for more in varied:
         yield from (setting(size, **more) for size in VARIED_SIZES)
 

@@ -18,7 +18,6 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import PhaseCosts, exchanged
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.work import Terms, far
-from hpcfl.algorithms.rotation import butterflies
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.network import Network
 from hpcfl.errors import UsageError
@@ -60,9 +59,6 @@ def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
     if isinstance(protocol, QuantisedProtocol) and protocol.noise is not None:
         raise UsageError("the model is of protocols alone, without the noise of devices")
     terms = work.terms(protocol)
-    if protocol.parameters.rotate:
-        for party in ("device", "server"):
-            terms[party] = terms[party] | {"butterflies": butterflies(protocol.parameters.dim)}
     phases, devices = [*exchanged(protocol).values()], protocol.parameters.devices
     upload = protocol.upload_phase()
     routed = devices * sum(phase.routed for phase in phases)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from hpcfl.options.definition import values_of
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS, ProtocolOptions, group_of
 from hpcfl.options.shared import SeedOptions
 from hpcfl.privacy.masking import largest_degree
+from hpcfl.privacy.population import count_of
 
 Chosen = TypeVar("Chosen", bound=ProtocolOptions)
 
@@ -40,9 +40,7 @@ class DropoutSchedule:
         seeds = np.random.SeedSequence(self.seed, spawn_key=(DROPOUTS, round_index))
         generator = np.random.default_rng(seeds)
         if self.model == "exact":
-            # The rate as it was written: 0.29 * 100 is below 29 in binary floating point.
-            count = int(Fraction(repr(self.rate)) * self.devices)
-            ids = generator.permutation(self.devices)[:count]
+            ids = generator.permutation(self.devices)[: count_of(self.rate, self.devices)]
         else:
             ids = np.flatnonzero(generator.random(self.devices) < self.rate)
         return dict.fromkeys(sorted(ids.tolist()), self.phase)

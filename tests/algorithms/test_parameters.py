@@ -3,15 +3,12 @@
 import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.algorithms.quantisation import Quantiser, largest_levels
-from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.shared import DIM
 
@@ -28,11 +25,6 @@ EQUAL = [0.25] * 4
     [
         ("dim", 2**32, f"--dim is {2**32}; .* at most {DIM['at_most']}"),
         ("group", "fp", "--group is 'fp'; choose one of fq, ring8"),
-        ("weights", np.array([0.5, 0.5]), r"shape \(2,\) for 4 devices"),
-        ("weights", np.array([0.5, 0.5, 0.5, -0.5]), "must not be negative"),
-        ("weights", np.array([0.25, 0.25, 0.25, 0.26]), "must add up to 1"),
-        ("weights", np.array([1.0, 0.0, 0.0, math.nan]), "must not be negative and must add up"),
-        ("weights", np.array([math.inf, 0.0, 0.0, 0.0]), "must add up to 1"),
     ],
 )
 def test_a_bad_value_is_refused_in_a_sentence_that_names_it(name, value, sentence):
@@ -62,17 +54,3 @@ def test_a_coordinate_is_selected_as_the_paper_says(devices, alpha):
     pair = alpha / (devices - 1)
     expected = pair * math.fsum((1 - pair) ** peer for peer in range(devices - 1))
     assert pytest.approx(expected, rel=1e-9) == chosen.inclusion
-
-
-def test_weights_that_are_taken_cannot_make_the_largest_levels_wrap():
-    """However far from 1 the sum of the weights may be."""
-    group = GROUPS["fq"]
-    levels = largest_levels(group, 1, 1.0, 1.0)
-    for excess in (1e-6, 9e-10, 1e-10, 1e-12):
-        try:
-            chosen = make(devices=1, weights=np.array([1 + excess]))
-        except UsageError:
-            continue
-        generator = np.random.default_rng(1)
-        quantised = Quantiser(1.0, levels).quantise(np.ones(1000), chosen.weight(0), generator)
-        assert quantised.tolist() == group.decode(group.reduce(quantised)).tolist()

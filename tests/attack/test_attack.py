@@ -89,7 +89,7 @@ def attacked(name, **options):
         {"warmup": 1, "rounds": 2},
         {"dropout": 0.0, "gamma": 0.4},
         {"group": "ring24", "levels": 50, "seed": 1},
-        {"rotate": True, "alpha": 1.0},
+        {"alpha": 1.0},
         {"degree": 6, "dropout": 0.2, "gamma": 0.3, "dropout_phase": "advertise_keys"},
         {"dropout_phase": "unmask"},
         {"dim": 4, "alpha": 0.2},  # one device sends nothing

@@ -25,21 +25,17 @@ TIGHT = {
         "fedsgd-dpc", 0.45, rounds=2, samples=2, batch_size=2, shuffle="poisson"
     ),
     "all users": Instance("dp-fedavg", 0.6, sampling="poisson", devices=2, per_round=2),
-    "own noise": default("locks", sigma=2.0, sigma_norms=8.0, delta=0.05),
     "distributed": Instance("dp-fedavg", 0.4, devices=3, per_round=3, noise="distributed"),
     "Laplace": Instance("fedsgd-dpc", sigma=2.0, mechanism="laplace"),
     "Poisson users": Instance(
         "dp-fedavg", 0.7, devices=3, per_round=2, sampling="poisson", delta=0.05
-    ),
-    "trusted": Instance(
-        "locks", 0.8, sigma_norms=10.0, sampling="poisson", variant="trusted", delta=0.05
     ),
     "Poisson samples": Instance(
         "fedsgd-dpc", 0.2, samples=5, batch_size=4, shuffle="poisson", delta=0.05
     ),
 }
 # These are measured by rates alone, which takes more runs.
-BY_RATES = {"own noise", "Laplace", "Poisson users", "trusted", "Poisson samples"}
+BY_RATES = {"Laplace", "Poisson users", "Poisson samples"}
 SLOW = {*BY_RATES, "all samples", "sums of gradients", "sums of models"}
 NAMES = [pytest.param(name, marks=pytest.mark.full) if name in SLOW else name for name in TIGHT]
 
@@ -57,12 +53,7 @@ def halve_noise(monkeypatch, factor=0.5):
     """Let devices and server add less noise than they say."""
 
     def less(draw):
-        def drawn(self, size, width):
-            # Stage 2 of locks draws uniform numbers by Laplace's of scale 1, which are no noise.
-            unit = draw.__name__ == "laplace" and width == 1
-            return draw(self, size, width) * (1 if unit else factor)
-
-        return drawn
+        return lambda self, size, width: draw(self, size, width) * factor
 
     draw = IntegerNoise.draw
     monkeypatch.setattr(FastNoise, "gaussian", less(FastNoise.gaussian))
@@ -146,7 +137,7 @@ def test_the_canary_is_as_long_as_clipping_allows(monkeypatch, name):
     if instance.aggregate == "secagg":
         std *= math.sqrt(instance.per_round)
 
-    if name in ("Poisson users", "trusted", "Poisson samples"):
+    if name in ("Poisson users", "Poisson samples"):
         assert score > 0 > other
         return
     if instance.mechanism == "laplace":
@@ -182,6 +173,7 @@ def test_the_canary_is_the_record_that_is_used_most():
     ("options", "message"),
     [
         ({"algorithm": "fedavg"}, "no private algorithm 'fedavg'"),
+        ({"algorithm": "locks"}, "locks cannot be audited"),
         ({"sigma": -1.0}, "--sigma is -1.0"),
         ({"batch_size": 2}, "--batch-size is 2; --samples are only 1"),
         ({"sampling": "poisson"}, "participants are public"),

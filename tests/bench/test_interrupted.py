@@ -206,8 +206,8 @@ def test_an_option_that_only_the_first_launch_was_given_is_not_dropped(tmp_path)
     """Files hold some options only if they are given."""
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
-        bench(path, "secagg", after=2, rotate=True)
-    with pytest.raises(UsageError, match=r"with rotate \w+, not \w+: leave it out"):
+        bench(path, "secagg", after=2, threads=2)
+    with pytest.raises(UsageError, match="with threads 2, not 1: leave it out"):
         bench(path, "secagg", resume=True)
 
 

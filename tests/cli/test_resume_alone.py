@@ -91,7 +91,7 @@ def assert_same(run, whole, names=FIXED):
     [
         ("sparse", "--alpha", 0.3, "--dropout", 0.2, "--scaling", "paper"),
         ("assisted", "--helpers", 2),
-        ("secagg", "--bits", "auto", "--rotate", "--note", "a [note]"),
+        ("secagg", "--bits", "auto", "--note", "a [note]"),
         ("secagg", "--security", "active"),
         ("secagg", "--rel-ci", 0.9, "--max-rounds", 3, "--max-seconds", 500),
         ("secagg", "--dropout-model", "bernoulli", "--dropout-phase", "unmask"),
@@ -230,7 +230,7 @@ def trained(*arguments, folder):
     "arguments",
     [
         ("fedavg", "--aggregate", "sparse", "--alpha", 0.5, "--per-round", 3, *TRAIN),
-        ("fedavg", "--aggregate", "prf", "--server-momentum", 0.5, *TRAIN),
+        ("fedavg", "--aggregate", "prf", "--server-learning-rate", 0.5, *TRAIN),
         ("dp-fedavg", "--noise-multiplier", 1, *TRAIN),
         (
             *("fedavg", "--preset", "sparse-secagg-mnist", "--dataset", "digits", "--model"),

@@ -10,7 +10,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hpcfl.algorithms.federated import participation
 from hpcfl.benchmark.experiment import asked
 from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
@@ -67,7 +66,6 @@ def test_choices_are_those_that_there_are():
     assert known["bits"].choices == ("auto", *widths)
     assert set(known["shuffle"].choices) == set(SHUFFLES)
     assert known["variant"].choices == locks.VARIANTS
-    assert known["sampling"].choices == participation.MODES
     assert set(known["mechanism"].choices) == set(fedsgd_dpc.MECHANISMS)
     assert set(known["noise"].choices) == set(dp_fedavg.NOISES)
 

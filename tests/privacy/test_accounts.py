@@ -73,13 +73,13 @@ def test_noise_for_an_epsilon_is_enough_and_no_more(name):
 def test_no_noise_is_found_where_there_is_none():
     given = {key: value for key, value in USERS.items() if key != "sigma"}
     noise = find_private("dp-fedavg").account.with_epsilon
-    for epsilon, more, words in (
-        (3.0, {"rounds": 0}, "nothing is released"),
-        (0.1, {"sigma_count": 1e-3}, "other releases cost more"),
-        (0, {}, "epsilon is 0"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            noise(epsilon, **given | more)
+    with pytest.raises(UsageError, match="nothing is released"):
+        noise(3.0, **given | {"rounds": 0})
+    with pytest.raises(UsageError, match="epsilon is 0"):
+        noise(0, **given)
+    locks = find_private("locks").account.with_epsilon
+    with pytest.raises(UsageError, match="other releases cost more"):
+        locks(0.1, **given | {"first_stage": 30, "sigma_norms": 1e-3})
 
 
 MORE = [
@@ -289,14 +289,6 @@ def test_dropouts_that_follow_are_charged_and_those_that_do_not_are_not(users, p
     assert replace(fixed, exact_dropouts=True).bounds() == fixed.bounds()
 
 
-def test_the_count_of_adaptive_clipping_costs_its_part():
-    # A bit minus one half moves the count by 1/2: a multiplier of 2 sigma_count.
-    both = account("dp-fedavg", sigma=3.0, sigma_count=2.0, exact_dropouts=True, rounds=2)
-    assert both.multiplier == pytest.approx(2.4)
-    expected = sampling.poisson_gaussian(0.2, 1.2, 2, 1e-5)[0]
-    assert both.proven().epsilon == pytest.approx(expected, rel=1e-9)
-
-
 def held_to(norm, dim):
     """Return the norm of integers: the mean square, and what Hoeffding's bound adds for 2^-40."""
     more = math.sqrt(80 * math.log(2)) * (norm + math.sqrt(dim) / 2)
@@ -307,11 +299,6 @@ def test_integers_are_those_of_the_clipped_vector_with_its_rounding():
     found = account("dp-fedavg", **INTEGERS | {"unit": 100.0}, clip_norm=2.0, sigma=3.0).integers()
     assert (found.norm, found.dim) == (pytest.approx(held_to(200, 50)), 50)
     assert found.sigma == math.ceil(1.5 * found.norm / 3)
-    # sigma = 3, sigma_count = 2: the bit weighs 3 / 2, and moves its coordinate by half of that.
-    given = INTEGERS | {"unit": 100.0, "sigma": 3.0, "sigma_count": 2.0}
-    found = account("dp-fedavg", **given).integers()
-    assert (found.norm, found.dim) == (pytest.approx(held_to(100 * math.hypot(1, 0.75), 51)), 51)
-    assert found.sigma == math.ceil(2.4 * found.norm / 3)
 
 
 def test_fine_integers_cost_what_gaussian_noise_without_sampling_does():

@@ -10,7 +10,7 @@ from hpcfl.results import load
 from hpcfl.results.tables import promises
 from hpcfl.rounds import build
 from hpcfl.training import build as training
-from hpcfl.training import checkpoint, planned
+from hpcfl.training import checkpoint, experiment
 
 pytest.importorskip("torch")
 
@@ -148,20 +148,8 @@ def test_only_the_devices_drawn_send_anything(tmp_path):
     assert run.training["participants"].tolist() == [4] * 4
 
 
-def test_a_server_of_momentum_moves_on_by_itself(tmp_path):
-    plain = train(tmp_path, rounds=2)
-    momentum = train(tmp_path, rounds=2, server_momentum=0.9)
-    first = train(tmp_path, rounds=1)
-
-    # After one round the same; the second adds 0.9 of the first step.
-    start_to_first = first.weights - train(tmp_path, rounds=1, server_learning_rate=1e-12).weights
-    np.testing.assert_allclose(
-        momentum.weights - plain.weights, 0.9 * start_to_first, rtol=0, atol=1e-6
-    )
-
-
 def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
-    options = {"server_momentum": 0.5, "per_round": 4, "dropout": 0.2}
+    options = {"per_round": 4, "dropout": 0.2}
     whole = train(tmp_path, "secagg", rounds=6, **options)
     begun = train(tmp_path, "secagg", rounds=4, checkpoint_every=4, **options)
     resumed = train(tmp_path, "secagg", rounds=6, resume=begun.path, **options)
@@ -210,7 +198,7 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
         built.append(found[0].parameters)
         return found
 
-    for module in (planned, training):
+    for module in (experiment, training):
         monkeypatch.setattr(module, "build", remember)
     trained = train(tmp_path, "secagg", devices=20, per_round=10, gamma=0.3, rounds=2)
     (shared,) = load(trained.path).config["promises"]
@@ -231,7 +219,6 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
         ({"aggregate": "secagg", "dropout_phase": "lunch"}, "there is no phase 'lunch'"),
         ({"uplink_mbps": 0.0}, "--uplink-mbps is"),
         ({"target_accuracy": 1.5}, "--target-accuracy is 1.5"),
-        ({"server_momentum": 1.0}, "--server-momentum is 1.0"),
         ({"partition": "nonsense"}, "nonsense"),
         ({"per_round": 9}, "9 devices a round are asked for; there are 6"),
         ({"aggregate": "nonsense"}, "there is no protocol 'nonsense'"),

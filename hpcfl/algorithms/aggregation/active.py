@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import Enrolment
 from hpcfl.algorithms.aggregation.enrolment import STEPS, Directory, KeyReceiver
 from hpcfl.algorithms.aggregation.messages import Flags, parse_vector, split_bits
-from hpcfl.algorithms.aggregation.promises import Certain, Promise, counted
+from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
 from hpcfl.algorithms.aggregation.secagg import (
     DeviceState,
@@ -69,6 +69,7 @@ from hpcfl.comm.phases import BROADCAST, GATHER, SCATTER, Ids, Method, Payload, 
 from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.report.formats import counted
 
 CHECK = "consistency_check"
 SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES

@@ -113,7 +113,7 @@ class NoisySGD(NoisyGradients):
                 "--shuffle continuing, or fresh"
             )
 
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+    def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
         source = self.noise(round_index, device)
         steps, sigma = self._steps, self.sigma
         # The last step's noise is added to the integers, if there are any.
@@ -235,7 +235,7 @@ class FedSGDDPC(NoisyGradients):
                 "--shuffle poisson"
             )
 
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+    def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
         source = self.noise(round_index, device)
         sigma = self.sigma
         if self._local.batch_size == 0:

@@ -59,7 +59,7 @@ class Sparsified(FederatedAlgorithm):
                 "train fedavg with --aggregate sparse, where pairs choose together"
             )
 
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+    def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
         return self.sparsify(learn(), device, round_index)
 
     def take_choices(self, dim: int) -> tuple[list[Positions], int]:

@@ -423,8 +423,8 @@ def test_every_message_says_its_step_round_sender_and_receiver(kind):
 
 
 @pytest.mark.parametrize("name", [*SECURE, "fedavg", *FIELDS, "assisted", "prf"])
-@pytest.mark.parametrize("options", [{"rotate": True}, {"scaling": "paper"}, {"weights": True}])
-def test_rotations_weights_and_scaling_leave_the_mean_that_of_the_survivors(name, options):
+@pytest.mark.parametrize("options", [{"scaling": "paper"}, {"weights": True}])
+def test_weights_and_scaling_leave_the_mean_that_of_the_survivors(name, options):
     devices = 8
     weights = np.arange(1, devices + 1) / 36
     options = {"weights": weights} if "weights" in options else options
