@@ -84,7 +84,7 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git here"
 @needs_git
 @pytest.mark.parametrize(
     ("file", "dirty"),
-    [(None, False), ("hpcfl/__init__.py", True), ("hpcfl/new.py", True), ("notes.txt", False)],
+    [("hpcfl/__init__.py", True), ("hpcfl/new.py", True), ("notes.txt", False)],
 )
 def test_the_commit_that_ran_is_recorded_and_whether_its_code_was_changed(
     tmp_path, monkeypatch, file, dirty
@@ -95,8 +95,7 @@ def test_the_commit_that_ran_is_recorded_and_whether_its_code_was_changed(
     made = commit(tmp_path)
     changes = []
     for text in ("x = 1\n", "x = 2\n", "x = 1\n"):
-        if file:
-            (tmp_path / file).write_text(text)
+        (tmp_path / file).write_text(text)
         facts = environment.capture_local()
         assert (facts["git_commit"], facts["git_dirty"]) == (made, dirty)
         changes.append(facts["git_changes"])
@@ -119,6 +118,7 @@ def test_sources_without_a_repository_are_built_too(tmp_path, monkeypatch):
 
 
 @needs_git
+@pytest.mark.full
 def test_a_wheel_knows_its_commit_and_runs_without_the_sources(tmp_path):
     sources, out = tmp_path / "sources", tmp_path / "wheels"
     sources.mkdir()

@@ -62,6 +62,7 @@ def test_sparse_at_alpha_1_is_fedavg_on_average_and_not_in_a_round(tmp_path):
         assert np.linalg.norm(run - step) > 0.3 * np.linalg.norm(step)
 
 
+@pytest.mark.full
 def test_error_feedback_delivers_all_of_an_update_in_time_where_coordinates_are_common(tmp_path):
     """Without it, the coordinates that are sent are scaled up, and others wait for their turn."""
     same = {"rounds": 60, "momentum": 0.0, "devices": 3, "dropout": 0.0}
@@ -74,8 +75,7 @@ def test_error_feedback_delivers_all_of_an_update_in_time_where_coordinates_are_
     assert np.linalg.norm(with_memory - whole) < far / 2
 
 
-@pytest.mark.parametrize("algorithm", ["rand-k", "top-k"])
-@pytest.mark.parametrize("error_feedback", [False, True])
+@pytest.mark.parametrize(("algorithm", "error_feedback"), [("rand-k", False), ("top-k", True)])
 def test_sparsified_training_learns_and_sends_what_it_chose(tmp_path, algorithm, error_feedback):
     trained = train(
         tmp_path, algorithm=algorithm, rounds=40, alpha=0.1, error_feedback=error_feedback
@@ -174,13 +174,7 @@ def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
         np.testing.assert_array_equal(run.training[name], other.training[name])
 
 
-def test_a_checkpoint_of_other_options_is_refused(tmp_path):
-    begun = train(tmp_path, rounds=1, checkpoint_every=1)
-    with pytest.raises(UsageError, match="is of a run with seed 0, not 1: leave it out"):
-        train(tmp_path, seed=1, resume=begun.path)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"junk", b"PK\x03\x04junk"])
+@pytest.mark.parametrize("content", [None, b"PK\x03\x04junk"])
 def test_a_damaged_checkpoint_is_refused(tmp_path, content):
     begun = train(tmp_path, rounds=1, checkpoint_every=1)
     path = checkpoint.path_for(begun.path)
@@ -189,15 +183,6 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, content):
         path.write_bytes(content)
     with pytest.raises(UsageError, match="cannot be read as one"):
         train(tmp_path, resume=begun.path)
-
-
-def test_what_the_protocol_promises_is_recorded(tmp_path):
-    run = load(train(tmp_path, "cohort", devices=20, rounds=1, alpha=0.2).path)
-
-    assert (run.config["cohort_size"], run.config["degree"]) == (4, 10)
-    first, second = run.config["promises"]
-    assert "10 neighbours" in first
-    assert "a cohort of 4 devices" in second
 
 
 def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
@@ -226,21 +211,13 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"rounds": 0}, "--rounds is 0"),
         ({"aggregate": "sparse", "upload": "reduce"}, "sparse cannot use --upload reduce"),
-        ({"aggregate": "secagg", "dropout_phase": "lunch"}, "there is no phase 'lunch'"),
-        ({"uplink_mbps": 0.0}, "--uplink-mbps is"),
         ({"target_accuracy": 1.5}, "--target-accuracy is 1.5"),
-        ({"server_momentum": 1.0}, "--server-momentum is 1.0"),
         ({"partition": "nonsense"}, "nonsense"),
         ({"per_round": 9}, "9 devices a round are asked for; there are 6"),
-        ({"aggregate": "nonsense"}, "there is no protocol 'nonsense'"),
-        ({"model": "nonsense"}, "nonsense"),
         ({"algorithm": "top-k", "aggregate": "secagg"}, "top-k cannot be aggregated by secagg"),
-        ({"algorithm": "rand-k", "aggregate": "sparse"}, "rand-k cannot be aggregated by sparse"),
         ({"aggregate": "prf", "per_round": 1}, "prf needs at least 2 devices, but there are 1"),
         ({"aggregate": "prf", "dropout": 0.2}, "prf has no dropouts"),
-        ({"algorithm": "nonsense"}, "there is no algorithm 'nonsense'; choose one of fedavg"),
         ({"error_feedback": True}, "--error-feedback is for rand-k and top-k, and for fedavg with"),
         (
             {"algorithm": "top-k", "error_feedback": True, "checkpoint_every": 2},
@@ -309,7 +286,10 @@ def test_a_resumed_run_enrols_anew_and_goes_on_to_the_same_model(tmp_path):
     ("name", "options"),
     [
         ("assisted", {"per_round": 6, "seed": 1, "rounds": 15}),
-        ("secagg", {"per_round": 8, "seed": 3, "rounds": 12, "gamma": 0.2}),
+        pytest.param(
+            *("secagg", {"per_round": 8, "seed": 3, "rounds": 12, "gamma": 0.2}),
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_what_is_promised_is_true_of_every_round_whatever_their_numbers(tmp_path, name, options):
