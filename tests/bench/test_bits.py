@@ -40,18 +40,6 @@ def test_auto_is_the_fewest_bits_that_are_not_refused():
                 built(protocol, bits=str(bits), **options)
 
 
-@pytest.mark.parametrize("bits", [8, 12])
-@pytest.mark.parametrize("protocol", FIELDS)
-def test_fields_with_room_for_a_sum_have_numbers_for_the_code(protocol, bits):
-    """As many devices as can be: each adds up to one of rounding to half of the field's numbers."""
-    prime = {8: 251, 12: 4093}[bits]
-    most = (prime - 1) // 2 - 1
-    code = built(protocol, most, bits=str(bits), dropout=0.0, clip=0.5).code
-    assert code.devices + code.needed < prime
-    with pytest.raises(UsageError, match=f"field{bits} at any number of levels"):
-        built(protocol, most + 1, bits=str(bits), dropout=0.0, clip=0.5)
-
-
 def test_bits_that_are_given_beside_another_group_are_refused():
     with pytest.raises(UsageError, match="fieldB of B bits, not in ring16"):
         built("committee", bits="16", group="ring16")
@@ -77,18 +65,6 @@ def test_of_a_cohort_only_its_devices_need_room():
     assert cohort.parameters.levels == 127 - 10
     secagg = built("secagg", 100, bits="8", clip=1.0)
     assert secagg.parameters.levels == 127 - 100
-
-
-@pytest.mark.parametrize("precision", [{"bits": 16}, {"bits": "auto", "levels": 32759}])
-def test_by_chance_all_devices_are_in_a_round_and_have_room(precision, tmp_path):
-    """Each round of Poisson sampling has another number of devices; 8 of 20 are expected."""
-    pytest.importorskip("torch")
-    options = {"aggregate": "secagg", "dataset": "digits", "devices": 20, "per_round": 8}
-    run = hpcfl.train(
-        "fedavg", sampling="poisson", dropout=0, rounds=8, output=tmp_path, **options, **precision
-    )
-    assert run.validated.all()
-    assert run.training["participants"].max() > 8
 
 
 @pytest.mark.parametrize("bits", ["12", "20", "24", "28"])

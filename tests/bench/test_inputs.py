@@ -1,11 +1,9 @@
-from pathlib import Path
-
 import h5py
 import numpy as np
 import pytest
 from commandline import refusal
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.rounds import inputs
 from hpcfl.rounds.input_files import FileUpdates, save_aggregate
 from hpcfl.rounds.inputs import Held, SyntheticUpdates
@@ -112,25 +110,6 @@ def test_vectors_are_the_same_wherever_they_are_held(monkeypatch, room):
     for id in (6, 3, 0, 1, 3):
         np.testing.assert_array_equal(held[id], vectors[id])
         assert held[id].dtype == vectors[id].dtype
-
-
-def test_a_vector_that_can_be_put_nowhere_is_an_error_that_says_where_to_put_it(monkeypatch):
-    monkeypatch.setattr("hpcfl.rounds.inputs.HELD_BYTES", 0)
-
-    with Path("/dev/full").open("r+b", 0) as full:
-        monkeypatch.setattr("tempfile.TemporaryFile", lambda: full)
-        with pytest.raises(HpcflError, match=r"0 written.*: let TMPDIR name a folder with room"):
-            Held()[3] = np.ones(10**6)
-
-
-def test_weights_are_scaled_to_add_up_to_one(tmp_path):
-    with h5py.File(tmp_path / "u.h5", "w") as file:
-        file["updates"] = np.ones((2, 5))
-        file["weights"] = [30.0, 10.0]
-    updates = FileUpdates(tmp_path / "u.h5", 2)
-
-    assert updates.weights is not None
-    assert (updates.weights.tolist(), updates.total_weight) == ([0.75, 0.25], 40.0)
 
 
 def bad_weights(weights):

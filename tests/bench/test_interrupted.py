@@ -168,11 +168,11 @@ def test_what_the_first_launch_was_given_or_found_out_is_not_dropped(tmp_path):
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
         bench(path, "secagg", after=2, bits="auto", rotate=True)
-    with pytest.raises(UsageError, match="group ring28, not fq"):
+    with pytest.raises(UsageError, match="group ring24, not fq"):
         bench(path, "secagg", resume=True, rotate=True)
     with pytest.raises(UsageError, match=r"with rotate \w+, not \w+: leave it out"):
-        bench(path, "secagg", resume=True, bits="28")
-    assert bench(path, "secagg", resume=True, bits="28", rotate=True).validated.all()
+        bench(path, "secagg", resume=True, bits="24")
+    assert bench(path, "secagg", resume=True, bits="24", rotate=True).validated.all()
 
 
 def test_what_cannot_go_on_is_refused(tmp_path):
@@ -213,38 +213,6 @@ def test_seconds_before_the_interruption_count_for_the_stop_rule(tmp_path):
     run = bench(path, resume=True, **asked)
 
     assert (run.rounds, run.environment["stop_reason"]) == (6, "max_seconds")
-
-
-def test_two_processes_do_not_write_one_file(tmp_path):
-    path = tmp_path / "run.h5"
-    refusals: list[str] = []
-
-    def resume_elsewhere():
-        # HDF5 lets one process open a file twice, so another one has to try.
-        done = command(path, resume=True)
-        refusals.append(done.stderr)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(AgreedError):
-        bench(path, "fedavg", after=2, act=resume_elsewhere, dim=20, rounds=50, insecure_seed=None)
-
-    assert len(refusals) == 1
-    assert "run.h5 is being written by another process: wait" in refusals[0]
-    assert load(path).rounds == 2
-
-
-def test_a_file_that_takes_the_place_of_the_results_stays(tmp_path):
-    path, moved = tmp_path / "run.h5", tmp_path / "moved.h5"
-
-    def move():
-        path.rename(moved)
-        path.write_text("of somebody else")
-
-    with pytest.raises(HpcflError, match="cannot be read"):
-        bench(path, after=2, act=move)
-
-    assert path.read_text() == "of somebody else"
-    assert (load(moved).rounds, load(moved).status) == (5, "complete")
 
 
 def command(path, resume=False, rounds=50):
@@ -365,9 +333,9 @@ def test_a_disk_that_fills_up_meanwhile_takes_nothing_away(small_disk):
         assert shutil.disk_usage(small_disk).free == 0
 
     path = small_disk / "run.h5"
-    run = bench(path, "fedavg", after=1, act=fill, dim=20, rounds=400, insecure_seed=None)
+    run = bench(path, "fedavg", after=1, act=fill, dim=20, rounds=100, insecure_seed=None)
 
-    assert (run.status, run.rounds) == ("complete", 401)
+    assert (run.status, run.rounds) == ("complete", 101)
     assert run.validated.all()
     assert (run.bytes_up.sum(axis=(1, 2)) > 0).all()
 
@@ -392,13 +360,3 @@ def test_a_refused_write_is_a_sentence_and_keeps_the_rounds_before(tmp_path, mon
 
     assert (run.status, run.rounds, bool(run.validated.all())) == ("failed", 2, True)
     assert bench(path, resume=True).rounds == 5
-
-
-def test_an_aggregate_that_cannot_be_saved_is_a_sentence(tmp_path):
-    folder = tmp_path / "sums"
-
-    def act():
-        folder.write_text("a file in the place of the folder")
-
-    with pytest.raises(HpcflError, match=r"cannot write .*sum\.npy \(Not a directory\)"):
-        bench(tmp_path / "run.h5", after=1, act=act, save_aggregate=folder / "sum.npy")

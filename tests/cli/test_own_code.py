@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from commandline import hpcfl, refusal
 
@@ -214,38 +213,6 @@ def test_uploads_and_optional_steps():
     for dropout, sent in ((0.0, False), (0.4, True)):
         run = api.bench("patterns:Asking", **SIZE, dropout=dropout, output=f"{dropout}.h5")
         assert bool(run.bytes_up[:, run.phases.index("ask")].any()) is sent
-
-
-def test_errors_cost_what_the_page_says(monkeypatch):
-    patterns = __import__("patterns")
-    send = patterns.PlainDevice.send_upload
-    size = {**SIZE, "dropout": 0.0}
-
-    # A malformed message costs the device its part, and nothing else.
-    monkeypatch.setattr(
-        patterns.PlainDevice, "send_upload", lambda self, v: send(self, v)[self.id == 1 :]
-    )
-    run = api.bench("patterns:Plain", **size, output="malformed.h5")
-    assert run.validated.all()
-    assert run.survived.all(axis=0).tolist() == [True, False, True, True, True, True]
-
-    # So does a refusal; too many end the round, with why.
-    def refuse(self, vector):
-        if self.id < self.refusing:
-            vector = np.full_like(vector, np.nan)
-        return strict(self, vector)
-
-    strict = patterns.StrictDevice.send_upload
-    monkeypatch.setattr(patterns.PlainDevice, "send_upload", send)
-    monkeypatch.setattr(patterns.StrictDevice, "send_upload", refuse)
-    monkeypatch.setattr(patterns.StrictDevice, "refusing", 2, raising=False)
-    run = api.bench("patterns:Strict", **size, output="refused.h5")
-    assert run.survived.sum(axis=1).tolist() == [4, 4]
-    monkeypatch.setattr(patterns.StrictDevice, "refusing", 4)
-    done = hpcfl("bench", "patterns:Strict", *SMALL, "--dropout", 0, "--output", "ended.h5")
-    assert done.returncode == 1
-    assert "only 2 devices sent their vectors; refused: device 0 left the round" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_what_is_not_complete_is_refused_in_a_sentence(folder):

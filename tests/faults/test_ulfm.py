@@ -123,19 +123,6 @@ def test_a_death_in_any_phase_costs_the_round_those_devices_only(
 
 
 @needs_ulfm
-@pytest.mark.full
-def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path):
-    options = ("dp-fedavg", *SMALL, "--rounds", 2, *kill(2, "unmask", 1))
-    done, run = bench(tmp_path / "secret", 6, *options)
-    _, seeded = bench(tmp_path / "seeded", 6, *options, "--insecure-seed", 3)
-
-    assert done.returncode == 0, done.stderr
-    assert run.survived[1].all()
-    assert run.validated.tolist() == [True, False]
-    assert seeded.validated.tolist() == [True, True]
-
-
-@needs_ulfm
 @pytest.mark.parametrize(
     ("ranks", "options", "deaths", "sentence", "finished"),
     [

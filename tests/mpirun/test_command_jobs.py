@@ -13,11 +13,6 @@ from launcher import HERE, assert_refused, bench, hpcfl, mpirun, needs_mpirun, p
 from hpcfl.results import load
 from hpcfl.results.reader import find
 
-sys.path.append(str(HERE.parent / "faults"))
-
-from ulfm import job as tolerant_job
-from ulfm import kill, needs_ulfm
-
 pytestmark = needs_mpirun
 ROOT = Path(__file__).parents[2]
 SMALL = ("--dim", 60, "--rounds", 2, "--warmup", 0)
@@ -208,26 +203,15 @@ def test_the_model_does_not_depend_on_the_number_of_ranks(tmp_path, options):
 # Hosts
 
 
-def on_hosts(folder, hosts, *arguments, launch=mpirun):
-    """Run a command line, a rank on each of the hosts; return what its file says of them."""
-    program = (sys.executable, HERE / "several_hosts.py", folder, ",".join(hosts))
-    job = launch(len(hosts), *program, *arguments, "--output", folder / "run.h5")
-    assert "Traceback" not in job.stderr
-    return load(folder / "run.h5").environment
-
-
-def looked(folder):
-    return sorted(int(path.stem) for path in folder.glob("*.looked"))
-
-
-ONE_ROUND = ("bench", "fedavg", "--dim", 50, "--rounds", 1, "--warmup", 0, "--dropout", 0)
-
-
 def test_the_first_rank_of_every_host_looks_and_rank_0_writes(tmp_path):
-    facts = on_hosts(tmp_path, "abab", *ONE_ROUND, "--devices", 5)
+    one_round = ("bench", "fedavg", "--dim", 50, "--devices", 5, "--rounds", 1, "--warmup", 0)
+    program = (sys.executable, HERE / "several_hosts.py", tmp_path, "abab")
+    job = mpirun(4, *program, *one_round, "--output", tmp_path / "run.h5")
+    assert "Traceback" not in job.stderr
+    facts = load(tmp_path / "run.h5").environment
     before, after = (np.array(facts[f"{when}_clock_seconds"]) for when in ("before", "after"))
 
-    assert looked(tmp_path) == [0, 1]
+    assert sorted(path.name for path in tmp_path.glob("*.looked")) == ["0.looked", "1.looked"]
     assert (facts["hosts"], facts["host_ranks"]) == (["a", "b"], [2, 2])
     assert facts["mapping"] == "in turns"
     assert facts["host_facts"]["host_name"] == ["a", "b"]
@@ -237,15 +221,3 @@ def test_the_first_rank_of_every_host_looks_and_rank_0_writes(tmp_path):
     cores = facts["placement"][0]["cores"]
     assert cores
     assert {place["cores"] for place in facts["placement"]} == {cores}
-
-
-@pytest.mark.full
-@needs_ulfm
-def test_nothing_is_known_at_the_end_of_a_host_whose_first_rank_died(tmp_path):
-    death = kill(1, "upload", 0)
-    facts = on_hosts(tmp_path, ["a", "b", "a", "c", "b"], *ONE_ROUND, *death, launch=tolerant_job)
-
-    assert facts["hosts"] == ["a", "b", "c"]
-    assert facts["fault_tolerance"] == "ulfm"
-    assert np.isfinite(facts["before_clock_seconds"]).all()
-    assert np.isfinite(facts["after_clock_seconds"]).tolist() == [True, False, True]

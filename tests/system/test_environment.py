@@ -233,11 +233,6 @@ def test_facts_of_hosts_are_counted_and_kept_where_they_differ():
     ("places", "binding", "mapping"),
     [
         (
-            [place("a", 0, 1)] * 3,
-            "hardware threads a rank: 2; ranks a thread: at most 3",
-            "host by host",
-        ),
-        (
             [place("a", 0, 1), place("b", 2), place("a", 1, 3), place("b", 4)],
             "hardware threads a rank: 1 to 2; ranks a thread: at most 2",
             "in turns",

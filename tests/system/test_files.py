@@ -1,10 +1,8 @@
 """Files that are written at once, locked, or built of a commit."""
 
-import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import h5py
@@ -115,36 +113,3 @@ def test_sources_without_a_repository_are_built_too(tmp_path, monkeypatch):
     monkeypatch.setattr(revision, "_ROOT", tmp_path)
     assert revision.version() == revision.RELEASE
     assert revision.current() == (None, None, None)
-
-
-@needs_git
-@pytest.mark.full
-def test_a_wheel_knows_its_commit_and_runs_without_the_sources(tmp_path):
-    sources, out = tmp_path / "sources", tmp_path / "wheels"
-    sources.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", ".gitignore"):
-        shutil.copy(ROOT / name, sources)
-    shutil.copytree(ROOT / "hpcfl", sources / "hpcfl")
-    made = commit(sources)[:12]
-    program = f"from setuptools import build_meta; print(build_meta.build_wheel({str(out)!r}))"
-    built = subprocess.run(
-        [sys.executable, "-c", program], cwd=sources, capture_output=True, text=True, timeout=120
-    )
-    if "No module named 'setuptools'" in built.stderr:
-        pytest.skip("setuptools is not installed here")
-    with zipfile.ZipFile(out / built.stdout.split()[-1]) as archive:
-        archive.extractall(tmp_path / "installed")
-    program = (
-        "import hpcfl; from hpcfl.system import revision; "
-        "print(hpcfl.__version__, *revision.current())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
-    )
-
-    assert done.stdout.strip() == f"{revision.RELEASE}+g{made} {made} False None", done.stderr

@@ -65,14 +65,6 @@ def test_without_noise_to_speak_of_a_private_algorithm_is_federated_averaging(tm
         assert np.abs(private.weights - plain.weights).max() < 1e-5
 
 
-def test_virtual_devices_train_the_same_model_whatever_their_noise_is_from(tmp_path):
-    first, again = (train(tmp_path, "cdp", sigma=0.1) for _ in range(2))
-    other = train(tmp_path, "cdp", sigma=0.1, insecure_seed=None)
-
-    assert np.array_equal(first.weights, again.weights)
-    assert not np.array_equal(first.weights, other.weights)
-
-
 @pytest.mark.parametrize("by", ["paper", "proven"])
 def test_no_round_begins_that_would_cost_more_than_there_is(tmp_path, by):
     options = {"sigma": 0.1, "rounds": 12, "shuffle": "fresh"}
@@ -268,13 +260,6 @@ def test_a_secret_sample_that_may_end_a_run_is_refused_alike_whatever_is_drawn(t
         sentences.add(str(found.value))
     assert 1 == len(sentences)
     assert [] == [*tmp_path.iterdir()]
-
-
-def test_what_the_account_counts_on_is_told_and_recorded(tmp_path):
-    trained = train(
-        tmp_path, "dp-fedavg", sampling="poisson", noise_multiplier=1.0, dropout=0.25, rounds=1
-    )
-    assert "--dropout-model bernoulli" in str(load(trained.path).config["promises"])
 
 
 @pytest.mark.parametrize(

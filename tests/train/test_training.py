@@ -14,8 +14,6 @@ from hpcfl.training import checkpoint, planned
 
 pytest.importorskip("torch")
 
-RATE = 0.1
-
 
 @pytest.mark.parametrize("aggregate", ["secagg", "sparse"])
 def test_training_through_a_protocol_learns_and_is_validated(tmp_path, aggregate):
@@ -41,44 +39,10 @@ def test_secagg_gives_fedavgs_model_up_to_quantisation(tmp_path):
     assert not np.array_equal(secure.weights, plain.weights)
 
 
-@pytest.mark.full
-def test_sparse_at_alpha_1_is_fedavg_on_average_and_not_in_a_round(tmp_path):
-    """At alpha = 1 a device still sends only a part p of its coordinates (eq. 14), 0.598 of 6.
-
-    So no round gives fedavg's model; the mean over the choices does. Fresh keys choose anew every
-    time. By Student's t the test would fail once in a million times although all is right.
-    """
-    plain = train(tmp_path, rounds=1).weights
-    start = train(tmp_path, rounds=1, server_learning_rate=1e-12).weights
-    step = plain - start
-    runs = [train(tmp_path, "sparse", rounds=1, alpha=1.0).weights - start for _ in range(40)]
-    along = np.array([float(run @ step) / float(step @ step) for run in runs])
-
-    margin = stats.t.ppf(1 - 1e-6 / 2, len(along) - 1) * along.std(ddof=1) / np.sqrt(len(along))
-    assert abs(along.mean() - 1) <= margin
-    # Without the scale 1 / p the mean would be 0.6.
-    assert margin < 0.2
-    for run in runs:
-        assert np.linalg.norm(run - step) > 0.3 * np.linalg.norm(step)
-
-
-@pytest.mark.full
-def test_error_feedback_delivers_all_of_an_update_in_time_where_coordinates_are_common(tmp_path):
-    """Without it, the coordinates that are sent are scaled up, and others wait for their turn."""
-    same = {"rounds": 60, "momentum": 0.0, "devices": 3, "dropout": 0.0}
-    common = {"aggregate": "common", "alpha": 0.25, "levels": 2**24}
-    whole = train(tmp_path, **same).weights
-    with_memory = train(tmp_path, error_feedback=True, **common, **same).weights
-    without = train(tmp_path, **common, **same).weights
-
-    far = np.linalg.norm(without - whole)
-    assert np.linalg.norm(with_memory - whole) < far / 2
-
-
 @pytest.mark.parametrize(("algorithm", "error_feedback"), [("rand-k", False), ("top-k", True)])
 def test_sparsified_training_learns_and_sends_what_it_chose(tmp_path, algorithm, error_feedback):
     trained = train(
-        tmp_path, algorithm=algorithm, rounds=40, alpha=0.1, error_feedback=error_feedback
+        tmp_path, algorithm=algorithm, rounds=25, alpha=0.1, error_feedback=error_feedback
     )
     run = load(trained.path)
 
@@ -102,7 +66,7 @@ def test_the_overlap_of_rand_k_is_k_over_d_and_top_k_has_more_in_common(tmp_path
 
 def test_error_feedback_makes_top_k_reach_the_model_of_whole_updates(tmp_path):
     """Without it, coordinates whose updates are always small are never learned."""
-    same = {"rounds": 30, "momentum": 0.0, "devices": 3}
+    same = {"rounds": 15, "momentum": 0.0, "devices": 3}
     whole = train(tmp_path, **same).weights
     with_memory = train(tmp_path, algorithm="top-k", alpha=0.05, error_feedback=True, **same)
     without = train(tmp_path, algorithm="top-k", alpha=0.05, **same)
@@ -127,27 +91,6 @@ def test_rounding_and_clipping_are_reported(tmp_path):
     assert narrow["quantisation_error"] > 100 * fine["quantisation_error"]
 
 
-def test_training_stops_at_the_target_and_keeps_its_rounds(tmp_path):
-    trained = train(tmp_path, rounds=50, target_accuracy=0.7)
-    run = load(trained.path)
-
-    accuracies = run.training["accuracy"]
-    assert run.rounds == len(trained.results) < 50
-    assert accuracies[-1] >= 0.7
-    assert (accuracies[:-1] < 0.7).all()
-    assert run.status == "complete"
-
-
-def test_only_the_devices_drawn_send_anything(tmp_path):
-    run = load(train(tmp_path, "secagg", 9, per_round=4, rounds=4).path)
-    senders = run.bytes_up.sum(axis=1) > 0
-
-    assert senders.sum(axis=1).tolist() == [4] * 4
-    assert (senders == run.survived).all()
-    assert len({tuple(row) for row in senders.tolist()}) > 1
-    assert run.training["participants"].tolist() == [4] * 4
-
-
 def test_a_server_of_momentum_moves_on_by_itself(tmp_path):
     plain = train(tmp_path, rounds=2)
     momentum = train(tmp_path, rounds=2, server_momentum=0.9)
@@ -158,20 +101,6 @@ def test_a_server_of_momentum_moves_on_by_itself(tmp_path):
     np.testing.assert_allclose(
         momentum.weights - plain.weights, 0.9 * start_to_first, rtol=0, atol=1e-6
     )
-
-
-def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
-    options = {"server_momentum": 0.5, "per_round": 4, "dropout": 0.2}
-    whole = train(tmp_path, "secagg", rounds=6, **options)
-    begun = train(tmp_path, "secagg", rounds=4, checkpoint_every=4, **options)
-    resumed = train(tmp_path, "secagg", rounds=6, resume=begun.path, **options)
-    run, other = load(whole.path), load(resumed.path)
-
-    assert len(resumed.results) == 2
-    np.testing.assert_array_equal(resumed.weights, whole.weights)
-    assert (run.rounds, run.config) == (other.rounds, other.config)
-    for name in ("accuracy", "loss", "bytes_up_total"):
-        np.testing.assert_array_equal(run.training[name], other.training[name])
 
 
 @pytest.mark.parametrize("content", [None, b"PK\x03\x04junk"])
@@ -307,13 +236,6 @@ def test_what_is_promised_is_true_of_every_round_whatever_their_numbers(tmp_path
 
     fixed = load(train(tmp_path, name, 20, sampling="exact", **options).path)
     assert [claim.split(": ", 1)[1] for claim in claims] == fixed.config["promises"]
-
-
-def test_rounds_without_devices_are_not_among_those_that_were_checked(tmp_path):
-    options = {"per_round": 2, "sampling": "poisson", "seed": 5, "rounds": 2}
-    run = load(train(tmp_path, "assisted", **options).path)
-    assert 0 in run.training["participants"]
-    assert promises(run)[-1].startswith("checked in 1 of 2 rounds")
 
 
 def test_a_round_for_which_chance_selects_one_device_is_refused(tmp_path):
