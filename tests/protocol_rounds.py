@@ -130,7 +130,6 @@ class Wire(Loopback):
         super().__init__(devices, helpers)
         self._change = change or (lambda header, message: message)
         self.messages: list[Message] = []
-        self.summed: dict[int, bytes] = {}
         self.announced: list[tuple[int, int]] = []
 
     def broadcast(self, message, error=None):
@@ -150,14 +149,6 @@ class Wire(Loopback):
             self._keep(Pattern.GATHER, message)
             self.announced.append((message.size, largest))
             yield sender, self._change(Header.of(message), message)
-
-    def reduce(self, senders, produce, add_into, zeros):
-        def keep(sender):
-            payload = produce(sender)
-            self.summed[sender] = payload.tobytes()
-            return payload
-
-        return super().reduce(senders, keep, add_into, zeros)
 
     def route(self, senders, rows, width):
         """Change what a device sends: a block of rows, as many and as long as the change likes."""
@@ -227,10 +218,7 @@ class Played:
 
     def sent(self, name):
         """Return what each device sent to the server in an exchange, without envelopes."""
-        found = {m.header.sender: m.payload for m in self.messages(name, Pattern.GATHER)}
-        if not found and name == self.protocol.upload_phase():
-            return dict(self.wire.summed)
-        return found
+        return {m.header.sender: m.payload for m in self.messages(name, Pattern.GATHER)}
 
     def told(self, name):
         """Return what the server told all devices in an exchange, without envelope."""
@@ -333,7 +321,6 @@ def play(
     *,
     index=0,
     sources=None,
-    upload="gather",
     before=None,
     order=None,
     change=None,
@@ -383,7 +370,6 @@ def play(
         index=index,
         dropouts=dropouts,
         steps=tuple(steps),
-        reduce=upload == "reduce",
         observer=observer,
     )
     played = Played(

@@ -132,21 +132,16 @@ def _by_device(name: str, file: Mapping[str, NDArray[Any]]) -> dict[int, NDArray
     return {int(key.partition("/")[2]): file[key] for key in keys}
 
 
-def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> None:
+def check(protocol: AggregationProtocol, *, insecure: bool) -> None:
     """Refuse to keep a transcript of what cannot be attacked, or without being asked twice.
 
-    A run's keys must be `insecure` already; uploads must not be summed on the way (`reduce`).
+    A run's keys must be `insecure` already.
     """
     attackable(type(protocol))
     if not insecure:
         raise UsageError(
             "--keep-transcript writes secret keys and the devices' values to a file: it is for "
             "demonstrations, and must be given together with --insecure-seed"
-        )
-    if reduce:
-        raise UsageError(
-            "--keep-transcript needs every device's upload, which --upload reduce sums on the way: "
-            "leave one of them out"
         )
 
 

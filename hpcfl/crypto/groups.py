@@ -217,10 +217,6 @@ class Group(ABC):
         """Return what adds up vectors of so many elements."""
         return Adder(self, count)
 
-    def add_into(self, total: Elements, other: Elements) -> None:
-        """Add `other` to `total` in place, element by element."""
-        total[:] = self.reduce(total.astype(np.int64) + other)
-
 
 class Adder:
     """Adds up vectors of elements, of which it holds no more than the sum.
@@ -415,10 +411,6 @@ class Ring(Group):
 
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
         return self._lowest(super().elements(keys, counts))
-
-    def add_into(self, total: Elements, other: Elements) -> None:
-        np.add(total, other, out=total)
-        self._lowest(total)
 
     def _mask_block(
         self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int

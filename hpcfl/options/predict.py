@@ -31,10 +31,9 @@ class PredictOptions(ProtocolOptions, LinkOptions):
         None, "File of 'hpcfl calibrate'.", default_text="this host's"
     )
     # What is predicted are rounds of one kind: devices drop out before their upload, exactly as
-    # many as --dropout says, and vectors are gathered. What changes little is no option.
+    # many as --dropout says. What changes little is no option.
     dropout_model: str = "exact"
     dropout_phase: str | None = None
-    upload: str = "gather"
     scaling: str = "survivors"
     clip: float = 1.0
     min_cohort: int = 1

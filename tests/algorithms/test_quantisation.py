@@ -149,7 +149,7 @@ def decoded_sum(group, levels, clip, scales, sign, dtype):
     for scale in scales:
         integers = whole(quantiser, values, scale, away)
         exact += int(integers[0])
-        group.add_into(total, group.reduce(integers))
+        total = group.reduce(total.astype(np.int64) + group.reduce(integers))
     return exact, int(group.decode(total)[0])
 
 

@@ -102,17 +102,6 @@ def test_few_bits_for_many_devices_are_refused_with_what_to_do():
         built(devices=300, bits="8")
 
 
-@pytest.mark.parametrize("bits", ["12", "20", "24", "28"])
-def test_mpi_sums_no_packed_values(bits):
-    with pytest.raises(UsageError, match=r"cannot use --upload reduce: .* of 8, 16 or 32 bits"):
-        built(bits=bits, upload="reduce")
-
-
-@pytest.mark.parametrize("bits", ["8", "16", "32"])
-def test_mpi_sums_words(bits):
-    assert built(bits=bits, upload="reduce").summed_in.bits == int(bits)
-
-
 def test_noise_takes_what_bits_there_are(tmp_path):
     options = {"devices": 10, "dim": 50, "rounds": 1, "warmup": 0, "noise_multiplier": 1.0}
     few, many = (

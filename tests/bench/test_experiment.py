@@ -144,7 +144,6 @@ def test_a_sum_that_wrapped_around_is_no_right_sum(bits, right):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"upload": "reduce"}, "sparse cannot use --upload reduce"),
         ({"dropout_phase": "result"}, "there is no phase 'result'"),
         ({"levels": 2**30}, "the largest admissible number of levels is"),
     ],

@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs/own-protocol.md").read_text()
 CODE = "\n\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 PATTERNS = (
     *("Plain", "Attended", "Blocks", "Shared", "Dithered", "Approved", "Asking", "Strict"),
-    *("Declared", "Summed"),
+    "Declared",
 )
 MORE = '''
 import os
@@ -235,9 +235,6 @@ def test_what_is_declared_is_predicted_exposed_and_attacked(monkeypatch):
 
 
 def test_uploads_and_optional_steps():
-    told("bench", "patterns:Summed", *SMALL, "--upload", "reduce", "--dropout", 0, "--output", ".")
-    reduced = ("bench", "patterns:Shared", *SMALL, "--upload", "reduce")
-    assert "cannot use --upload reduce" in refusal(*reduced)
     assert "shared has no dropouts" in refusal("bench", "patterns:Shared", "--dropout", 0.2)
     active = refusal("bench", "patterns:Attended", *SMALL, "--security", "active")
     assert "cannot be run with --security active" in active

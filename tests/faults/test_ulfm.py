@@ -36,7 +36,7 @@ def test_the_retry_logic_of_one_rank():
 
 
 # Numbers of operations in dying_ranks.py
-GATHER, SCATTER, ROUTE, REDUCE, LAST = 4, 5, 6, 7, 9
+GATHER, SCATTER, ROUTE, LAST = 4, 6, 7, 9
 
 
 @needs_ulfm
@@ -47,7 +47,7 @@ GATHER, SCATTER, ROUTE, REDUCE, LAST = 4, 5, 6, 7, 9
         (7, [[1, SCATTER, "before"], [3, GATHER, "inside"], [6, LAST, "unsaid"]], [0, 2, 5, 6, 8]),
         full(6, [[1, 0, "before"], [3, ROUTE, "before"]], [0, 2, 5, 7]),
         full(6, [[2, GATHER, "unsaid"], [4, ROUTE, "unsaid"]], [1, 3, 6, 8]),
-        full(6, [[1, SCATTER, "inside"], [3, REDUCE, "inside"]], [0, 2, 5, 7]),
+        full(6, [[1, SCATTER, "inside"], [3, ROUTE, "inside"]], [0, 2, 5, 7]),
         full(10, [[rank, ROUTE, "inside"] for rank in (1, 4, 9)], [0, 3, 8]),
         full(10, [[rank, rank, "unsaid"] for rank in range(1, 9)], list(range(8))),
     ],
@@ -84,7 +84,7 @@ def lost_in(run, round_index):
 @pytest.mark.parametrize(
     ("protocol", "options", "phases", "moment"),
     [
-        ("secagg", ("--upload", "reduce"), MASKED[3:], "during"),
+        ("secagg", (), MASKED[3:], "during"),
         ("sparse", ("--alpha", 0.5, "--security", "active"), MASKED[2:4], "after"),
         full("secagg", (), MASKED[:3], "before"),
         full("sparse", ("--alpha", 0.5), MASKED[3:], "before"),

@@ -16,7 +16,6 @@ from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
-from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, BelowThresholdError, RefusedError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.clock import timed
@@ -84,7 +83,6 @@ def vectors(dim=DIM):
 CASES = {
     "fedavg": {},
     "secagg": {},
-    "secagg, summed by MPI": {"upload": "reduce"},
     "secagg, active": {"security": "active"},
     "secagg-graph": {"degree": 4},
     "sparse": {"alpha": 0.3},
@@ -107,8 +105,7 @@ def play(inner, case, gone, dim=DIM):
         protocol.join(enrolled.devices, range(DEVICES), DEVICES)
     recorder = Recorder(inner)
     devices, server = parties(protocol, recorder, 3)
-    reduce = options.upload == "reduce" and inner.name == "mpi"
-    more = {"index": 3, "dropouts": gone, "reduce": reduce}
+    more = {"index": 3, "dropouts": gone}
     played = round_of(protocol, recorder, devices, server, vectors(dim), **more)
     played.play()
     seen = sorted(recorder.seen)
@@ -194,17 +191,10 @@ def test_messages_move_in_windows_and_calls_of_any_size(sizes, window, call, kep
         assert [(id, m.tolist()) for id, m in got] == (EXPECTED if inner.has_server else [])
     told = inner.broadcast(DATA.reshape(-1) if inner.has_server else None)
     scattered = list(inner.scatter(senders, message))
-    summed = inner.reduce(
-        list(inner.local_devices),
-        lambda id: np.arange(33, dtype=np.uint32).view(np.uint8) * 1,
-        GROUPS["fq"].add_into,
-        np.zeros(33, np.uint32),
-    ) if call > 3 else None  # fmt: skip
 
     assert told.tolist() == DATA.reshape(-1).tolist()
     local = [one for one in EXPECTED if one[0] in inner.local_devices]
     assert [(id, m.tolist()) for id, m in scattered] == local
-    assert summed is None or summed[1].tolist() == [7 * k for k in range(33)]
 
 
 @pytest.mark.parametrize("unit", [1, 7, 30])
@@ -308,27 +298,6 @@ def refusing(send, vector):
 
 
 # Sums, values, clocks, and several transports at a time
-
-
-@pytest.mark.parametrize("group", ["fq", "ring8", "ring16", "ring32", "field8", "field16"])
-def test_reduce_is_the_sum_in_the_group(group):
-    arithmetic = GROUPS[group]
-    values = np.random.default_rng(2).integers(0, arithmetic.modulus, (DEVICES, DIM), np.int64)
-    elements = values.astype(arithmetic.dtype)
-    # More transports than mpi4py has room for operations.
-    for inner in (transport(), *(transport().select(range(DEVICES)) for _ in range(7))):
-        senders = [id for id in inner.local_devices if id != 4]
-        result = inner.reduce(
-            senders,
-            lambda id: elements[id].copy().view(np.uint8),
-            arithmetic.add_into,
-            np.zeros(DIM, arithmetic.dtype),
-        )
-        assert (result is not None) == inner.has_server
-        if result is not None:
-            assert result[0] == [0, 1, 2, 3, 5, 6]
-            expected = (values.sum(axis=0) - values[4]) % arithmetic.modulus
-            np.testing.assert_array_equal(result[1], expected)
 
 
 def test_transports_of_several_sizes_are_used_together_until_all_settle():

@@ -14,7 +14,6 @@ from mpi4py import MPI
 from hpcfl.comm import mpi, star
 from hpcfl.comm.patient import Patient
 from hpcfl.comm.placement import Placement
-from hpcfl.crypto.groups import GROUPS
 
 comm = MPI.COMM_WORLD.Dup()
 middle = {"star": star.Star, "patient": Patient}[sys.argv[2]](MPI.COMM_WORLD.Dup())
@@ -68,21 +67,6 @@ for buffer_bytes in (1 << 28, 1000):  # in one piece and in many
 number = np.array(rank * 3, np.int64)  # without a dimension, as `route` has it
 middle.Allreduce(MPI.IN_PLACE, number, MPI.MAX)
 assert int(number) == 3 * (size - 1)
-
-group = GROUPS["fq"]
-vector = np.full(10, group.modulus - 1 - rank, np.uint32)
-totals = [
-    mpi.MpiTransport(each, Placement.even(size - 1, size)).reduce(
-        range(rank - 1, rank) if rank else [],
-        lambda _: vector,
-        group.add_into,
-        np.zeros(10, np.uint32),
-    )
-    for each in (comm, middle)
-]
-if rank == 0:
-    same(totals[0][1], totals[1][1])
-    assert totals[0][0] == totals[1][0] == list(range(size - 1))
 
 out = rng.integers(0, 50, size).astype(np.int64)
 results = [np.zeros(size, np.int64) for _ in range(2)]

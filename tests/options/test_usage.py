@@ -30,7 +30,6 @@ VALUES = {
     "security": "active",
     "group": "ring32",
     "bits": "16",
-    "upload": "reduce",
     "levels": 1000,
     "clip": 0.5,
     "committee": 3,

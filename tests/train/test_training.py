@@ -215,7 +215,6 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
     ("options", "sentence"),
     [
         ({"rounds": 0}, "--rounds is 0"),
-        ({"aggregate": "sparse", "upload": "reduce"}, "sparse cannot use --upload reduce"),
         ({"aggregate": "secagg", "dropout_phase": "lunch"}, "there is no phase 'lunch'"),
         ({"uplink_mbps": 0.0}, "--uplink-mbps is"),
         ({"target_accuracy": 1.5}, "--target-accuracy is 1.5"),

@@ -278,7 +278,6 @@ class Assisted(QuantisedProtocol):
             Server.receive_masked_input,
             upload=True,
             receive_part=Server.receive_part_masked_input,
-            receive_sum=Server.receive_sum_masked_input,
             finish=Server.finish_masked_input,
         ),
         Step("unmask", BROADCAST, Server.send_unmask, Helper.receive_unmask, role=Role.HELPER),

@@ -182,7 +182,6 @@ class Prf(QuantisedProtocol):
             PrfServer.receive_masked_input,
             upload=True,
             receive_part=PrfServer.receive_part_masked_input,
-            receive_sum=PrfServer.receive_sum_masked_input,
             finish=PrfServer.finish_masked_input,
         ),
         Step("result", LOCAL, finish=PrfServer.finish_result),

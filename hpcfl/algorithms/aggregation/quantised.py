@@ -252,15 +252,6 @@ class QuantisedProtocol(AggregationProtocol):
             raise MessageError(phase, sender, "a value is not a group element")
         return values
 
-    def check_sum(self, total: Elements) -> Elements:
-        """Return the sum of uploads that was formed on the way, of group elements."""
-        if total.shape != (self.upload_dim,):
-            reason = f"received a sum of shape {total.shape}"
-            raise MessageError("masked_input", "the devices", reason)
-        if not self.summed_in.holds(total):
-            raise MessageError("masked_input", "the devices", "a value is not a group element")
-        return total
-
 
 class Contributor:
     """Says what a device contributed, for validation only.
@@ -394,15 +385,6 @@ class SumServer(QuantisedServer):
             self._check_sender(sender)
         if self._uploads.add_part(sender, part, start, size):
             self._admit(sender)
-
-    def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
-        """Take the sum of the masked vectors, formed on the way."""
-        self._protocol.check_sum(total)
-        for sender in senders:
-            self._check_sender(sender)
-        for sender in senders:
-            self._admit(sender)
-        self._uploads.add(total)
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
         """Add an upload to the sum, unless it is malformed."""

@@ -693,7 +693,6 @@ class SecAgg(QuantisedProtocol):
             Server.receive_masked_input,
             upload=True,
             receive_part=Server.receive_part_masked_input,
-            receive_sum=Server.receive_sum_masked_input,
             finish=Server.finish_masked_input,
         ),
         Step("unmask", BROADCAST, Server.send_unmask, Device.receive_unmask),

@@ -52,7 +52,6 @@ def assisted(devices=DEVICES, dim=20, helpers=2, **options):
 
 @given(data=st.data(), group=st.sampled_from(GROUPS))
 def test_the_sum_is_exact_for_any_devices_selected_in_any_rounds(data, group):
-    upload = data.draw(st.sampled_from(["gather", "reduce"][: 1 + (group != "ring12")]))
     count = data.draw(st.integers(2, 9))
     devices = of_pairs(count)
     rounds = sorted(data.draw(st.sets(st.integers(0, 2**32 - 2), min_size=1, max_size=3)))
@@ -63,7 +62,7 @@ def test_the_sum_is_exact_for_any_devices_selected_in_any_rounds(data, group):
         )
         dim = data.draw(st.integers(1, 9))
         protocol = selection(members, devices, dim, weights, group=group)
-        play(protocol, updates(protocol, index % 97), index=index, upload=upload).goes_on()
+        play(protocol, updates(protocol, index % 97), index=index).goes_on()
 
 
 # Keys and masks by an independent path
@@ -341,14 +340,13 @@ def test_a_helper_counts_only_devices_that_have_enrolled():
 # What the server refuses
 
 
-@pytest.mark.parametrize("upload", ["gather", "reduce"])
 @pytest.mark.parametrize(
     ("gone", "named"), [([1], "device 3"), ([0, 2], "devices 0, 5"), ([0, 1, 2], "devices 0, 3, 5")]
 )
-def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(upload, gone, named):
+def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(gone, named):
     protocol = selection([0, 3, 5, 6], of_pairs())
     with pytest.raises(BelowThresholdError) as caught:
-        play(protocol, dropouts=dict.fromkeys(gone, "masked_input"), index=8, upload=upload)
+        play(protocol, dropouts=dict.fromkeys(gone, "masked_input"), index=8)
     assert str(caught.value) == (
         f"round 8 cannot end: prf has no way to remove the masks of {named}, which sent no "
         "vector; use secagg"

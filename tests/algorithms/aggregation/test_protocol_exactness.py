@@ -102,22 +102,6 @@ def test_a_coordinate_that_nobody_sent_is_zero_and_no_division():
     np.testing.assert_allclose(mean[sorted(sent)], 0.5, atol=1e-3, rtol=0)
 
 
-def test_with_reduce_the_ledger_holds_the_same_uploads_without_envelopes():
-    dropouts = {0: "advertise_keys", 4: "share_keys", 7: "masked_input", 2: "unmask"}
-    gathered, reduced = (
-        play(make("secagg", 9, 50), dropouts=dropouts, upload=upload)
-        for upload in ("gather", "reduce")
-    )
-    row = gathered.protocol.phases().index("masked_input")
-    uploads = [len(reduced.wire.summed.get(id, b"")) for id in range(9)]
-
-    assert [0, 200, 200, 200, 0, 200, 200, 0, 200] == uploads
-    assert uploads == reduced.record.bytes_up[row].tolist()
-    assert [size // 200 for size in uploads] == reduced.record.messages_up[row].tolist()
-    assert gathered.sent("masked_input") == reduced.wire.summed
-    assert gathered.server.total.tolist() == reduced.server.total.tolist()
-
-
 def test_of_a_row_that_was_not_sent_the_relay_passes_on_an_envelope():
     """So that its receiver knows that its sender takes part, and masks with it."""
 

@@ -29,7 +29,7 @@ from slow_reference import KEY_SHARE, MASK_KEY_LIMBS, SEED_SHARE, Q, SlowRound
 from hpcfl.algorithms.aggregation import sharing
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import insecure_secrets
-from hpcfl.errors import BelowThresholdError, MessageError
+from hpcfl.errors import BelowThresholdError
 
 DEVICES = 5  # t = 3
 VICTIM, SENDER = 2, 3
@@ -293,25 +293,6 @@ def test_with_one_answer_less_a_liar_ends_the_round_and_nobody_is_expelled(name,
 
 
 # what the server is sent
-
-
-@pytest.mark.parametrize(
-    ("senders", "total", "at_fault", "reason"),
-    [
-        ([0, 1, 2, 3], np.zeros(1, np.uint32), "the devices", "shape"),
-        ([0, 1, 2, 3], np.full(4, Q, np.uint32), "the devices", "not a group element"),
-        ([0, 1, 2, 4], np.zeros(4, np.uint32), "device 4", "it shared no keys"),
-    ],
-)
-def test_the_server_refuses_a_sum_of_another_form_or_with_a_device_that_shared_no_keys(
-    senders, total, at_fault, reason
-):
-    played = play(make("secagg", DEVICES, 4), dropouts={4: "share_keys"}, before="masked_input")
-    take = played.server.receive_sum_masked_input
-    error = played.refused(MessageError, take, senders, total)
-    assert ("masked_input", at_fault) == (error.phase, error.sender)
-    assert reason in error.reason
-    assert [] == played.server.survivors
 
 
 def test_the_server_takes_keys_that_another_device_has_advertised():
