@@ -15,7 +15,7 @@ _ROUND = (seconds("modelled_seconds", "modelled"), seconds("measured_seconds", "
 
 
 def side_by_side(found: Sequence[Prediction], link: LinkModel, calibration: Calibration) -> Table:
-    """Return predictions side by side, one to a row."""
+    """Return a table of predictions, one per row."""
     cpu = [seconds(f"{party}_cpu_seconds", f"{party} CPU") for party in _PARTIES]
     parties = [column for column in cpu if any(getattr(one, column.name) for one in found)]
     columns = [*_BYTES, *parties, *_ROUND]

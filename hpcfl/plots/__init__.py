@@ -1,7 +1,7 @@
 """Figures of results, drawn with matplotlib.
 
-A kind of figure is a line in `KINDS` and a module of that name with two functions:
-``lacking(run, asked)`` says in words why a run cannot be drawn, or None; ``draw(runs, asked)``
+A kind of figure is a line in `KINDS` and a module of that name with two functions.
+``lacking(run, asked)`` returns a reason why a run cannot be drawn, or None. ``draw(runs, asked)``
 returns the matplotlib figure.
 """
 
@@ -30,7 +30,7 @@ KINDS = {
     "tradeoff": "CPU time of a device, or helper, against its bytes, and what is hidden",
     "accuracy": "accuracy of training over rounds, bytes, modelled seconds, or epsilon",
 }
-# What is on the x axis, the default first.
+# The choices for the x axis, the default first.
 AGAINST: dict[str, tuple[str, ...]] = {
     "scaling": ("devices", "dim", *SCALES),
     "accuracy": ("rounds", "bytes", "seconds", "epsilon"),
@@ -39,7 +39,7 @@ AGAINST: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions(OptionGroup):
-    """What is drawn of the runs, and how large."""
+    """Options of a figure: its content and its size."""
 
     where: str | None = again(ReportOptions, "where", None)
     against: str | None = option(
@@ -61,22 +61,22 @@ class PlotOptions(OptionGroup):
         "Width of the figure: 3.33 or 7 inches, with the height that it needs.",
         choices=("column", "page"),
     )
-    title: str | None = None  # in place of the figure's own; "" for none
+    title: str | None = None  # replaces the default title; "" for none
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that was asked for."""
+    """A requested figure."""
 
     kind: str
     asked: PlotOptions
 
     def lacking(self, run: Run) -> str | None:
-        """Return in words why a run cannot be drawn, None if it can."""
+        """Return the reason why a run cannot be drawn, None if it can."""
         return self._module.lacking(run, self.asked)
 
     def draw(self, runs: Sequence[Run]) -> Figure:
-        """Return the figure of runs, one at least, which can be drawn."""
+        """Return the figure of at least one run; all runs must be drawable."""
         from hpcfl.plots.style import applied
 
         with applied():
@@ -88,9 +88,9 @@ class Drawing:
 
 
 def chosen(kind: str, given: Mapping[str, Any]) -> Drawing:
-    """Return the figure of a kind with the options that were given.
+    """Return the figure of a kind with the given options.
 
-    A UsageError says that there is no such kind, or that an option has no meaning for it.
+    Raise UsageError if there is no such kind, or if an option has no meaning for it.
     """
     if kind not in KINDS:
         raise no_such("figure", kind, KINDS)

@@ -74,7 +74,7 @@ def test_sums_and_means_are_weighted_by_the_survivors_weights(tmp_path, protocol
 
 @pytest.mark.parametrize(
     ("protocol", "options"),
-    [*((one, {}) for one in WHOLE), ("secagg", {"rotate": True}), ("cohort", {"alpha": 0.5})],
+    [*((one, {}) for one in WHOLE), ("cohort", {"alpha": 0.5})],
 )
 def test_survivors_without_weight_have_no_mean(tmp_path, protocol, options):
     rows = vectors(12) / 10
@@ -94,14 +94,6 @@ def test_a_cohorts_mean_is_that_of_its_survivors(tmp_path):
         sent = mean != 0
         assert sent.any()
         assert np.allclose(0.5, mean[sent], rtol=0, atol=1e-4)
-
-
-def test_a_cohorts_mean_is_weighted(tmp_path):
-    """With all devices in every cohort, the mean is over all survivors."""
-    rows, weights = vectors(10), np.arange(1.0, 11.0)
-    _, mean, survived = run(tmp_path, "cohort", rows, weights=weights, dropout=0.3, alpha=1.0)
-    expected = (weights[survived, None] * rows[survived]).sum(axis=0) / weights[survived].sum()
-    assert np.allclose(expected, mean, rtol=0, atol=1e-4)
 
 
 def test_a_sparse_mean_is_right_on_average_over_the_survivors(tmp_path):
