@@ -193,7 +193,7 @@ def bench(
     named = {} if protocol is None else {"protocol": _name(protocol)}
     wanted = session.asked(world, {**named, **options})
     if len(wanted.devices) > 1:
-        raise UsageError("one number of devices is measured at a time; hpcfl.sweep takes several")
+        raise UsageError("give one number of devices; hpcfl.sweep takes several")
     found: list[Path] = []
     session.run(
         world,
@@ -303,7 +303,7 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
     name, given = _name(protocol), _named(options)
     if name == DP_FEDAVG:
         raise UsageError(
-            f"{DP_FEDAVG} adds its noise within a protocol: predict that one, such as secagg"
+            f"{DP_FEDAVG} adds its noise within a protocol: give that protocol, such as secagg"
         )
     asked = _resolved(PredictOptions, name, given)
     find(name)  # refuses a wrong name before a calibration is asked for

@@ -127,7 +127,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     kind = find(name)
     if asked.security == "active":
         if active_variant(kind) is None:
-            raise UsageError("it is not for a server that cheats")
+            raise UsageError("it has no variant against a server that cheats")
         kind = find(name, asked.security)
     _check_parties(kind, asked)
     wanted = _options(kind, asked)
@@ -157,9 +157,11 @@ def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> Non
     if kind.default_helpers and not asked.helpers:
         raise UsageError("it needs at least 1 helper, and there are none")
     if kind.sparse_upload and asked.alpha is None:
-        raise UsageError("it sends a part of the coordinates, so that the mean is an estimate")
+        raise UsageError(
+            "it sends a part of the coordinates, and so estimates the mean: give --alpha for that"
+        )
     if asked.dropout and not kind.tolerates_dropouts:
-        raise UsageError("a round is lost where any device vanishes")
+        raise UsageError("it loses a round in which any device drops out")
 
 
 def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:

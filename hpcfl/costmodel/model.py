@@ -42,7 +42,9 @@ def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
     The work around the parties carries messages between them in one process.
     """
     if isinstance(protocol, QuantisedProtocol) and protocol.noise is not None:
-        raise UsageError("the model is of protocols alone, without the noise of devices")
+        raise UsageError(
+            "predictions do not cover the noise of devices: predict the protocol without it"
+        )
     terms = work.terms(protocol)
     phases, devices = [*exchanged(protocol).values()], protocol.parameters.devices
     upload = protocol.upload_phase()

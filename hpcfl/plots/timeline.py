@@ -37,7 +37,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     first shows computing (full colour), then time in MPI (pale), then waiting (hatched).
     """
     if len(runs) > 1:
-        raise UsageError(f"a timeline is of one run and there are {len(runs)}: name one file")
+        raise UsageError(f"a timeline shows one run, and {len(runs)} are given: name one file")
     (run,) = runs
     ranks = run.begin_seconds.shape[2]
     index = _median_round(run) if asked.round is None else asked.round

@@ -125,9 +125,9 @@ def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkey
     [
         ({}, "fedavg", "learn 100 % of the values"),
         ({}, "cohort", "sends a part of the coordinates"),
-        ({}, "prf", "a round is lost where any device vanishes"),
-        ({"security": "active"}, "secagg-graph", "not for a server that cheats"),
-        ({"security": "active"}, "ckks", "not for a server that cheats"),
+        ({}, "prf", "loses a round in which any device drops out"),
+        ({"security": "active"}, "secagg-graph", "no variant against a server that cheats"),
+        ({"security": "active"}, "ckks", "no variant against a server that cheats"),
         ({"devices": 2}, "secagg-graph", "would link every device with all others"),
     ],
 )

@@ -148,5 +148,5 @@ def test_what_cannot_be_shared_out_is_a_sentence(spec, devices, expected):
 
     with pytest.raises(UsageError, match=expected):
         partition.make(spec, dataset(labels, writers=labels), devices, 0)
-    with pytest.raises(UsageError, match="does not say who wrote what"):
+    with pytest.raises(UsageError, match="does not record its writers"):
         partition.make("writer", dataset(labels), 3, 0)

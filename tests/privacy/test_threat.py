@@ -112,7 +112,7 @@ def test_those_who_have_dropped_out_are_counted_not_expected():
 
     assert threat == Threat(10, 2, 1, 10)
     assert threat.surviving_neighbours(4) == pytest.approx([0, 0, 0, 0, 1])
-    with pytest.raises(UsageError, match="6 devices of 5 are in a round"):
+    with pytest.raises(UsageError, match="a round has 6 of 5 devices"):
         Threat(6, 0, 0, 5)
 
 

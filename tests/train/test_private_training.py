@@ -111,7 +111,7 @@ def test_noise_that_anybody_can_draw_again_is_no_privacy(tmp_path, name):
     said = " ".join(render_end(run).split())
     assert "inf as the paper counts, inf proven" in said
     assert "anybody can draw it again" in said
-    with pytest.raises(UsageError, match="no epsilon can be kept with fast_noise"):
+    with pytest.raises(UsageError, match="does not go with fast_noise"):
         PrivacyOptions(fast_noise=True, epsilon=2.0)
 
 
