@@ -42,8 +42,6 @@ def check_modelled(options: ProtocolOptions) -> None:
             "the model is of devices that drop out before their upload, as many as --dropout says: "
             "leave out --dropout-model and --dropout-phase"
         )
-    if options.upload != "gather":
-        raise UsageError("the model is of uploads that are gathered: leave out --upload")
 
 
 def beyond_checked(devices: int, dim: int) -> bool:

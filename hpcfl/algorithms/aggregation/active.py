@@ -262,7 +262,7 @@ class ActiveDevice(SecAggDevice):
         """Check that t devices, this one among them, were shown the same request."""
         others = {*self._others()}
         if self.state.endorsed:
-            raise RefusedError(f"device {self.id} refuses to be shown endorsements twice")
+            raise self.refusal("to be shown endorsements twice")
         named, rest = split_bits(payload, self._parameters.devices, "unmask")
         senders = [id for id in named if id != self.id]
         tags = parse_vector(rest, "u1", TAG_BYTES * len(senders), "unmask").reshape(-1, TAG_BYTES)
@@ -286,16 +286,13 @@ class ActiveDevice(SecAggDevice):
 
     def send_unmask(self) -> Payload:
         if not self.state.endorsed:
-            raise RefusedError(
-                f"device {self.id} refuses to unmask a list of survivors that nobody endorsed"
-            )
+            raise self.refusal("to unmask a list of survivors that nobody endorsed")
         return super().send_unmask()
 
     def receive_pairs(self, payload: Payload) -> None:
         if not self.state.endorsed:
-            raise RefusedError(
-                f"device {self.id} refuses to tell what it has in common with devices that nobody "
-                "endorsed as dropped"
+            raise self.refusal(
+                "to tell what it has in common with devices that nobody endorsed as dropped"
             )
         super().receive_pairs(payload)
 

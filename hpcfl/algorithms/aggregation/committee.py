@@ -132,8 +132,8 @@ class CommitteeDevice(CodedDevice):
         self._require(len(state.advertised), "share its vector among")
         needed = self._protocol.code.needed
         if len(state.present) < needed:
-            raise RefusedError(
-                f"device {self.id} refuses to share its vector with {len(state.present)} members: "
+            raise self.refusal(
+                f"to share its vector with {len(state.present)} members: "
                 f"{needed} are needed to add it up"
             )
         # A member agrees with all.

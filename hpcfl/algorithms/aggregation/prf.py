@@ -63,10 +63,7 @@ class Member(KeyReceiver):
         for id, public in enumerate(listed):
             check_public_keys(public, f"device {id}")
         peers = [id for id in range(self.devices) if id != self.id]
-        try:
-            shared = keys.agree(self._pair.private, [listed[id] for id in peers])
-        except ValueError:
-            raise from_server(PHASE, "a public key has low order") from None
+        shared = keys.agree(self._pair.private, [listed[id] for id in peers])
         seeds = [
             keys.derive(secret, pair_context(self.id, peer), SEED_BYTES)
             for peer, secret in zip(peers, shared, strict=True)

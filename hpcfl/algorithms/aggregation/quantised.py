@@ -95,16 +95,12 @@ class QuantisedProtocol(AggregationProtocol):
         plan, largest = self.parameters, self.largest_levels(reserve=reserve, devices=devices)
         check_levels(plan.levels, largest, self.summed_in, plan.clip, noisy=reserve > 0)
 
-    def check_noise(self) -> None:
-        """Refuse, by UsageError, noise of any size where no account knows of it."""
-
     def add_noise(self, noise: IntegerNoise) -> None:
         """Let every device add noise to its integers.
 
         UsageError if a sum with its noise could wrap around, except with the probability that
         `correctness_bits` says: privacy would be kept, but not the sum.
         """
-        self.check_noise()
         plan = self.parameters
         most, _ = self.most_in_sum(plan.devices)
         self.check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
@@ -317,6 +313,10 @@ class QuantisedDevice(ModelReceiver, Contributor):
         self._member: Any = protocol.enrolled[protocol.members[id]] if protocol.enrolled else None
         # What was wrong with rows that this device could do without.
         self.ignored: list[MessageError] = []
+
+    def refusal(self, what: str) -> RefusedError:
+        """Return the error with which the device leaves the round: what it refuses, and why."""
+        return RefusedError(f"device {self.id} refuses {what}")
 
     def _elements(self, vector: NDArray[np.floating], where: Where) -> Elements:
         return self._protocol.elements(vector, where, self.id, self._round)
