@@ -3,7 +3,7 @@
 It is a ``.npz`` file of plain arrays, without pickle. Beside what the adversary holds it has the
 values that honest devices contributed, which the adversary does not know and which its findings are
 compared with. So the file is insecure, and says so: see `WARNING`. `header` is JSON: protocol,
-round, nonce, parameters and config. `weights` are empty if they are equal. Messages in each of
+round, nonce and parameters. `weights` are empty if they are equal. Messages in each of
 `PHASES`, colluders' private mask keys and true values have an array each: `masked_input/3`, say, is
 what device 3 sent.
 """
@@ -44,7 +44,6 @@ class Transcript:
 
     kind: type[SecAgg]  # the protocol
     parameters: Parameters
-    config: Mapping[str, Any]  # the options of the run, for the record
     round_index: int
     nonce: bytes  # what the server drew after the last key: the order of a ring follows from it
     survived: Flags  # whose upload is in the sum
@@ -63,7 +62,6 @@ class Transcript:
             "round": self.round_index,
             "nonce": self.nonce.hex(),
             "parameters": parameters,
-            "config": self.config,
         }
         keys = {id: np.frombuffer(key, np.uint8) for id, key in self.mask_keys.items()}
         arrays: dict[str, Any] = {
@@ -114,7 +112,6 @@ def _read(file: Mapping[str, NDArray[Any]], protocol: str | None) -> Transcript:
     return Transcript(
         kind=attackable(find_named(header["protocol"], protocol)),
         parameters=Parameters(**header["parameters"], weights=weights if weights.size else None),
-        config=header["config"],
         round_index=header["round"],
         nonce=bytes.fromhex(header["nonce"]),
         survived=file["survived"],
@@ -161,12 +158,9 @@ class Recorder(RoundObserver):
 
     hears = True
 
-    def __init__(
-        self, protocol: AggregationProtocol, round_index: int, config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, protocol: AggregationProtocol, round_index: int) -> None:
         self._protocol = protocol
         self._round = round_index
-        self._config = config
         self._heard: dict[str, dict[int, Payload]] = {}
         self.transcript: Transcript | None = None
 
@@ -205,7 +199,6 @@ class Recorder(RoundObserver):
         self.transcript = Transcript(
             kind=attackable(type(self._protocol)),
             parameters=parameters,
-            config=self._config,
             round_index=self._round,
             nonce=server.state.nonce,
             survived=survived,

@@ -325,8 +325,6 @@ class Ckks(AggregationProtocol):
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
         ckks.library()
-        if parameters.committee is not None:
-            raise UsageError(f"{self.name} has two reporters always: leave out --committee")
         if parameters.devices > ckks.MOST_VECTORS:
             raise UsageError(
                 f"{self.name} adds up at most {ckks.MOST_VECTORS} vectors without an error, and "
