@@ -32,6 +32,7 @@ decrypt          reporter to    d int64: the sum, in steps
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,11 +106,10 @@ class KeyHolder(KeyReceiver):
         secret = ckks.Context().written()
         sealing = self._source(SEALING_BYTES)
         sealed = AESGCM(sealing).encrypt(_NONCE, secret, _KEY)
-        others = [id for id in self._public if id != self.id]
-        agreed = keys.agree(self._pair.private, [self._public[id] for id in others])
+        others = {id: key for id, key in self._public.items() if id != self.id}
         wrapped = dict.fromkeys(range(self.devices), bytes(WRAPPED_BYTES))
-        for id, shared in zip(others, agreed, strict=True):
-            wrapping = keys.derive(shared, pair_context(self.id, id))
+        agreed = keys.agreed(self._pair.private, others, partial(pair_context, self.id))
+        for id, wrapping in agreed.items():
             wrapped[id] = AESGCM(wrapping).encrypt(_NONCE, sealing, _WRAP)
         self._keep([secret])
         return np.frombuffer(sealed + b"".join(wrapped.values()), np.uint8)

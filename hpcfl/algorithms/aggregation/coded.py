@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -136,11 +137,8 @@ class CodedDevice(QuantisedDevice):
             )
         for id, key in public.items():
             check_public_keys(key, f"device {id}")
-        secrets = keys.agree(own.private, [*public.values()])
-        self.state.transport_keys = {
-            id: keys.derive(secret, self._protocol.pair_context(self._round, self.id, id))
-            for id, secret in zip(public, secrets, strict=True)
-        }
+        context = partial(self._protocol.pair_context, self._round, self.id)
+        self.state.transport_keys = keys.agreed(own.private, public, context)
 
     def _deal_once(self, what: str) -> None:
         if self.state.dealt:

@@ -353,21 +353,6 @@ class QuantisedServer(RoundServer):
 class SumServer(QuantisedServer):
     """A server that adds up whole masked vectors."""
 
-    def __init__(
-        self,
-        protocol: QuantisedProtocol,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: SecretSource = system_secrets,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self._group = protocol.summed_in
-        # Those of this round: the protocol may outlive it.
-        self._members = protocol.members
-        self._population = protocol.population
-        # Looked up once a message, where the list of survivors would be gone through.
-        self._admitted: set[int] = set()
-
     @cached_property
     def _uploads(self) -> RangeSum:
         """The sum of the uploads; of a range of them, if this is the first of several ranks."""
