@@ -9,8 +9,8 @@ system's.
 CKKS is approximate: what is decrypted has an error, which is linear in the key. Who adds
 ciphertexts and is told what sums decrypt to could solve for the key (Li and Micciancio, EUROCRYPT
 2021), from two ciphertexts of this size. So vectors are rounded to multiples of a step, and so is
-what is decrypted: the error is always less than half a step (`largest_error`), sums are exact, and
-nothing of it is left in what is told.
+what is decrypted: the error is always less than half a step (the tests have the bound), sums are
+exact, and nothing of it is left in what is told.
 
 A vector is cut into blocks of `SLOTS` values, one ciphertext each: behind its size as u32, as
 SEAL writes it, compressed, so that sizes differ by some bytes. What TenSEAL wraps around it is
@@ -20,7 +20,6 @@ whatever it is given, so what is compressed is looked at before (`_checked`).
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterator
 from functools import cache
@@ -46,12 +45,6 @@ _INFLATED_KEY = DEGREE * len(PRIME_BITS) * 8 + 72
 LARGEST_BYTES = _INFLATED + 1024
 LARGEST_KEY_BYTES = _INFLATED_KEY + 1024
 TYPICAL_BYTES = 235_055
-# SEAL's error of a fresh ciphertext is at most 21 a coefficient: its centred binomial distribution
-# has 42 bits. To encode rounds a coefficient besides.
-_ERROR = 21 + 0.5
-# Rounding errors of a transform, 13 stages of butterflies, relative to a vector's Euclidean norm;
-# a value's is at most that of all its block, there and back (Higham 2002, theorem 24.2).
-_RELATIVE = 2 * 13 * 6.7 * 2.0**-53 * math.sqrt(DEGREE)
 # SEAL's header of 16 bytes begins so; the bytes that follow the version say zstd, and nothing.
 _MAGIC, _ZSTD = b"\x5e\xa1\x10", b"\x02\x00\x00"
 # A frame of zstd begins so, if it is one piece whose size follows as u32 (RFC 8878).
@@ -242,14 +235,3 @@ def from_steps(steps: NDArray[Any]) -> NDArray[np.float64]:
 def blocks(size: int) -> int:
     """Return the number of ciphertexts of so many values."""
     return -(-size // SLOTS)
-
-
-def largest_error(vectors: int, largest: float) -> float:
-    """Return what a value of a decrypted sum may be off by before it is rounded, in steps.
-
-    None of the values that are added, taken together, is larger than `largest` steps. A decrypted
-    value is a sum of `DEGREE` coefficients times the cosines of odd multiples of half a circle's
-    part: their magnitudes add up to cot(pi / 2 / DEGREE). Nothing in it is a matter of chance.
-    """
-    cosines = 1 / math.tan(math.pi / 2 / DEGREE)
-    return vectors * _ERROR * cosines / 2.0**SCALE_BITS + _RELATIVE * largest

@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Enrolment
-from hpcfl.algorithms.aggregation.enrolment import STEPS, Directory, KeyReceiver
+from hpcfl.algorithms.aggregation.enrolment import STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import Flags, parse_vector, split_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
@@ -76,7 +76,7 @@ SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
 SECRET_BYTES = 32
 
 
-class Identity(KeyReceiver):
+class Identity(Enrolled):
     """An enrolled device, and the two secrets that it has in common with every other."""
 
     def __init__(self, protocol: str, id: int, devices: int, secrets: keys.SecretSource) -> None:

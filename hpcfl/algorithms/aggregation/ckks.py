@@ -48,7 +48,7 @@ from hpcfl.algorithms.aggregation.base import (
     RoundServer,
     check_finite,
 )
-from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, KeyReceiver
+from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import (
     check_public_keys,
     from_server,
@@ -77,7 +77,7 @@ def pair_context(maker: int, device: int) -> bytes:
     return f"hpcfl/1 ckks maker {maker} device {device} wrapping".encode()
 
 
-class KeyHolder(KeyReceiver):
+class KeyHolder(Enrolled):
     """An enrolled device: the key that all share, and the last round that it decrypted in."""
 
     entered = "decrypted a sum of"

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import MODEL, Enrolment, ModelSender
-from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, KeyReceiver
+from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import bits, check_public_keys, from_server, read_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
@@ -49,7 +49,7 @@ SEED_BYTES = 32
 MIN_SELECTED = 2
 
 
-class Member(KeyReceiver):
+class Member(Enrolled):
     """An enrolled device: its seeds, and the last round that it masked a vector for."""
 
     entered = "masked a vector for"
