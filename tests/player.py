@@ -72,6 +72,7 @@ def round_of(
     index=0,
     dropouts=None,
     steps=None,
+    reduce=False,
     observer=NOBODY,
     helpers=None,
 ):
@@ -92,6 +93,7 @@ def round_of(
         dropouts={} if dropouts is None else dropouts,
         in_parts=True,
         dealt=dealt,
+        reduce_group=protocol.summed_in if reduce else None,
     )
     return Round(
         protocol.steps if steps is None else steps,

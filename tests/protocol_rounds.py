@@ -26,7 +26,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
-from hpcfl.crypto.keys import KeyPair, insecure_secrets
+from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.enrolment import enrol
@@ -130,6 +130,7 @@ class Wire(Loopback):
         super().__init__(devices, helpers)
         self._change = change or (lambda header, message: message)
         self.messages: list[Message] = []
+        self.summed: dict[int, bytes] = {}
         self.announced: list[tuple[int, int]] = []
 
     def broadcast(self, message, error=None):
@@ -149,6 +150,14 @@ class Wire(Loopback):
             self._keep(Pattern.GATHER, message)
             self.announced.append((message.size, largest))
             yield sender, self._change(Header.of(message), message)
+
+    def reduce(self, senders, produce, add_into, zeros):
+        def keep(sender):
+            payload = produce(sender)
+            self.summed[sender] = payload.tobytes()
+            return payload
+
+        return super().reduce(senders, keep, add_into, zeros)
 
     def route(self, senders, rows, width):
         """Change what a device sends: a block of rows, as many and as long as the change likes."""
@@ -218,7 +227,10 @@ class Played:
 
     def sent(self, name):
         """Return what each device sent to the server in an exchange, without envelopes."""
-        return {m.header.sender: m.payload for m in self.messages(name, Pattern.GATHER)}
+        found = {m.header.sender: m.payload for m in self.messages(name, Pattern.GATHER)}
+        if not found and name == self.protocol.upload_phase():
+            return dict(self.wire.summed)
+        return found
 
     def told(self, name):
         """Return what the server told all devices in an exchange, without envelope."""
@@ -321,6 +333,7 @@ def play(
     *,
     index=0,
     sources=None,
+    upload="gather",
     before=None,
     order=None,
     change=None,
@@ -370,6 +383,7 @@ def play(
         index=index,
         dropouts=dropouts,
         steps=tuple(steps),
+        reduce=upload == "reduce",
         observer=observer,
     )
     played = Played(
@@ -415,25 +429,6 @@ def sum_of(played, ids):
         where = sent_by(played, id)
         total[where] += integers_of(played, id, where)
     return total
-
-
-def advertising(copier, change):
-    """Return what lets a device advertise other keys than it has, and go on as if it had them."""
-
-    def wrap(id, device):
-        if id == copier:
-            send = device.send_advertise_keys
-
-            def send_changed():
-                public = change(send().tobytes())
-                device.state.transport = KeyPair(device.state.transport.private, public[:32])
-                device.state.masking = KeyPair(device.state.masking.private, public[32:])
-                return raw(public)
-
-            device.send_advertise_keys = send_changed
-        return device
-
-    return wrap
 
 
 def assert_tells_no_secret(error, sources):
@@ -511,22 +506,27 @@ def ring_list(nonce, order, position, keys, degree):
     return raw(nonce + struct.pack("<I", position) + present + entries)
 
 
+def bits_near(played, receiver, ids):
+    """Return a bitmap of devices: of all, or on a ring of those in a device's slots."""
+    parameters = played.parameters
+    if parameters.degree is None:
+        return bits(ids, parameters.devices)
+    around = slots(played.order(), receiver, played.protocol.topology.degree)
+    return bits([slot for slot, id in enumerate(around) if id in ids], len(around))
+
+
 def request(played, receiver, survivors, dropped, total=None):
     """Return the server's message that asks a device to unmask.
 
     On a ring it says how many survivors there are in all.
     """
-    parameters = played.parameters
-    if parameters.degree is None:
-        return raw(bits(survivors, parameters.devices) + bits(dropped, parameters.devices))
-    order = played.order()
-    content = struct.pack("<I", len(survivors) if total is None else total)
-    around = slots(order, receiver, parameters.degree)
-    for ids in (survivors, dropped):
-        content += bits([slot for slot, id in enumerate(around) if id in ids], len(around))
+    content = bits_near(played, receiver, survivors) + bits_near(played, receiver, dropped)
+    if played.parameters.degree is not None:
+        content = struct.pack("<I", len(survivors) if total is None else total) + content
     if played.protocol.name == "cohort":
+        order = played.order()
         ring, place = len(order), order.index(receiver)
-        size = cohort_size(ring, parameters.alpha)
+        size = cohort_size(ring, played.parameters.alpha)
         near = [order[(place + k) % ring] for k in range(1 - size, size)]
         content += bits([k for k, id in enumerate(near) if id in survivors], len(near))
     return raw(content)
@@ -537,12 +537,8 @@ def expelled_list(played, receiver, expelled):
 
     On a ring it names those that the device is linked with, and says how many there are in all.
     """
-    parameters = played.parameters
-    if parameters.degree is None:
-        return raw(bits(expelled, parameters.devices))
-    around = slots(played.order(), receiver, played.protocol.topology.degree)
-    named = bits([slot for slot, id in enumerate(around) if id in expelled], len(around))
-    return raw(struct.pack("<I", len(expelled)) + named)
+    count = b"" if played.parameters.degree is None else struct.pack("<I", len(expelled))
+    return raw(count + bits_near(played, receiver, expelled))
 
 
 # secrets of pairs, and keys that are another device's

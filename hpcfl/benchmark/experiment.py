@@ -127,6 +127,11 @@ class Experiment(Job):
             protocol, algorithm = _with_noise(options, lambda one: built(one)[0])
         if options.server_ranks > 1:
             Dealt.uploads_of(protocol, options.server_ranks)
+            if options.upload == "reduce":
+                raise UsageError(
+                    f"--server-ranks is {options.server_ranks}, and with --upload reduce one rank "
+                    "receives all of every upload: leave one of the two out"
+                )
         if options.keep_transcript is not None:
             _check_transcript(options, protocol)
         chosen = protocol.parameters
@@ -210,6 +215,7 @@ class Experiment(Job):
             model=self._model,
             inputs=partial(self.updates.vector, index),
             dropouts=self.schedule.draw(index),
+            reduce=options.upload == "reduce",
             insecure_seed=options.insecure_seed,
             enrolled=enrolled,
             observer=observer,
@@ -278,11 +284,12 @@ def _check_transcript(options: BenchOptions, protocol: AggregationProtocol) -> N
 
     if options.may_vary or options.security == "active" or options.server_ranks > 1:
         raise UsageError(
-            "--keep-transcript is of the last round, whose number is known, with a curious server "
-            "of one rank: leave out --rel-ci and --max-seconds, --security active and "
-            "--server-ranks"
+            "--keep-transcript writes the last round, so the number of rounds must be known, and "
+            "what one passive server sees: leave out --rel-ci, --max-seconds, --security active "
+            "and --server-ranks"
         )
-    recording.check(protocol, insecure=options.insecure_seed is not None)
+    insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
+    recording.check(protocol, insecure=insecure, reduce=reduce)
 
 
 def _with_noise(

@@ -12,7 +12,8 @@ from hpcfl.comm import rows as rows_of
 from hpcfl.comm.phases import Payload, Rows
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received
-from hpcfl.comm.transport import Produce, Transport
+from hpcfl.comm.transport import AddInto, Produce, Transport
+from hpcfl.crypto.groups import Elements
 from hpcfl.errors import HpcflError
 
 
@@ -49,6 +50,17 @@ class Loopback(Transport):
     ) -> Iterator[tuple[int, Payload]]:
         for sender in senders:
             yield sender, produce(sender)
+
+    def reduce(
+        self, senders: Sequence[int], produce: Produce, add_into: AddInto, zeros: Elements
+    ) -> tuple[list[int], Elements]:
+        total, sent = zeros, []
+        for sender in senders:
+            payload = produce(sender)
+            if payload.size:
+                add_into(total, payload.view(total.dtype))
+                sent.append(sender)
+        return sent, total
 
     def route(
         self, senders: Sequence[int], rows: Iterable[Rows], width: int

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from hpcfl.comm import clocks
 from hpcfl.comm import rows as rows_of
 from hpcfl.comm.calls import WaitsFor
-from hpcfl.comm.gather import Gather, pieces
+from hpcfl.comm.gather import CALL_BYTES, Gather, pieces
 from hpcfl.comm.patient import SELDOM, Comm, complete, wait
-from hpcfl.comm.phases import Payload, Rows
+from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.comm.placement import SERVER_RANK, Placement
 from hpcfl.comm.rows import Received
 from hpcfl.comm.scratch import Scratch, pages
-from hpcfl.comm.transport import Cuts, Part, Produce, Transport
+from hpcfl.comm.transport import AddInto, Cuts, Part, Produce, Transport
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
@@ -173,6 +173,32 @@ class MpiTransport(Transport):
 
         return self._to_server(operation)
 
+    def reduce(
+        self, senders: Sequence[int], produce: Produce, add_into: AddInto, zeros: Elements
+    ) -> tuple[list[int], Elements] | None:
+        mine, dtype = zeros, zeros.dtype
+        sent = []
+        for sender in senders:
+            payload = produce(sender)
+            if payload.size:
+                add_into(mine, payload.view(dtype))
+                sent.append(sender)
+
+        def add(source: Any, target: Any, _: MPI.Datatype) -> None:
+            add_into(np.frombuffer(target, dtype), np.frombuffer(source, dtype))
+
+        def operation() -> tuple[list[int], Elements] | None:
+            total = np.empty_like(mine) if self.has_server else None
+            step = CALL_BYTES // dtype.itemsize
+            for start in range(0, mine.size, step):
+                part = slice(start, start + step)
+                target = None if total is None else total[part]
+                self._comm.Reduce(mine[part], target, _sum(add), root=SERVER_RANK)
+            ids = self._present(sent)
+            return None if total is None or ids is None else (ids.tolist(), total)
+
+        return self._to_server(operation)
+
     def route(
         self, senders: Sequence[int], rows: Iterable[Rows], width: int
     ) -> tuple[Iterator[tuple[int, Received]], NDArray[np.bool_]]:
@@ -221,6 +247,13 @@ class MpiTransport(Transport):
         finally:
             row_type.Free()
         return received
+
+    def _present(self, senders: Sequence[int]) -> Ids | None:
+        """Return the senders of all ranks, by id, at the server; None elsewhere."""
+        taking_part = np.zeros(self.placement.devices, np.uint8)
+        taking_part[list(senders)] = 1
+        together = self._sum_to_server(taking_part)
+        return None if together is None else np.flatnonzero(together)
 
     def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:
         return self._to_server(lambda: self._sum_to_server(values))
@@ -290,6 +323,22 @@ def receive(comm: Comm, rank: int) -> Payload:
     for part in parts_of(message):
         comm.Recv([part, MPI.BYTE], rank)
     return message
+
+
+def _sum(add: Callable[[Any, Any, MPI.Datatype], None]) -> MPI.Op:
+    """Return the operation that adds a buffer to another so.
+
+    One for all transports and groups: mpi4py creates 32 operations at most.
+    """
+    global _add, _op
+    _add = add
+    if _op is None:
+        _op = MPI.Op.Create(lambda *buffers: _add(*buffers), commute=True)
+    return _op
+
+
+_op: MPI.Op | None = None
+_add: Callable[[Any, Any, MPI.Datatype], None]
 
 
 def announce(comm: Comm, size: int, error: HpcflError | None) -> int:

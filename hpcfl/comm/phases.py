@@ -119,6 +119,7 @@ class Step:
     # Of the server, for uploads: takes the bytes of a long payload from `start` on, of `size` in
     # all, as ``(id, part, start, size)``. A MessageError must come with the first part, if at all.
     receive_part: Method | None = None
+    receive_sum: Method | None = None  # takes ``(ids, total)``, which was summed on the way
     # Of a local step, whether all ranks of a server take part; see `aggregation.ranges`.
     by_all_ranks: bool = False
 

@@ -21,6 +21,7 @@ from hpcfl.errors import HpcflError
 WINDOW_BYTES = 1 << 25
 
 Produce = Callable[[int], Payload]
+AddInto = Callable[[Elements, Elements], None]
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,16 @@ class Transport(ABC):
         None, too, if they have nothing.
         """
         return mine
+
+    @abstractmethod
+    def reduce(
+        self, senders: Sequence[int], produce: Produce, add_into: AddInto, zeros: Elements
+    ) -> tuple[list[int], Elements] | None:
+        """Return who sent, and the sum of their vectors, at the server; None elsewhere.
+
+        Here `produce` makes a device's vector, of the dtype and length of `zeros`, or an empty one.
+        Every sum is formed by `add_into`, which adds a vector to another; the first is `zeros`.
+        """
 
     @abstractmethod
     def route(

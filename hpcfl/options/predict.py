@@ -18,22 +18,14 @@ class PredictOptions(ProtocolOptions, LinkOptions):
     devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
     model: str | None = None  # that says how long vectors are, in place of dim
-    ranks: int = option(2, "Ranks of the modelled cluster.", at_least=2)
-    network_gbps: float | None = option(
-        None,
-        "Model a cluster with one core per rank, like the calibrated cores, and a network with "
-        "this bandwidth per rank in each direction.",
-        above=0,
-        default_text="no cluster: one process on this machine",
-    )
-    network_us: float = 2.0  # latency of a message in that network
     calibration: Path | None = option(
         None, "File of 'hpcfl calibrate'.", default_text="this host's"
     )
     # What is predicted are rounds of one kind: devices drop out before their upload, exactly as
-    # many as --dropout says. What changes little is no option.
+    # many as --dropout says, and vectors are gathered. What changes little is no option.
     dropout_model: str = "exact"
     dropout_phase: str | None = None
+    upload: str = "gather"
     scaling: str = "survivors"
     clip: float = 1.0
     min_cohort: int = 1

@@ -62,6 +62,11 @@ class CommonOptions(_Group):
         choices=("passive", "active"),
         marks=("label",),
     )
+    upload: str = option(
+        "gather",
+        "Gather the vectors, or sum them on the way by MPI_Reduce.",
+        choices=("gather", "reduce"),
+    )
     # A round fails, because too many devices dropped out, with a probability of at most 2 to the
     # power of minus this.
     correctness_bits: int = 20

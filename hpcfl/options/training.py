@@ -133,6 +133,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     )
     # What a training has little reason to set, and a benchmark offers.
     scaling: str = "survivors"
+    upload: str = "gather"
     dropout_model: str = "exact"
     dropout_phase: str | None = None
     security_bits: int = 40

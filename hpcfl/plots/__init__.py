@@ -1,7 +1,7 @@
 """Figures of results, drawn with matplotlib.
 
-A kind of figure is a line in `KINDS` and a module of that name with two functions:
-``lacking(run, asked)`` says in words why a run cannot be drawn, or None; ``draw(runs, asked)``
+A kind of figure is a line in `KINDS` and a module of that name with two functions.
+``lacking(run, asked)`` returns a reason why a run cannot be drawn, or None. ``draw(runs, asked)``
 returns the matplotlib figure.
 """
 
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 
 KINDS = {
-    "scaling": "what a round costs against the number of devices or of parameters; speed-up and "
-    "parallel efficiency over ranks, nodes, ranks of the server or threads",
+    "scaling": "what a round costs against the number of devices, of parameters, of ranks, nodes, "
+    "ranks of the server, or threads",
     "phases": "CPU time and bytes of a round, phase by phase, devices and server apart",
-    "ranks": "how CPU and elapsed seconds spread over devices and rounds",
     "timeline": "what each rank of one run did in each phase: computing, in MPI or waiting",
     "tradeoff": "CPU time of a device, or helper, against its bytes, and what is hidden",
     "accuracy": "accuracy of training over rounds, bytes, modelled seconds, or epsilon",
 }
-# What is on the x axis, the default first.
+# The choices for the x axis, the default first.
 AGAINST: dict[str, tuple[str, ...]] = {
     "scaling": ("devices", "dim", *SCALES),
     "accuracy": ("rounds", "bytes", "seconds", "epsilon"),
@@ -40,7 +39,7 @@ AGAINST: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions(OptionGroup):
-    """What is drawn of the runs, and how large."""
+    """Options of a figure: its content and its size."""
 
     where: str | None = again(ReportOptions, "where", None)
     against: str | None = option(
@@ -57,28 +56,27 @@ class PlotOptions(OptionGroup):
         at_least=0,
         default_text="the one of median seconds",
     )
-    no_pool: bool = False  # whether launches of one configuration are kept apart
     size: str = option(
         "page",
-        "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
-        "needs; or width x height in inches, such as 6x4.",
+        "Width of the figure: 3.33 or 7 inches, with the height that it needs.",
+        choices=("column", "page"),
     )
-    title: str | None = None  # in place of the figure's own; "" for none
+    title: str | None = None  # replaces the default title; "" for none
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that was asked for."""
+    """A requested figure."""
 
     kind: str
     asked: PlotOptions
 
     def lacking(self, run: Run) -> str | None:
-        """Return in words why a run cannot be drawn, None if it can."""
+        """Return the reason why a run cannot be drawn, None if it can."""
         return self._module.lacking(run, self.asked)
 
     def draw(self, runs: Sequence[Run]) -> Figure:
-        """Return the figure of runs, one at least, which can be drawn."""
+        """Return the figure of at least one run; all runs must be drawable."""
         from hpcfl.plots.style import applied
 
         with applied():
@@ -90,17 +88,14 @@ class Drawing:
 
 
 def chosen(kind: str, given: Mapping[str, Any]) -> Drawing:
-    """Return the figure of a kind with the options that were given.
+    """Return the figure of a kind with the given options.
 
-    A UsageError says that there is no such kind, or that an option has no meaning for it.
+    Raise UsageError if there is no such kind, or if an option has no meaning for it.
     """
-    from hpcfl.plots.style import inches
-
     if kind not in KINDS:
         raise no_such("figure", kind, KINDS)
     known = AGAINST.get(kind, ())
     asked = make(PlotOptions, {"against": next(iter(known), None), **given})
-    inches(asked.size)
     if asked.against is not None and asked.against not in known:
         choices = f": choose {', '.join(known)}" if known else ""
         raise UsageError(f"--against {asked.against} has no meaning for --kind {kind}{choices}")

@@ -1,8 +1,4 @@
-"""Time and bytes of a round against the number of devices or of parameters.
-
-Against ranks, nodes or threads it is another figure, of speed-up and efficiency:
-:mod:`hpcfl.plots.speedup`.
-"""
+"""Time and bytes of a round against the number of devices, parameters, ranks, nodes or threads."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 from hpcfl.options.report import SCALES
-from hpcfl.plots import PlotOptions, looks, naming, speedup
+from hpcfl.plots import PlotOptions, looks, naming
 from hpcfl.plots.style import GUIDE, finish, lacking_rounds, leave_room, new_figure, places, ticks
 from hpcfl.results import scaling
 from hpcfl.results.linkmodel import LinkModel
@@ -25,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-AXES = {"devices": "devices N", "dim": "parameters d"}
+AXES = {"devices": "devices N", "dim": "parameters d", **SCALES}
 # Options that may follow from the number of devices.
 _FOLLOWING = ("degree", "min_cohort")
 
 
 def lacking(run: Run, asked: PlotOptions) -> str | None:
-    """Return in words why a run cannot be drawn, None if it can."""
+    """Return the reason why a run cannot be drawn, None if it can."""
     if asked.against in SCALES:
         return scaling.lacking(run, asked.against)
     return lacking_rounds(run)
@@ -41,18 +37,14 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return six panels: seconds measured and modelled, CPU seconds, and bytes of a round.
 
     CPU seconds are those of the slowest device and of the server, bytes those of one device and of
-    all. Both axes are logarithmic. A line is a protocol with its options; a point is the median
+    all. Both axes are logarithmic. A line is a protocol with its options. A point is the median
     over all measured rounds of the runs with the same number of devices and parameters, with its
     95 % interval where there are enough rounds. A grey line amid the points says what proportional
     cost would be. Runs for different links are a UsageError: their modelled seconds do not go
-    together.
-
-    Against one of `SCALES` they are the panels of :func:`hpcfl.plots.speedup.draw`.
+    together. Against one of `SCALES` a line is one of :func:`hpcfl.results.scaling.lines`.
     """
     against = asked.against or "devices"
-    runs = naming.pooled(runs, asked)
-    if against in SCALES:
-        return speedup.draw(scaling.study(runs, against), asked)
+    runs = naming.pooled(runs)
     links = {run.link() for run in runs}
     if len(links) > 1:
         raise UsageError(
@@ -60,10 +52,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
             "together: draw them apart"
         )
     (link,) = links
-    lines: dict[str, list[Run]] = {}
-    names = naming.labels(runs, without=_without(runs, against), more=("transport",))
-    for name, run in sorted(zip(names, runs, strict=True), key=lambda pair: pair[0]):
-        lines.setdefault(name, []).append(run)
+    lines = _lines(runs, against)
     looked = looks.of_lines((naming.named(of_one[0]), name) for name, of_one in lines.items())
     quantities = _quantities(link)
     figure, axes = new_figure(asked, len(quantities), height=1.7)
@@ -74,10 +63,11 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
             look = looked[name].curve()
             one.errorbar(*of_line, **look, capsize=2, elinewidth=0.8)
             one.plot([], [], label=name, **look)
-        # What one device sends does not grow with their number.
-        level = against == "devices" and title == "sent up by a survivor"
         across, up, _ = (np.concatenate(parts) for parts in zip(*points.values(), strict=True))
-        _draw_guide(one, across, up, power=0 if level else 1)
+        if against not in SCALES:
+            # What one device sends does not grow with their number.
+            level = against == "devices" and title == "sent up by a survivor"
+            _draw_guide(one, across, up, power=0 if level else 1)
         leave_room(one.yaxis)
         places(one.xaxis, sorted(set(across.tolist())))
         ticks(one.yaxis, "B" if "sent" in title else "s")
@@ -86,10 +76,29 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     return figure
 
 
-def _without(runs: Sequence[Run], against: str) -> list[str]:
-    """Return the options by which lines are not told apart.
+def _lines(runs: Sequence[Run], against: str) -> dict[str, list[Run]]:
+    """Return the runs of each line by its name."""
+    if against in SCALES:
+        found = scaling.lines(runs, against)
+        firsts = [line[0] for line in found]
+        names = naming.unique(firsts, naming.labels(firsts, without=("seed",)))
+        return dict(sorted(zip(names, found, strict=True)))
+    lines: dict[str, list[Run]] = {}
+    names = naming.labels(runs, without=_without(runs, against), more=("transport",))
+    for name, run in sorted(zip(names, runs, strict=True), key=lambda pair: pair[0]):
+        lines.setdefault(name, []).append(run)
+    return lines
 
-    What follows from the number of devices changes along a line only, and not at one place.
+
+def _across(run: Run, against: str) -> int:
+    """Return where a run is on the x axis."""
+    return scaling.resources(run, against) if against in SCALES else int(getattr(run, against))
+
+
+def _without(runs: Sequence[Run], against: str) -> list[str]:
+    """Return the options that do not distinguish lines.
+
+    An option that depends on the number of devices changes along a line, but not at one place.
     """
     at: dict[tuple[str, int, int], list[Run]] = {}
     for run in runs:
@@ -103,7 +112,7 @@ def _without(runs: Sequence[Run], against: str) -> list[str]:
 
 
 def _quantities(link: LinkModel) -> dict[str, Callable[[Run], NDArray[np.float64]]]:
-    """Return what panels show: a function that returns a number for every measured round."""
+    """Return each panel's title and a function that returns a value for every measured round."""
     return {
         "round, measured": lambda run: run.round_seconds[run.measured],
         "round, modelled": lambda run: run.modelled_seconds(link).sum(axis=1),
@@ -119,9 +128,9 @@ def _quantities(link: LinkModel) -> dict[str, Callable[[Run], NDArray[np.float64
 
 
 def _known(run: Run, values: Callable[[str], NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return the values of a device, or of a member where all are of the committee."""
+    """Return the values of devices, or of members if all devices are in the committee."""
     found = values("device")
-    if run.in_committee is not None and np.isnan(found).all():
+    if run.in_committee.any() and np.isnan(found).all():
         found = values("member")
     return found[~np.isnan(found)]
 
@@ -129,21 +138,21 @@ def _known(run: Run, values: Callable[[str], NDArray[np.float64]]) -> NDArray[np
 def _points(
     runs: Sequence[Run], samples: Callable[[Run], NDArray[np.float64]], against: str
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return where the points of a line are, across and up, and how far their intervals reach."""
+    """Return the x and y values of a line's points, and the lengths of their error bars."""
     pooled: dict[int, list[NDArray[np.float64]]] = {}
-    for run in sorted(runs, key=lambda run: getattr(run, against)):
-        pooled.setdefault(getattr(run, against), []).append(samples(run))
+    for run in sorted(runs, key=lambda run: _across(run, against)):
+        pooled.setdefault(_across(run, against), []).append(samples(run))
     medians, ends = [], []
     for found in map(np.concatenate, pooled.values()):
         interval = median_interval(found)
-        # What is not above 0 has no place on the axis.
+        # A logarithmic axis has no place for values that are not above 0.
         medians.append(float(np.median(found)) if (found > 0).any() else np.nan)
         ends.append([interval.low, interval.high])
     return np.array([*pooled]), np.array(medians), np.abs(np.array(ends).T - medians)
 
 
 def _draw_guide(axes: Axes, across: NDArray[np.int64], up: NDArray[np.float64], power: int) -> None:
-    """Draw amid all points what cost in proportion to the x axis, or a level one, would be."""
+    """Draw a line amid all points: cost in proportion to the x axis, or constant for power 0."""
     across, up = across[np.isfinite(up)], up[np.isfinite(up)]
     if len(set(across.tolist())) > 1:
         level = np.exp(np.mean(np.log(up) - power * np.log(across)))

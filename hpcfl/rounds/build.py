@@ -13,7 +13,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import DROPOUTS, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import phase_names
+from hpcfl.comm.phases import Pattern, phase_names
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import values_of
@@ -73,6 +73,14 @@ def build(
         )
 
     protocol = at(*_precision(options, name, at, most))
+    upload = next(step for step in protocol.steps if step.upload)
+    whole_words = protocol.summed_in is not None and protocol.summed_in.whole_words
+    summed = whole_words and not protocol.sparse_upload and upload.pattern is Pattern.GATHER
+    if options.upload == "reduce" and (not summed or protocol.helpers):
+        raise UsageError(
+            f"{protocol.name} cannot use --upload reduce: MPI sums whole vectors of group elements "
+            "of 8, 16 or 32 bits on the way to the server, and helpers' ranks would take part"
+        )
     phase = options.dropout_phase or protocol.upload_phase()
     # Not those of an enrolment, which comes before all rounds.
     droppable = [name for name in phase_names(protocol.steps) if name not in ("model", "result")]
@@ -95,8 +103,8 @@ def check_degree(options: ProtocolOptions, devices: int) -> None:
     most = largest_degree(devices)
     if options.degree is not None and options.degree > most:
         raise UsageError(
-            f"--degree is {options.degree}, and a device of {devices} has {devices - 1} others: "
-            f"give at most {most}, which links all, or leave it out"
+            f"--degree is {options.degree}, and each of {devices} devices has only {devices - 1} "
+            f"others: give at most {most}, which links all, or leave it out"
         )
 
 
@@ -105,7 +113,7 @@ def with_group(options: Chosen, name: str) -> Chosen:
     if options.bits is None:
         return options
     if options.bits == "auto":
-        raise UsageError("--bits auto knows nothing of noise: give a number of bits")
+        raise UsageError("--bits auto does not allow for noise: give a number of bits")
     # Another group that is asked for is refused by the protocol.
     group = options.group if options.group != "fq" else group_of(find(name).family, options.bits)
     return replace(options, group=group, bits=None)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hpcfl.comm import envelope
 from hpcfl.comm.phases import Method, Pattern, Payload, Role, Rows, Step, call
 from hpcfl.comm.transport import Cuts, Part, Transport
+from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import (
     BelowThresholdError,
     HpcflError,
@@ -40,6 +41,7 @@ Prepare = Callable[[Mapping[int, Any]], None]
 # A phase seen from a rank: nothing is done yet; the rank's own messages are made, or the server's
 # message has come, and nothing else; all is done.
 BEFORE, DURING, AFTER = MOMENTS = ("before", "during", "after")
+NOTHING = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,7 @@ class RoundConfig:
     in_parts: bool = False  # whether the server takes long uploads so, where it can
     dealt: Dealt | None = None  # how uploads are dealt out to several ranks of the server
     called: str = "a round"  # by errors of a user's code
+    reduce_group: Group | None = None  # sum the uploads within the transport in this group
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,10 @@ class Round:
             self._leave(id, MessageError(step.phase, "the server", "none was received"))
 
     def _gather(self, number: int, step: Step) -> None:
+        if step.upload and self._config.reduce_group is not None:
+            self._reduce(step, self._config.reduce_group)
+            return
+
         playing = self._playing(step.role)
 
         def produce(id: int) -> Payload:
@@ -296,6 +303,28 @@ class Round:
         self._serve(step, step.receive, which, data, sender=id)
         if self._counts(id):
             self._observer.heard(self._index, step.name, id, message)
+
+    def _reduce(self, step: Step, group: Group) -> None:
+        def produce(id: int) -> Payload:
+            payload = self._produce(step, id)
+            self._at(DURING, step)
+            if payload is None:
+                return NOTHING
+            self.ledger.sent(step.phase, id, payload.nbytes)
+            return payload
+
+        if not self._live:
+            self._at(DURING, step)
+
+        def add_into(target: Elements, elements: Elements) -> None:
+            with self.ledger.work_of_rank(step.phase, self._live):
+                group.add_into(target, elements)
+
+        zeros = np.zeros(self._config.dim, group.dtype)
+        result = self._transport.reduce(list(self._live), produce, add_into, zeros)
+        if result is not None:
+            self._serve(step, step.receive_sum, *result)
+        self._finish(step)
 
     def _route(self, number: int, step: Step) -> None:
         addressed = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from hpcfl.comm.transport import Transport
@@ -65,6 +65,20 @@ class Ledger:
             self.record.cpu_seconds[self._index[phase], self._server] += spent
         else:
             self._enter("cpu_seconds", phase, device, spent)
+
+    @contextmanager
+    def work_of_rank(self, phase: str, live: Collection[int]) -> Iterator[None]:
+        """Add the CPU time to the phase of the rank's server, else to its `live` devices.
+
+        For what a rank does as a node of the network that they stand for: to each of them alike.
+        Where there is none of them, it is a relay of the server's.
+        """
+        relay = self._server in self._parties or not live
+        parties = [self._server] if relay else list(live)
+        start = cpu_seconds()
+        yield
+        spent = cpu_seconds() - start
+        self.record.cpu_seconds[self._index[phase], parties] += spent / len(parties)
 
     def sent(self, phase: str, device: int, size: int, messages: int = 1) -> None:
         """Enter `messages` messages of `size` bytes together that a device or helper sent."""

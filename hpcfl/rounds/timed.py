@@ -61,6 +61,7 @@ def play(
     inputs: Inputs,
     prepare: Prepare | None = None,
     dropouts: Mapping[int, str],
+    reduce: bool = False,
     insecure_seed: int | None = None,
     with_quantisation: bool = False,
     enrolled: Enrolled | None = None,
@@ -70,8 +71,8 @@ def play(
     """Play a round of a protocol, which is for as many devices as the transport has.
 
     Every rank calls this; on all but the server's, the values of `model` do not matter. `inputs`,
-    `prepare` and `dropouts` are as for :class:`~hpcfl.rounds.driver.Round`. Keys come from
-    `insecure_seed`, or from the operating system.
+    `prepare` and `dropouts` are as for :class:`~hpcfl.rounds.driver.Round`. With `reduce`, uploads
+    are summed within the transport. Keys come from `insecure_seed`, or from the operating system.
     `with_quantisation` finds out, untimed, what clipping and rounding did to the sum. `members` are
     the ids under which the round's devices enrolled, in increasing order; by default all.
 
@@ -111,6 +112,7 @@ def play(
         dropouts=dropouts,
         in_parts=not observer.hears,
         dealt=dealt,
+        reduce_group=protocol.summed_in if reduce else None,
     )
     round_ = Round(
         *(protocol.steps, transport, Ledger.of(phases, transport), config),

@@ -1,1 +1,1 @@
-"""Job scripts for Slurm: filled in from templates, and submitted."""
+"""Job scripts for Slurm: filled in from templates."""

@@ -264,6 +264,7 @@ class Training(Job):
             inputs=lambda slot: self._updates[participants[slot]],
             prepare=partial(self._train, index, participants) if with_model else None,
             dropouts=schedule.draw(index),
+            reduce=options.upload == "reduce",
             insecure_seed=options.insecure_seed,
             with_quantisation=True,
             enrolled=enrolled,

@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from hpcfl.comm import envelope, faults
 from hpcfl.comm.placement import Placement
+from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, BelowThresholdError
 
 DEVICES = 9
@@ -127,6 +128,22 @@ def route():
         assert all(row[-1] == s for row, s in zip(received[id].rows, senders, strict=True))
 
 
+def reduce():
+    local = list(transport.local_devices)
+    result = transport.reduce(
+        local,
+        lambda id: vector(id).view(np.uint8),
+        GROUPS["ring32"].add_into,
+        np.zeros(50, np.uint32),
+    )
+    if rank == 0:
+        assert result is not None
+        ids, total = result
+        assert ids == [id for id in range(DEVICES) if id not in transport.failed]
+        expected = np.sum([vector(id) for id in ids], axis=0, dtype=np.uint32)
+        assert total.tolist() == expected.tolist()
+
+
 def largest():
     found = transport.max_to_server(9.0 - rank)
     assert found == (9.0 if rank == 0 else None)
@@ -142,6 +159,7 @@ OPERATIONS = (
         gather_long,
         scatter,
         route,
+        reduce,
         largest,
     ),
     transport.wait_for_all,
@@ -149,7 +167,7 @@ OPERATIONS = (
 
 survivors = transport._survivors
 survivors._all = dying("unsaid", survivors._all)
-for name in ("_move", "_exchanged"):
+for name in ("_move", "_present", "_exchanged"):
     setattr(transport, name, dying("inside", getattr(transport, name)))
 
 for operation in OPERATIONS:

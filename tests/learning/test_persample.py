@@ -134,11 +134,6 @@ def test_models_whose_gradients_would_be_wrong_are_refused():
     ):
         with pytest.raises(UsageError, match=what):
             ClippedGradients(model, 1.0)(*data(3))
-    for clip in (0, -1, math.inf, math.nan):
-        with pytest.raises(UsageError, match="must be above 0 and finite"):
-            ClippedGradients(build("softmax"), clip)
-    with pytest.raises(UsageError, match="l1 or l2, not 'l3'"):
-        ClippedGradients(build("softmax"), 1.0, "l3")
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
@@ -188,12 +183,9 @@ def test_the_model_its_gradients_and_the_inputs_are_left_as_they_were(name):
     assert again.data_ptr() == memory.data_ptr()
     assert torch.equal(first, again)
     assert np.array_equal(before, models.get_flat(model))
-    assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(inputs, kept)
     # Its parameters are read anew at every call.
     models.set_flat(model, before * np.float32(1.5))
     assert not torch.equal(first, sums(inputs, labels)[0])
     empty, count = sums(*data(0))
-    assert empty.shape == before.shape
-    assert not empty.any()
-    assert int(count) == 0
+    assert (empty.abs().sum(), count) == (0, 0)

@@ -32,6 +32,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedavg": {"protocol": "fedavg"},
     "secagg": {"protocol": "secagg"},
     "secagg, ring32": {"protocol": "secagg", "group": "ring32", "scaling": "paper"},
+    "secagg, reduced": {"protocol": "secagg", "upload": "reduce"},
     "secagg, early dropouts": {"protocol": "secagg", "dropout_phase": "share_keys"},
     "secagg, late dropouts": {"protocol": "secagg", "dropout_phase": "unmask"},
     "secagg, dropouts by chance": {"protocol": "secagg", "dropout_model": "bernoulli"},
@@ -91,6 +92,11 @@ class Hearing(Loopback):
         for sender, message in super().gather(senders, produce, largest):
             self._hear(message)
             yield sender, message
+
+    def reduce(self, senders, produce, group, dim):
+        sent, total = super().reduce(senders, produce, group, dim)
+        self._hear(total)
+        return sent, total
 
     def route(self, senders, rows, width):
         blocks = list(rows)

@@ -107,6 +107,13 @@ def run(variables, folder, *command):
     return done.stdout
 
 
+def submitted(variables, folder, *words):
+    """Submit the script that `hpcfl slurm render` prints; return the number of the job."""
+    script = run(variables, folder, "hpcfl", "slurm", "render", *words)
+    (folder / "job.sbatch").write_text(script)
+    return run(variables, folder, "sbatch", "--parsable", "job.sbatch").strip()
+
+
 def facts(variables, folder, job):
     """Return what Slurm knows of a job, of each of its tasks if it is an array."""
     lines = run(variables, folder, "scontrol", "--oneliner", "show", "job", job).splitlines()
@@ -128,26 +135,6 @@ def logs(folder):
     return "\n".join(path.read_text() for path in sorted(folder.glob("*.out")))
 
 
-def test_a_rendered_script_runs_across_both_nodes(cluster, folder):
-    options = ("--nodes", 2, "--ntasks-per-node", 3, "--time", 5, "--results", "my results")
-    arguments = ("fedavg", "--dim", 500, "--rounds", 3, "--warmup", 0)
-    script = run(cluster, folder, "hpcfl", "slurm", "render", "bench", *options, "--", *arguments)
-    (folder / "job.sbatch").write_text(script)
-    job = run(cluster, folder, "sbatch", "--parsable", "job.sbatch").strip()
-
-    assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
-    (path,) = (folder / "my results").glob("*.h5")
-    measured = load(path)
-    assert measured.rounds == 3
-    assert measured.devices == 5
-    environment = measured.environment
-    assert environment["hosts"] == ["n1", "n2"]
-    assert environment["host_ranks"] == [3, 3]
-    assert environment["slurm_job_id"] == job
-    assert environment["slurm_node_list"] == "n[1-2]"
-    assert environment["slurm_nodes"] == "2"
-
-
 def loads_pmix(cluster, folder):
     """Return whether srun starts tasks with PMIx: it offers what it cannot load, too."""
     command = ["srun", "--mpi=pmix", "true"]
@@ -157,26 +144,24 @@ def loads_pmix(cluster, folder):
     return job.returncode == 0
 
 
-def placement(cluster, folder, *options):
-    """Return the environment of a job of fedavg that must end well."""
-    submit = ("hpcfl", "slurm", "render", "bench", "--submit", *options, "--time", 5)
-    submit += ("--results", "r", "--")
-    arguments = ("fedavg", "--dim", 50, "--rounds", 2, "--warmup", 0)
-    job = run(cluster, folder, *submit, *arguments).strip()
-    assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
-    (path,) = (folder / "r").glob("*.h5")
-    return load(path).environment
-
-
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-def test_the_server_has_a_node_of_its_own(cluster, folder, launcher):
+def test_a_rendered_script_runs_across_both_nodes(cluster, folder, launcher):
+    """The server has a node of its own."""
     if launcher == "srun" and not loads_pmix(cluster, folder):
         pytest.skip("this Slurm has no PMIx, or cannot load it")
     options = ("--nodes", 2, "--ntasks-per-node", 3, "--server-node", "--launcher", launcher)
-    environment = placement(cluster, folder, *options)
+    submit = ("hpcfl", "slurm", "render", "bench", "--submit", *options, "--time", 5)
+    arguments = ("fedavg", "--dim", 500, "--rounds", 3, "--warmup", 0)
+    job = run(cluster, folder, *submit, "--results", "my results", "--", *arguments).strip()
 
-    assert environment["hosts"] == ["n1", "n2"]
-    assert environment["host_ranks"] == [1, 3]
+    assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
+    (path,) = (folder / "my results").glob("*.h5")
+    measured = load(path)
+    environment = measured.environment
+    assert (measured.rounds, measured.devices) == (3, 3)
+    assert (environment["hosts"], environment["host_ranks"]) == (["n1", "n2"], [1, 3])
+    assert (environment["slurm_job_id"], environment["slurm_nodes"]) == (job, "2")
+    assert environment["slurm_node_list"] == "n[1-2]"
 
 
 def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):
@@ -187,8 +172,7 @@ def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):
     run(cluster, folder, "hpcfl", "sweep", "plan.toml", "--freeze", "--output", "sweep")
     # More ranks than tasks, too.
     options = ("--ntasks", 2, "--ranks", 4, "--time", 5, "--results", "sweep")
-    submit = ("hpcfl", "slurm", "render", "sweep-array", "--submit", *options, "--", "plan.toml")
-    job = run(cluster, folder, *submit).strip()
+    job = submitted(cluster, folder, "sweep-array", *options, "--", "plan.toml")
 
     assert finish(cluster, folder, job) == ["COMPLETED"] * 2, logs(folder)
     runs = [load(path) for path in (folder / "sweep").rglob("*.h5")]
@@ -214,7 +198,6 @@ protocol = "{protocol}"
 def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
     plans = {
         "strong": ("secagg", "devices = [6]"),
-        "weak": ("fedavg", "devices-per-rank = [3]"),
         "server-ranks": ("secagg", "devices = [4]\nserver-ranks = [1, 2]"),
         "threads": ("secagg", "devices = [4]\nthreads = [1, 2]"),
     }
@@ -223,12 +206,11 @@ def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
     # What takes half a minute to measure is here already.
     options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 10, "--results", "r")
     studies = [f"{name}=./{name}.toml" for name in plans]
-    words = ("slurm", "render", "scaling", "--submit", *options, "--", *studies)
-    job = run(cluster, folder, "hpcfl", *words)
+    job = submitted(cluster, folder, "scaling", *options, "--", *studies)
 
-    assert finish(cluster, folder, job.strip(), 2 * JOB_SECONDS) == ["COMPLETED"], logs(folder)
+    assert finish(cluster, folder, job, 2 * JOB_SECONDS) == ["COMPLETED"], logs(folder)
     made = {path.name for path in (folder / "r").iterdir() if path.is_file()}
-    names = ("strong-ranks", "strong-nodes", "weak-ranks", "weak-nodes", "server-ranks", "threads")
+    names = ("strong-ranks", "strong-nodes", "server-ranks", "threads")
     assert made == {f"{n}.{e}" for n in names for e in ("md", "pdf")}
     # Packed: two ranks are on one node, three and four on both.
     hosts = {
@@ -243,8 +225,8 @@ def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(clust
     learn = ("fedavg", "--devices", 4, "--epochs", 3, "--checkpoint-every", 5, "--rounds")
     options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 5, "--results", "r")
     options += ("--signal", "B:USR1@10")
-    submit = ("hpcfl", "slurm", "render", "train", "--submit", *options, "--", *learn)
-    job = run(cluster, folder, *submit, 3000).strip()
+    words = ("train", *options, "--", *learn)
+    job = submitted(cluster, folder, *words, 3000)
     checkpoint = folder / "r" / "train.checkpoint.npz"
     started = time.monotonic()
     while not checkpoint.exists():
@@ -264,7 +246,7 @@ def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(clust
     assert first.rounds == reached
     assert first.environment["hosts"] == ["n1", "n2"]
 
-    again = run(cluster, folder, *submit, reached + 2).strip()
+    again = submitted(cluster, folder, *words, reached + 2)
 
     assert finish(cluster, folder, again) == ["COMPLETED"], logs(folder)
     assert "continuing r/train.h5" in logs(folder)

@@ -292,7 +292,7 @@ class ActiveDevice(SecAggDevice):
     def receive_pairs(self, payload: Payload) -> None:
         if not self.state.endorsed:
             raise self.refusal(
-                "to tell what it has in common with devices that nobody endorsed as dropped"
+                "to reveal secrets of pairs with devices that nobody endorsed as dropped"
             )
         super().receive_pairs(payload)
 
@@ -380,9 +380,9 @@ class ActiveSecAgg(SecAgg):
         if self.colluding_in_sum > self.tolerated:
             raise UsageError(
                 f"with --security active at most {self.tolerated} of {parameters.devices} devices "
-                f"may collude, and should {self.threat} do so, a round has up to "
-                f"{self.colluding_in_sum} of them, but for 2^-{parameters.security_bits}: lower "
-                "--gamma, or let more devices take part in a round"
+                f"may collude; if {self.threat} do, a round has up to {self.colluding_in_sum} of "
+                f"them, except with probability 2^-{parameters.security_bits}: lower --gamma, or "
+                "let more devices take part in a round"
             )
 
     @classmethod

@@ -246,7 +246,7 @@ class AssistedServer(SumServer):
         missing = [k for k in range(self._protocol.helpers) if k not in self.state]
         if missing:
             raise BelowThresholdError(
-                f"round {self.round_index} cannot end: helper {missing[0]} did not tell the sum of "
+                f"round {self.round_index} cannot end: helper {missing[0]} did not send the sum of "
                 "its masks"
             )
 
@@ -273,6 +273,7 @@ class Assisted(QuantisedProtocol):
             Server.receive_masked_input,
             upload=True,
             receive_part=Server.receive_part_masked_input,
+            receive_sum=Server.receive_sum_masked_input,
             finish=Server.finish_masked_input,
         ),
         Step("unmask", BROADCAST, Server.send_unmask, Helper.receive_unmask, role=Role.HELPER),

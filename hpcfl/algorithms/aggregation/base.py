@@ -265,7 +265,7 @@ class AggregationProtocol(ABC):
         number of its neighbours.
         """
         raise UsageError(
-            f"nothing is known of what {cls.name} exposes: its class has no method masking"
+            f"the exposure of {cls.name} cannot be computed: its class has no method masking"
         )
 
     # What it chooses and costs

@@ -307,8 +307,8 @@ class Committee(CodedProtocol):
         whole = choose_code(plan, threat, asked or plan.devices, self.field)
         if whole is None:
             raise UsageError(
-                f"with --gamma {plan.gamma} and --dropout {plan.dropout}, of {asked or 'all'} "
-                "members more may collude than are sure to stay: "
+                f"with --gamma {plan.gamma} and --dropout {plan.dropout}, more of {asked or 'all'} "
+                "members may collude than are sure to stay: "
                 + ("raise --committee, or " if asked else "")
                 + "lower one of them"
             )

@@ -175,7 +175,9 @@ class LightSecAggServer(CodedServer, SumServer):
     def finish_unmask(self) -> None:
         """Recover the sum of the masks, and take it off that of the uploads."""
         masks = self._decoded("unmask", {id: id for id in self.state.answers})
-        self.unmasked = self._protocol.field.reduce(self._uploads.take().astype(np.int64) - masks)
+        unmasked, field = self._uploads.take(), self._protocol.field
+        field.add_into(unmasked, field.dtype.type(field.modulus) - masks)
+        self.unmasked = unmasked
 
 
 Device, Server = LightSecAggDevice, LightSecAggServer
@@ -217,6 +219,7 @@ class LightSecAgg(CodedProtocol):
             Device.send_masked_input,
             Server.receive_masked_input,
             upload=True,
+            receive_sum=Server.receive_sum_masked_input,
             finish=Server.finish_masked_input,
         ),
         Step("unmask", BROADCAST, Server.send_unmask, Device.receive_unmask),

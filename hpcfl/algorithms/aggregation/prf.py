@@ -114,7 +114,7 @@ class KeyDirectory(Directory):
         if missing:
             raise BelowThresholdError(
                 f"the enrolment cannot end: {named('device', missing, most=5)} advertised no key, "
-                "and prf needs a seed of every pair; use secagg, which enrols anew in every round"
+                "and prf needs a seed for every pair; use secagg, which enrols anew in every round"
             )
 
 
@@ -175,6 +175,7 @@ class Prf(QuantisedProtocol):
             PrfServer.receive_masked_input,
             upload=True,
             receive_part=PrfServer.receive_part_masked_input,
+            receive_sum=PrfServer.receive_sum_masked_input,
             finish=PrfServer.finish_masked_input,
         ),
         Step("result", LOCAL, finish=PrfServer.finish_result),

@@ -158,8 +158,8 @@ class QuantisedProtocol(AggregationProtocol):
         failure = (0.0 if alone else self.more_colluding) + sum(one.worst for one in masks)
         if failure >= 1:
             raise UsageError(
-                "with so few neighbours each and so many devices that collude or drop out, no "
-                "account can rely on masks: raise --degree, or leave it out, or lower --gamma or "
+                "devices have too few neighbours for so many that collude or drop out: masks hide "
+                "too little for any account; raise --degree, or leave it out, or lower --gamma or "
                 "--dropout"
             )
         return failure
@@ -247,6 +247,15 @@ class QuantisedProtocol(AggregationProtocol):
         if not group.holds(values):
             raise MessageError(phase, sender, "a value is not a group element")
         return values
+
+    def check_sum(self, total: Elements) -> Elements:
+        """Return the sum of uploads that was formed on the way, of group elements."""
+        if total.shape != (self.upload_dim,):
+            reason = f"received a sum of shape {total.shape}"
+            raise MessageError("masked_input", "the devices", reason)
+        if not self.summed_in.holds(total):
+            raise MessageError("masked_input", "the devices", "a value is not a group element")
+        return total
 
 
 class Contributor:
@@ -370,6 +379,15 @@ class SumServer(QuantisedServer):
             self._check_sender(sender)
         if self._uploads.add_part(sender, part, start, size):
             self._admit(sender)
+
+    def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
+        """Take the sum of the masked vectors, formed on the way."""
+        self._protocol.check_sum(total)
+        for sender in senders:
+            self._check_sender(sender)
+        for sender in senders:
+            self._admit(sender)
+        self._uploads.add(total)
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
         """Add an upload to the sum, unless it is malformed."""

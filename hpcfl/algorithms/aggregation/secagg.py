@@ -577,7 +577,7 @@ class SecAggServer(SumServer):
             if silent:
                 raise BelowThresholdError(
                     f"round {self.round_index} cannot end: the mask key of device {id} cannot be "
-                    f"reconstructed, and device {min(silent)} did not tell what they have in common"
+                    f"reconstructed, and device {min(silent)} did not send the secret of this pair"
                 )
 
     # Masks
@@ -679,6 +679,7 @@ class SecAgg(QuantisedProtocol):
             Server.receive_masked_input,
             upload=True,
             receive_part=Server.receive_part_masked_input,
+            receive_sum=Server.receive_sum_masked_input,
             finish=Server.finish_masked_input,
         ),
         Step("unmask", BROADCAST, Server.send_unmask, Device.receive_unmask),

@@ -76,19 +76,19 @@ class DPFedAvg(PrivateAlgorithm):
         DPFedAvg._check_trusted_server(protocol, by_chance)
         if participation.mode == "balanced" and not everybody:
             raise UsageError(
-                "central noise is accounted for users that are drawn anew in every round, and "
-                "those in turn are not: give --sampling poisson, or exact"
+                "the account of central noise needs users that are drawn anew in every round, and "
+                "with --sampling balanced they take turns: give --sampling poisson, or exact"
             )
         if by_chance and protocol.sparse_upload:
             raise UsageError(
-                f"who is in a round decides which coordinates the others send to {protocol.name}, "
-                "so that a user who is there by chance changes more than its own vector: give "
-                "--sampling exact, or another --aggregate"
+                f"with {protocol.name} a device sends coordinates that depend on who else is in "
+                "the round, so a user who is there by chance changes more than its own vector: "
+                "give --sampling exact, or another --aggregate"
             )
         if by_chance and max(protocol.min_devices, protocol.needed_in_sum) > 1:
             raise UsageError(
-                "a round of few users ends early, and who of all takes part must stay secret: "
-                "give --sampling exact, or --aggregate fedavg"
+                "a round of few users ends early, which reveals how many take part, and that must "
+                "stay secret: give --sampling exact, or --aggregate fedavg"
             )
 
     def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:

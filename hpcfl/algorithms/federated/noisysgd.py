@@ -77,7 +77,7 @@ class NoisyGradients(PrivateAlgorithm):
             and participation.per_round < federation.devices
         ):
             raise UsageError(
-                f"{cls.name} counts on the noise of a known number of devices in every sum: give "
+                f"{cls.name} needs the noise of a known number of devices in every sum: give "
                 "--sampling balanced, or exact"
             )
 
@@ -109,8 +109,8 @@ class NoisySGD(NoisyGradients):
         super().check(federation, privacy)
         if privacy.shuffle == "poisson":
             raise UsageError(
-                f"{cls.name} is accounted for epochs, and not for Poisson batches: give --shuffle "
-                "continuing, or fresh"
+                f"the account of {cls.name} holds for epochs, not for Poisson batches: give "
+                "--shuffle continuing, or fresh"
             )
 
     def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
