@@ -277,7 +277,8 @@ class Round:
     def _take(self, number: int, step: Step, id: int, message: Payload | Part) -> None:
         """Let the server use a device's message, or a part of it, or refuse the device for it."""
         part = message if isinstance(message, Part) else None
-        data, start = (message, 0) if part is None else (part.data, part.start)
+        sealed = message.data if isinstance(message, Part) else message
+        data, start = sealed, 0 if part is None else part.start
         # Nothing is what some transports deliver of a device that sent nothing.
         if not data.size or not self._counts(id):
             return
@@ -302,7 +303,7 @@ class Round:
             return
         self._serve(step, step.receive, which, data, sender=id)
         if self._counts(id):
-            self._observer.heard(self._index, step.name, id, message)
+            self._observer.heard(self._index, step.name, id, sealed)
 
     def _reduce(self, step: Step, group: Group) -> None:
         def produce(id: int) -> Payload:
