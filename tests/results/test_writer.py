@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_files import assert_holds, layout, new_writer, random_record, write_run
+from run_files import assert_holds, new_writer, random_record, write_run
 
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import load
@@ -258,17 +258,6 @@ def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):
 
 def growing(monkeypatch):
     monkeypatch.setattr("hpcfl.results.writer._FIRST_BYTES", 1)
-
-
-def test_a_file_that_grows_is_as_one_that_had_all_its_space(tmp_path, monkeypatch):
-    records = [*map(random_record, range(11))]
-    write_run(tmp_path / "whole.h5", records, rounds=11, gamma=0.25)
-    growing(monkeypatch)
-    write_run(tmp_path / "grown.h5", records, rounds=11, gamma=0.25)
-
-    assert layout(tmp_path / "grown.h5") == layout(tmp_path / "whole.h5")
-    assert_holds(load(tmp_path / "grown.h5"), records)
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "grown.h5", tmp_path / "whole.h5"]
 
 
 def test_a_run_of_very_many_rounds_begins_with_a_small_file(tmp_path):

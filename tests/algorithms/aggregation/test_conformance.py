@@ -413,15 +413,6 @@ def test_what_moves_is_what_the_formula_says(kind, dropped):
         assert down.mean() == pytest.approx(phase.down + members * phase.member_down, rel=about)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
-def test_every_message_says_its_step_round_sender_and_receiver(kind):
-    played = play(made(kind, 6), index=77)
-    for message in played.wire.messages:
-        header = message.header
-        assert (1, 0, 77) == (header.version, header.reserved, header.round)
-        assert message.pattern is played.protocol.steps[header.step].pattern
-
-
 @pytest.mark.parametrize("name", [*SECURE, "fedavg", *FIELDS, "assisted", "prf"])
 @pytest.mark.parametrize("options", [{"scaling": "paper"}, {"weights": True}])
 def test_weights_and_scaling_leave_the_mean_that_of_the_survivors(name, options):
