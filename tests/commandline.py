@@ -14,17 +14,21 @@ from hpcfl.cli import group, main
 
 def hpcfl(*arguments):
     """Run a command line; return its exit status and what it prints."""
-    words = [str(argument) for argument in arguments]
-    before, sys.argv[1:] = sys.argv[1:], words
+    return captured(main, [str(argument) for argument in arguments])
+
+
+def captured(program, words):
+    """Run a program, a function, with the words of a command line."""
+    before, sys.argv = sys.argv, [sys.argv[0], *words]
     out, err = io.StringIO(), io.StringIO()
     status: object = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
+            program()
     except SystemExit as end:
         status = end.code
     finally:
-        sys.argv[1:] = before
+        sys.argv = before
     code = status if isinstance(status, int) else int(status is not None)
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 

@@ -24,11 +24,11 @@ os.environ.pop("COLUMNS", None)
 # Their tests start jobs of several processes: of each group one test at a time.
 GROUPS = {
     "jobs": {
-        *("chaos", "faults", "mpirun", "netlab", "slurm"),
-        *("test_doctor.py", "test_launch.py", "test_reframe.py"),
+        *("faults", "mpirun", "netlab"),
+        *("test_campaigns.py", "test_doctor.py", "test_launch.py", "test_slurm_cluster.py"),
     },
     # Their jobs are few and small, and most of their time goes into installing.
-    "packages": {"packaging", "test_commands_of_pages.py"},
+    "packages": {"test_packages.py", "test_recipes.py", "test_commands_of_pages.py"},
 }
 
 

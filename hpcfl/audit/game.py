@@ -1,6 +1,6 @@
-"""The game of an audit: an instance run with the canary, and with what its neighbour has.
+"""The game of an audit: runs of an instance with the canary and with its neighbouring data.
 
-What is seen of a round becomes a log-likelihood ratio, large if the canary is there.
+The observation of a round becomes a log-likelihood ratio, which is large if the canary is there.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from hpcfl.privacy.accounting.account import REPLACE_RECORD, REPLACE_USER
 
 Floats = NDArray[np.float64]
 
-# Length of the model: of two classes, the weights of two features.
+# Length of the model: two classes times two features.
 DIM = 4
-# Of the model: the two classes' weights of the canary's feature.
+# The two classes' weights of the canary's feature, in the model.
 COORDINATES = [0, 2]
 
 
@@ -41,10 +41,10 @@ class Run:
     algorithm: PrivateAlgorithm
     devices: Devices
     canary: bool
-    seed: int  # of all randomness of the run
+    seed: int  # for all randomness of the run
 
     def play(self) -> float:
-        """Return what is seen of all rounds."""
+        """Return the sum of all rounds' log-likelihood ratios."""
         noisy_steps = isinstance(self.algorithm, NoisyGradients)
         play = self._noisy_steps if noisy_steps else self._users
         model = np.zeros(DIM, np.float32)
@@ -56,7 +56,7 @@ class Run:
         assert isinstance(algorithm, NoisyGradients)
         participants = algorithm.participants(index)
         if victim not in participants:
-            return 0.0  # it tells nothing of the canary
+            return 0.0  # the round has no information about the canary
         senders = participants if instance.summed else [victim]
         updates = {id: self._update(id, index, model) for id in senders}
         total: Floats = np.sum([*updates.values()], axis=0, dtype=np.float64)
@@ -90,12 +90,12 @@ class Run:
         return self._ratio(moved * instance.per_round, 1.0, instance.sigma, chance)
 
     def _update(self, id: int, index: int, model: Vector) -> NDArray[np.floating]:
-        """Return what a device contributes."""
+        """Return a device's contribution."""
         learn = self.devices.learn(id, index, model, self.canary, self.seed)
         return self.algorithm.contribution(id, index, learn)
 
     def _integer_sum(self, updates: dict[int, NDArray[np.floating]], index: int) -> Floats:
-        """Return the sum as a protocol that sums integers has it, noise included."""
+        """Return the sum as computed by a protocol that sums integers, noise included."""
         protocol = make_protocol(self.instance)
         assert isinstance(protocol, QuantisedProtocol)
         noise = self.algorithm.integer_noise(protocol, index)
@@ -107,10 +107,10 @@ class Run:
         return protocol.decode(np.sum(integers, axis=0)) * len(updates)
 
     def _ratio(self, seen: Floats, length: float, noise: float, chance: float) -> float:
-        """Return the log-likelihood ratio of what is seen.
+        """Return the log-likelihood ratio of an observation.
 
-        With `chance` the canary adds a vector of that length; `noise` is the standard deviation, or
-        the scale of Laplace noise.
+        With probability `chance` the canary adds a vector of this length; `noise` is the standard
+        deviation, or the scale of Laplace noise.
         """
         values = seen[COORDINATES]
         laplace = self.instance.mechanism == "laplace"
@@ -127,12 +127,12 @@ class Run:
             absent = log_density(np.zeros(2))
             return float(np.logaddexp(math.log1p(-chance) + absent, math.log(chance) + there))
 
-        # Replaced, its neighbour has the opposite instead of nothing.
+        # If the canary is replaced, the neighbour adds the opposite vector instead of nothing.
         return log_mixture(shift) - log_mixture(-shift if self.devices.replaced else np.zeros(2))
 
 
 def make_protocol(instance: Instance, seed: int = 0) -> AggregationProtocol:
-    """Return the protocol that sums, for a model of `DIM` values."""
+    """Return the protocol that sums the updates of `DIM` values."""
     parameters = Parameters(
         instance.per_round, DIM, dropout=0.0, gamma=0.0, seed=seed, levels=2**24
     )
@@ -140,9 +140,9 @@ def make_protocol(instance: Instance, seed: int = 0) -> AggregationProtocol:
 
 
 class Game:
-    """Runs an instance with the canary and with what its neighbour has instead.
+    """Runs an instance with the canary and with its neighbouring data.
 
-    It raises UsageError if the settings do not go together.
+    Raise UsageError if the settings are incompatible.
     """
 
     def __init__(self, instance: Instance, seed: int) -> None:
@@ -165,7 +165,7 @@ class Game:
         return self._kind(federation, options, insecure_noise(self._seed))
 
     def account(self) -> Spent:
-        """Return what the accounts say of all rounds, if noise is secret."""
+        """Return the privacy accounts of all rounds, assuming secret noise."""
         algorithm = self._algorithm(fast_noise=False)
         for _ in range(self.instance.rounds):
             algorithm.observe(self.instance.per_round)
@@ -173,10 +173,10 @@ class Game:
         return spent
 
     def play(self, canary: bool, run: int) -> float:
-        """Return what is seen of one run: a log-likelihood ratio, large with the canary."""
+        """Return the log-likelihood ratio of one run, which is large with the canary."""
         seeds = np.random.SeedSequence(self._seed, spawn_key=(run, int(canary)))
         seed = int(seeds.generate_state(1, np.uint64)[0])
-        # Chance that protects is drawn anew for every run; a public schedule is what it is.
+        # A secret schedule is drawn anew for every run; a public one stays the same.
         secret = not self.instance.by_record
         participation = self._participation(seed) if secret else self._schedule
         federation = self._federation(participation, seed)

@@ -1,4 +1,4 @@
-"""The small instance of an algorithm that an audit runs, and what its observer sees."""
+"""The small instance of an algorithm that an audit runs, and its observer's view."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from hpcfl.options.definition import (
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 
-# An instance is played thousands of times, one device after the other.
+# Instances are small, because one runs thousands of times, one device after the other.
 _SMALL: dict[str, Any] = {"at_least": 1, "at_most": 10_000}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance(OptionGroup):
-    """What is run; the settings are those of training, and small; the clipping norm is 1.
+    """The settings of the runs: small settings of training, with the clipping norm 1.
 
-    A UsageError says that the settings do not go together, or cannot be audited.
+    Raise UsageError if the settings are incompatible, or cannot be audited.
     """
 
-    algorithm: str = field(kw_only=False)  # its name, or MODULE:CLASS
+    algorithm: str = field(kw_only=False)  # name, or MODULE:CLASS
     sigma: float = field(
         kw_only=False,
         metadata=described(
             "Standard deviation (or Laplace scale) of the noise, as in hpcfl train; the clipping "
             "norm is 1.",
-            at_least=1e-9,  # in clipping norms: beyond, accounts overflow
+            at_least=1e-9,  # in clipping norms; accounts overflow outside these limits
             at_most=1e9,
         ),
     )
@@ -50,11 +50,11 @@ class Instance(OptionGroup):
     mechanism: str = again(
         PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
     )
-    noise: str = "central"  # who adds it: a server, or devices ("distributed")
-    delta: float = 1e-5  # of all epsilons
-    # Whether the server sees every upload ("fedavg"), or only sums ("secagg").
+    noise: str = "central"  # added by the server, or by the devices ("distributed")
+    delta: float = 1e-5  # for all epsilons
+    # The server sees every upload ("fedavg") or only sums ("secagg").
     aggregate: str = "fedavg"
-    sampling: str = "balanced"  # how the devices of a round are drawn
+    sampling: str = "balanced"  # method of drawing the devices of a round
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,17 +80,17 @@ class Instance(OptionGroup):
 
     @property
     def kind(self) -> Kind:
-        """How the algorithm is audited."""
+        """The kind of the algorithm's audit."""
         return kind_of(federated.find_private(self.algorithm))
 
     @property
     def by_record(self) -> bool:
-        """Whether neighbours differ in a record, not in a user."""
+        """Whether neighbouring datasets differ in a record rather than a user."""
         return "samples" in self.kind.settings
 
     @property
     def gaussian(self) -> bool:
-        """Whether what is released is Gaussian given what the observer knows."""
+        """Whether the released results are Gaussian given the observer's knowledge."""
         if self.by_record:
             sampled = self.shuffle == "poisson" and self.batch_size < self.samples
             return self.mechanism == "gaussian" and not sampled
@@ -98,12 +98,12 @@ class Instance(OptionGroup):
 
     @property
     def distributed(self) -> bool:
-        """Whether devices add noise to their integers, of which only sums are seen."""
+        """Whether devices add noise to their integers, so that the observer only sees sums."""
         return self.noise == "distributed"
 
     @property
     def summed(self) -> bool:
-        """Whether the observer sees sums of uploads only."""
+        """Whether the observer sees only sums of uploads."""
         return self.distributed or self.aggregate == "secagg"
 
     @property
@@ -116,24 +116,24 @@ class Instance(OptionGroup):
 
 @dataclass(frozen=True)
 class Kind:
-    """How algorithms of a kind are audited."""
+    """The way in which algorithms of a kind are audited."""
 
-    default: Mapping[str, Any]  # fields of an instance; where possible the paper claims too much
-    settings: tuple[str, ...] = ()  # fields of an instance that not every algorithm has
+    default: Mapping[str, Any]  # fields of the default instance; it refutes the paper if possible
+    settings: tuple[str, ...] = ()  # fields of an instance that only some algorithms have
 
 
 _BY_RECORD = ("samples", "batch_size", "steps", "shuffle")
 _NOISY_STEPS = (*_BY_RECORD, "aggregate")
-# By the name of an algorithm; one's own is of the kind of the class that it derives from.
+# By name of an algorithm; a user's algorithm has the kind of its base class.
 KINDS = {
-    # Of 50 records, an order uses one in both rounds; the paper counts 2 / 50 accesses of it.
+    # Some order of 50 records uses one in both rounds; the paper counts 2 / 50 uses of it.
     "cdp": Kind({"sigma": 1.25, "rounds": 2, "samples": 50}, _NOISY_STEPS),
-    # The sum of a round has the noise of 2 devices; the paper counts that of all 16.
+    # The sum of a round has the noise of 2 devices; the paper counts the noise of all 16.
     "dp-dsgd": Kind(
         {"sigma": 0.6, "rounds": 8, "devices": 16, "per_round": 2, "aggregate": "secagg"},
         _NOISY_STEPS,
     ),
-    # A small part of the samples: epsilon is far above what Theorem 2 holds for.
+    # A small fraction of the samples: epsilon is far above the range of Theorem 2.
     "fedsgd-dpc": Kind(
         {"sigma": 0.25, "samples": 20, "shuffle": "poisson"}, (*_BY_RECORD, "mechanism")
     ),
@@ -146,12 +146,12 @@ _OF_ONES_OWN = Kind({"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2})
 
 
 def kind_of(algorithm: type[PrivateAlgorithm]) -> Kind:
-    """Return how an algorithm is audited: without a better kind, as noise on a sum over users."""
+    """Return the kind of an algorithm; the fallback is noise on a sum over users."""
     names = [getattr(base, "name", "") for base in algorithm.__mro__]
     return next((KINDS[name] for name in names if name in KINDS), _OF_ONES_OWN)
 
 
 def default(algorithm: str, **changes: Any) -> Instance:
-    """Return the instance of an algorithm that is run by default, with some settings changed."""
+    """Return an algorithm's default instance, with some settings changed."""
     declared = kind_of(federated.find_private(algorithm)).default
     return make(Instance, {"algorithm": algorithm, **declared, **changes})

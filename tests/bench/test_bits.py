@@ -40,24 +40,6 @@ def test_auto_is_the_fewest_bits_that_are_not_refused():
                 built(protocol, bits=str(bits), **options)
 
 
-@pytest.mark.parametrize("bits", [8, 12])
-@pytest.mark.parametrize("protocol", FIELDS)
-def test_fields_with_room_for_a_sum_have_numbers_for_the_code(protocol, bits):
-    """As many devices as can be: each adds up to one of rounding to half of the field's numbers."""
-    prime = {8: 251, 12: 4093}[bits]
-    most = (prime - 1) // 2 - 1
-    code = built(protocol, most, bits=str(bits), dropout=0.0, clip=0.5).code
-    assert code.devices + code.needed < prime
-    with pytest.raises(UsageError, match=f"field{bits} at any number of levels"):
-        built(protocol, most + 1, bits=str(bits), dropout=0.0, clip=0.5)
-
-
-@pytest.mark.parametrize("bits", ["16", "auto"])
-def test_bits_change_nothing_where_no_group_is_summed_in(bits):
-    """Commands refuse them; whoever builds a protocol may have one set of options for all."""
-    assert built("fedavg", bits=bits).parameters == built("fedavg").parameters
-
-
 def test_bits_that_are_given_beside_another_group_are_refused():
     with pytest.raises(UsageError, match="fieldB of B bits, not in ring16"):
         built("committee", bits="16", group="ring16")
@@ -85,32 +67,10 @@ def test_of_a_cohort_only_its_devices_need_room():
     assert secagg.parameters.levels == 127 - 100
 
 
-@pytest.mark.parametrize("precision", [{"bits": 16}, {"bits": "auto", "levels": 32759}])
-def test_by_chance_all_devices_are_in_a_round_and_have_room(precision, tmp_path):
-    """Each round of Poisson sampling has another number of devices; 8 of 20 are expected."""
-    pytest.importorskip("torch")
-    options = {"aggregate": "secagg", "dataset": "digits", "devices": 20, "per_round": 8}
-    run = hpcfl.train(
-        "fedavg", sampling="poisson", dropout=0, rounds=8, output=tmp_path, **options, **precision
-    )
-    assert run.validated.all()
-    assert run.training["participants"].max() > 8
-
-
-def test_few_bits_for_many_devices_are_refused_with_what_to_do():
-    with pytest.raises(UsageError, match="ring8 at any number of levels: take more bits"):
-        built(devices=300, bits="8")
-
-
 @pytest.mark.parametrize("bits", ["12", "20", "24", "28"])
 def test_mpi_sums_no_packed_values(bits):
     with pytest.raises(UsageError, match=r"cannot use --upload reduce: .* of 8, 16 or 32 bits"):
         built(bits=bits, upload="reduce")
-
-
-@pytest.mark.parametrize("bits", ["8", "16", "32"])
-def test_mpi_sums_words(bits):
-    assert built(bits=bits, upload="reduce").summed_in.bits == int(bits)
 
 
 def test_noise_takes_what_bits_there_are(tmp_path):
@@ -123,13 +83,6 @@ def test_noise_takes_what_bits_there_are(tmp_path):
     too_many = few.config["levels"] + 1
     with pytest.raises(UsageError, match=f"levels {too_many} .* noise could overflow .* ring16"):
         hpcfl.bench("dp-fedavg", **options, bits=16, levels=too_many)
-
-
-@pytest.mark.parametrize("command", ["bench", "train"])
-def test_the_fewest_bits_beside_noise_are_not_found(command):
-    more = {"dim": 50} if command == "bench" else {"aggregate": "secagg", "dataset": "digits"}
-    with pytest.raises(UsageError, match=r"does not allow for noise: give a number of bits"):
-        getattr(hpcfl, command)("dp-fedavg", devices=10, noise_multiplier=1.0, bits="auto", **more)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,3 @@ def test_the_draw_depends_on_seed_and_round_only():
     assert one.draw(4) == schedule(100, 0.3, seed=1).draw(4)
     assert one.draw(4) != one.draw(5)
     assert one.draw(4) != other.draw(4)
-
-
-def test_a_dropout_names_its_phase():
-    assert set(schedule(10, 0.4).draw(0).values()) == {"masked_input"}

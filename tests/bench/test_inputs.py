@@ -1,13 +1,9 @@
-from pathlib import Path
-
 import h5py
 import numpy as np
 import pytest
 from commandline import refusal
 
-from hpcfl.api import bench
-from hpcfl.errors import HpcflError, UsageError
-from hpcfl.results.reader import find
+from hpcfl.errors import UsageError
 from hpcfl.rounds import inputs
 from hpcfl.rounds.input_files import FileUpdates, save_aggregate
 from hpcfl.rounds.inputs import Held, SyntheticUpdates
@@ -53,11 +49,6 @@ def test_vectors_that_take_too_much_memory_together_are_parts_of_one_stream(monk
     np.testing.assert_array_equal(SyntheticUpdates(1000, 1, 4).vector(0, 2), vectors[2])
 
 
-def test_synthetic_updates_have_the_stated_spread():
-    # 10^6 normal samples: the standard error of their deviation is 0.07 %.
-    assert np.std(SyntheticUpdates(10**6, 0).vector(0, 0)) == pytest.approx(0.01, rel=0.005)
-
-
 def save_hdf5(path, **arrays):
     with h5py.File(path, "w") as file:
         for name, array in arrays.items():
@@ -68,7 +59,6 @@ def save_hdf5(path, **arrays):
     ("name", "save"),
     [
         ("updates.npy", lambda path, updates, weights: np.save(path, updates)),
-        ("updates.NPY", lambda path, updates, weights: np.save(path.open("wb"), updates)),
         ("updates.h5", save_hdf5),
         ("updates", save_hdf5),
     ],
@@ -88,7 +78,7 @@ def test_a_file_gives_each_device_its_row(tmp_path, name, save):
         np.testing.assert_array_equal(updates.vector(7, device), rows[device])
 
 
-@pytest.mark.parametrize("room", [0, 79, 80, 10**9])
+@pytest.mark.parametrize("room", [0, 79, 10**9])
 def test_rows_that_are_not_held_are_read_when_they_are_needed(tmp_path, monkeypatch, room):
     monkeypatch.setattr("hpcfl.rounds.input_files.HELD_BYTES", room)
     rows = np.random.default_rng(1).normal(size=(6, 5))
@@ -122,32 +112,6 @@ def test_vectors_are_the_same_wherever_they_are_held(monkeypatch, room):
         assert held[id].dtype == vectors[id].dtype
 
 
-def test_a_vector_that_can_be_put_nowhere_is_an_error_that_says_where_to_put_it(monkeypatch):
-    monkeypatch.setattr("hpcfl.rounds.inputs.HELD_BYTES", 0)
-
-    with Path("/dev/full").open("r+b", 0) as full:
-        monkeypatch.setattr("tempfile.TemporaryFile", lambda: full)
-        with pytest.raises(HpcflError, match=r"0 written.*: let TMPDIR name a folder with room"):
-            Held()[3] = np.ones(10**6)
-
-
-def test_integer_rows_become_real_numbers(tmp_path):
-    np.save(tmp_path / "u.npy", np.array([[1, 2], [3, 4]], np.int16))
-    vector = FileUpdates(tmp_path / "u.npy", 2).vector(0, 1)
-
-    assert (vector.tolist(), vector.dtype) == ([3.0, 4.0], np.float64)
-
-
-def test_weights_are_scaled_to_add_up_to_one(tmp_path):
-    with h5py.File(tmp_path / "u.h5", "w") as file:
-        file["updates"] = np.ones((2, 5))
-        file["weights"] = [30.0, 10.0]
-    updates = FileUpdates(tmp_path / "u.h5", 2)
-
-    assert updates.weights is not None
-    assert (updates.weights.tolist(), updates.total_weight) == ([0.75, 0.25], 40.0)
-
-
 def bad_weights(weights):
     return lambda path: save_hdf5(path, updates=np.ones((2, 5)), weights=weights)
 
@@ -160,18 +124,11 @@ READ = "or HDF5 with an array called updates"
     [
         ("u.npy", lambda path: None, "there is no file"),
         ("u.npy", lambda path: path.write_bytes(b"junk"), "cannot be read"),
-        ("u.h5", lambda path: path.write_bytes(b"junk"), "cannot be read"),
         ("u.npy", lambda path: np.save(path, np.ones(5)), r"shape \(5,\); numbers of shape"),
         ("u.npy", lambda path: np.save(path, np.array([["a"]])), "numbers of shape"),
-        (
-            "u.npy",
-            lambda path: np.save(path, np.array([[{}]]), allow_pickle=True),
-            "cannot be read",
-        ),
         ("u.npy", lambda path: np.save(path, np.ones((3, 5))), "3 rows for 2 devices; give"),
         ("u.h5", bad_weights([1.0, 2.0, 3.0]), r"\(3,\): 2 positive numbers of shape \(2,\)"),
         ("u.h5", bad_weights([[1.0], [2.0]]), r"float64 of shape \(2, 1\): 2 positive numbers"),
-        ("u.h5", bad_weights([True, True]), r"bool of shape \(2,\): 2 positive numbers"),
         ("u.h5", lambda path: save_hdf5(path, x=np.ones(2)), READ),
         ("u.csv", lambda path: path.write_text("1,2"), READ),
     ],
@@ -180,12 +137,6 @@ def test_a_file_of_another_form_is_refused_with_a_sentence(tmp_path, name, write
     write(tmp_path / name)  # type: ignore[operator]
     with pytest.raises(UsageError, match=sentence):
         FileUpdates(tmp_path / name, devices=2)
-
-
-def test_a_row_with_nan_is_the_affair_of_its_device(tmp_path):
-    np.save(tmp_path / "u.npy", np.array([[1.0, 2.0], [np.nan, 0.0]]))
-
-    np.testing.assert_array_equal(FileUpdates(tmp_path / "u.npy", 2).vector(0, 1), [np.nan, 0.0])
 
 
 def test_the_aggregate_is_saved_as_the_name_says(tmp_path):
@@ -203,10 +154,3 @@ def test_an_aggregate_of_no_known_format_is_refused():
     said = refusal("bench", "fedavg", "--devices", 3, "--save-aggregate", "sum.csv")
 
     assert "sum.csv does not end in one of .npy, .h5" in said
-
-
-def test_results_are_a_file_whatever_the_case_of_its_ending(tmp_path):
-    path = bench("fedavg", devices=3, dim=4, rounds=1, output=tmp_path / "run.H5").path
-
-    assert path == tmp_path / "run.H5"
-    assert find(tmp_path) == [path]

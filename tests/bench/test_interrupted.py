@@ -90,8 +90,10 @@ def test_a_signal_in_the_last_round_changes_nothing(tmp_path):
     assert (run.status, run.rounds, run.environment["stop_reason"]) == ("complete", 5, "rounds")
 
 
-@pytest.mark.parametrize("protocol", ["sparse", "secagg-graph", "prf", "dp-fedavg", "common"])
-@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize(
+    ("protocol", "after"),
+    [("sparse", 1), ("secagg-graph", 3), ("prf", 3), ("dp-fedavg", 1), ("common", 3)],
+)
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, protocol, after):
     options: dict[str, Any] = {"dropout": 0.0 if protocol == "prf" else 0.3}
     whole = bench(tmp_path / "whole.h5", protocol, save_aggregate=tmp_path / "whole.npy", **options)
@@ -126,6 +128,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, protocol, after):
 
 
 def test_a_run_can_be_resumed_more_than_once(tmp_path):
+    """Which leaves nothing behind but its file."""
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError, match="after 1 round"):
         bench(path, after=1)
@@ -160,49 +163,7 @@ def test_sums_that_a_dead_launch_may_have_revealed_are_counted(tmp_path):
     assert longer.config["promises"][-1] == claims[-1]
 
 
-def test_leftovers_of_a_killed_resumption_are_no_hindrance(tmp_path):
-    path = tmp_path / "run.h5"
-    with pytest.raises(AgreedError):
-        bench(path, after=1)
-    (tmp_path / f".run.h5.{load(path).run_id[:8]}.part").write_bytes(b"half a file")
-    with pytest.raises(AgreedError):
-        bench(path, after=1, resume=True)
-
-    assert load(path).rounds == 2
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"protocol": "secagg"}, "protocol sparse, not secagg"),
-        ({"dim": 201}, "dim 200, not 201"),
-        ({"rounds": 5}, "rounds 4, not 5"),
-        ({"alpha": 0.2, "seed": 1}, "alpha 0.1, not 0.2"),
-        ({"insecure_seed": None}, "insecure_seed 3, not none"),
-    ],
-)
-def test_another_configuration_is_refused(tmp_path, options, sentence):
-    path = tmp_path / "run.h5"
-    with pytest.raises(AgreedError):
-        bench(path, after=2)
-    before = path.read_bytes()
-    with pytest.raises(UsageError, match=sentence):
-        bench(path, resume=True, **options)
-
-    assert path.read_bytes() == before
-
-
-def test_bits_that_were_found_out_are_those_of_the_resumed_run(tmp_path):
-    path = tmp_path / "run.h5"
-    with pytest.raises(AgreedError):
-        bench(path, after=2, bits="auto")
-    with pytest.raises(UsageError, match="group ring28, not fq"):
-        bench(path, resume=True)
-    assert bench(path, resume=True, bits="28").validated.all()
-
-
-def test_an_option_that_only_the_first_launch_was_given_is_not_dropped(tmp_path):
+def test_what_the_first_launch_was_given_or_found_out_is_not_dropped(tmp_path):
     """Files hold some options only if they are given."""
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
@@ -251,55 +212,12 @@ def test_seconds_before_the_interruption_count_for_the_stop_rule(tmp_path):
     assert (run.rounds, run.environment["stop_reason"]) == (6, "max_seconds")
 
 
-def test_two_processes_do_not_write_one_file(tmp_path):
-    path = tmp_path / "run.h5"
-    refusals: list[str] = []
-
-    def resume_elsewhere():
-        # HDF5 lets one process open a file twice, so another one has to try.
-        done = command(path, resume=True)
-        refusals.append(done.stderr)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(AgreedError):
-        bench(path, "fedavg", after=2, act=resume_elsewhere, dim=20, rounds=50, insecure_seed=None)
-
-    assert len(refusals) == 1
-    assert "run.h5 is being written by another process: wait" in refusals[0]
-    assert load(path).rounds == 2
-
-
-def test_a_file_that_takes_the_place_of_the_results_stays(tmp_path):
-    path, moved = tmp_path / "run.h5", tmp_path / "moved.h5"
-
-    def move():
-        path.rename(moved)
-        path.write_text("of somebody else")
-
-    with pytest.raises(HpcflError, match="cannot be read"):
-        bench(path, after=2, act=move)
-
-    assert path.read_text() == "of somebody else"
-    assert (load(moved).rounds, load(moved).status) == (5, "complete")
-
-
-def command(path, resume=False, rounds=50, more=()):
-    words = [*arguments(path, resume, rounds), *more]
-    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-
-
-def arguments(path, resume, rounds):
+def command(path, resume=False, rounds=50):
     options = ("fedavg", "--devices", 5, "--dim", 20, "--rounds", rounds, "--warmup", 1)
-    where = ("--resume" if resume else "--output", path)
-    return [str(part) for part in (HPCFL, "bench", *options, *where)]
-
-
-def wait_for(condition, job):
-    end = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        assert job.poll() is None, job.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    words = (HPCFL, "bench", *options, "--resume" if resume else "--output", path)
+    return subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
 
 
 # A run whose round sleeps inside C, where Python runs no signal handlers.
@@ -335,9 +253,9 @@ with interruption.noting_signals():
     ("deadline", "signals"),
     [
         (0.3, [signal.SIGTERM]),
-        (0.3, [signal.SIGUSR1, signal.SIGINT]),
         (100, [signal.SIGINT, signal.SIGINT]),
-        (100, [signal.SIGTERM, signal.SIGTERM]),
+        pytest.param(0.3, [signal.SIGUSR1, signal.SIGINT], marks=pytest.mark.full),
+        pytest.param(100, [signal.SIGTERM, signal.SIGTERM], marks=pytest.mark.full),
     ],
 )
 def test_a_round_that_does_not_end_is_given_up(tmp_path, deadline, signals):
@@ -379,29 +297,6 @@ def test_the_first_signal_is_in_the_file_before_the_round_ends(tmp_path):
     assert seen == ["interrupted"]
 
 
-def test_a_sweep_that_is_told_to_leave_begins_no_other_cell(tmp_path):
-    plan = tmp_path / "plan.toml"
-    plan.write_text(
-        '[fixed]\ndim = 20\ndevices = 4\nwarmup = 0\nrounds = 5000\nprotocol = "fedavg"\n'
-        "[grid]\nseed = [1, 2]\n"
-    )
-    job = subprocess.Popen(
-        [str(HPCFL), "sweep", str(plan), "--output", str(tmp_path / "sweep")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    results = tmp_path / "sweep"
-    wait_for(lambda: any(load(path).rounds > 2 for path in results.glob("*.h5")), job)
-    job.send_signal(signal.SIGTERM)
-    _, err = job.communicate(timeout=LIMIT_SECONDS)
-    (path,) = results.glob("*.h5")
-
-    assert job.returncode == LEFT_STATUS, err
-    assert err.count("Error: ") == 1
-    assert load(path).status == "interrupted"
-
-
 @pytest.fixture
 def small_disk(tmp_path):
     """Mount a disk of 1 MB."""
@@ -435,9 +330,9 @@ def test_a_disk_that_fills_up_meanwhile_takes_nothing_away(small_disk):
         assert shutil.disk_usage(small_disk).free == 0
 
     path = small_disk / "run.h5"
-    run = bench(path, "fedavg", after=1, act=fill, dim=20, rounds=400, insecure_seed=None)
+    run = bench(path, "fedavg", after=1, act=fill, dim=20, rounds=100, insecure_seed=None)
 
-    assert (run.status, run.rounds) == ("complete", 401)
+    assert (run.status, run.rounds) == ("complete", 101)
     assert run.validated.all()
     assert (run.bytes_up.sum(axis=(1, 2)) > 0).all()
 
@@ -462,13 +357,3 @@ def test_a_refused_write_is_a_sentence_and_keeps_the_rounds_before(tmp_path, mon
 
     assert (run.status, run.rounds, bool(run.validated.all())) == ("failed", 2, True)
     assert bench(path, resume=True).rounds == 5
-
-
-def test_an_aggregate_that_cannot_be_saved_is_a_sentence(tmp_path):
-    folder = tmp_path / "sums"
-
-    def act():
-        folder.write_text("a file in the place of the folder")
-
-    with pytest.raises(HpcflError, match=r"cannot write .*sum\.npy \(Not a directory\)"):
-        bench(tmp_path / "run.h5", after=1, act=act, save_aggregate=folder / "sum.npy")

@@ -96,14 +96,6 @@ def test_a_cohorts_mean_is_that_of_its_survivors(tmp_path):
         assert np.allclose(0.5, mean[sent], rtol=0, atol=1e-4)
 
 
-def test_a_cohorts_mean_is_weighted(tmp_path):
-    """With all devices in every cohort, the mean is over all survivors."""
-    rows, weights = vectors(10), np.arange(1.0, 11.0)
-    _, mean, survived = run(tmp_path, "cohort", rows, weights=weights, dropout=0.3, alpha=1.0)
-    expected = (weights[survived, None] * rows[survived]).sum(axis=0) / weights[survived].sum()
-    assert np.allclose(expected, mean, rtol=0, atol=1e-4)
-
-
 def test_a_sparse_mean_is_right_on_average_over_the_survivors(tmp_path):
     """Averaged over many rounds' selections; a false alarm is 6.5 standard errors off."""
     rows = np.full((12, 4000), 0.5)

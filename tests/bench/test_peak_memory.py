@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import hpcfl
-from hpcfl.errors import HpcflError
 from hpcfl.report import formats
 from hpcfl.results import tables
 from hpcfl.system import machine
@@ -33,29 +32,12 @@ def test_a_peak_is_forgotten_and_the_next_one_is_seen():
 def test_a_peak_that_cannot_begin_anew_is_not_told(monkeypatch, tmp_path):
     """It would be that of whatever came before."""
     monkeypatch.setattr(machine, "forget_peak", lambda: False)
-    run = bench(tmp_path, "run", 100)
+    size = {"devices": 3, "dim": 100, "rounds": 2, "warmup": 1, "dropout": 0.0}
+    run = hpcfl.bench("secagg", **size, output=tmp_path / "run.h5")
     assert np.isfinite(run.resident_bytes).all()
     assert np.isnan(run.peak_bytes).all()
     assert run.summary()["server_peak_bytes"] is None
     assert "at the peak" not in tables.facts(run.summary()).text()
-
-
-def test_a_system_that_tells_nothing_is_no_error(monkeypatch):
-    monkeypatch.setattr(machine, "read", lambda path: "")
-    assert np.isnan(machine.resident_bytes()).all()
-
-
-def bench(folder, name, dim, **options):
-    return hpcfl.bench(
-        "secagg",
-        devices=3,
-        dim=dim,
-        rounds=2,
-        warmup=1,
-        dropout=0.0,
-        output=folder / f"{name}.h5",
-        **options,
-    )
 
 
 def test_what_a_round_takes_is_in_the_file_and_told(tmp_path):
@@ -64,7 +46,7 @@ def test_what_a_round_takes_is_in_the_file_and_told(tmp_path):
     In a process of its own: this one may have as much free memory from other tests. What is freed
     between rounds may stay with the process, so all is above the start of the first.
     """
-    dim, path = 2_000_000, tmp_path / "long.h5"
+    dim, path = 1_000_000, tmp_path / "long.h5"
     options = ("--devices", 3, "--dim", dim, "--rounds", 2, "--warmup", 1, "--dropout", 0)
     command = (sys.executable, "-m", "hpcfl", "bench", "secagg", *options, "--output", path)
     subprocess.run([*map(str, command)], check=True, capture_output=True, timeout=60)
@@ -79,15 +61,3 @@ def test_what_a_round_takes_is_in_the_file_and_told(tmp_path):
     said = tables.facts(summary).text()
     assert f"{formats.amount(run.peak_bytes[1:].max())} of a server's rank at the peak" in said
     assert "largest other rank" not in said
-
-
-def test_memory_is_compared_where_it_is_known(tmp_path):
-    dim = 500_000
-    runs = [
-        bench(tmp_path, bits, dim, bits=bits, note=f"{dim} coordinates") for bits in ("32", "8")
-    ]
-    wide, narrow = (hpcfl.compare(run, runs[1], metric="server_peak_bytes") for run in runs)
-    assert (wide.unit, wide.metric) == ("B", "server_peak_bytes")
-    assert narrow.ratio == pytest.approx(1)
-    with pytest.raises(HpcflError, match="does not tell the device_peak_bytes"):
-        hpcfl.compare(*runs, metric="device_peak_bytes")

@@ -156,7 +156,7 @@ FEATURES = {
     ),
     "wrong options": (
         f"{JOBS}::test_wrong_use_is_refused_once_with_a_sentence",
-        f"{JOBS}::test_refused_ranks_leave_in_order",
+        f"{JOBS}::test_rank_0_alone_reads_the_command_line_and_lets_the_others_go",
     ),
     "SIGKILL": (f"{LEFT}::test_the_servers_death_costs_no_round_and_resume_goes_on",),
     "signals": (f"{LEFT}::test_all_ranks_leave_together_whether_one_is_told_or_mpirun",),

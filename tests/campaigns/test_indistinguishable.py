@@ -22,10 +22,7 @@ any number of elements, not an approximation for large ones:
   entropy D of the frequencies: P(n D > x) <= exp(-x) (e x / (k - 1))^(k - 1) for x > k - 1 and k
   bins (Agrawal 2020, "Finite-sample concentration of the multinomial in relative entropy",
   Theorem 1.2);
-- of all strings of n bytes, fewer than 256^(m + 1) / 255 are compressed to at most m bytes;
-- a classifier that has seen no held-out upload is right about them no more often than a fair coin:
-  the number is a sum of independent trials with a mean of one half, whose tail is below the
-  binomial's (Hoeffding 1956, Theorem 4).
+- of all strings of n bytes, fewer than 256^(m + 1) / 255 are compressed to at most m bytes.
 
 Words of F_q with q = 2^32 - 5 are no uniform 32-bit words, but have (2^32 / q)^n times the
 likelihood at most, n of them together; `inspect` multiplies by it (1.001 for a million).
@@ -139,8 +136,8 @@ def sent_coordinates(protocol, vector, rounds):
 def inspect(first, second, modulus):
     """Return a bound of the p-value of every test of uploads of two inputs.
 
-    Both of shape (n, length), n a multiple of 4; neighbouring rows are what one device sent in
-    consecutive rounds. `modulus` is the number of group elements.
+    Both of shape (n, length), n even; neighbouring rows are what one device sent in consecutive
+    rounds. `modulus` is the number of group elements.
     """
     looked_at = {
         "first": first,
@@ -152,7 +149,6 @@ def inspect(first, second, modulus):
     found = {
         f"{name}, {what}": test(rows) for what, rows in looked_at.items() for name, test in TESTS
     }
-    found["regression on bits"] = held_out(flat_bits(first), flat_bits(second))
     words = 2 * first.size * (WORD / modulus - 1)
     return {name: min(1.0, p * math.exp(words)) for name, p in found.items()}
 
@@ -230,47 +226,13 @@ TESTS = (
 )
 
 
-def held_out(first, second):
-    """Return how likely a coin is right as often as a classifier about the half it did not see."""
-    seen = np.arange(len(first)) % 4 < 2  # whole pairs: a pair may share what it should not
-    train = np.vstack([first[seen], second[seen]])
-    labels = np.repeat([1.0, -1.0], seen.sum())
-    centre, spread = train.mean(axis=0), train.std(axis=0)
-    scale = np.where(spread > 0, spread, 1) * train.dtype.type(math.sqrt(train.shape[1]))
-    decide = logistic((train - centre) / scale, labels)
-    test = np.vstack([first[~seen], second[~seen]])
-    truth = np.repeat([1.0, -1.0], (~seen).sum())
-    right = int(((decide((test - centre) / scale) > 0) == (truth > 0)).sum())
-    # Hoeffding's bound holds from one above the mean.
-    return 1.0 if right <= truth.size // 2 else float(binom.sf(right - 1, truth.size, 0.5))
-
-
-def logistic(inputs, labels):
-    """Return a logistic regression, fitted by 200 steps of gradient descent.
-
-    Its weights are a combination of the inputs, whose coefficients are all that changes.
-    """
-    products = inputs @ inputs.T
-    combination = np.zeros(len(labels))
-    for _ in range(200):
-        wrong = labels / (1 + np.exp(labels * (products @ combination)))
-        combination += 4 * (wrong / len(labels) - 1e-3 * combination)
-    weights = combination @ inputs
-    return lambda values: values @ weights
-
-
-def flat_bits(rows):
-    """Return an upload's bits as -1 and 1."""
-    return bits_of(rows).reshape(len(rows), -1) * np.float32(2) - np.float32(1)
-
-
 def inspect_locations(first, second, part):
     """Return a bound of the p-value of every test of where uploads of two inputs have values.
 
     Both are flags of shape (n, d), of independent rounds. Under the hypothesis every coordinate is
     sent with the probability `part`, independently, and whatever the vector is.
     """
-    found = {"regression": held_out(first * 1.0, second * 1.0)}
+    found = {}
     for what, sent in (("first", first), ("second", second)):
         found |= {
             f"coordinates, {what}": smallest(sent.sum(axis=0), len(sent), part),
@@ -353,10 +315,6 @@ def broken(change):
     return SimpleNamespace(**vars(keystream) | {"filler": filler, "read": read})
 
 
-def no_mask(words):
-    words[:] = 0
-
-
 def of_31_bits(words):
     words &= np.uint32(2**31 - 1)
 
@@ -374,7 +332,6 @@ def with_a_period(words):
 
 
 BREAKAGES = {
-    no_mask: {"byte frequency", "compression", "regression on bits"},
     of_31_bits: {"value frequency"},
     half_of_the_coordinates: {"byte frequency", "coordinates", "compression"},
     one_coordinate_in_the_clear: {"coordinates"},
@@ -387,11 +344,10 @@ def kinds(found):
     return {name.partition(",")[0] for name in found}
 
 
-@pytest.mark.parametrize("group", ["fq", pytest.param("ring32", marks=pytest.mark.full)])
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda change: change.__name__)
-def test_a_broken_mask_is_seen(breakage, group, monkeypatch):
+def test_a_broken_mask_is_seen(breakage, monkeypatch):
     monkeypatch.setattr(groups, "keystream", broken(breakage))
-    found = alarms(look("secagg", group, devices=4), LEVEL)
+    found = alarms(look("secagg", "fq", devices=4), LEVEL)
 
     assert BREAKAGES[breakage] <= kinds(found)
 
@@ -431,7 +387,7 @@ def test_locations_that_leave_out_zeros_are_seen(monkeypatch):
     )
     found = alarms(look_at_locations(), LEVEL)
 
-    assert {"all, first", "regression"} <= found
+    assert "all, first" in found
 
 
 def without_zeros(payload, vector):

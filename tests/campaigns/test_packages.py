@@ -65,16 +65,8 @@ def built(tmp_path_factory, tracked, builder):
         place = folder / "sources" / name
         place.parent.mkdir(exist_ok=True)
         place.write_text("stray")
-    run(
-        builder / "python",
-        "-m",
-        "build",
-        "--no-isolation",
-        "--outdir",
-        "dist",
-        "sources",
-        folder=folder,
-    )
+    build = (builder / "python", "-m", "build", "--no-isolation", "--outdir", "dist")
+    run(*build, "sources", folder=folder)
     run(builder / "twine", "check", "--strict", *(folder / "dist").iterdir(), folder=folder)
     return folder / "dist"
 
@@ -135,12 +127,8 @@ def hpcfl(installed, *arguments):
 def test_the_wheel_alone_measures_and_sweeps(installed):
     folder, programs = installed
     place = run(programs / "python", "-c", "import hpcfl; print(hpcfl.__file__)", folder=folder)
-    version = run(
-        programs / "python",
-        "-c",
-        "import sys; print('%d.%d' % sys.version_info[:2])",
-        folder=folder,
-    )
+    about = "import sys; print('%d.%d' % sys.version_info[:2])"
+    version = run(programs / "python", "-c", about, folder=folder)
     assert Path(place).is_relative_to(programs.parent)
     assert f"Programming Language :: Python :: {version.strip()}" in PROJECT["classifiers"]
 
@@ -156,11 +144,8 @@ def test_the_wheel_alone_measures_and_sweeps(installed):
     assert all(found.validated.all() for found in runs)
 
 
-# These are no different with another Python.
-one_python = pytest.mark.parametrize("installed", PYTHONS[:1], indirect=True)
-
-
-@one_python
+# It is no different with another Python.
+@pytest.mark.parametrize("installed", PYTHONS[:1], indirect=True)
 def test_the_wheel_alone_has_what_the_commands_need(installed):
     folder, programs = installed
     assert "bench" in hpcfl(installed, "--help")

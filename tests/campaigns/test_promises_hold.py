@@ -2,9 +2,10 @@
 
 What can be brought about with certainty is, once: an attack that hits where nothing withstands it,
 and a number that is compared with the true one. The campaign's rounds come on top. All secrets
-follow from seeds, so that these tests come out the same every time; for other seeds one in 10,000
-runs of a strategy, whose promises may fail with a probability, would raise a false alarm.
+follow from seeds, so that these tests come out the same every time.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import promise_campaign as campaign
@@ -22,7 +23,6 @@ from hostile_rounds import (
 from promise_campaign import (
     CASES,
     STRATEGIES,
-    alarming,
     made,
     with_noise,
 )
@@ -42,10 +42,10 @@ RINGS = ["secagg-graph", "cohort"]
 ROUNDS = {
     "one_hostile_device": 40,
     "few_noises": 16,
-    **dict.fromkeys(("framed_dealers", "early_leavers", "chosen_departures"), 4),
+    **dict.fromkeys(("early_leavers", "chosen_departures"), 4),
 }
 # Strategies that go beyond what promises bear, so that rounds must end.
-SOME_END = {"framed_dealers", "early_leavers", "chosen_departures", "few_noises"}
+SOME_END = {"early_leavers", "chosen_departures", "few_noises"}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.__name__)
@@ -53,7 +53,7 @@ SOME_END = {"framed_dealers", "early_leavers", "chosen_departures", "few_noises"
 def test_a_round_that_is_accepted_keeps_its_promises(strategy):
     generator = np.random.default_rng(7)
     findings = [strategy(generator, seed) for seed in range(ROUNDS.get(strategy.__name__, 8))]
-    assert [] == alarming(findings)
+    assert [] == [one for one in findings if one.broken]
     assert any(one.accepted for one in findings), "nothing was tried"
     ended = any(not one.accepted for one in findings)
     assert ended == (strategy.__name__ in SOME_END)
@@ -255,7 +255,12 @@ def test_an_account_is_charged_enough_for_a_round_with_one_that_is_expelled(case
 
     assert 5 == 40 - len(round_.survivors)
     assert 1 == outcome.expelled
-    assert 1e-6 < sum(one.failure(outcome) for one in protocol.promises()) <= charged < 1
+    failure, if_dropped = (
+        sum(promise.failure(one) for promise in protocol.promises())
+        for one in (outcome, replace(outcome, expelled=0))
+    )
+    # Who can let one be expelled chooses where, which chance does not.
+    assert 1e-6 < if_dropped < failure <= charged < 1
 
 
 def test_masks_that_fail_for_sure_are_nothing_that_an_account_can_rely_on():
@@ -296,13 +301,3 @@ def test_one_device_may_vanish_where_dropouts_are_drawn_and_next_to_none_are_exp
         outcome = play(protocol, Plan(seed=1), dropouts={4: phase})
         assert outcome.error is None, phase
         assert 19 <= len(outcome.survivors)
-
-
-@pytest.mark.parametrize("case", [pytest.param(RINGS[0], marks=pytest.mark.full), RINGS[1]])
-def test_one_that_is_framed_is_planned_for(case):
-    protocol = campaign.frameable(case)
-    gone = campaign.at_most_gone(protocol, 1)
-    outcome = campaign.frame(np.random.default_rng(1), protocol, 1, gone, "uniform", 1)
-    assert outcome.error is None
-    assert [] == violations(outcome)
-    assert "" == campaign.ring_kept(outcome, 1)

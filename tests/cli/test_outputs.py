@@ -7,8 +7,6 @@ import pytest
 from commandline import hpcfl, refusal
 
 import hpcfl as api
-from hpcfl.errors import HpcflError
-from hpcfl.results import load
 
 SMALL = ("--devices", 3, "--dim", 4, "--rounds", 1, "--warmup", 0)
 # What is never overwritten, and what takes the place of an older one: the name and the command.
@@ -60,20 +58,6 @@ def test_an_older_figure_is_replaced_and_folders_are_made(folder):
         assert any(line.endswith(f": {told}") for line in done.stdout.split("\n")), done.stdout
 
     assert [one.name for one in path.parent.iterdir()] == ["x.png"]
-
-
-def test_a_file_that_comes_meanwhile_stays_too(folder):
-    def come(index, played):
-        Path("sum.npy").write_text("mine")
-
-    with pytest.raises(HpcflError, match=r"sum\.npy exists already"):
-        api.bench(
-            "fedavg", devices=3, dim=4, save_aggregate="sum.npy", output="run.h5", progress=come
-        )
-
-    assert Path("sum.npy").read_text() == "mine"
-    assert load("run.h5").status == "failed"
-    assert len(load("run.h5").round_seconds) == 12
 
 
 def test_a_checkpoint_of_another_kind_is_found_before_a_training(folder):

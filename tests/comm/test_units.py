@@ -118,13 +118,6 @@ def test_time_of_a_call_is_waiting_or_in_mpi(ranks, waited, in_mpi):
     assert found[:, 0].tolist() == in_mpi
 
 
-def test_times_are_told_on_the_servers_clock():
-    book = Calls()
-    book.note(0, 1.0, 2.0, 3.0, SERVER, 0.5)
-
-    assert book.table(2, 10.0).tolist() == [[11, 12, 13, 1, 0.5], [0] * 5]
-
-
 def test_a_call_that_fails_has_a_number_and_no_note():
     book = Calls()
     with pytest.raises(ValueError, match="no"), book.call(SERVER):

@@ -5,8 +5,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from hpcfl.system.revision import RELEASE
 
 ROOT = Path(__file__).parents[2]
@@ -17,23 +15,12 @@ def text(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def for_index():
-    spec = importlib.util.spec_from_file_location("setup_of_hpcfl", ROOT / "setup.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.for_index
-
-
-@pytest.mark.parametrize(
-    ("file", "pattern"),
-    [
+def test_the_release_has_one_number():
+    for file, pattern in (
         ("CITATION.cff", r"^version: (\S+)$"),
         ("CHANGELOG.md", r"^## \[(.+?)\]"),
-    ],
-)
-def test_the_release_has_one_number(file, pattern):
-    assert re.findall(pattern, text(file), re.MULTILINE)[:1] == [RELEASE]
+    ):
+        assert re.findall(pattern, text(file), re.MULTILINE)[:1] == [RELEASE]
 
 
 def test_license_and_authors_are_the_same_everywhere():
@@ -46,8 +33,11 @@ def test_license_and_authors_are_the_same_everywhere():
     assert text("LICENSE").lstrip().startswith("Apache License\n")
 
 
-def test_the_readme_of_an_index_has_no_links_to_files_without_a_repository(for_index):
-    shown = for_index(text("README.md"), None)
+def test_the_readme_of_an_index_has_no_links_to_files_without_a_repository():
+    spec = importlib.util.spec_from_file_location("setup_of_hpcfl", ROOT / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shown = module.for_index(text("README.md"), None)
 
     assert re.findall(r"\]\((?!https?:)", shown) == []
     assert "build mpi4py against the cluster's MPI library: docs/clusters.md" in shown
@@ -56,17 +46,3 @@ def test_the_readme_of_an_index_has_no_links_to_files_without_a_repository(for_i
     assert [line for line in shown.splitlines() if line.startswith("    hpcfl")] == [
         line for line in text("README.md").splitlines() if line.startswith("    hpcfl")
     ]
-
-
-def test_the_readme_of_an_index_links_to_the_repository_if_there_is_one(for_index):
-    given = (
-        "[a](docs/a.md#part) ![b](docs/b.png) [c](https://c) [d](#d) [ckks](x)\n"
-        "    pip install hpcfl[ckks]\n"
-    )
-
-    assert for_index(given, "https://forge/hpcfl/") == (
-        "[a](https://forge/hpcfl/blob/HEAD/docs/a.md#part) "
-        "![b](https://forge/hpcfl/raw/HEAD/docs/b.png) [c](https://c) [d](#d) "
-        "[ckks](https://forge/hpcfl/blob/HEAD/x)\n"
-        "    pip install hpcfl[ckks]\n"
-    )

@@ -4,7 +4,7 @@ import re
 
 import click
 
-from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli import COMMANDS
 from hpcfl.learning import models
@@ -26,18 +26,6 @@ def plain(text):
     return " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).split())
 
 
-def row_of(page, name):
-    """Return the cells of the row of a table that begins with a name, and which column is which."""
-    lines = page.splitlines()
-    (at,) = (number for number, line in enumerate(lines) if line.startswith(f"| {name} |"))
-    top = at
-    while lines[top - 1].startswith("| "):
-        top -= 1
-    cells = (re.split(r"(?<!\\)\|", line)[1:-1] for line in (lines[top], lines[at]))
-    head, row = ([plain(cell) for cell in line] for line in cells)
-    return dict(zip(head, row, strict=True))
-
-
 PAGES = commands.pages()
 
 
@@ -53,24 +41,9 @@ def test_every_command_and_option_is_on_its_page():
                     assert plain(said) in text, (name, one.opts)
 
 
-def test_every_place_on_a_page_is_there_once():
-    for name, text in PAGES.items():
-        places = re.findall(r'<a id="([^"]+)"></a>', text)
-        assert len(places) == len({*places}), name
-    assert 'id="bench-alpha"' in PAGES["bench.md"]
-
-
-def test_every_protocol_has_a_part_with_its_steps():
-    found = re.split(r"^## (.*)\n", registries.protocols(), flags=re.MULTILINE)[1:]
-    parts = dict(zip(found[::2], found[1::2], strict=True))
-    assert [*parts] == [*PROTOCOLS]
-    for name, part in parts.items():
-        for step in find(name).steps:
-            assert f"| `{step.phase}` |" in part, (name, step)
-
-
 def test_every_registry_is_whole():
     for page, names in (
+        (registries.protocols, [f"## {name}" for name in PROTOCOLS]),
         (registries.algorithms, [f"## {name}" for name in REGISTRY]),
         (registries.training, [f"## {name}" for name in PRESETS]),
         (registries.training, [f"| `{name}` |" for name in DATASETS]),
@@ -87,12 +60,10 @@ def test_every_registry_is_whole():
 
 def test_the_page_of_results_files_has_every_dataset_and_attribute():
     text = resultsfile.page()
-    stored = text[text.index("## Datasets") :]
+    datasets = text[text.index("## Datasets") :].splitlines()
     for one in (*KNOWN, schema.MARKED):
-        row = row_of(stored, f"`{one.name}`")
-        assert row["what it is"] == plain(one.about)
-        assert row.get("unit", "") == one.unit.replace("1", "")
-        assert row["type, shape"].count(",") == len(one.axes)
+        (row,) = (line for line in datasets if line.startswith(f"| `{one.name}` |"))
+        assert plain(one.about) in plain(row)
     for names in (
         *(schema.HEADER, attributes.config(), attributes.ENVIRONMENT),
         *([*Metric], [*DeviceMetric]),

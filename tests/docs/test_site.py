@@ -38,35 +38,6 @@ def test_every_link_leads_to_a_file_on_a_code_host():
         assert lost == []
 
 
-def test_links_lead_to_pages_of_the_site():
-    text = (
-        "[a](method.md#x) [`b`](../examples/own_protocol.py) [c](../README.md#install) [d](#e)\n"
-        "![f](protocols.png) [g](https://h/i) [j](../jobs/slurm) [k](../contrib/) [l](../none)\n"
-        "```\n[m](../README.md)\n```\n[n](../CHANGELOG.md)\n"
-    )
-    assert links.rewrite(text, "docs/guide.md") == (
-        "[a](method.md#x) [`b`](repository/examples/own_protocol.py.md) [c](index.md#install) "
-        "[d](#e)\n"
-        "![f](protocols.png) [g](https://h/i) [j](repository/jobs/slurm/index.md) "
-        "[k](repository/contrib/README.md) [l](../none)\n"
-        "```\n[m](../README.md)\n```\n[n](repository/CHANGELOG.md)\n"
-    )
-    assert links.rewrite("![a](docs/protocols.png) [b](docs/guide.md)", "README.md") == (
-        "![a](protocols.png) [b](guide.md)"
-    )
-    assert links.rewrite("[a](reframe/settings.py) [b](../docs/guide.md)", "contrib/README.md") == (
-        "[a](reframe/settings.py.md) [b](../../guide.md)"
-    )
-
-
-def test_files_that_pages_link_to_are_included():
-    found = links.included()
-    assert {"README.md", "CHANGELOG.md", "LICENSE", "examples/own_protocol.py"} <= found.keys()
-    assert not any(path.startswith("docs/") for path in found)
-    assert "class SignSum" in found["examples/own_protocol.py"]
-    assert "[bench.sbatch](" in found["jobs/slurm"]
-
-
 class Page(HTMLParser):
     """What a page links to and loads, and its places."""
 

@@ -1,6 +1,7 @@
 """Runs MPI jobs with an outer time limit, so that nothing can hang.
 
-`mpirun` launches one; `hpcfl` has a command line run by ranks that were launched once for all.
+`mpirun` launches one; `hpcfl` and `python` have a command line run by ranks that were launched once
+for all.
 
 HPCFL_TEST_MPIRUN is the command, without the number of ranks, that launches jobs instead of the
 mpirun on PATH; every command line is then launched by it.
@@ -68,13 +69,9 @@ def environment():
 
 def start(*command, **options):
     """Start a command in a process group of its own."""
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()} | options
     return subprocess.Popen(
-        [str(part) for part in command],
-        text=True,
-        env=environment(),
-        start_new_session=True,
-        **options,
+        [str(part) for part in command], text=True, start_new_session=True, **options
     )
 
 
@@ -121,16 +118,17 @@ class StandingRanks:
             os.killpg(self.job.pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def run(self, ranks, arguments, limit_seconds):
+    def run(self, program, ranks, arguments, limit_seconds):
         number, self.asked = self.asked, self.asked + 1
-        asked = {"ranks": ranks, "arguments": arguments, "folder": os.getcwd()}
+        asked = {"program": program, "ranks": ranks, "arguments": arguments}
+        asked["folder"] = os.getcwd()
         os.write(self.jobs, f"{json.dumps(asked)}\n".encode())
         done, deadline = self.folder / f"{number}.done", time.monotonic() + limit_seconds
         while not done.exists():
             if self.job.poll() is not None or time.monotonic() > deadline:
                 log = (self.folder / "log").read_text()
                 self.end()
-                pytest.fail(f"hpcfl {arguments} took down {ranks} ranks, or hung\n{log}")
+                pytest.fail(f"{program} {arguments} took down {ranks} ranks, or hung\n{log}")
             time.sleep(0.01)
         out, err = (
             "".join((self.folder / f"{number}.{rank}.{name}").read_text() for rank in range(ranks))
@@ -150,11 +148,21 @@ def hpcfl(ranks, *arguments, limit_seconds=LIMIT_SECONDS):
     A job that ends its processes in another way than by leaving the command line, or that needs
     variables of the environment, must be launched.
     """
+    return _run("hpcfl", ranks, arguments, limit_seconds)
+
+
+def python(ranks, *arguments, limit_seconds=LIMIT_SECONDS):
+    """Run the interpreter on some ranks like that; what it changes in the process stays."""
+    return _run("python", ranks, arguments, limit_seconds)
+
+
+def _run(program, ranks, arguments, limit_seconds):
     if ranks > STANDING or OTHER:
-        return mpirun(ranks, "hpcfl", *arguments, limit_seconds=limit_seconds)
+        command = sys.executable if program == "python" else program
+        return mpirun(ranks, command, *arguments, limit_seconds=limit_seconds)
     if not _standing or _standing[-1].job.poll() is not None:
         _standing.append(StandingRanks())
-    return _standing[-1].run(ranks, [str(each) for each in arguments], limit_seconds)
+    return _standing[-1].run(program, ranks, [str(each) for each in arguments], limit_seconds)
 
 
 def bench(ranks, folder, *options, limit_seconds=LIMIT_SECONDS):

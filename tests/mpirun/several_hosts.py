@@ -1,18 +1,15 @@
 """Runs hpcfl on hosts that are only called so: several_hosts.py FOLDER HOSTS ARGUMENTS.
 
-HOSTS has the name of each rank's host. A rank that imports what looks at a host leaves a file named
-after itself in FOLDER.
+HOSTS has a letter for each rank's host. A rank that imports what looks at a host leaves a file
+named after itself in FOLDER.
 """
 
 import platform
 import sys
 from pathlib import Path
 
+from hpcfl.__main__ import main
 from hpcfl.system import launch
-
-sys.path.append(str(Path(__file__).parents[1] / "faults"))
-
-from killed import main
 
 
 class Watch:
@@ -23,9 +20,10 @@ class Watch:
             (Path(folder) / f"{rank}.looked").touch()
 
 
-folder, hosts, *arguments = sys.argv[1:]
+folder, hosts = sys.argv[1:3]
+del sys.argv[1:3]
 rank = launch.guess_rank()
-host = hosts.split(",")[rank]
+host = hosts[rank]
 platform.node = lambda: host
 sys.meta_path.insert(0, Watch())
-main(arguments)
+main()

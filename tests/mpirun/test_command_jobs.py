@@ -8,15 +8,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from launcher import HERE, assert_refused, bench, hpcfl, mpirun, needs_mpirun
+from launcher import HERE, assert_refused, bench, hpcfl, mpirun, needs_mpirun, python
 
 from hpcfl.results import load
 from hpcfl.results.reader import find
-
-sys.path.append(str(HERE.parent / "faults"))
-
-from ulfm import job as tolerant_job
-from ulfm import kill, needs_ulfm
 
 pytestmark = needs_mpirun
 ROOT = Path(__file__).parents[2]
@@ -58,7 +53,7 @@ if run is not None:
 
 
 def test_ranks_of_a_script_play_together(tmp_path):
-    job = mpirun(4, sys.executable, "-c", SCRIPT, tmp_path / "run.h5", tmp_path / "sweep")
+    job = python(4, "-c", SCRIPT, tmp_path / "run.h5", tmp_path / "sweep")
 
     expected = [(True, True), (False, True), (False, True), (False, True)]
     assert done(job).strip() == f"3 4 {expected}"
@@ -158,18 +153,18 @@ def cut(path, rounds):
 
 def test_the_protocol_of_the_examples_is_measured_and_trained_by_under_mpirun(folder):
     shutil.copy(ROOT / "examples/own_protocol.py", folder)
-    done(mpirun(4, "hpcfl", "bench", "own_protocol:SignSum", *SMALL, "--output", "run.h5"))
+    done(hpcfl(4, "bench", "own_protocol:SignSum", *SMALL, "--output", "run.h5"))
     assert (load("run.h5").devices, bool(load("run.h5").validated.all())) == (3, True)
 
     # As many devices as there were, on however many ranks.
     cut("run.h5", 1)
     own = ("bench", "own_protocol:SignSum", "--resume", "run.h5")
-    done(mpirun(3, "hpcfl", *own))
+    done(hpcfl(3, *own))
     assert (load("run.h5").rounds, load("run.h5").status) == (2, "complete")
-    assert_refused(mpirun(3, "hpcfl", *own, "--seed", 1), "seed 0, not 1")
+    assert_refused(hpcfl(3, *own, "--seed", 1), "seed 0, not 1")
     pytest.importorskip("torch")
     train = ("fedavg", "--aggregate", "own_protocol:SignSum", "--devices", 4, "--rounds", 1)
-    done(mpirun(3, "hpcfl", "train", *train, "--output", "train.h5"))
+    done(hpcfl(3, "train", *train, "--output", "train.h5"))
     assert load("train.h5").validated.all()
 
 
@@ -205,51 +200,18 @@ def test_the_model_does_not_depend_on_the_number_of_ranks(tmp_path, options):
     np.testing.assert_equal(told[1:], [told[0], told[0]])
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--dataset", "mnist", "--data-dir", "/nowhere"], "hpcfl data fetch mnist"),
-        (["--resume", "/nowhere.h5"], "/nowhere.h5"),
-        (["--model", "nonsense"], "nonsense"),
-    ],
-)
-def test_wrong_use_of_train_is_refused_once_with_a_sentence(options, sentence, tmp_path):
-    pytest.importorskip("torch")
-    assert_refused(hpcfl(3, "train", "fedavg", *options), sentence)
-
-
 # Hosts
 
 
-def on_hosts(folder, hosts, *arguments, launch=mpirun):
-    """Run a command line, a rank on each of the hosts; return what its file says of them."""
-    program = (sys.executable, HERE / "several_hosts.py", folder, ",".join(hosts))
-    job = launch(len(hosts), *program, *arguments, "--output", folder / "run.h5")
-    assert "Traceback" not in job.stderr
-    return load(folder / "run.h5").environment
-
-
-def looked(folder):
-    return sorted(int(path.stem) for path in folder.glob("*.looked"))
-
-
-ONE_ROUND = ("bench", "fedavg", "--dim", 50, "--rounds", 1, "--warmup", 0, "--dropout", 0)
-
-
-def test_on_one_host_nobody_but_rank_0_looks(tmp_path):
-    facts = on_hosts(tmp_path, "aaa", *ONE_ROUND)
-
-    assert looked(tmp_path) == [0]
-    assert facts["host_facts"] is None
-    assert len(facts["before_clock_seconds"]) == 1
-    assert facts["after_clock_seconds"][0] > facts["before_clock_seconds"][0]
-
-
 def test_the_first_rank_of_every_host_looks_and_rank_0_writes(tmp_path):
-    facts = on_hosts(tmp_path, "abab", *ONE_ROUND, "--devices", 5)
+    one_round = ("bench", "fedavg", "--dim", 50, "--devices", 5, "--rounds", 1, "--warmup", 0)
+    program = (sys.executable, HERE / "several_hosts.py", tmp_path, "abab")
+    job = mpirun(4, *program, *one_round, "--output", tmp_path / "run.h5")
+    assert "Traceback" not in job.stderr
+    facts = load(tmp_path / "run.h5").environment
     before, after = (np.array(facts[f"{when}_clock_seconds"]) for when in ("before", "after"))
 
-    assert looked(tmp_path) == [0, 1]
+    assert sorted(path.name for path in tmp_path.glob("*.looked")) == ["0.looked", "1.looked"]
     assert (facts["hosts"], facts["host_ranks"]) == (["a", "b"], [2, 2])
     assert facts["mapping"] == "in turns"
     assert facts["host_facts"]["host_name"] == ["a", "b"]
@@ -259,14 +221,3 @@ def test_the_first_rank_of_every_host_looks_and_rank_0_writes(tmp_path):
     cores = facts["placement"][0]["cores"]
     assert cores
     assert {place["cores"] for place in facts["placement"]} == {cores}
-
-
-@needs_ulfm
-def test_nothing_is_known_at_the_end_of_a_host_whose_first_rank_died(tmp_path):
-    death = kill(1, "upload", 0)
-    facts = on_hosts(tmp_path, ["a", "b", "a", "c", "b"], *ONE_ROUND, *death, launch=tolerant_job)
-
-    assert facts["hosts"] == ["a", "b", "c"]
-    assert facts["fault_tolerance"] == "ulfm"
-    assert np.isfinite(facts["before_clock_seconds"]).all()
-    assert np.isfinite(facts["after_clock_seconds"]).tolist() == [True, False, True]

@@ -121,27 +121,14 @@ def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path):
 
 LATE = (sys.executable, HERE / "late_signals.py")
 BENCH = ("bench", "fedavg", "--dim", 20, "--devices", 2, "--rounds", 2, "--output", "run.h5")
-SWEEP = ("sweep", "plan.toml", "--output", ".")
-PLAN = """
-[fixed]
-dim = 20
-devices = 2
-rounds = 2
-[grid]
-protocol = ["fedavg"]
-"""
 
 
-@pytest.mark.parametrize("command", [BENCH, pytest.param(SWEEP, marks=pytest.mark.full)])
-def test_a_signal_after_the_last_round_changes_nothing(tmp_path, command):
-    (tmp_path / "plan.toml").write_text(PLAN)
-    job = start(*MPIRUN, 3, *LATE, signal.SIGTERM.value, *command, cwd=tmp_path)
+@pytest.mark.full
+def test_a_signal_after_the_last_round_changes_nothing(tmp_path):
+    job = start(*MPIRUN, 3, *LATE, signal.SIGTERM.value, *BENCH, cwd=tmp_path)
     ended = finish(job, LIMIT_SECONDS)
     (file,) = tmp_path.glob("*.h5")
 
     assert ended.returncode == 0, ended.stderr
     assert "this rank lives" in ended.stderr
     assert load(file).status == "complete"
-
-
-# Sweeps

@@ -56,9 +56,8 @@ def play(folder, protocol, *options):
         ("secagg", ["--dropout", 0.25]),
         ("secagg", ["--dropout", 0, "--group", "ring32", "--upload", "reduce"]),
         ("sparse", ["--dropout", 0]),
-        ("cohort", ["--dropout", 0, "--alpha", 0.5]),
     ],
-    ids=["fedavg", "secagg", "reduce", "sparse", "cohort"],
+    ids=["fedavg", "secagg", "reduce", "sparse"],
 )
 def test_interfaces_count_what_the_ledger_says(protocol, options, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", ENVIRONMENT["PATH"])

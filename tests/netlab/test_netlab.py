@@ -120,7 +120,7 @@ def test_a_bench_in_a_lab_says_so_and_takes_what_its_links_take(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.usefixtures("needs_lab")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_whatever_ends_a_lab_nothing_of_it_is_left(number, tmp_path):
     path = tmp_path / "long.h5"
     bench = ("fedavg", "--dim", 100_000, "--dropout", 0, "--rounds", 100_000, "--output", path)

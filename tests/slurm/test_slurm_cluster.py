@@ -128,26 +128,6 @@ def logs(folder):
     return "\n".join(path.read_text() for path in sorted(folder.glob("*.out")))
 
 
-def test_a_rendered_script_runs_across_both_nodes(cluster, folder):
-    options = ("--nodes", 2, "--ntasks-per-node", 3, "--time", 5, "--results", "my results")
-    arguments = ("fedavg", "--dim", 500, "--rounds", 3, "--warmup", 0)
-    script = run(cluster, folder, "hpcfl", "slurm", "render", "bench", *options, "--", *arguments)
-    (folder / "job.sbatch").write_text(script)
-    job = run(cluster, folder, "sbatch", "--parsable", "job.sbatch").strip()
-
-    assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
-    (path,) = (folder / "my results").glob("*.h5")
-    measured = load(path)
-    assert measured.rounds == 3
-    assert measured.devices == 5
-    environment = measured.environment
-    assert environment["hosts"] == ["n1", "n2"]
-    assert environment["host_ranks"] == [3, 3]
-    assert environment["slurm_job_id"] == job
-    assert environment["slurm_node_list"] == "n[1-2]"
-    assert environment["slurm_nodes"] == "2"
-
-
 def loads_pmix(cluster, folder):
     """Return whether srun starts tasks with PMIx: it offers what it cannot load, too."""
     command = ["srun", "--mpi=pmix", "true"]
@@ -157,26 +137,24 @@ def loads_pmix(cluster, folder):
     return job.returncode == 0
 
 
-def placement(cluster, folder, *options):
-    """Return the environment of a job of fedavg that must end well."""
-    submit = ("hpcfl", "slurm", "render", "bench", "--submit", *options, "--time", 5)
-    submit += ("--results", "r", "--")
-    arguments = ("fedavg", "--dim", 50, "--rounds", 2, "--warmup", 0)
-    job = run(cluster, folder, *submit, *arguments).strip()
-    assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
-    (path,) = (folder / "r").glob("*.h5")
-    return load(path).environment
-
-
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-def test_the_server_has_a_node_of_its_own(cluster, folder, launcher):
+def test_a_rendered_script_runs_across_both_nodes(cluster, folder, launcher):
+    """The server has a node of its own."""
     if launcher == "srun" and not loads_pmix(cluster, folder):
         pytest.skip("this Slurm has no PMIx, or cannot load it")
     options = ("--nodes", 2, "--ntasks-per-node", 3, "--server-node", "--launcher", launcher)
-    environment = placement(cluster, folder, *options)
+    submit = ("hpcfl", "slurm", "render", "bench", "--submit", *options, "--time", 5)
+    arguments = ("fedavg", "--dim", 500, "--rounds", 3, "--warmup", 0)
+    job = run(cluster, folder, *submit, "--results", "my results", "--", *arguments).strip()
 
-    assert environment["hosts"] == ["n1", "n2"]
-    assert environment["host_ranks"] == [1, 3]
+    assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
+    (path,) = (folder / "my results").glob("*.h5")
+    measured = load(path)
+    environment = measured.environment
+    assert (measured.rounds, measured.devices) == (3, 3)
+    assert (environment["hosts"], environment["host_ranks"]) == (["n1", "n2"], [1, 3])
+    assert (environment["slurm_job_id"], environment["slurm_nodes"]) == (job, "2")
+    assert environment["slurm_node_list"] == "n[1-2]"
 
 
 def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):
@@ -214,7 +192,6 @@ protocol = "{protocol}"
 def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
     plans = {
         "strong": ("secagg", "devices = [6]"),
-        "weak": ("fedavg", "devices-per-rank = [3]"),
         "server-ranks": ("secagg", "devices = [4]\nserver-ranks = [1, 2]"),
         "threads": ("secagg", "devices = [4]\nthreads = [1, 2]"),
     }
@@ -228,7 +205,7 @@ def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
 
     assert finish(cluster, folder, job.strip(), 2 * JOB_SECONDS) == ["COMPLETED"], logs(folder)
     made = {path.name for path in (folder / "r").iterdir() if path.is_file()}
-    names = ("strong-ranks", "strong-nodes", "weak-ranks", "weak-nodes", "server-ranks", "threads")
+    names = ("strong-ranks", "strong-nodes", "server-ranks", "threads")
     assert made == {f"{n}.{e}" for n in names for e in ("md", "pdf")}
     # Packed: two ranks are on one node, three and four on both.
     hosts = {

@@ -90,8 +90,10 @@ def assert_goes_on(folder, kind, whole):
     return run
 
 
-@pytest.mark.parametrize("kind", GRIDS)
-@pytest.mark.parametrize("after", [1, ROUNDS - 1])
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [("bench", 1), ("bench", ROUNDS - 1), ("train", 1), ("train", ROUNDS - 1), ("private", 1)],
+)
 def test_a_cell_that_was_killed_goes_on_behind_its_last_round(killed, kind, after):
     folder = killed / f"{kind}-{after}"
     whole = progress(killed / kind).run
@@ -106,30 +108,11 @@ def test_a_cell_that_was_killed_goes_on_behind_its_last_round(killed, kind, afte
         assert run.training["epsilon_proven"][-1] >= whole.training["epsilon_proven"][-1]
 
 
-@pytest.mark.parametrize("kind", ["train", "private"])
-@pytest.mark.parametrize("saves", [1, 2])
+@pytest.mark.parametrize(("kind", "saves"), [("train", 1), ("private", 2)])
 def test_a_training_that_was_killed_before_its_checkpoint_goes_on_from_the_one_before(
     killed, kind, saves
 ):
     assert_goes_on(killed / f"{kind}-save-{saves}", kind, progress(killed / kind).run)
-
-
-def test_a_training_that_was_killed_at_its_target_ends_there(killed, tmp_path):
-    accuracy = progress(killed / "train").run.training["accuracy"]
-    place = int(accuracy[:-1].argmax())
-    grid, snapshot = TRAIN | {"target-accuracy": float(accuracy[place])}, tmp_path / "snapshot"
-
-    def played(index, result):
-        if index == place:
-            shutil.copytree(tmp_path / "whole", snapshot)
-
-    swept(grid, tmp_path / "whole", played)
-    seen = []
-    run = swept(grid, snapshot, lambda index, result: seen.append(index))
-
-    # Its checkpoint was not written: it plays that round again, and no other.
-    assert seen == [place]
-    assert (run.status, run.rounds) == ("complete", place + 1)
 
 
 def test_a_signal_ends_a_sweep_between_rounds_and_the_next_launch_goes_on(tmp_path, monkeypatch):

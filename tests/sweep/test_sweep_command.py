@@ -1,7 +1,6 @@
 """`hpcfl sweep`: plans and their manifest, arrays of jobs."""
 
 import os
-from pathlib import Path
 
 import pytest
 from commandline import hpcfl, refusal
@@ -157,11 +156,3 @@ def test_every_plan_that_is_shipped_has_cells_that_can_be_run(name, tmp_path, mo
     assert told.returncode == 0, told.stderr
     assert "cannot run" not in told.stdout
     assert shipped.titles()[name] in hpcfl("sweep").stdout
-
-
-def test_a_name_is_that_of_the_shipped_plan_and_a_path_that_of_a_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("small").write_text("")
-    assert shipped.locate("small") == shipped.FOLDER / "small.toml"
-    assert shipped.locate("./small") == Path("small")
-    assert "did you mean 'table-1'?" in refusal("sweep", "tabel-1", "--output", tmp_path)

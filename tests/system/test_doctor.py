@@ -26,6 +26,7 @@ def program(path, body):
     return Implementation("Open MPI", "5.0.11", str(path))
 
 
+@pytest.mark.full
 def test_this_machine_is_examined(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = invoke("doctor", "--json")
@@ -59,11 +60,8 @@ def test_the_report_has_remedies_and_fix_says_what_it_changed(monkeypatch, prefi
     ("text", "family", "version"),
     [
         ("mpirun (Open MPI) 5.0.11\n\nReport bugs to", "Open MPI", "5.0.11"),
-        ("Open MPI v5.0.11, package: Open MPI user@host Distribution", "Open MPI", "5.0.11"),
         ("mpirun (OpenRTE) 3.1.6\n", "Open MPI", "3.1.6"),
-        ("MPICH Version:      5.0.2\nMPICH Release date: x", "MPICH", "5.0.2"),
         ("HYDRA build details:\n    Version:           5.0.2\n", "MPICH", "5.0.2"),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.5 Build 1", "Intel MPI", "2021.5"),
         ("Intel(R) MPI Library 2021.11 for Linux* OS", "Intel MPI", "2021.11"),
         ("MVAPICH2 Version      :\t2.3.7", "MVAPICH", "2.3.7"),
         ("MPI VERSION    : CRAY MPICH version 8.1.28.29 (ANL 3.4a2)", "Cray MPICH", "8.1.28.29"),
@@ -80,7 +78,6 @@ def test_implementations_are_told_apart(text, family, version):
         (OPEN_MPI, OPEN_MPI, OK),
         (Implementation("Open MPI", "4.1.4"), OPEN_MPI, WARNING),
         (MPICH, OPEN_MPI, PROBLEM),
-        (MPICH, Implementation("Intel MPI", "2021.5"), OK),
         (None, OPEN_MPI, PROBLEM),
         (OPEN_MPI, Implementation(error="no libmpi.so.40"), PROBLEM),
     ],
@@ -94,29 +91,11 @@ def test_a_launcher_of_another_mpi_is_found(launcher, library, status, monkeypat
     assert bool(check.remedy) == (status != OK)
 
 
-def test_root_needs_both_variables_for_open_mpi(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setenv(doctor.ROOT_VARIABLES[0], "1")
-    monkeypatch.delenv(doctor.ROOT_VARIABLES[1], raising=False)
-
-    assert "export OMPI_ALLOW_RUN_AS_ROOT=1" in doctor.check_mpi(OPEN_MPI, OPEN_MPI).remedy
-    assert doctor.check_mpi(MPICH, MPICH).status == OK
-
-
-def test_intels_mpirun_gives_way_to_mpiexec_hydra(tmp_path):
-    for name in ("mpirun", "mpiexec.hydra"):
-        program(tmp_path / name, "echo 'Intel(R) MPI Library for Linux* OS, Version 2021.18'")
-
-    hydra = str(tmp_path / "mpiexec.hydra")
-    assert doctor.find_launcher(str(tmp_path)) == Implementation("Intel MPI", "2021.18", hydra)
-
-
 @pytest.mark.parametrize(
     ("check", "body", "status", "found"),
     [
         ("launch", "echo ranks 1; echo ranks 1", PROBLEM, "do not find each other"),
         ("launch", "echo ----; echo not enough slots; exit 1", PROBLEM, "fails: not enough slots"),
-        ("launch", 'echo "ranks $2"', OK, "works"),
         ("oversubscription", "exit 3", WARNING, "fails: exit status 3"),
         ("oversubscription", 'echo "ranks $2"', OK, "works"),
     ],
@@ -175,10 +154,8 @@ def test_both_settings_are_added_once_after_what_is_there(prefix):
     ("line", "stays"),
     [
         ("rmaps_default_mapping_policy=core", True),
-        ("  mapby = core", True),
-        # Comments and longer names are not the setting.
+        # A comment is not the setting.
         (f"# {MAPPING}", False),
-        (f"x{MAPPING}", False),
     ],
 )
 def test_a_users_own_setting_stays_and_so_do_permissions_and_linked_files(prefix, line, stays):
@@ -201,6 +178,7 @@ def test_an_mpi_that_is_not_the_environments_own_is_refused(prefix):
         mpiconfig.allow_oversubscription(prefix)
 
 
+@pytest.mark.full
 def test_open_mpi_knows_both_settings():
     """A misspelt name would be ignored in silence."""
     if not mpiconfig.has_embedded_open_mpi(Path(sys.prefix)):

@@ -23,7 +23,6 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "5"}
     ("variables", "expected"),
     [
         (OPEN_MPI, (True, 2, 5)),
-        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (True, 3, 4)),
         ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, (True, 1, 2)),
         ({"PMIX_RANK": "7"}, (True, 7, None)),
         (STEP, (True, 7, 9)),
@@ -112,6 +111,7 @@ def test_the_launchers_streams_say_whether_a_person_is_looking(out, err, tmp_pat
     assert told([*launcher, *log], out=out, err=err, **first) == (out, 0)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 @pytest.mark.parametrize(("out", "err"), [(True, False), (False, True)])
 def test_real_mpirun_is_seen_through(out, err):

@@ -44,12 +44,6 @@ def test_noise_that_leaves_no_room_is_refused_before_a_file_is_written(tmp_path,
     assert not [*tmp_path.iterdir()]
 
 
-def test_levels_that_a_round_refuses_are_refused_before_a_file_is_written(tmp_path):
-    with pytest.raises(HpcflError, match="could overflow the group ring12"):
-        train(tmp_path, **COHORT, bits="12", levels=2041)
-    assert not [*tmp_path.iterdir()]
-
-
 @pytest.mark.parametrize("sampling", ["exact", "poisson", "balanced"])
 @pytest.mark.parametrize("aggregate", ["secagg", "cohort"])
 def test_levels_suit_every_round_whoever_takes_part(aggregate, sampling):

@@ -62,15 +62,14 @@ def train(folder, rounds=4, number=None, **options):
         return runs.train(folder / "run.h5", devices=4, observer=Signalled(), **options).weights
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(tmp_path, number):
+def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(tmp_path):
     for name in ("told", "whole"):
         (tmp_path / name).mkdir()
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)]
     with pytest.raises(
         AgreedError, match="after 2 rounds; continue with hpcfl train --resume"
     ) as told:
-        train(tmp_path / "told", number=number)
+        train(tmp_path / "told", number=signal.SIGTERM)
 
     assert told.value.exit_status == LEFT_STATUS == 75
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)] == before
@@ -83,12 +82,6 @@ def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(tmp_path, number):
         train(tmp_path, resume=run.path)
 
 
-def test_a_signal_in_the_last_round_is_none(tmp_path):
-    train(tmp_path, rounds=2, number=signal.SIGUSR1)
-
-    assert load(tmp_path / "run.h5").status == "complete"
-
-
 def test_what_cannot_be_resumed_leaves_without_a_checkpoint(tmp_path):
     with pytest.raises(AgreedError, match="the run cannot be continued") as told:
         train(tmp_path, number=signal.SIGUSR1, algorithm="top-k", error_feedback=True)
@@ -97,6 +90,7 @@ def test_what_cannot_be_resumed_leaves_without_a_checkpoint(tmp_path):
     assert not list(tmp_path.glob("*.npz"))
 
 
+@pytest.mark.full
 def test_a_round_that_does_not_end_costs_nothing_but_itself(tmp_path):
     job = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "run.h5")],

@@ -14,8 +14,6 @@ from hpcfl.training import checkpoint, experiment
 
 pytest.importorskip("torch")
 
-RATE = 0.1
-
 
 @pytest.mark.parametrize("aggregate", ["secagg", "sparse"])
 def test_training_through_a_protocol_learns_and_is_validated(tmp_path, aggregate):
@@ -41,44 +39,10 @@ def test_secagg_gives_fedavgs_model_up_to_quantisation(tmp_path):
     assert not np.array_equal(secure.weights, plain.weights)
 
 
-@pytest.mark.full
-def test_sparse_at_alpha_1_is_fedavg_on_average_and_not_in_a_round(tmp_path):
-    """At alpha = 1 a device still sends only a part p of its coordinates (eq. 14), 0.598 of 6.
-
-    So no round gives fedavg's model; the mean over the choices does. Fresh keys choose anew every
-    time. By Student's t the test would fail once in a million times although all is right.
-    """
-    plain = train(tmp_path, rounds=1).weights
-    start = train(tmp_path, rounds=1, server_learning_rate=1e-12).weights
-    step = plain - start
-    runs = [train(tmp_path, "sparse", rounds=1, alpha=1.0).weights - start for _ in range(40)]
-    along = np.array([float(run @ step) / float(step @ step) for run in runs])
-
-    margin = stats.t.ppf(1 - 1e-6 / 2, len(along) - 1) * along.std(ddof=1) / np.sqrt(len(along))
-    assert abs(along.mean() - 1) <= margin
-    # Without the scale 1 / p the mean would be 0.6.
-    assert margin < 0.2
-    for run in runs:
-        assert np.linalg.norm(run - step) > 0.3 * np.linalg.norm(step)
-
-
-def test_error_feedback_delivers_all_of_an_update_in_time_where_coordinates_are_common(tmp_path):
-    """Without it, the coordinates that are sent are scaled up, and others wait for their turn."""
-    same = {"rounds": 60, "momentum": 0.0, "devices": 3, "dropout": 0.0}
-    common = {"aggregate": "common", "alpha": 0.25, "levels": 2**24}
-    whole = train(tmp_path, **same).weights
-    with_memory = train(tmp_path, error_feedback=True, **common, **same).weights
-    without = train(tmp_path, **common, **same).weights
-
-    far = np.linalg.norm(without - whole)
-    assert np.linalg.norm(with_memory - whole) < far / 2
-
-
-@pytest.mark.parametrize("algorithm", ["rand-k", "top-k"])
-@pytest.mark.parametrize("error_feedback", [False, True])
+@pytest.mark.parametrize(("algorithm", "error_feedback"), [("rand-k", False), ("top-k", True)])
 def test_sparsified_training_learns_and_sends_what_it_chose(tmp_path, algorithm, error_feedback):
     trained = train(
-        tmp_path, algorithm=algorithm, rounds=40, alpha=0.1, error_feedback=error_feedback
+        tmp_path, algorithm=algorithm, rounds=25, alpha=0.1, error_feedback=error_feedback
     )
     run = load(trained.path)
 
@@ -102,7 +66,7 @@ def test_the_overlap_of_rand_k_is_k_over_d_and_top_k_has_more_in_common(tmp_path
 
 def test_error_feedback_makes_top_k_reach_the_model_of_whole_updates(tmp_path):
     """Without it, coordinates whose updates are always small are never learned."""
-    same = {"rounds": 30, "momentum": 0.0, "devices": 3}
+    same = {"rounds": 15, "momentum": 0.0, "devices": 3}
     whole = train(tmp_path, **same).weights
     with_memory = train(tmp_path, algorithm="top-k", alpha=0.05, error_feedback=True, **same)
     without = train(tmp_path, algorithm="top-k", alpha=0.05, **same)
@@ -127,48 +91,7 @@ def test_rounding_and_clipping_are_reported(tmp_path):
     assert narrow["quantisation_error"] > 100 * fine["quantisation_error"]
 
 
-def test_training_stops_at_the_target_and_keeps_its_rounds(tmp_path):
-    trained = train(tmp_path, rounds=50, target_accuracy=0.7)
-    run = load(trained.path)
-
-    accuracies = run.training["accuracy"]
-    assert run.rounds == len(trained.results) < 50
-    assert accuracies[-1] >= 0.7
-    assert (accuracies[:-1] < 0.7).all()
-    assert run.status == "complete"
-
-
-def test_only_the_devices_drawn_send_anything(tmp_path):
-    run = load(train(tmp_path, "secagg", 9, per_round=4, rounds=4).path)
-    senders = run.bytes_up.sum(axis=1) > 0
-
-    assert senders.sum(axis=1).tolist() == [4] * 4
-    assert (senders == run.survived).all()
-    assert len({tuple(row) for row in senders.tolist()}) > 1
-    assert run.training["participants"].tolist() == [4] * 4
-
-
-def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
-    options = {"per_round": 4, "dropout": 0.2}
-    whole = train(tmp_path, "secagg", rounds=6, **options)
-    begun = train(tmp_path, "secagg", rounds=4, checkpoint_every=4, **options)
-    resumed = train(tmp_path, "secagg", rounds=6, resume=begun.path, **options)
-    run, other = load(whole.path), load(resumed.path)
-
-    assert len(resumed.results) == 2
-    np.testing.assert_array_equal(resumed.weights, whole.weights)
-    assert (run.rounds, run.config) == (other.rounds, other.config)
-    for name in ("accuracy", "loss", "bytes_up_total"):
-        np.testing.assert_array_equal(run.training[name], other.training[name])
-
-
-def test_a_checkpoint_of_other_options_is_refused(tmp_path):
-    begun = train(tmp_path, rounds=1, checkpoint_every=1)
-    with pytest.raises(UsageError, match="is of a run with seed 0, not 1: leave it out"):
-        train(tmp_path, seed=1, resume=begun.path)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"junk", b"PK\x03\x04junk"])
+@pytest.mark.parametrize("content", [None, b"PK\x03\x04junk"])
 def test_a_damaged_checkpoint_is_refused(tmp_path, content):
     begun = train(tmp_path, rounds=1, checkpoint_every=1)
     path = checkpoint.path_for(begun.path)
@@ -177,15 +100,6 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, content):
         path.write_bytes(content)
     with pytest.raises(UsageError, match="cannot be read as one"):
         train(tmp_path, resume=begun.path)
-
-
-def test_what_the_protocol_promises_is_recorded(tmp_path):
-    run = load(train(tmp_path, "cohort", devices=20, rounds=1, alpha=0.2).path)
-
-    assert (run.config["cohort_size"], run.config["degree"]) == (4, 10)
-    first, second = run.config["promises"]
-    assert "10 neighbours" in first
-    assert "a cohort of 4 devices" in second
 
 
 def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
@@ -214,20 +128,13 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"rounds": 0}, "--rounds is 0"),
         ({"aggregate": "sparse", "upload": "reduce"}, "sparse cannot use --upload reduce"),
-        ({"aggregate": "secagg", "dropout_phase": "lunch"}, "there is no phase 'lunch'"),
-        ({"uplink_mbps": 0.0}, "--uplink-mbps is"),
         ({"target_accuracy": 1.5}, "--target-accuracy is 1.5"),
         ({"partition": "nonsense"}, "nonsense"),
         ({"per_round": 9}, "9 devices a round are asked for; there are 6"),
-        ({"aggregate": "nonsense"}, "there is no protocol 'nonsense'"),
-        ({"model": "nonsense"}, "nonsense"),
         ({"algorithm": "top-k", "aggregate": "secagg"}, "top-k cannot be aggregated by secagg"),
-        ({"algorithm": "rand-k", "aggregate": "sparse"}, "rand-k cannot be aggregated by sparse"),
         ({"aggregate": "prf", "per_round": 1}, "prf needs at least 2 devices, but there are 1"),
         ({"aggregate": "prf", "dropout": 0.2}, "prf has no dropouts"),
-        ({"algorithm": "nonsense"}, "there is no algorithm 'nonsense'; choose one of fedavg"),
         ({"error_feedback": True}, "--error-feedback is for rand-k and top-k, and for fedavg with"),
         (
             {"algorithm": "top-k", "error_feedback": True, "checkpoint_every": 2},
@@ -296,7 +203,10 @@ def test_a_resumed_run_enrols_anew_and_goes_on_to_the_same_model(tmp_path):
     ("name", "options"),
     [
         ("assisted", {"per_round": 6, "seed": 1, "rounds": 15}),
-        ("secagg", {"per_round": 8, "seed": 3, "rounds": 12, "gamma": 0.2}),
+        pytest.param(
+            *("secagg", {"per_round": 8, "seed": 3, "rounds": 12, "gamma": 0.2}),
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_what_is_promised_is_true_of_every_round_whatever_their_numbers(tmp_path, name, options):
@@ -314,13 +224,6 @@ def test_what_is_promised_is_true_of_every_round_whatever_their_numbers(tmp_path
 
     fixed = load(train(tmp_path, name, 20, sampling="exact", **options).path)
     assert [claim.split(": ", 1)[1] for claim in claims] == fixed.config["promises"]
-
-
-def test_rounds_without_devices_are_not_among_those_that_were_checked(tmp_path):
-    options = {"per_round": 2, "sampling": "poisson", "seed": 5, "rounds": 2}
-    run = load(train(tmp_path, "assisted", **options).path)
-    assert 0 in run.training["participants"]
-    assert promises(run)[-1].startswith("checked in 1 of 2 rounds")
 
 
 def test_a_round_for_which_chance_selects_one_device_is_refused(tmp_path):
