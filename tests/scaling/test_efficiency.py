@@ -108,14 +108,6 @@ def test_points_whose_ranks_or_threads_share_cores_have_no_efficiency_and_are_ma
     assert all(math.isnan(point.efficiency) for point in points(unknown).values())
 
 
-def test_the_base_is_the_fewest_that_can_be_one(tmp_path):
-    runs = [scaled(tmp_path, n, 8 / n, cores=1 if n == 2 else n) for n in (2, 3, 5)]
-    at = points(study(runs, "ranks"))
-
-    assert at[2].efficiency == 1
-    assert at[4].speed_up == pytest.approx(5 / 3)
-
-
 def test_lines_are_told_apart_by_what_differs_in_them(tmp_path):
     settings = itertools.product((2, 3), (0.1, 0.2), (16, 32))
     runs = [
