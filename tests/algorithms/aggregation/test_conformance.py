@@ -336,6 +336,8 @@ def test_a_device_deals_masks_and_answers_once(kind):
             asked = [m for m in played.wire.messages if m.header.step == number]
             (message, *_) = [m for m in asked if m.header.receiver in (id, 2**32 - 2)]
             played.refused(RefusedError, call, step.receive, device, raw(message.payload))
+        elif kind[0] in FIELDS and step.pattern is GATHER and uploaded_before(protocol, step.phase):
+            played.refused(RefusedError, call, step.send, device)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
