@@ -26,6 +26,7 @@ def test_every_test_of_the_mpi_matrix_is_there():
             assert f"def {name}(" in (mpi_matrix.MPIRUN / file).read_text()
 
 
+@pytest.mark.full
 def test_mutants_are_drawn_from_the_sources_that_must_be_guarded():
     chosen = mutants.drawn(400, 1)
     folders = {one.file.rpartition("/")[0] for one in chosen}
