@@ -216,8 +216,7 @@ def sgd_integers(settings: Any) -> tuple[list[Loss], int]:
 
 def users(pairs: Callable[[float, float], list[Loss]], moved: float) -> Callable[[Any], Any]:
     def find(settings: Any) -> tuple[list[Loss], int]:
-        parts = (settings.sigma / settings.clip_norm, 2 * (settings.sigma_count or math.inf))
-        z = sum(one**-2 for one in parts) ** -0.5 / moved
+        z = settings.sigma / settings.clip_norm / moved
         return pairs(settings.per_round / settings.devices, z), settings.rounds
 
     return find
@@ -300,10 +299,6 @@ CASES = [
     ),
     Case(
         "dp-fedavg, Poisson", "dp-fedavg", USERS, users(poisson, 1), sigma=1.32, calibrated=TWENTY,
-    ),
-    Case(
-        "dp-fedavg, Poisson, adaptive", "dp-fedavg", USERS | {"sigma_count": 2.0},
-        users(poisson, 1), sigma=2.0, calibrated={"rounds": 20, "sigma_count": 1e5},
     ),
     Case(
         "dp-fedavg, Poisson, exact dropouts", "dp-fedavg", USERS | {"exact_dropouts": True},

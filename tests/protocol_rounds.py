@@ -26,7 +26,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
-from hpcfl.crypto.keys import KeyPair, insecure_secrets
+from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.enrolment import enrol
@@ -431,25 +431,6 @@ def sum_of(played, ids):
     return total
 
 
-def advertising(copier, change):
-    """Return what lets a device advertise other keys than it has, and go on as if it had them."""
-
-    def wrap(id, device):
-        if id == copier:
-            send = device.send_advertise_keys
-
-            def send_changed():
-                public = change(send().tobytes())
-                device.state.transport = KeyPair(device.state.transport.private, public[:32])
-                device.state.masking = KeyPair(device.state.masking.private, public[32:])
-                return raw(public)
-
-            device.send_advertise_keys = send_changed
-        return device
-
-    return wrap
-
-
 def assert_tells_no_secret(error, sources):
     """Assert that an error, and what a traceback shows of the errors before it, hold no secret."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -480,9 +461,7 @@ def places(played):
 
 def integers_of(played, id, where):
     """Return the integers that stand for a device's values at `where` in this round."""
-    return played.protocol.quantise(
-        played.protocol.sent_values(played.vectors[id], where, played.index), id, played.index
-    )
+    return played.protocol.quantise(played.vectors[id][where], id, played.index)
 
 
 def shares_by_receiver(devices):
@@ -527,22 +506,27 @@ def ring_list(nonce, order, position, keys, degree):
     return raw(nonce + struct.pack("<I", position) + present + entries)
 
 
+def bits_near(played, receiver, ids):
+    """Return a bitmap of devices: of all, or on a ring of those in a device's slots."""
+    parameters = played.parameters
+    if parameters.degree is None:
+        return bits(ids, parameters.devices)
+    around = slots(played.order(), receiver, played.protocol.topology.degree)
+    return bits([slot for slot, id in enumerate(around) if id in ids], len(around))
+
+
 def request(played, receiver, survivors, dropped, total=None):
     """Return the server's message that asks a device to unmask.
 
     On a ring it says how many survivors there are in all.
     """
-    parameters = played.parameters
-    if parameters.degree is None:
-        return raw(bits(survivors, parameters.devices) + bits(dropped, parameters.devices))
-    order = played.order()
-    content = struct.pack("<I", len(survivors) if total is None else total)
-    around = slots(order, receiver, parameters.degree)
-    for ids in (survivors, dropped):
-        content += bits([slot for slot, id in enumerate(around) if id in ids], len(around))
+    content = bits_near(played, receiver, survivors) + bits_near(played, receiver, dropped)
+    if played.parameters.degree is not None:
+        content = struct.pack("<I", len(survivors) if total is None else total) + content
     if played.protocol.name == "cohort":
+        order = played.order()
         ring, place = len(order), order.index(receiver)
-        size = cohort_size(ring, parameters.alpha)
+        size = cohort_size(ring, played.parameters.alpha)
         near = [order[(place + k) % ring] for k in range(1 - size, size)]
         content += bits([k for k, id in enumerate(near) if id in survivors], len(near))
     return raw(content)
@@ -553,12 +537,8 @@ def expelled_list(played, receiver, expelled):
 
     On a ring it names those that the device is linked with, and says how many there are in all.
     """
-    parameters = played.parameters
-    if parameters.degree is None:
-        return raw(bits(expelled, parameters.devices))
-    around = slots(played.order(), receiver, played.protocol.topology.degree)
-    named = bits([slot for slot, id in enumerate(around) if id in expelled], len(around))
-    return raw(struct.pack("<I", len(expelled)) + named)
+    count = b"" if played.parameters.degree is None else struct.pack("<I", len(expelled))
+    return raw(count + bits_near(played, receiver, expelled))
 
 
 # secrets of pairs, and keys that are another device's

@@ -132,6 +132,10 @@ def test_a_device_of_a_hundred_loads_what_a_device_needs():
 
 def test_help_needs_none_of_the_heavy_packages():
     heavy = {"mpi4py", "numpy", "scipy", "torch", "matplotlib", "pandas", "h5py", "cryptography"}
-    options = "import hpcfl.options.bench, hpcfl.options.training"
-    for arguments in (["-c", "import hpcfl"], ["-m", "hpcfl", "--help"], ["-c", options]):
+    modules = (
+        "hpcfl",
+        "hpcfl.options.bench, hpcfl.options.training",
+        "hpcfl.results, hpcfl.cli.report",
+    )
+    for arguments in (["-m", "hpcfl", "--help"], *(["-c", f"import {one}"] for one in modules)):
         assert loaded(*arguments) & heavy == set(), arguments

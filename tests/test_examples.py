@@ -64,6 +64,7 @@ def cells_of(name, folder, monkeypatch):
     return shown
 
 
+@pytest.mark.full
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")

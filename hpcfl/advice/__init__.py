@@ -1,1 +1,1 @@
-"""Which protocol to take: what qualifies, what it would cost, and why others do not qualify."""
+"""Recommends a protocol: which ones qualify, their costs, and why the others do not qualify."""

@@ -1,10 +1,10 @@
-"""Finds the protocols that do what is asked for, and puts the one that costs least first.
+"""Finds the protocols that meet the user's requirements, cheapest first.
 
-A protocol qualifies where it can be built for the setting, with as many helpers as there are,
-against such a server, and where the share of an honest device's values that the server and its
-colluders learn by themselves, by formula, is 0, or at most `MOST_EXPOSED` where a part of the
-coordinates is asked for. Its costs are those of :mod:`hpcfl.costmodel`. Nothing about a single
-protocol is known here: all of it is what protocols declare.
+A protocol qualifies under two conditions. It can be built for the setting: the number of helpers
+and the kind of server. And the fraction of an honest device's values that the server and its
+colluders learn individually (by formula) is 0, or at most `MOST_EXPOSED` if the user accepts
+partial uploads. Costs come from :mod:`hpcfl.costmodel`. This module has no knowledge about single
+protocols; it relies on what they declare.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ if TYPE_CHECKING:
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
     from hpcfl.options.training import TrainOptions
 
-# Of two protocols, the one that is predicted to cost so many times less was measured to cost less,
-# in all but one of a hundred (docs/prediction.md).
+# Of two protocols whose predicted costs differ by this factor, the cheaper one also measured as
+# cheaper in all but one of a hundred pairs (docs/prediction.md).
 TOLD_APART = 1.2
-# Share of what an honest device sends that may be exposed where it sends a part.
+# Largest acceptable exposed fraction of an honest device's sent values, for partial uploads.
 MOST_EXPOSED = 0.5
-# Most devices for which exposure is computed: probabilities take a table as long as that.
+# Most devices for which exposure is computed: its table of probabilities is this long.
 _MOST_DEVICES = 10**6
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A protocol that qualifies, and what a round of it takes."""
+    """A protocol that qualifies, and the predicted costs of a round."""
 
     protocol: str
-    options: tuple[str, ...]  # what has to be given besides its name
+    options: tuple[str, ...]  # command-line options to give with its name
     prediction: Prediction
-    exposed_alone: float  # share of an honest device's values that the server learns by itself
+    exposed_alone: float  # fraction of an honest device's values learned individually
     promises: tuple[str, ...]
-    fewer_helpers: bool  # than it has by default, which is why it may promise less
-    left_out: tuple[str, ...]  # of the costs
-    noise_multiplier: float | None  # of the noise that devices add; None without epsilon
-    noise_in_sum: float | None  # its standard deviation, over the norm of a clipped update
+    fewer_helpers: bool  # whether it has fewer than by default, so that it may promise less
+    left_out: tuple[str, ...]  # notes on what the costs leave out
+    noise_multiplier: float | None  # of the devices' noise; None without epsilon
+    noise_in_sum: float | None  # standard deviation over the norm of a clipped update
 
     def cost(self, criterion: str) -> float:
-        """Return what is to be least, in seconds or bytes."""
+        """Return the cost by a criterion, in seconds or bytes."""
         return float(getattr(self.prediction, CRITERIA[criterion]))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything, for JSON."""
+        """Return all fields and costs, for JSON."""
         found = {name: value for name, value in vars(self).items() if name != "prediction"}
         found["costs"] = {name: self.cost(name) for name in CRITERIA}
         found["modelled_within"] = list(self.prediction.modelled_within)
@@ -81,7 +81,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to take: the protocols that qualify, best first, and the others."""
+    """The protocols that qualify, best first, and the protocols that do not."""
 
     asked: AdviseOptions
     choices: tuple[Choice, ...]
@@ -89,7 +89,7 @@ class Advice:
 
     @property
     def as_good(self) -> tuple[str, ...]:
-        """Those that predictions do not tell from the first one."""
+        """The protocols whose costs predictions cannot distinguish from the best one's."""
         if not self.choices:
             return ()
         best, *others = (choice.cost(self.asked.criterion) for choice in self.choices)
@@ -102,7 +102,7 @@ class Advice:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything, for JSON."""
+        """Return the request and all results, for JSON."""
         return {
             "asked": {name: _plain(value) for name, value in vars(self.asked).items()},
             "best": self.choices[0].protocol if self.choices else None,
@@ -114,7 +114,7 @@ class Advice:
 
 
 def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
-    """Return which protocols do what is asked for, the one that costs least first.
+    """Return the protocols that meet the requirements, cheapest first.
 
     Every protocol that comes with hpcfl is either a choice or a refusal.
     """
@@ -124,13 +124,13 @@ def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
             choices.append(_choice(name, asked, calibration))
         except UsageError as error:
             refusals.append(Refusal(name, str(error)))
-    # By name where two cost the same.
+    # Equal costs are sorted by name.
     choices.sort(key=lambda choice: (choice.cost(asked.criterion), choice.protocol))
     return Advice(asked, tuple(choices), tuple(refusals))
 
 
 def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice:
-    """Return a protocol that qualifies; a UsageError says why it does not."""
+    """Return a protocol's costs if it qualifies; otherwise raise UsageError with the reason."""
     kind = find(name)
     if asked.security == "active":
         if active_variant(kind) is None:
@@ -141,7 +141,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     protocol, _ = build(name, wanted, asked.devices, asked.dim)
     multiplier = in_sum = None
     exposed = exposed_alone(protocol, asked)
-    # Where devices send a part of the coordinates, chance exposes some values.
+    # With partial uploads, chance exposes some values.
     if exposed > (0.0 if asked.alpha is None else MOST_EXPOSED):
         raise UsageError(
             f"the server and the devices that collude with it learn {100 * exposed:.3g} % of the "
@@ -149,9 +149,9 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
         )
     if asked.epsilon is not None:
         protocol, multiplier, in_sum, bits = _noisy(name, wanted, asked)
-        # With other levels the same noise would be another epsilon.
+        # With other levels the same noise would give another epsilon.
         wanted = replace(wanted, levels=protocol.parameters.levels, bits=bits)
-    # Costs are those without noise, and against a curious server: nothing else is calibrated.
+    # Costs are without noise and against a curious server, because only these are calibrated.
     counted, _ = build(name, replace(wanted, security="passive"), asked.devices, asked.dim)
     return Choice(
         name,
@@ -167,7 +167,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
 
 
 def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> None:
-    """Refuse what needs parties that there are not, or sends less than is wanted."""
+    """Raise UsageError if a protocol lacks helpers, uploads partially or fails on dropouts."""
     if kind.default_helpers and not asked.helpers:
         raise UsageError("it needs at least 1 helper, and there are none")
     if kind.sparse_upload and asked.alpha is None:
@@ -177,10 +177,10 @@ def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> Non
 
 
 def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:
-    """Return the share of an honest survivor's sent values that the server learns by itself.
+    """Return the fraction of an honest survivor's sent values that are exposed individually.
 
-    By formula. Of more than a million devices so many are taken, with as many senders of a
-    coordinate and neighbours as all have: it is these that matter.
+    It is computed by formula. More than a million devices are replaced by a million with the same
+    numbers of senders per coordinate and of neighbours, which determine the exposure.
     """
     devices = min(asked.devices, _MOST_DEVICES)
     alpha = min(1.0, (asked.alpha or 1.0) * (asked.devices / devices))
@@ -194,14 +194,14 @@ def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:
 
 
 def _population(protocol: AggregationProtocol, devices: int, asked: AdviseOptions) -> Population:
-    """Return who colludes with the server and who is missing, of so many devices.
+    """Return the population of `devices` devices: colluding with the server, or missing.
 
-    A server that cheats leaves out as many as the protocol lets it, none of them its own.
+    A server that cheats leaves out as many devices as the protocol allows, but no colluder.
     """
     colluding = count_of(Fraction(repr(asked.gamma)), devices)
     if asked.security == "active" and isinstance(protocol, QuantisedProtocol):
         left_out = asked.devices - protocol.survivors_in_sum
-        # The rate of which just so many of the devices are the whole part.
+        # The half makes rate * devices round down to `left_out`.
         return Population(devices, colluding, (left_out + 0.5) / asked.devices, "targeted")
     return Population(devices, colluding, asked.dropout)
 
@@ -209,12 +209,12 @@ def _population(protocol: AggregationProtocol, devices: int, asked: AdviseOption
 @lru_cache(maxsize=4096)
 def _exposed(masking: Masking, population: Population) -> float:
     found = masking.against(population).alone_of_sent(population)
-    # Less than that is not told from nothing.
+    # A smaller result is indistinguishable from zero.
     return found if found > 1e-9 else 0.0
 
 
 def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> ProtocolOptions:
-    """Return the options of a round, of those that the protocol has a use for."""
+    """Return the options of a round, limited to those that the protocol has."""
     wanted: dict[str, Any] = {"dropout": asked.dropout, "gamma": asked.gamma}
     wanted |= {"security": asked.security}
     if kind.family:
@@ -230,7 +230,7 @@ def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> ProtocolO
 
 
 def _typed(options: ProtocolOptions) -> Iterator[str]:
-    """Yield what is typed after a protocol's name to get these options."""
+    """Yield the command-line arguments that set these options."""
     plain = ProtocolOptions()
     for key, value in vars(options).items():
         if value != getattr(plain, key):
@@ -240,10 +240,10 @@ def _typed(options: ProtocolOptions) -> Iterator[str]:
 def _noisy(
     name: str, options: ProtocolOptions, asked: AdviseOptions
 ) -> tuple[AggregationProtocol, float, float, str | None]:
-    """Return a protocol in which devices add the noise for an epsilon, how much, and its bits.
+    """Return a protocol whose devices add noise for an epsilon, and the parameters of the noise.
 
-    How much is the noise multiplier and the noise in a sum. The bits are the fewest with room for
-    it.
+    These are the noise multiplier, the noise in a sum, and the fewest bits with room for the
+    noise.
     """
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.options.training import TrainOptions
@@ -274,7 +274,7 @@ def _noisy(
 def _in_fewest_bits(
     training: TrainOptions, devices: int, dim: int
 ) -> tuple[FederatedAlgorithm, str | None]:
-    # The same for links of any rate, which are an axis of maps.
+    # Cached, because link rates, an axis of maps, do not change the result.
     from hpcfl.training.build import planned_in_fewest_bits
 
     return planned_in_fewest_bits(training, devices, dim)

@@ -19,13 +19,13 @@ _DEVICE, _SERVER = (
     seconds("mean_cpu_seconds", "device CPU"),
     seconds("server_cpu_seconds", "server CPU"),
 )
-# Of parties that only some protocols have.
+# Parties that only some protocols have.
 _OTHERS = tuple(seconds(f"{party}_cpu_seconds", f"{party} CPU") for party in ("member", "helper"))
 _ROUND = seconds("modelled_seconds", "round")
 
 
 def table(advice: Advice, calibration: Calibration) -> Table:
-    """Return the protocols that qualify, best first, and in notes why the others do not."""
+    """Return a table of the protocols that qualify, best first; notes say why others do not."""
     choices = advice.choices
     others = [one for one in _OTHERS if any(getattr(made.prediction, one.name) for made in choices)]
     totals = (*_UP_AND_DOWN, _DEVICE, *others, _SERVER, _ROUND)
@@ -53,7 +53,7 @@ def _row(choice: Choice, totals: Sequence[Column]) -> Iterator[object]:
     found = choice.prediction
     yield choice.protocol
     for one in totals:
-        # Without members or helpers there is no such party.
+        # A party without CPU time does not exist in this protocol.
         yield getattr(found, one.name) or (None if one in _OTHERS else 0.0)
     yield from found.modelled_within
     yield choice.exposed_alone
@@ -96,7 +96,7 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
 
 
 def _about_members(advice: Advice) -> Iterator[str]:
-    """Yield by how much more members of committees compute than the mean device."""
+    """Yield a note for each protocol whose committee members compute more than the mean device."""
     for choice in advice.choices:
         mean, member = choice.prediction.mean_cpu_seconds, choice.prediction.member_cpu_seconds
         if member > TOLD_APART * mean:
@@ -104,7 +104,7 @@ def _about_members(advice: Advice) -> Iterator[str]:
 
 
 def _about_noise(advice: Advice) -> Iterator[str]:
-    """Yield how much noise devices add."""
+    """Yield notes on the noise that devices add."""
     for choice in advice.choices:
         yield f"{choice.protocol}: noise multiplier {choice.noise_multiplier:.4g}"
     yield (
@@ -114,12 +114,12 @@ def _about_noise(advice: Advice) -> Iterator[str]:
 
 
 def command(choice: Choice, asked: AdviseOptions) -> str:
-    """Return what is typed to measure a choice."""
+    """Return the command that measures a choice."""
     protocol, rounds = choice.protocol, ""
     if choice.noise_multiplier is not None:
         noise = f"{formats.rounded_up(choice.noise_multiplier, 5)!r}"
         protocol = f"dp-fedavg --aggregate {protocol} --noise-multiplier {noise}"
-        # Warm-up rounds would cost privacy, too.
+        # No warm-up rounds, because they would also cost privacy.
         rounds = f"--rounds {asked.rounds} --warmup 0"
         if asked.delta != PrivacyOptions().delta:
             rounds = f"--delta {asked.delta!r} {rounds}"

@@ -1,6 +1,5 @@
 """The parameters that an aggregation protocol is run with, checked before anything starts."""
 
-import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -12,6 +11,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import again, described
 from hpcfl.options.protocols import DEFAULT_LEVELS, ProtocolOptions
 from hpcfl.options.shared import DEVICES, DIM, SeedOptions
+from hpcfl.privacy.population import count_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +36,6 @@ class Parameters(ProtocolOptions, SeedOptions):
         )
         if self.security == "active":
             self._check_active()
-        if self.weights is not None:
-            _require(
-                self.weights.shape == (self.devices,),
-                f"the weights have the shape {self.weights.shape} for {self.devices} devices",
-            )
-            _require(
-                bool(np.all(self.weights >= 0)) and abs(float(self.weights.sum()) - 1) < 1e-12,
-                "the devices' weights must not be negative and must add up to 1",
-            )
 
     def _check_active(self) -> None:
         for name in ("dropout", "gamma"):
@@ -78,7 +69,7 @@ class Parameters(ProtocolOptions, SeedOptions):
     @property
     def planned_dropouts(self) -> int:
         """Number of devices that drop out of a round, if exactly the planned ones do."""
-        return math.floor(Fraction(repr(float(self.dropout))) * self.devices)
+        return count_of(self.dropout, self.devices)
 
     @property
     def drop_by_chance(self) -> bool:

@@ -24,19 +24,6 @@ class Quantiser:
     clip: float  # coordinates are clipped to [-clip, clip]
     levels: int  # number c of levels per unit
 
-    def quantise(
-        self, values: NDArray[np.floating], scale: float, generator: np.random.Generator
-    ) -> Signed:
-        """Return ``c * Q_c(scale * clip(values))``, integers whose mean is ``c * scale * values``.
-
-        The `scale` is the device's weight over the probability that a coordinate is included; the
-        `generator` decides which way each is rounded. ValueError if a value is not finite.
-        """
-        integers = np.empty(values.size, np.int64)
-        for part, block, _ in self.blocks(values, scale, generator):
-            integers[part] = block
-        return integers
-
     def blocks(
         self,
         values: NDArray[np.floating],
@@ -44,7 +31,11 @@ class Quantiser:
         generator: np.random.Generator,
         norm: float | None = None,
     ) -> Iterator[tuple[slice, Signed, int]]:
-        """Yield the same, part by part, with where it belongs and how many values were clipped.
+        """Yield ``c * Q_c(scale * clip(values))``, integers whose mean is ``c * scale * values``.
+
+        Part by part, with where it belongs and how many values were clipped. The `scale` is the
+        device's weight over the probability that a coordinate is included; the `generator` decides
+        which way each is rounded. ValueError if a value is not finite.
 
         With a `norm` the integers' l2 norm is no larger: a block that would make them longer is
         rounded towards zero. A ValueError says that the vector, as it is scaled, is longer.
@@ -89,10 +80,6 @@ class Quantiser:
         if room < 0:
             raise ValueError("it is longer than the norm that was to be accounted for")
         return room
-
-    def dequantise(self, total: Signed) -> NDArray[np.float64]:
-        """Return the real vector that a sum of quantised vectors stands for (eq. 23)."""
-        return total / self.levels
 
 
 def _lengthened(scaled: NDArray[np.float64], rounded: NDArray[np.float64]) -> float:

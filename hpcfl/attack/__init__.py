@@ -1,1 +1,1 @@
-"""The curious server: what it makes of the messages of a real round, with devices that collude."""
+"""An attack by a curious server and colluding devices on the messages of a real round."""

@@ -1,9 +1,9 @@
-"""The attack on a recorded round: what the server learns beyond the sums that it is meant to.
+"""The attack on a recorded round: what the server learns beyond the intended sums.
 
 At one coordinate, the masks between honest survivors cancel within each connected component of the
-graph of pairs that masked it. A component of one is a value without any mask left, which the
-adversary recognises as it is small: a value is at most a public bound in magnitude, and what is
-still masked is uniform in the group.
+graph of pairs that masked it. A component with one device is a value without a mask. The adversary
+recognises it by its size: the magnitude of a value has a public bound, whereas a masked value is
+uniform in the group.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from hpcfl.attack.transcript import Transcript
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report.table import Facts, paragraph
 
-# What a count may be off from its mean, in standard errors: by chance once in 1.7 million times.
+# Allowed deviation of a count from its mean, in standard errors: exceeded once in 1.7 million runs.
 STANDARD_ERRORS = 5
 RARE = 1 / 1.7e6
 
 
 @dataclass(frozen=True)
 class ExpectedCount:
-    """How many values a round exposes alone, given who colludes, survived and is linked with whom.
+    """The number of exposed values of a round, given the colluders, the survivors and the links.
 
-    A value is alone if the honest survivor that sent it masked that coordinate with no other one.
+    A value is exposed if its sender, an honest survivor, shares no mask of that coordinate with
+    another honest survivor.
     """
 
-    count: float  # its mean
-    standard_error: float  # its standard deviation; 0 where nothing is random
-    # Expected values that are still masked and yet equal the true one: few bits are soon guessed.
+    count: float  # mean
+    standard_error: float  # standard deviation; 0 if nothing is random
+    # Expected number of masked values that equal the true one, which happens with few bits.
     by_chance: float = 0.0
 
     @property
     def low(self) -> float:
-        """The least count that agrees with the prediction."""
+        """The smallest count that agrees with the prediction."""
         return self.count - STANDARD_ERRORS * self.standard_error
 
     @property
     def high(self) -> float:
-        """The largest."""
+        """The largest count that agrees with the prediction."""
         return self.count + STANDARD_ERRORS * self.standard_error + most_by_chance(self.by_chance)
 
 
@@ -57,33 +58,32 @@ class Findings:
     round_index: int
     colluding: int  # devices that collude with the server
     honest: int  # honest survivors
-    sent: int  # values that these sent
-    # Coordinates that they sent, at each of which the server is allowed to learn their sum. All of
-    # these sums equal the true ones.
+    sent: int  # values that the honest survivors sent
+    # Coordinates that they sent. The server may learn their sum at each; all sums are correct.
     allowed: int
-    recognised: int  # values that look like ones of which no mask is left, as they are small
-    by_chance: float  # expected ones of these that are still masked
-    unmasked: int  # values of which no mask is left, as a comparison with the true ones tells
-    # Those that were recognised and that nobody is meant to learn; 0 if chance explains as many.
+    recognised: int  # values so small that they look unmasked
+    by_chance: float  # expected number of recognised values that are still masked
+    unmasked: int  # values without a mask, found by comparison with the true values
+    # Recognised unmasked values that the server must not learn; 0 if chance explains as many.
     learned: int
     prediction: ExpectedCount
-    # Every value that was recognised, shape (n, 3): device, coordinate, quantised value.
+    # The recognised values, shape (n, 3): device, coordinate, quantised value.
     values: NDArray[np.int64]
 
     @property
     def agrees(self) -> bool:
-        """Whether as many values have no mask left as predicted, within the error."""
+        """Whether the number of unmasked values agrees with the prediction, within the error."""
         return self.prediction.low <= self.unmasked <= self.prediction.high
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything but the values themselves, for JSON."""
+        """Return everything but the recognised values, for JSON."""
         found = asdict(self)
         del found["values"]
         found["prediction"] |= {"low": self.prediction.low, "high": self.prediction.high}
         return found | {"unmasked_of_sent": self.unmasked / self.sent, "agrees": self.agrees}
 
     def render(self) -> str:
-        """Return the findings as text: who was there, what was recovered and what was predicted."""
+        """Return the findings as text: the parties, the recovered values and the prediction."""
         expected = self.prediction
         facts = {
             "protocol": f"{self.protocol}, round {self.round_index}",
@@ -106,9 +106,9 @@ class Findings:
 
 
 def attack(transcript: Transcript) -> Findings:
-    """Recover what the server can of the values that honest survivors sent.
+    """Recover as many of the honest survivors' values as the server can.
 
-    It refuses a transcript in which the sums that are left are not those of the true values.
+    Raise HpcflError if the sums in the transcript are not those of the true values.
     """
     adversary = Adversary(transcript)
     left = {id: adversary.strip(id) for id in sorted(transcript.truth)}
@@ -136,7 +136,7 @@ def attack(transcript: Transcript) -> Findings:
             "damaged"
         )
     prediction = predict(adversary, transcript)
-    # The only value at a coordinate is the sum that the server is meant to learn.
+    # A coordinate with a single value does not count: the value is the intended sum.
     learned = int(np.count_nonzero(contributors[np.concatenate(right)] > 1))
     return Findings(
         protocol=transcript.kind.name,
@@ -157,7 +157,7 @@ def attack(transcript: Transcript) -> Findings:
 
 
 def predict(adversary: Adversary, transcript: Transcript) -> ExpectedCount:
-    """Return how many values of honest survivors are alone in a round."""
+    """Return the expected number of honest survivors' exposed values in a round."""
     count, error = alone(adversary.protocol, adversary.seen)
     sent = sum(values.size for values in transcript.truth.values())
     by_chance = max(0.0, sent - count) / adversary.protocol.summed_in.modulus
@@ -165,7 +165,7 @@ def predict(adversary: Adversary, transcript: Transcript) -> ExpectedCount:
 
 
 def most_by_chance(expected: float) -> int:
-    """Return what a Poisson count with this mean exceeds once in 1.7 million times at most."""
+    """Return the bound that a Poisson count of this mean exceeds at most once in 1.7 million."""
     from scipy.stats import poisson
 
     return int(poisson.isf(RARE, expected)) if expected else 0

@@ -1,9 +1,9 @@
-"""What a curious server makes of a round: the masks that it takes off, and the values left alone.
+"""The masks that a curious server can remove after a round, and the values that this exposes.
 
-From the replies to its unmasking request the server reconstructs, as the protocol has it, the seed
-of every survivor's private mask and the mask key of every device that dropped out. It holds each
-upload by itself. Colluding devices tell it their mask keys. What is left on an honest survivor's
-values is the masks that it has in common with other honest survivors.
+From the replies to its unmasking request the server reconstructs, as the protocol intends, the seed
+of every survivor's private mask and the mask key of every dropped device. It has each upload
+individually. Colluding devices tell it their mask keys. An honest survivor's values then only keep
+the masks that it shares with other honest survivors.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 
-# Devices, each with what its masks with another one follow from.
+# Devices, each with the secret that determines its masks with a given device.
 Known = list[tuple[int, bytes]]
 Left = tuple[NDArray[np.int64], Elements]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Who did what in a round."""
+    """The roles of the devices in a round."""
 
     round_index: int
-    links: Links  # who shares masks with whom
-    shared: Flags  # shape (N,): who shared keys, and so is masked with
-    honest: Flags  # shape (N,): the survivors that do not collude with the server
+    links: Links  # pairs of devices that share masks
+    shared: Flags  # shape (N,): devices that shared keys, so that others mask with them
+    honest: Flags  # shape (N,): survivors that do not collude with the server
 
     @property
     def ids(self) -> list[int]:
@@ -53,16 +53,16 @@ class Seen:
         return self.links.neighbours(id, self.honest)
 
     def neighbours(self) -> NDArray[np.int64]:
-        """Return how many devices that shared keys each honest survivor is linked with."""
+        """Return for each honest survivor its number of neighbours that shared keys."""
         return np.array([len(self.links.neighbours(id, self.shared)) for id in self.ids], np.int64)
 
 
 @singledispatch
 def strip(protocol: SecAgg, seen: Seen, id: int, upload: Payload, key: bytes, known: Known) -> Left:
-    """Return which coordinates an honest survivor sent, and what is left of their values.
+    """Return the coordinates that an honest survivor sent, and their values without known masks.
 
-    `upload` is what it sent, `key` that of its private mask, which the server reconstructed,
-    `known` the devices whose masks with it the server knows. MessageError if it is malformed.
+    `upload` is its message, `key` the reconstructed key of its private mask, and `known` the
+    devices whose masks with it the server knows. Raise MessageError if the upload is malformed.
     """
     where = np.arange(protocol.parameters.dim)[protocol.sent_in(seen.round_index)]
     values = protocol.read_values(upload, where.size, id)
@@ -99,9 +99,9 @@ def _strip_cohort(
 
 @singledispatch
 def alone(protocol: SecAgg, seen: Seen) -> tuple[float, float]:
-    """Return how many values of honest survivors are masked with no other one, and the error.
+    """Return the expected number of honest survivors' exposed values, and its standard error.
 
-    A mean over what the server does not know; its standard error is 0 where nothing is random.
+    The mean is over the keys unknown to the server; the error is 0 where nothing is random.
     """
     lonely = [id for id in seen.ids if not seen.honest_neighbours(id)]
     return float(protocol.upload_dim * len(lonely)), 0.0
@@ -109,17 +109,17 @@ def alone(protocol: SecAgg, seen: Seen) -> tuple[float, float]:
 
 @alone.register
 def _alone_sparse(protocol: SparseSecAgg, seen: Seen) -> tuple[float, float]:
-    """Return mean and standard deviation of the number of values that are alone.
+    """Return mean and standard deviation of the number of exposed values.
 
-    Every pair of linked devices that shared keys selects a coordinate with the probability
-    pi = 1 - x. Honest survivor i, linked with g_i other honest survivors and o_i devices else,
-    is alone at a coordinate if none of the former pairs selects it, but one of the latter does:
+    Every pair of linked devices that shared keys selects a coordinate with probability pi = 1 - x.
+    Honest survivor i has links to g_i other honest survivors and to o_i further devices. Its value
+    at a coordinate is exposed if no pair of the first kind selects it, but one of the second does:
 
         P_i = x**g_i (1 - x**o_i).
 
-    Coordinates are independent. At one, two that are linked with each other have a pair in
-    common, so that both are alone with x**(g_i + g_j - 1) (1 - x**o_i) (1 - x**o_j), and two
-    that are not with P_i P_j.
+    Coordinates are independent. At one coordinate, two linked survivors have a pair in common: both
+    are exposed with probability x**(g_i + g_j - 1) (1 - x**o_i) (1 - x**o_j). For two survivors
+    without a link the probability is P_i P_j.
     """
     row = {id: k for k, id in enumerate(seen.ids)}
     linked = np.zeros((len(row), len(row)), np.bool_)
@@ -140,11 +140,11 @@ def _alone_sparse(protocol: SparseSecAgg, seen: Seen) -> tuple[float, float]:
 
 @alone.register
 def _alone_cohort(protocol: Cohort, seen: Seen) -> tuple[float, float]:
-    """Return how many values of honest survivors are alone in their cohorts.
+    """Return the number of honest survivors' exposed values in their cohorts, and the error 0.
 
-    A device at position p sends the segments p to p + m - 1. Those from p + a are masked with one
-    that is a positions ahead, those before p + m - b with one that is b behind. With the nearest
-    honest survivors that it is linked with, it is alone from p + m - b to before p + a.
+    A device at position p sends the segments p to p + m - 1. It masks the segments from p + a with
+    a device a positions ahead, and those before p + m - b with a device b positions behind. If
+    these are its nearest linked honest survivors, segments p + m - b to p + a - 1 are exposed.
     """
     places, segments, total = _places(seen), protocol.segments, 0
     for id in seen.ids:
@@ -166,7 +166,7 @@ def _places(seen: Seen) -> NDArray[np.int64]:
 class Adversary:
     """The server after a round, and the devices that collude with it.
 
-    They hold a transcript; the true values in it are not looked at.
+    They use a transcript, but not the true values in it.
     """
 
     def __init__(self, transcript: Transcript) -> None:
@@ -190,7 +190,7 @@ class Adversary:
         self._secrets = self._agree()
 
     def _payloads(self, phase: str) -> dict[int, Payload]:
-        """Return what every device sent in a phase, without envelopes."""
+        """Return every device's message of a phase, without its envelope."""
         steps, index = self.protocol.steps, self._transcript.round_index
         sought = (phase, Pattern.GATHER)
         (number,) = (k for k, step in enumerate(steps) if (step.name, step.pattern) == sought)
@@ -200,7 +200,7 @@ class Adversary:
         }
 
     def _reconstruct(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
-        """Return all survivors' private-mask seeds, and all mask keys that are known, by device."""
+        """Return the survivors' private-mask seeds, and all known mask keys, by device."""
         survived, dropped = self._transcript.survived, self._transcript.dropped
         seed_shares, key_shares = {}, {}
         for id, payload in self._payloads("unmask").items():
@@ -222,11 +222,11 @@ class Adversary:
         return dict(zip(np.flatnonzero(owners).tolist(), secrets, strict=True))
 
     def _agree(self) -> dict[int, list[tuple[int, bytes]]]:
-        """Return, for every honest survivor, with whom its masks are known, and their secret."""
+        """Return each honest survivor's known mask secrets, with the device that shares each."""
         found: dict[int, list[tuple[int, bytes]]] = {id: [] for id in self.seen.ids}
         for id, private in self._mask_keys.items():
             if not self.seen.shared[id]:
-                continue  # vanished before anybody masked with it
+                continue  # it vanished before any device masked with it
             victims = self.seen.honest_neighbours(id)
             public = [self._public[victim][keys.KEY_BYTES :] for victim in victims]
             secrets = keys.agree(private, public)
@@ -236,11 +236,11 @@ class Adversary:
         return found
 
     def strip(self, id: int) -> Left:
-        """Return which coordinates an honest survivor sent, and what is left of their values."""
+        """Return an honest survivor's coordinates, and their values without known masks."""
         key = self.protocol.private_mask_key(self.seen.round_index, id, self._seeds[id])
         return strip(self.protocol, self.seen, id, self._uploads[id], key, self._secrets[id])
 
     def bound(self, id: int) -> int:
-        """Return the largest magnitude that a device's value can have, from what is public."""
+        """Return the largest magnitude of a device's values, from public parameters."""
         parameters = self.protocol.parameters
         return math.floor(parameters.levels * parameters.clip * self.protocol.scale(id)) + 1

@@ -1,11 +1,11 @@
-"""What a curious server and the devices that collude with it hold after a round, as a file.
+"""A file with everything that a curious server and its colluding devices know after a round.
 
-It is a ``.npz`` file of plain arrays, without pickle. Beside what the adversary holds it has the
-values that honest devices contributed, which the adversary does not know and which its findings are
-compared with. So the file is insecure, and says so: see `WARNING`. `header` is JSON: protocol,
-round, nonce, parameters and config. `weights` are empty if they are equal. Messages in each of
-`PHASES`, colluders' private mask keys and true values have an array each: `masked_input/3`, say, is
-what device 3 sent.
+It is a ``.npz`` file of plain arrays, without pickle. It also has the values that honest devices
+contributed. The adversary does not know them; its findings are compared with them. The file is
+therefore insecure, as its `WARNING` says. `header` is JSON: protocol, round, nonce, parameters and
+config. `weights` is empty if all weights are equal. Each message of `PHASES`, each colluder's
+private mask key and each device's true values have an array of their own: for example,
+`masked_input/3` is the upload of device 3.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ Values = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Transcript:
-    """One round, as the adversary saw it, and the truth."""
+    """One round from the adversary's view, and the true values."""
 
     kind: type[SecAgg]  # the protocol
     parameters: Parameters
     config: Mapping[str, Any]  # the options of the run, for the record
     round_index: int
-    nonce: bytes  # what the server drew after the last key: the order of a ring follows from it
-    survived: Flags  # whose upload is in the sum
-    dropped: Flags  # who shared keys but sent none
+    nonce: bytes  # drawn by the server after the last key; it determines the order of a ring
+    survived: Flags  # devices whose upload is in the sum
+    dropped: Flags  # devices that shared keys but sent no upload
     colluding: Flags
-    messages: Mapping[str, Mapping[int, Payload]]  # in each of `PHASES`, sealed, by sender
-    mask_keys: Mapping[int, bytes]  # private halves, of colluding devices that advertised keys
-    truth: Mapping[int, Values]  # what every honest survivor contributed, in upload order
+    messages: Mapping[str, Mapping[int, Payload]]  # by phase of `PHASES`, then sender; sealed
+    mask_keys: Mapping[int, bytes]  # private keys of colluding devices that advertised keys
+    truth: Mapping[int, Values]  # every honest survivor's contribution, in upload order
 
     def save(self, path: Path) -> None:
-        """Write the transcript, so that no half-written file ever has this name."""
+        """Write the transcript to a file atomically."""
         parameters = asdict(self.parameters)
         weights = parameters.pop("weights")
         header = {
@@ -83,19 +83,19 @@ class Transcript:
 
 
 def attackable(kind: type[AggregationProtocol]) -> type[SecAgg]:
-    """Return a protocol as one of those whose masks can be taken off; refuse others."""
+    """Return a protocol if the attack can remove its masks; else raise UsageError."""
     if not issubclass(kind, SecAgg):
         raise UsageError(
-            f"rounds of {kind.name} cannot be attacked: the attack takes off masks of secagg and "
-            "of protocols made from it"
+            f"rounds of {kind.name} cannot be attacked: the attack removes masks of secagg and of "
+            "protocols made from it"
         )
     return kind
 
 
 def load(path: Path, protocol: str | None = None) -> Transcript:
-    """Return the transcript in a file.
+    """Return the transcript in a file; raise UsageError if it is not one.
 
-    A protocol that does not come with hpcfl is named as ``MODULE:CLASS``.
+    `protocol`, as ``MODULE:CLASS``, is for a protocol that does not come with hpcfl.
     """
     try:
         arrays = files.load_npz(path)
@@ -127,15 +127,15 @@ def _read(file: Mapping[str, NDArray[Any]], protocol: str | None) -> Transcript:
 
 
 def _by_device(name: str, file: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
-    """Return a file's arrays of a kind, by device."""
+    """Return a file's arrays with this prefix, by device."""
     keys = (key for key in file if key.startswith(f"{name}/"))
     return {int(key.partition("/")[2]): file[key] for key in keys}
 
 
 def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> None:
-    """Refuse to keep a transcript of what cannot be attacked, or without being asked twice.
+    """Raise UsageError unless a run's transcript may be kept.
 
-    A run's keys must be `insecure` already; uploads must not be summed on the way (`reduce`).
+    The protocol must be attackable, the keys `insecure`, and uploads not summed by a `reduce`.
     """
     attackable(type(protocol))
     if not insecure:
@@ -151,7 +151,7 @@ def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> Non
 
 
 def colluding(parameters: Parameters) -> Flags:
-    """Return which floor(gamma N) devices collude with the server, drawn from the run's seed."""
+    """Return the floor(gamma N) devices that collude with the server, drawn from the run's seed."""
     seeds = np.random.SeedSequence(parameters.seed, spawn_key=(COLLUSION,))
     order = np.random.default_rng(seeds).permutation(parameters.devices)
     count = Threat.of(parameters).colluding
@@ -159,9 +159,9 @@ def colluding(parameters: Parameters) -> Flags:
 
 
 class Recorder(RoundObserver):
-    """Takes down one round of a protocol that :func:`check` has not refused; every rank has one.
+    """Records one round of a protocol that :func:`check` accepts; every rank has a recorder.
 
-    Its `transcript` is None before :meth:`collect`, and except at the server.
+    `transcript` is set by :meth:`collect`, only on the server's rank; otherwise it is None.
     """
 
     hears = True
@@ -176,19 +176,19 @@ class Recorder(RoundObserver):
         self.transcript: Transcript | None = None
 
     def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
-        """Keep a message that the server receives; not a copy, which would take measured time."""
+        """Keep a message that the server receives, without a copy, which would take time."""
         if index == self._round:
             self._heard.setdefault(step, {})[sender] = message
 
     def collect(self, scene: Scene) -> None:
-        """Collect from all ranks what the server has not received; every rank calls this."""
+        """Collect data that the server has not received from all ranks; every rank calls this."""
         if scene.index != self._round:
             return
         transport, devices, server = scene.transport, scene.devices, scene.server
         parameters = self._protocol.parameters
         colludes = colluding(parameters)
         honest = {device.id: device for device in scene.survivors if not colludes[device.id]}
-        # A device that vanished at once has no keys.
+        # A device that vanished before the first phase has no keys.
         telling = [id for id in devices if colludes[id] and devices[id].state.masking.private]
 
         def mask_key(id: int) -> Payload:
@@ -204,7 +204,7 @@ class Recorder(RoundObserver):
             return
         survived = to_flags(server.survivors, parameters.devices)
         uploads = self._heard["masked_input"]
-        # What is not in the sum stays behind its private mask, whose seed is asked of nobody.
+        # Uploads outside the sum keep their private mask, whose seed the server never requests.
         used = {id: uploads[id] for id in server.survivors}
         nothing = np.empty(0, np.uint8)  # a transport may leave out an empty message
         self.transcript = Transcript(

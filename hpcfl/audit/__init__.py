@@ -1,21 +1,21 @@
-"""A test of the noise: how well what is released tells two neighbouring datasets apart.
+"""A privacy audit: how well the released results distinguish two neighbouring datasets.
 
-A small instance of an algorithm is run many times on each of two neighbouring datasets. Rates of
-error below what (epsilon, delta)-differential privacy allows are evidence against that epsilon
-(Jagielski, Ullman and Oprea 2020, "Auditing differentially private machine learning"): with a rate
-TPR of runs on the one that are recognised, and FPR of runs on the other that are taken for it,
+A small instance of an algorithm runs many times on each of two neighbouring datasets. An observer
+guesses the dataset of each run. TPR is the rate of runs with the canary that are recognised, FPR
+the rate of runs without it that are mistaken for such. Under (epsilon, delta)-differential privacy,
 
-    TPR <= exp(epsilon) FPR + delta.
+    TPR <= exp(epsilon) FPR + delta,
 
-The threshold is chosen on one half of the runs, the rates are bounded on the other (Clopper and
-Pearson 1934). The bound holds whatever the mechanism is. For Gaussian noise the rates bound
-mu >= Phi^-1(TPR) - Phi^-1(FPR), which is converted to epsilon exactly and needs far fewer runs
-(Nasr et al. 2023, "Tight auditing of differentially private machine learning"); for any other
-mechanism that conversion proves nothing.
+so smaller error rates are evidence against that epsilon (Jagielski, Ullman and Oprea 2020,
+"Auditing differentially private machine learning"). One half of the runs chooses the threshold, the
+other half bounds the rates (Clopper and Pearson 1934). The bound holds for every mechanism. For
+Gaussian noise the rates bound mu >= Phi^-1(TPR) - Phi^-1(FPR), which converts to epsilon exactly
+and needs far fewer runs (Nasr et al. 2023, "Tight auditing of differentially private machine
+learning"); for other mechanisms this conversion is not valid.
 
-The datasets differ in a canary: a record, or a user's data, whose gradient is clipped, in
-coordinates that nothing else touches. Data and model are made for that; batches, clipping, noise,
-contributions, quantisation and the server's step are those of training. Secure aggregation is
-played by the sum of its integers, which is all that it lets the server see. The observer knows all
-data but the canary, all settings, who takes part, and every device's order of samples.
+The datasets differ in a canary: a record or a user's data with a clipped gradient, in coordinates
+that no other gradient touches. Data and model are made for this purpose; batches, clipping, noise,
+contributions, quantisation and the server's step are those of training. The sum of the integers
+stands for secure aggregation, because the server sees nothing else. The observer knows all data but
+the canary, all settings, the participants, and every device's order of samples.
 """

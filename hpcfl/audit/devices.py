@@ -1,4 +1,4 @@
-"""What the devices of an audit have and learn: the canary, and data that leave it alone."""
+"""The devices' data and training in an audit: the canary, and data that do not affect it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hpcfl.options.training import LocalOptions
 if TYPE_CHECKING:
     from hpcfl.learning.training import Trainer
 
-# Gradients are this much longer than they are clipped to, so that a model that moves a little
-# leaves them clipped.
+# Gradients are this much longer than the clip, so that they stay clipped when the model moves a
+# little.
 _SLACK = 8.0
 
-# How far noise moves the model in all, so that the canary's gradient changes little.
+# Total movement of the model by noise; it is small, so that the canary's gradient changes little.
 _MOVED = 0.01
 
-# Orders of samples that are tried for one that uses a record often, and their samples in all.
+# Limits of the search for an order that uses a record often: orders, and their samples in all.
 _ORDERS, _ORDERED = 20000, 10**7
 
 
 class Devices:
-    """The devices of an instance, one of which, the victim, has the canary.
+    """The devices of an instance; one of them, the victim, has the canary.
 
-    It is in `turns` rounds. Neighbouring data have another record or user in the canary's place if
-    it is `replaced`, else none. The seed is of the order of samples, where the canary is not chosen
-    by it.
+    The victim is in `turns` rounds. If `replaced`, neighbouring data have another record or user in
+    the canary's place, else none. `seed` determines the order of samples, unless the canary is
+    chosen together with an order.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Devices:
         self.trainer = _make_trainer(instance, self.local)
 
     def learn(self, id: int, index: int, model: Vector, canary: bool, seed: int) -> Any:
-        """Return what trains on a device's data."""
+        """Return a function that trains on a device's data."""
         inputs, labels = self._data(id, canary)
         instance = self.instance
         if instance.by_record:
@@ -63,9 +63,9 @@ class Devices:
     def _data(self, id: int, canary: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return a device's samples.
 
-        The canary's gradient is along the first feature, with the label 0 one way, with the label 1
-        the other, all others' along the second. A record of zeros has none: it is a record that is
-        left out, with the number of samples, which is public, left as it is.
+        The canary's gradient is along the first feature; the label, 0 or 1, gives its direction.
+        All other gradients are along the second feature. A record of zeros has no gradient: it
+        stands for a record that is left out, without changing the public number of samples.
         """
         samples = self.instance.samples if self.instance.by_record else 1
         inputs = np.zeros((samples, 2), np.float32)
@@ -80,18 +80,18 @@ class Devices:
 
 
 def _travel(instance: Instance) -> float:
-    """How far the model can be expected to move along a coordinate, in learning rates."""
+    """Return the expected movement of the model along a coordinate, in learning rates."""
     steps = instance.rounds * (instance.steps if instance.by_record else 1)
     return (1 + instance.sigma * math.sqrt(steps)) * math.sqrt(steps)
 
 
 def _feature(instance: Instance) -> float:
-    """Size of a feature: with two classes, an untrained model's gradient is 0.7 times it."""
+    """Return the size of a feature; a gradient of the untrained model is 0.7 times as long."""
     return _SLACK if instance.by_record else _MOVED / _travel(instance)
 
 
 def local_options(instance: Instance) -> LocalOptions:
-    """How a device trains; a user's update is made long by the learning rate."""
+    """Return the options of local training; a high learning rate makes a user's update long."""
     by_record = instance.by_record
     all_samples = instance.mechanism == "laplace" and instance.batch_size == instance.samples
     return LocalOptions(
@@ -118,7 +118,7 @@ def _make_trainer(instance: Instance, local: LocalOptions) -> Trainer:
 
 
 def _worst_record(instance: Instance, device: int, turns: int) -> tuple[int, int, tuple[int, ...]]:
-    """Return a record, an order that uses it often, and its accesses in each of its rounds."""
+    """Return a record, an order that uses it often, and its number of uses in each round."""
     epoch = epoch_steps(instance.samples, instance.batch_size)
     most = turns * -(-instance.steps // epoch)
     if instance.shuffle == "continuing":

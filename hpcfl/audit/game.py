@@ -1,6 +1,6 @@
-"""The game of an audit: an instance run with the canary, and with what its neighbour has.
+"""The game of an audit: runs of an instance with the canary and with its neighbouring data.
 
-What is seen of a round becomes a log-likelihood ratio, large if the canary is there.
+The observation of a round becomes a log-likelihood ratio, which is large if the canary is there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from hpcfl.algorithms import aggregation, federated
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Spent, Vector
-from hpcfl.algorithms.federated.locks import Locks, NormsDevice, NormsServer
 from hpcfl.algorithms.federated.noisysgd import NoisyGradients
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
@@ -28,9 +27,9 @@ from hpcfl.privacy.accounting.account import REPLACE_RECORD, REPLACE_USER
 
 Floats = NDArray[np.float64]
 
-# Length of the model: of two classes, the weights of two features.
+# Length of the model: two classes times two features.
 DIM = 4
-# Of the model: the two classes' weights of the canary's feature.
+# The two classes' weights of the canary's feature, in the model.
 COORDINATES = [0, 2]
 
 
@@ -42,16 +41,12 @@ class Run:
     algorithm: PrivateAlgorithm
     devices: Devices
     canary: bool
-    seed: int  # of all randomness of the run
+    seed: int  # for all randomness of the run
 
     def play(self) -> float:
-        """Return what is seen of all rounds."""
-        if isinstance(self.algorithm, NoisyGradients):
-            play = self._noisy_steps
-        elif isinstance(self.algorithm, Locks):
-            play = self._two_stages
-        else:
-            play = self._users
+        """Return the sum of all rounds' log-likelihood ratios."""
+        noisy_steps = isinstance(self.algorithm, NoisyGradients)
+        play = self._noisy_steps if noisy_steps else self._users
         model = np.zeros(DIM, np.float32)
         return sum(play(index, model) for index in range(self.instance.rounds))
 
@@ -61,7 +56,7 @@ class Run:
         assert isinstance(algorithm, NoisyGradients)
         participants = algorithm.participants(index)
         if victim not in participants:
-            return 0.0  # it tells nothing of the canary
+            return 0.0  # the round has no information about the canary
         senders = participants if instance.summed else [victim]
         updates = {id: self._update(id, index, model) for id in senders}
         total: Floats = np.sum([*updates.values()], axis=0, dtype=np.float64)
@@ -79,66 +74,28 @@ class Run:
 
     def _users(self, index: int, model: Vector) -> float:
         instance = self.instance
-        participants = self._there(index)
+        participants = self.algorithm.participants(index)
+        if not (self.canary or self.devices.replaced or instance.distributed):
+            participants = [id for id in participants if id != self.devices.victim]
         updates = {id: self._update(id, index, model) for id in participants}
         if instance.distributed:
             total = self._integer_sum(updates, index)
             model -= (total / instance.per_round).astype(np.float32)
             return self._ratio(total, 1.0, instance.sigma, 1.0)
-        moved = self._moved(updates, index, model)
+        total = np.sum([np.zeros(DIM), *updates.values()], axis=0)
+        mean = Aggregate(total / max(1, len(updates)), 1.0, 1.0)
+        moved = self.algorithm.update(mean, list(updates), index)
+        model -= moved.astype(np.float32)
         chance = instance.per_round / instance.devices
         return self._ratio(moved * instance.per_round, 1.0, instance.sigma, chance)
 
-    def _two_stages(self, index: int, model: Vector) -> float:
-        instance, algorithm = self.instance, self.algorithm
-        assert isinstance(algorithm, Locks)
-        server = NormsServer(algorithm, index, model)
-        updates, devices = {}, {}
-        for id in self._there(index):
-            updates[id] = self._update(id, index, model)
-            devices[id] = NormsDevice(algorithm, id, index, model.size)
-            server.receive_norms(id, devices[id].send_norms(updates[id]))
-        server.finish_norms()
-        sent = {}
-        for id, device in devices.items():
-            device.receive_norms(server.send_norms(id))
-            if device.kept:
-                sent[id] = device.kept_update(updates[id])
-        moved = self._moved(sent, index, model)
-        victim = self.devices.victim
-        if instance.variant == "local":
-            if victim not in sent:
-                return 0.0
-            own = sent[victim].astype(np.float64) / server.factors[victim]
-            return self._ratio(own, 1.0, instance.sigma, 1.0)
-        # Scaled to the norm 1, an update is in the sum if its user is invited, and then kept.
-        kept = min(1.0, 1 / algorithm.scale)
-        scaled = moved * instance.first_stage / algorithm.scale
-        chance = instance.first_stage / instance.devices * kept
-        return self._ratio(scaled, 1.0, instance.sigma, chance)
-
     def _update(self, id: int, index: int, model: Vector) -> NDArray[np.floating]:
-        """Return what a device contributes."""
+        """Return a device's contribution."""
         learn = self.devices.learn(id, index, model, self.canary, self.seed)
-        return self.algorithm.contribution(id, index, model[:0], learn)
-
-    def _moved(self, updates: dict[int, NDArray[np.floating]], index: int, model: Vector) -> Floats:
-        """Move the model by what the server makes of the updates, and return by how much."""
-        total = np.sum([np.zeros(DIM), *updates.values()], axis=0)
-        mean = Aggregate(total / max(1, len(updates)), 1.0, 1.0)
-        moved = self.algorithm.update(mean, model[:0], list(updates), index)
-        model -= moved.astype(np.float32)
-        return moved
-
-    def _there(self, index: int) -> list[int]:
-        """Return a round's participants: without the canary, its user is not there or replaced."""
-        participants = self.algorithm.participants(index)
-        if self.canary or self.devices.replaced or self.instance.distributed:
-            return participants
-        return [id for id in participants if id != self.devices.victim]
+        return self.algorithm.contribution(id, index, learn)
 
     def _integer_sum(self, updates: dict[int, NDArray[np.floating]], index: int) -> Floats:
-        """Return the sum as a protocol that sums integers has it, noise included."""
+        """Return the sum as computed by a protocol that sums integers, noise included."""
         protocol = make_protocol(self.instance)
         assert isinstance(protocol, QuantisedProtocol)
         noise = self.algorithm.integer_noise(protocol, index)
@@ -150,10 +107,10 @@ class Run:
         return protocol.decode(np.sum(integers, axis=0)) * len(updates)
 
     def _ratio(self, seen: Floats, length: float, noise: float, chance: float) -> float:
-        """Return the log-likelihood ratio of what is seen.
+        """Return the log-likelihood ratio of an observation.
 
-        With `chance` the canary adds a vector of that length; `noise` is the standard deviation, or
-        the scale of Laplace noise.
+        With probability `chance` the canary adds a vector of this length; `noise` is the standard
+        deviation, or the scale of Laplace noise.
         """
         values = seen[COORDINATES]
         laplace = self.instance.mechanism == "laplace"
@@ -170,12 +127,12 @@ class Run:
             absent = log_density(np.zeros(2))
             return float(np.logaddexp(math.log1p(-chance) + absent, math.log(chance) + there))
 
-        # Replaced, its neighbour has the opposite instead of nothing.
+        # If the canary is replaced, the neighbour adds the opposite vector instead of nothing.
         return log_mixture(shift) - log_mixture(-shift if self.devices.replaced else np.zeros(2))
 
 
 def make_protocol(instance: Instance, seed: int = 0) -> AggregationProtocol:
-    """Return the protocol that sums, for a model of `DIM` values."""
+    """Return the protocol that sums the updates of `DIM` values."""
     parameters = Parameters(
         instance.per_round, DIM, dropout=0.0, gamma=0.0, seed=seed, levels=2**24
     )
@@ -183,9 +140,9 @@ def make_protocol(instance: Instance, seed: int = 0) -> AggregationProtocol:
 
 
 class Game:
-    """Runs an instance with the canary and with what its neighbour has instead.
+    """Runs an instance with the canary and with its neighbouring data.
 
-    It raises UsageError if the settings do not go together.
+    Raise UsageError if the settings are incompatible.
     """
 
     def __init__(self, instance: Instance, seed: int) -> None:
@@ -208,7 +165,7 @@ class Game:
         return self._kind(federation, options, insecure_noise(self._seed))
 
     def account(self) -> Spent:
-        """Return what the accounts say of all rounds, if noise is secret."""
+        """Return the privacy accounts of all rounds, assuming secret noise."""
         algorithm = self._algorithm(fast_noise=False)
         for _ in range(self.instance.rounds):
             algorithm.observe(self.instance.per_round)
@@ -216,10 +173,10 @@ class Game:
         return spent
 
     def play(self, canary: bool, run: int) -> float:
-        """Return what is seen of one run: a log-likelihood ratio, large with the canary."""
+        """Return the log-likelihood ratio of one run, which is large with the canary."""
         seeds = np.random.SeedSequence(self._seed, spawn_key=(run, int(canary)))
         seed = int(seeds.generate_state(1, np.uint64)[0])
-        # Chance that protects is drawn anew for every run; a public schedule is what it is.
+        # A secret schedule is drawn anew for every run; a public one stays the same.
         secret = not self.instance.by_record
         participation = self._participation(seed) if secret else self._schedule
         federation = self._federation(participation, seed)
@@ -228,7 +185,7 @@ class Game:
 
     def _participation(self, seed: int) -> Participation:
         instance = self.instance
-        return Participation(instance.devices, instance.invited, instance.sampling, seed)
+        return Participation(instance.devices, instance.per_round, instance.sampling, seed)
 
     def _federation(self, participation: Participation, seed: int) -> Federation:
         instance = self.instance

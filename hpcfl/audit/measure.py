@@ -1,4 +1,4 @@
-"""An audit from start to end: run, bound epsilon from below, compare with the accounts."""
+"""A whole audit: run an instance, bound epsilon from below, and compare with the accounts."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class EpsilonBound:
     """A lower bound on epsilon, and the test that gives it."""
 
     epsilon: float
-    true_positives: int  # of `runs` runs on each dataset, those beyond the threshold
-    false_positives: int
-    runs: int
-    threshold: float  # of the statistic, in natural logarithms
-    mu: float | None = None  # lower bound on mu, where epsilon comes of it
+    true_positives: int  # runs with the canary that reach the threshold
+    false_positives: int  # runs without the canary that reach the threshold
+    runs: int  # runs on each dataset
+    threshold: float  # of the statistic, a natural logarithm
+    mu: float | None = None  # lower bound on mu, if epsilon was derived from it
 
 
 def lower_bound(without: Floats, with_: Floats, delta: float, confidence: float) -> EpsilonBound:
     """Return a lower bound on epsilon from a statistic's values on two neighbouring datasets.
 
-    Large values speak for the second dataset. The first half of each chooses the threshold.
+    Large values indicate the second dataset. The first half of each chooses the threshold.
     """
 
     def epsilon(true: Any, false: Any, runs: int) -> Floats:
@@ -48,9 +48,9 @@ def lower_bound(without: Floats, with_: Floats, delta: float, confidence: float)
 
 
 def gaussian_bound(without: Floats, with_: Floats, delta: float, confidence: float) -> EpsilonBound:
-    """Return a lower bound on epsilon by way of mu, as of `lower_bound`; for Gaussian noise only.
+    """Return a lower bound on epsilon derived from mu; it is valid only for Gaussian noise.
 
-    Nasr et al. (2023), Section 4.
+    See Nasr et al. (2023), Section 4. The parameters are those of `lower_bound`.
     """
     from scipy.special import ndtri
 
@@ -66,7 +66,7 @@ def gaussian_bound(without: Floats, with_: Floats, delta: float, confidence: flo
 
 
 def _rates(true: Any, false: Any, runs: int, confidence: float) -> tuple[Floats, Floats]:
-    """Return the least true and the largest false positive rate, jointly with the confidence."""
+    """Return bounds that jointly hold with the confidence: least true, largest false positives."""
     each = (1 - confidence) / 2
     return clopper_pearson(true, runs, each)[0], clopper_pearson(false, runs, each)[1]
 
@@ -74,9 +74,9 @@ def _rates(true: Any, false: Any, runs: int, confidence: float) -> tuple[Floats,
 def _test(
     without: Floats, with_: Floats, value: Callable[[Any, Any, int], Floats]
 ) -> tuple[float, int, int, int]:
-    """Choose the threshold of the largest value on the first half, and count on the second.
+    """Choose the threshold with the largest value on the first half, and count on the second.
 
-    Return it, the true positives, the false positives, and the runs on each dataset.
+    Return the threshold, true positives, false positives, and the runs counted on each dataset.
     """
     half = without.size // 2
     negatives, positives = np.sort(without[:half]), np.sort(with_[:half])
@@ -89,10 +89,10 @@ def _test(
 
 
 def clopper_pearson(count: Any, runs: int, error: float) -> tuple[Floats, Floats]:
-    """Return lower and upper bounds of a probability, each wrong with at most `error`.
+    """Return lower and upper bounds of a probability, each wrong with probability <= `error`.
 
-    Clopper and Pearson (1934): with the lower, at least `count` successes in `runs` independent
-    trials have the probability `error`; with the upper, at most `count`.
+    Clopper and Pearson (1934): for the lower bound, `runs` independent trials have at least `count`
+    successes with probability `error`; for the upper bound, at most `count`.
     """
     from scipy.stats import beta
 
@@ -114,16 +114,16 @@ class Audit:
     """The result of an audit."""
 
     instance: Instance
-    neighbours: str  # in what the datasets differ, here and where it is proven,
-    paper_neighbours: str  # and by the paper's claim
-    # How often the canary is used in every round that its device is in; empty if by chance.
+    neighbours: str  # difference between the datasets, in the audit and the proof
+    paper_neighbours: str  # difference between the datasets in the paper's claim
+    # Number of uses of the canary in each round of its device; empty if random.
     accesses: tuple[int, ...]
-    delta: float  # of all values; 0 for Laplace noise
-    paper: float  # the accounts' epsilons
-    proven: float
-    measured: EpsilonBound  # for any mechanism
-    gaussian: EpsilonBound | None  # by way of mu, where the noise is Gaussian
-    confidence: float  # with which each bound holds
+    delta: float  # for all epsilons; 0 for Laplace noise
+    paper: float  # epsilon of the paper's account
+    proven: float  # epsilon of the proven account
+    measured: EpsilonBound  # valid for any mechanism
+    gaussian: EpsilonBound | None  # derived from mu, if the noise is Gaussian
+    confidence: float  # of each bound
 
     @property
     def best(self) -> float:
@@ -132,7 +132,7 @@ class Audit:
 
     @property
     def agrees(self) -> bool:
-        """Whether no lower bound is above the proven value."""
+        """Whether all lower bounds are at most the proven value."""
         return self.best <= self.proven
 
     @property
@@ -141,7 +141,7 @@ class Audit:
         return self.best > self.paper
 
     def render(self) -> str:
-        """Return the audit as text: the instance, all values of epsilon, what they mean."""
+        """Return the audit as text: the instance, all values of epsilon, and their meaning."""
         rows: list[list[Any]] = [["paper", self.paper, None]]
         rows.append(["measured, at least", self.measured.epsilon, self.measured.runs])
         if self.gaussian is not None:
@@ -169,7 +169,7 @@ class Audit:
         return f"{Facts(facts).text()}\n\n{table}\n\n{paragraph(meaning)}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the audit for JSON, an infinite epsilon as None."""
+        """Return the audit for JSON, with None for an infinite epsilon."""
         judged = {"agrees": self.agrees, "exceeds_paper": self.exceeds_paper}
         return dict(finite(asdict(self) | judged))
 
@@ -184,8 +184,8 @@ def audit(
 ) -> Audit:
     """Run an instance on two neighbouring datasets, and bound epsilon from below.
 
-    Of `runs` runs on each dataset, at least 20, one half chooses the threshold. Each of the bounds
-    holds with the confidence. `progress` is called with 1 after each run.
+    Each dataset has `runs` runs, at least 20; one half of them chooses the threshold. Each bound
+    holds with probability `confidence`. `progress` is called with 1 after each run.
     """
     game = Game(instance, seed)
     spent = game.account()

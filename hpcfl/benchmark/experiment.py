@@ -40,7 +40,6 @@ from hpcfl.system.launch import netlab_link
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.attack.transcript import Recorder
-    from hpcfl.options.privacy import PrivacyOptions
     from hpcfl.results.reader import Run
 
 
@@ -123,13 +122,9 @@ class Experiment(Job):
 
         protocol, schedule = built(options)
         algorithm = None
-        privacy = options.privacy
-        if privacy is not None:
+        if options.privacy is not None:
             options = with_group(options, options.summed_by)
-            if options.levels is None:
-                options = _with_most_levels(options, privacy, lambda one: built(one)[0])
-            protocol, schedule = built(options)
-            algorithm = _with_noise(protocol, options, privacy)
+            protocol, algorithm = _with_noise(options, lambda one: built(one)[0])
         if options.server_ranks > 1:
             Dealt.uploads_of(protocol, options.server_ranks)
             if options.upload == "reduce":
@@ -266,7 +261,7 @@ class Experiment(Job):
         self._told.update(found)
         clipped, sent = summed[found].sum(axis=0).tolist()
         observer.warned(
-            f"{share(clipped / sent)} of the {'rotated ' * self.options.rotate}values of "
+            f"{share(clipped / sent)} of the values of "
             f"{named('device', found)} are beyond --clip {self.options.clip:g} and are cut to it: "
             "the sum is of what is left"
         )
@@ -289,46 +284,41 @@ def _check_transcript(options: BenchOptions, protocol: AggregationProtocol) -> N
 
     if options.may_vary or options.security == "active" or options.server_ranks > 1:
         raise UsageError(
-            "--keep-transcript is of the last round, whose number is known, with a curious server "
-            "of one rank: leave out --rel-ci and --max-seconds, --security active and "
-            "--server-ranks"
+            "--keep-transcript writes the last round, so the number of rounds must be known, and "
+            "what one passive server sees: leave out --rel-ci, --max-seconds, --security active "
+            "and --server-ranks"
         )
     insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
     recording.check(protocol, insecure=insecure, reduce=reduce)
 
 
 def _with_noise(
-    protocol: AggregationProtocol, options: BenchOptions, privacy: PrivacyOptions
-) -> DPFedAvg:
-    """Let the devices of a protocol add the noise of `dp-fedavg`; all are in every round."""
-    algorithm = _dp_fedavg(protocol, options, privacy)
-    assert isinstance(protocol, QuantisedProtocol)
-    noise = algorithm.integer_noise(protocol, 0)
-    assert noise is not None
-    protocol.add_noise(noise)
-    return algorithm
+    options: BenchOptions, built: Callable[[BenchOptions], AggregationProtocol]
+) -> tuple[AggregationProtocol, DPFedAvg]:
+    """Return a protocol whose devices add the noise of `dp-fedavg`, all of them in every round.
 
-
-def _with_most_levels(
-    options: BenchOptions,
-    privacy: PrivacyOptions,
-    built: Callable[[BenchOptions], AggregationProtocol],
-) -> BenchOptions:
-    """Return the options with as many levels as there is room for beside the noise."""
+    With as many levels as there is room for beside the noise, unless a number is asked for.
+    """
     from hpcfl.algorithms.federated.levels import largest_levels
 
-    def at(levels: int) -> BenchOptions:
-        return replace(options, levels=levels)
+    def noisy(levels: int) -> tuple[AggregationProtocol, DPFedAvg]:
+        protocol = built(replace(options, levels=levels))
+        algorithm = _dp_fedavg(protocol, options)
+        assert isinstance(protocol, QuantisedProtocol)
+        noise = algorithm.integer_noise(protocol, 0)
+        assert noise is not None
+        protocol.add_noise(noise)
+        return protocol, algorithm
 
-    one = built(at(1))
-    _dp_fedavg(one, options, privacy)  # refuses what cannot have noise
+    if options.levels is not None:
+        return noisy(options.levels)
+    one = built(replace(options, levels=1))
+    _dp_fedavg(one, options)  # refuses what cannot have noise
     assert isinstance(one, QuantisedProtocol)
-    return at(largest_levels(one, lambda most: _with_noise(built(at(most)), options, privacy)))
+    return noisy(largest_levels(one, noisy))
 
 
-def _dp_fedavg(
-    protocol: AggregationProtocol, options: BenchOptions, privacy: PrivacyOptions
-) -> DPFedAvg:
+def _dp_fedavg(protocol: AggregationProtocol, options: BenchOptions) -> DPFedAvg:
     """Return `dp-fedavg` over a protocol; UsageError if that cannot have its noise."""
     from hpcfl.algorithms.federated.base import Federation
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
@@ -348,6 +338,8 @@ def _dp_fedavg(
         protocol=protocol,
         local=None,
     )
+    privacy = options.privacy
+    assert privacy is not None
     DPFedAvg.check(federation, privacy)
     return DPFedAvg(federation, privacy, secrets_of_noise(options.insecure_seed))
 

@@ -208,7 +208,7 @@ def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
 def audit(algorithm: str, runs: int, seed: int, as_json: bool, **typed: Any) -> None:
     """Measure the privacy of ALGORITHM's noise: a lower bound on epsilon.
 
-    ALGORITHM is cdp, dp-dsgd, dp-fedavg, locks, fedsgd-dpc, or your own as MODULE:CLASS.
+    ALGORITHM is cdp, dp-dsgd, dp-fedavg, fedsgd-dpc, or your own as MODULE:CLASS.
 
     A small instance runs many times on each of two neighbouring datasets. They differ in a record
     or user with the longest gradient that clipping allows. The success at telling the runs apart

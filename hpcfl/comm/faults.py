@@ -230,8 +230,8 @@ class TolerantTransport(mpi.MpiTransport):
         """Return the transport of a round of some devices; it does not go on after a death."""
         if self._failed:
             raise HpcflError(
-                f"rounds of some devices cannot continue without those of dead ranks "
-                f"({len(self._failed)} devices failed): start again"
+                f"{len(self._failed)} devices are on ranks that died, and rounds among some of the "
+                "devices cannot go on without them: start again"
             )
         return super().select(ids)
 

@@ -1,1 +1,1 @@
-"""What a round costs before it is played: counts of bytes and operations, times measured costs."""
+"""Predicts the costs of a round: counts of bytes and operations, times calibrated unit costs."""

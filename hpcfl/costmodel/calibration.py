@@ -1,4 +1,4 @@
-"""What the terms of protocols cost on one machine, learned once and kept in a JSON file."""
+"""Costs of the protocols' terms on one machine, learned once and kept in a JSON file."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from hpcfl.system import outputs
 FORMAT = "hpcfl-calibration/8"
 # The term that every party has once in a round.
 ONCE = "once"
-# Of `Calibration.about`, what may differ between costs in one file.
+# Keys of `Calibration.about` that may differ between costs in one file.
 WHEN = {"measured"}
 Costs = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Seconds of each term, by protocol and party.
+    """Seconds per term, by protocol and party.
 
-    Parties are those of ``AggregationProtocol.terms``, and ``around``: elapsed seconds of a round
-    in one process that are nobody's CPU time within the protocol.
+    Parties are those of ``AggregationProtocol.terms`` and ``around``. The latter has the elapsed
+    seconds of a round in one process that are not CPU time of a party of the protocol.
     """
 
     costs: Mapping[str, Costs]
-    # By protocol: the median relative error with which they explain the rounds that were played.
+    # By protocol: the median relative error of the costs on the calibration rounds.
     errors: Mapping[str, float] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)  # machine, time and versions
 
     def seconds(self, protocol: AggregationProtocol, party: str, terms: Terms) -> float:
         """Return the seconds of a party's work in a round.
 
-        A protocol that was not calibrated takes those of the nearest class that it derives from.
-        UsageError if there is none, or if a term was never learned.
+        A protocol that was not calibrated uses the costs of its nearest calibrated base class.
+        Raise UsageError if there is none, or if the cost of a term was not learned.
         """
         names = [getattr(kind, "name", "") for kind in type(protocol).__mro__]
         known = next((self.costs[name] for name in names if name in self.costs), None)
@@ -57,10 +57,10 @@ class Calibration:
         return total
 
     def updated(self, newer: Calibration) -> Calibration:
-        """Return both together, with the newer costs of a protocol that is in both.
+        """Return both calibrations merged; newer costs of a protocol replace older ones.
 
-        Of an older one that another machine or version made, nothing is kept: `about` would not be
-        true of it.
+        If the older calibration is from another machine or version, it is discarded, because
+        `about` describes all costs.
         """
         if any(self.about.get(name) != newer.about[name] for name in newer.about.keys() - WHEN):
             return newer
@@ -69,7 +69,7 @@ class Calibration:
         )
 
     def save(self, path: Path) -> None:
-        """Write the calibration; an older one is replaced at once."""
+        """Write the calibration to a file, which is replaced atomically."""
         content = {
             "format": FORMAT,
             "about": dict(self.about),
@@ -80,13 +80,13 @@ class Calibration:
 
 
 def default_path() -> Path:
-    """Return where this machine's calibration is kept: a file of the user's, named by host."""
+    """Return the path of this machine's calibration: a file in the user's cache, named by host."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "hpcfl" / f"calibration-{platform.node() or 'host'}.json"
 
 
 def load(path: Path) -> Calibration:
-    """Return a calibration from a file; an HpcflError says that there is none, or none of use."""
+    """Return a calibration from a file; raise HpcflError if it is missing or unusable."""
     try:
         content = json.loads(path.read_text("utf-8"))
         if content["format"] == FORMAT:

@@ -1,8 +1,8 @@
-"""Learns what the terms of a protocol cost: plays small real rounds of it and fits their times.
+"""Learns the costs of a protocol's terms: runs small real rounds and fits their times.
 
-Rounds of different sizes are played in one process. For each party the CPU seconds of a round are
-taken to be a sum of its terms, each times a cost that is not below 0, and the costs are those for
-which the relative errors over all sizes are least (non-negative least squares).
+Rounds of different sizes run in one process. The model of a party's CPU seconds in a round is a sum
+of its terms, each times a cost of at least 0. The fitted costs minimise the relative errors over
+all sizes (non-negative least squares).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 from hpcfl.system import environment
 
-# Numbers N of devices, lengths d and dropout rates of the rounds that are played. Each is played
-# once, and where rounds are short until they have taken so many seconds together.
+# Devices N, lengths d and dropout rates of the rounds. Each size is repeated until its rounds are
+# at least LEAST_ROUNDS and take LEAST_SECONDS together, or are MOST_ROUNDS.
 SIZES = (
     *((6, 64, 0.0), (6, 64, 0.34), (12, 64, 0.3), (40, 64, 0.3), (100, 64, 0.1), (100, 64, 0.3)),
     *((6, 30_000, 0.34), (40, 30_000, 0.3), (64, 60_000, 0.3)),
     *((20, 200_000, 0.0), (20, 200_000, 0.3), (6, 1_000_000, 0.34), (12, 1_000_000, 0.1)),
 )
 LEAST_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 0.3, 3, 60
-# What changes the terms of a protocol, where it has it, is played at these sizes.
+# The sizes at which options that change a protocol's terms are varied.
 VARIED_SIZES = ((6, 64, 0.34), (40, 30_000, 0.3), (20, 200_000, 0.3))
 ALPHA, OTHER_ALPHA = 0.1, 0.3
-# With a larger error a calibration was disturbed.
+# A larger error means that the calibration was disturbed.
 MOST_ERROR = 0.1
 Costs = Mapping[str, Mapping[str, float]]
 
 
 def calibrate(protocols: list[str], progress: Callable[[str], object]) -> Calibration:
-    """Return what the terms of some protocols cost here; `progress` takes each that is done.
+    """Return the costs of protocols' terms on this machine; call `progress` after each protocol.
 
-    Protocols whose library is not installed, or that declare no terms, are left out.
+    Leave out hpcfl's protocols without a library or terms; raise UsageError for a user's protocol.
     """
     costs, errors = {}, {}
     for name in protocols:
@@ -70,13 +70,13 @@ def calibrate(protocols: list[str], progress: Callable[[str], object]) -> Calibr
 
 
 def played(name: str) -> Iterator[tuple[AggregationProtocol, dict[str, float]]]:
-    """Play rounds of a protocol; yield what each kind was built as, and each party's seconds."""
+    """Run a protocol at each of its settings; yield the built protocol and each party's seconds."""
     for options, devices in settings(name):
         try:
             experiment = Experiment.prepare(options, devices)
             work.terms(experiment.protocol)
         except UsageError:
-            continue  # so few devices make no cohort, or a library is not installed
+            continue  # too few devices for a cohort, or a library is not installed
         records: list[RoundRecord] = []
         spent = 0.0
         while len(records) < LEAST_ROUNDS or (spent < LEAST_SECONDS and len(records) < MOST_ROUNDS):
@@ -88,7 +88,7 @@ def played(name: str) -> Iterator[tuple[AggregationProtocol, dict[str, float]]]:
 
 
 def settings(name: str) -> Iterator[tuple[BenchOptions, int]]:
-    """Yield the options of the rounds to play, and their devices."""
+    """Yield the options and the number of devices of the rounds to run."""
     kind = find(name)
 
     def setting(size: tuple[int, int, float], **more: Any) -> tuple[BenchOptions, int]:
@@ -97,20 +97,20 @@ def settings(name: str) -> Iterator[tuple[BenchOptions, int]]:
         given = {"dim": dim, "dropout": dropout, "alpha": ALPHA, "rounds": 3, "warmup": 1, **more}
         return BenchOptions(name, **given), devices
 
-    # What is new to a process, or to the caches, is no part of what is learned.
+    # The first setting is an additional warm-up of process and caches, which is not learned from.
     yield from (setting(size) for size in (SIZES[2], *SIZES))
     varied: list[dict[str, Any]] = []
     if kind.sparse_upload:
-        # Long enough that what is sent does not fit the cache either.
+        # One size is so long that even the uploads do not fit the cache.
         yield from (setting(size, alpha=OTHER_ALPHA) for size in (*VARIED_SIZES, SIZES[-2]))
     if kind.family:
-        varied += [{"bits": bits} for bits in ("12", "16", "28", "32")] + [{"rotate": True}]
+        varied += [{"bits": bits} for bits in ("12", "16", "28", "32")]
     for more in varied:
         yield from (setting(size, **more) for size in VARIED_SIZES)
 
 
 def seconds_of(records: list[RoundRecord]) -> dict[str, float]:
-    """Return the seconds of each party in a round, the median over some rounds."""
+    """Return each party's seconds in a round, the median over the rounds."""
     found: dict[str, list[float]] = {}
     for record in records:
         of_devices = record.cpu_seconds[:, :-1].sum(axis=0)
@@ -131,9 +131,9 @@ def seconds_of(records: list[RoundRecord]) -> dict[str, float]:
 
 
 def fitted(rounds: list[tuple[AggregationProtocol, dict[str, float]]]) -> tuple[Costs, float]:
-    """Return the seconds of each term of each party that explain rounds best, and their error.
+    """Return the best-fitting seconds per term for each party, and their error.
 
-    That is the median relative one, of all parties.
+    The error is the median relative error over all parties and rounds.
     """
     declared = [(terms_of(protocol), seconds) for protocol, seconds in rounds]
     costs, errors = {}, []
@@ -150,7 +150,7 @@ def fitted(rounds: list[tuple[AggregationProtocol, dict[str, float]]]) -> tuple[
 
 
 def _costs(samples: list[tuple[Terms, float]]) -> tuple[dict[str, float], list[float]]:
-    """Return the cost of each term, and the relative error for each sample."""
+    """Return the cost of each term, and each sample's relative error."""
     names = sorted({name for terms, _ in samples for name in terms})
     counts = np.array([[terms.get(name, 0.0) for name in names] for terms, _ in samples])
     taken = np.maximum([seconds for _, seconds in samples], 1e-7)

@@ -1,10 +1,10 @@
-"""Predicts a round: bytes by formula, and CPU seconds by what was learned of small real rounds.
+"""Predicts a round: bytes by formula, and CPU seconds by costs learned from small real rounds.
 
-Two times are predicted. *Modelled* is that of a round on devices and links of their own, as
-:mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until its slowest
-device has computed and sent, and the server has then done its work. *Measured* is what one process
-on this machine would show, or, with a network, the ranks of a cluster with a core each: the devices
-of a rank one after the other, then the messages, then the server.
+Two times are predicted. *Modelled* is the time of a round in which each device has its own machine
+and link, as :mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until
+its slowest device has computed and sent and the server has then done its work. *Measured* is the
+time of one process on this machine or, with a network, of a cluster's ranks with a core each: the
+devices of a rank one after the other, then the messages, then the server.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import PhaseCosts, exchanged
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.work import Terms, far
-from hpcfl.algorithms.rotation import butterflies
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.network import Network
 from hpcfl.errors import UsageError
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.results.linkmodel import LinkModel
 
-# In nine of ten rounds, of 40 sizes that nothing was fitted to, what was measured lay between so
-# many times what was predicted (benchmarks/advice.py): a device's CPU time, and all of the
-# computing that a modelled round waits for.
+# Ratio of measured to predicted time in 90 % of rounds, of 40 sizes outside the calibration
+# (benchmarks/advice.py): for a device's CPU time, and for all computing that a modelled round
+# waits for.
 DEVICE_WITHIN, COMPUTING_WITHIN = (0.75, 1.25), (0.8, 1.6)
 # The largest rounds of benchmarks/prediction.py.
 CHECKED_DEVICES, CHECKED_DIM = 100, 2_000_000
@@ -37,7 +36,7 @@ EXTRAPOLATED = (
 
 
 def check_modelled(options: ProtocolOptions) -> None:
-    """Refuse, by UsageError, rounds of another kind than the model's."""
+    """Raise UsageError for options of rounds that the model does not cover."""
     if options.dropout_model != "exact" or options.dropout_phase is not None:
         raise UsageError(
             "the model is of devices that drop out before their upload, as many as --dropout says: "
@@ -48,28 +47,25 @@ def check_modelled(options: ProtocolOptions) -> None:
 
 
 def beyond_checked(devices: int, dim: int) -> bool:
-    """Return whether a round is so much larger than those that the model was checked with."""
+    """Return whether a round is larger than all rounds that the model was checked with."""
     return devices > CHECKED_DEVICES or dim > CHECKED_DIM
 
 
 def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
-    """Return what the work of each party, and what is around it, grows with.
+    """Return the terms of each party's work, and of the work around it.
 
-    Around it is what carries messages from party to party in one process.
+    The work around the parties carries messages between them in one process.
     """
     if isinstance(protocol, QuantisedProtocol) and protocol.noise is not None:
         raise UsageError("the model is of protocols alone, without the noise of devices")
     terms = work.terms(protocol)
-    if protocol.parameters.rotate:
-        for party in ("device", "server"):
-            terms[party] = terms[party] | {"butterflies": butterflies(protocol.parameters.dim)}
     phases, devices = [*exchanged(protocol).values()], protocol.parameters.devices
     upload = protocol.upload_phase()
     routed = devices * sum(phase.routed for phase in phases)
     to_members = sum(phase.members * (phase.member_up + phase.member_down) for phase in phases)
     rows = sum(phase.messages_up for phase in phases if phase.routed)
     around = {"devices": devices, "rows": devices * rows, "helpers": protocol.helpers}
-    # What those take that drop out is nobody's work who is in the sum.
+    # The work of dropped devices is counted here, because other terms only cover survivors.
     dropped = devices - max(phase.senders for phase in phases if phase.name == upload)
     around |= {"dropped": dropped, "rows of dropped": dropped * rows}
     around |= far("values", devices * protocol.parameters.dim)
@@ -79,7 +75,7 @@ def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
 
 @dataclass(frozen=True)
 class PhasePrediction:
-    """What a phase moves: bytes of a device which is in it, and seconds on its link."""
+    """Traffic of a phase: bytes of a device that takes part, and seconds on the links."""
 
     name: str
     bytes_up: float
@@ -89,21 +85,21 @@ class PhasePrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a round takes."""
+    """The predicted costs of a round."""
 
     protocol: str
     devices: int
     dim: int
     ranks: int
     phases: tuple[PhasePrediction, ...]
-    device_cpu_seconds: float  # of a device that is in no committee
-    member_cpu_seconds: float  # of a member of the committee, as a device and beyond; 0 without
-    mean_cpu_seconds: float  # of all devices, members and others
-    helper_cpu_seconds: float  # of each helper; 0 without
+    device_cpu_seconds: float  # of a device outside the committee
+    member_cpu_seconds: float  # of a committee member, its device work included; 0 without one
+    mean_cpu_seconds: float  # mean over all devices, members included
+    helper_cpu_seconds: float  # of each helper; 0 without helpers
     server_cpu_seconds: float
-    measured_seconds: float  # in one process of this machine; with a network on that cluster
-    notes: tuple[str, ...]  # what to beware of
-    network: str | None = None  # of the cluster, where that is what is modelled
+    measured_seconds: float  # in one process on this machine or, with a network, on the cluster
+    notes: tuple[str, ...]  # caveats
+    network: str | None = None  # of the modelled cluster; None for this machine
 
     @property
     def bytes_up(self) -> float:
@@ -130,7 +126,7 @@ class Prediction:
 
     @property
     def modelled_within(self) -> tuple[float, float]:
-        """The range in which nine of ten modelled rounds lie, in seconds: bytes are exact."""
+        """The range of 90 % of modelled rounds, in seconds; only computing is uncertain."""
         least, most = COMPUTING_WITHIN
         return (
             self.link_seconds + least * self.computing_seconds,
@@ -138,7 +134,7 @@ class Prediction:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything, for JSON."""
+        """Return all fields and sums, for JSON."""
         sums = ("bytes_up", "bytes_down", "link_seconds", "computing_seconds", "modelled_seconds")
         return asdict(self) | {name: getattr(self, name) for name in sums}
 
@@ -150,10 +146,10 @@ def predict(
     ranks: int = 1,
     network: Network | None = None,
 ) -> Prediction:
-    """Return what a round takes, modelled on links, and in one process of this machine.
+    """Predict a round's modelled time on links and its measured time in one process here.
 
-    With a network, the latter is for so many ranks of a cluster that has it, one of them the
-    server's. A UsageError says that the protocol does not declare its terms, or that they were not
+    With a network, the measured time is that of `ranks` ranks of such a cluster, one of them the
+    server's. Raise UsageError if the protocol does not declare its terms, or if they are not
     calibrated.
     """
     parameters, link = protocol.parameters, link or LinkModel()
@@ -192,7 +188,7 @@ def predict(
 
 
 def _link_seconds(phase: PhaseCosts, link: LinkModel) -> float:
-    """Return the seconds of a phase on the slowest device's link, and on that of helpers."""
+    """Return the seconds of a phase on the slowest device's link plus those on a helper's link."""
     up, down = phase.up + phase.member_up, phase.down + phase.member_down
     seconds = link.transfer_seconds(up, down) + link.latency_seconds(up, down)
     seconds += link.helper_transfer_seconds(phase.helper_up, phase.helper_down)
@@ -213,7 +209,7 @@ def _elapsed(
     if network is None:
         helpers = protocol.helpers * found.helper_cpu_seconds
         return of_devices + helpers + found.server_cpu_seconds + around
-    # Every rank has a core of its own; what is around devices' work is shared out with them.
+    # Every rank has its own core; the work around the devices is divided like the devices.
     workers = ranks - 1 - protocol.helpers
     most = math.ceil(found.devices / workers) / found.devices
     seconds = most * (of_devices + around) + found.helper_cpu_seconds + found.server_cpu_seconds
@@ -224,14 +220,14 @@ def _elapsed(
 
 
 def _moved(phase: PhaseCosts, on_a_rank: float) -> list[tuple[str, float]]:
-    """Return the patterns of a phase, and the bytes of a rank's messages in each."""
+    """Return the communication patterns of a phase, each with the bytes of a rank's messages."""
     down, up = phase.down - phase.routed, phase.up - phase.routed
     moved = [
         ("route", phase.routed * on_a_rank),
-        # A scatter is a gather the other way round; a broadcast reaches all devices of a rank.
+        # A scatter is a reversed gather. One broadcast message serves all devices of a rank.
         ("gather", down * on_a_rank) if phase.scattered else ("broadcast", down),
         ("gather", up * on_a_rank),
-        # Each helper is on a rank of its own.
+        # Each helper has its own rank.
         ("broadcast", phase.helper_down),
         ("gather", phase.helper_up),
     ]

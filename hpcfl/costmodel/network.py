@@ -1,14 +1,14 @@
-"""What messages cost among the ranks of a cluster that is not here: Hockney's model.
+"""Hockney's model of the cost of messages between the ranks of another cluster.
 
-A message of m bytes takes latency + m / bandwidth (Hockney 1994), whichever nodes its ends are on,
-and no two messages share a link but at their ends. The patterns are made of such messages:
+A message of m bytes takes latency + m / bandwidth (Hockney 1994) between any two nodes, and
+messages compete only for the links at their ends. The patterns consist of such messages:
 
-- broadcast of m bytes to p - 1 ranks: the faster of a binomial tree, log2(p) messages one after the
-  other, and of a scatter with an allgather, log2(p) + p - 1 messages and 2 (p - 1) / p of the bytes
-  (Thakur, Rabenseifner and Gropp 2005)
-- gather, and scatter: a message from each of the ranks that have something to send, one after the
-  other at the server's port
-- route: a message from every rank to every other, one after the other at each rank's port
+- broadcast of m bytes to p - 1 ranks: the faster of a binomial tree (log2(p) messages in sequence)
+  and a scatter with an allgather (log2(p) + p - 1 messages and 2 (p - 1) / p of the bytes; Thakur,
+  Rabenseifner and Gropp 2005)
+- gather and scatter: one message from (or to) each rank that takes part, in sequence at the
+  server's port
+- route: a message from every rank to every other, in sequence at each rank's port
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Network:
         return f"a network of {self.gbps:g} Gbit/s a rank and {self.latency_us:g} us latency"
 
     def seconds(self, pattern: str, size: float, ranks: int, workers: int) -> float:
-        """Return the seconds of a pattern, without what computes beside it.
+        """Return the seconds of a pattern's messages, without computing.
 
         Parameters
         ----------
         pattern : str
             ``broadcast``, ``gather`` (or the scatter that is its mirror image) or ``route``.
         size : float
-            Bytes of the broadcast message; else those that a rank sends.
+            Bytes of the broadcast message, or the bytes that each rank sends.
         ranks : int
-            All ranks.
+            Number of all ranks.
         workers : int
-            Ranks that send or receive something in a gather or route.
+            Number of ranks that take part in a gather or route.
         """
         latency, each = 1e-6 * self.latency_us, 8e-9 * size / self.gbps
         if pattern == "broadcast":
@@ -55,7 +55,7 @@ class Network:
 
 
 def network_of(options: PredictOptions) -> Network | None:
-    """Return the network that `hpcfl predict` was asked for, None for this machine's ranks."""
+    """Return the network from the options of `hpcfl predict`, or None for this machine's ranks."""
     if options.network_gbps is None:
         return None
     return Network(options.network_gbps, options.network_us)

@@ -18,7 +18,7 @@ _ROUND = (seconds("modelled_seconds", "modelled"), seconds("measured_seconds", "
 def one(
     found: Prediction, link: LinkModel, calibration: Calibration, model: str | None = None
 ) -> Table:
-    """Return what a round takes; `model` is what is as long as the vectors."""
+    """Return a prediction as a table; `model` names the model that has d parameters."""
     of = "" if model is None else f" ({formats.words(model)})"
     rows = [
         [phase.name, phase.bytes_up, phase.bytes_down, phase.link_seconds] for phase in found.phases
@@ -38,7 +38,7 @@ def one(
 
 
 def side_by_side(found: Sequence[Prediction], link: LinkModel, calibration: Calibration) -> Table:
-    """Return predictions side by side, one to a row."""
+    """Return a table of several predictions, one per row."""
     parties = [party for party in _PARTIES if any(getattr(one, _of(party)) for one in found)]
     columns = [*_BYTES, *(seconds(_of(party), f"{party} CPU") for party in parties), *_ROUND]
     rows = [

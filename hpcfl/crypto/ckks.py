@@ -1,21 +1,21 @@
-"""Vectors that are added encrypted: CKKS (Cheon et al., ASIACRYPT 2017).
+"""Homomorphic addition of encrypted vectors with CKKS (Cheon et al., ASIACRYPT 2017).
 
-Through TenSEAL, an optional extra (``pip install hpcfl[ckks]``), which binds Microsoft SEAL.
-Parameters are those that NVFlare gives its users: ring of degree 8192, primes of 60, 40 and 40
-bits, scale 2^40; by the tables of the Homomorphic Encryption Standard that is 128 bits of security.
-Encryption is symmetric: the key that decrypts encrypts. TenSEAL's randomness is the operating
-system's.
+The implementation is TenSEAL, an optional extra (``pip install hpcfl[ckks]``) that binds Microsoft
+SEAL. The parameters are NVFlare's defaults: ring degree 8192, primes of 60, 40 and 40 bits and
+scale 2^40, which the Homomorphic Encryption Standard rates at 128 bits of security. Encryption is
+symmetric: one secret key encrypts and decrypts. TenSEAL takes its randomness from the operating
+system.
 
-CKKS is approximate: what is decrypted has an error, which is linear in the key. Who adds
-ciphertexts and is told what sums decrypt to could solve for the key (Li and Micciancio, EUROCRYPT
-2021), from two ciphertexts of this size. So vectors are rounded to multiples of a step, and so is
-what is decrypted: the error is always less than half a step (`largest_error`), sums are exact, and
-nothing of it is left in what is told.
+CKKS is approximate: decryption adds an error that is linear in the key. A party that adds
+ciphertexts and learns the decrypted sums could solve for the key from two ciphertexts of this size
+(Li and Micciancio, EUROCRYPT 2021). Vectors are therefore rounded to multiples of a step before
+encryption and again after decryption. The error is always below half a step (`largest_error`), so
+sums are exact and the published result contains no trace of the error.
 
-A vector is cut into blocks of `SLOTS` values, one ciphertext each: behind its size as u32, as
-SEAL writes it, compressed, so that sizes differ by some bytes. What TenSEAL wraps around it is
-made anew by who reads: it would say how many ciphertexts to look for in memory. SEAL inflates
-whatever it is given, so what is compressed is looked at before (`_checked`).
+A vector is cut into blocks of `SLOTS` values, one ciphertext each. A ciphertext is sent as its size
+(u32) and SEAL's compressed output, whose length varies by a few bytes. The reader rebuilds the
+TenSEAL wrapper, because a received one would say how many ciphertexts to look for in memory. SEAL
+inflates any input, so the compressed bytes are checked first (`_checked`).
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ from hpcfl.errors import MissingPackageError
 
 DEGREE, PRIME_BITS, SCALE_BITS = 8192, (60, 40, 40), 40
 SLOTS = DEGREE // 2
-# A value is sent as a multiple of 2^-STEP_BITS. With none of a sum beyond `LARGEST`, and no more
-# vectors in it than `MOST_VECTORS`, the error is less than half of that.
+# A value is sent as a multiple of 2^-STEP_BITS. The error is below half a step as long as a sum
+# stays within `LARGEST` and has at most `MOST_VECTORS` vectors.
 STEP_BITS = 28
 LARGEST = 2**9
 MOST_VECTORS = 2**20
-# A ciphertext before compression: two polynomials modulo two primes in words, and what they are.
+# A ciphertext before compression: two polynomials modulo two primes, in words, and metadata.
 _POLYNOMIALS, _PRIMES = 2, 2
 _INFLATED = _POLYNOMIALS * DEGREE * _PRIMES * 8 + 97
 _INFLATED_KEY = DEGREE * len(PRIME_BITS) * 8 + 72
-# On the wire at most (compression may fail), and as a rule.
+# Sizes on the wire: upper bounds (data may not compress), and the usual size of a ciphertext.
 LARGEST_BYTES = _INFLATED + 1024
 LARGEST_KEY_BYTES = _INFLATED_KEY + 1024
 TYPICAL_BYTES = 235_055
-# SEAL's error of a fresh ciphertext is at most 21 a coefficient: its centred binomial distribution
-# has 42 bits. To encode rounds a coefficient besides.
+# A fresh SEAL ciphertext has an error of at most 21 per coefficient (centred binomial distribution
+# of 42 bits). Encoding rounds each coefficient as well.
 _ERROR = 21 + 0.5
-# Rounding errors of a transform, 13 stages of butterflies, relative to a vector's Euclidean norm;
-# a value's is at most that of all its block, there and back (Higham 2002, theorem 24.2).
+# Rounding errors of the transform and its inverse, 13 stages of butterflies each, relative to the
+# Euclidean norm of a block; they bound the error of each value (Higham 2002, theorem 24.2).
 _RELATIVE = 2 * 13 * 6.7 * 2.0**-53 * math.sqrt(DEGREE)
-# SEAL's header of 16 bytes begins so; the bytes that follow the version say zstd, and nothing.
+# The start of SEAL's 16-byte header; the bytes behind its version: zstd, then two zeros.
 _MAGIC, _ZSTD = b"\x5e\xa1\x10", b"\x02\x00\x00"
-# A frame of zstd begins so, if it is one piece whose size follows as u32 (RFC 8878).
+# The start of a single-segment zstd frame, whose content size follows as u32 (RFC 8878).
 _FRAME = b"\x28\xb5\x2f\xfd\xa0"
-# SEAL's has four blocks, none of which inflates to more than 128 KiB.
+# SEAL's frames have four blocks. A block inflates to at most 128 KiB.
 _MOST_BLOCKS = 16
 _SAVED = {"save_public_key": False, "save_galois_keys": False, "save_relin_keys": False}
 
 
 def library() -> Any:
-    """Return TenSEAL; UsageError if it is not installed."""
+    """Return the TenSEAL module; raise UsageError if it is not installed."""
     try:
         import tenseal
     except ImportError as error:
@@ -71,10 +71,10 @@ def library() -> Any:
 
 
 class Context:
-    """Parameters and a secret key; who only adds has another one, which opens nothing."""
+    """The parameters and a secret key; a party that only adds has a key that decrypts nothing."""
 
     def __init__(self, secret: bytes | None = None) -> None:
-        """Make a new secret key, or read what `written` gave; ValueError if it is none."""
+        """Make a new secret key, or read one from `written`; raise ValueError if it is invalid."""
         self._library = library()
         if secret is None:
             self._context = _new()
@@ -82,16 +82,16 @@ class Context:
         content = _parameters() + _field(3, _field(1, _checked(secret, _INFLATED_KEY)))
         try:
             self._context = self._library.context_from(content, n_threads=1)
-        except Exception as error:  # of SEAL, of several kinds
-            raise ValueError("it is no key of CKKS") from error
+        except Exception as error:  # SEAL raises several types
+            raise ValueError("it is not a CKKS key") from error
 
     def written(self) -> bytes:
-        """Return the secret key as SEAL writes it."""
+        """Return the secret key in SEAL's format."""
         _, secret = _objects(self._context.serialize(save_secret_key=True, **_SAVED))
         return secret
 
     def encrypt(self, values: NDArray[np.floating]) -> bytes:
-        """Return a vector encrypted, rounded to steps; ValueError if a value is too large."""
+        """Return a vector rounded to steps and encrypted; ValueError if a value is too large."""
         if np.abs(values).max(initial=0) > LARGEST:
             raise ValueError(f"a value is beyond {LARGEST}")
         parts = (values[start : start + SLOTS] for start in range(0, values.size, SLOTS))
@@ -100,19 +100,19 @@ class Context:
         )
 
     def decrypt(self, content: bytes, size: int) -> NDArray[np.int64]:
-        """Return the vector of so many values, in steps; ValueError if the bytes are none.
+        """Return the decrypted vector of `size` values, in steps.
 
-        OverflowError if a value is too large: what is not the sum of vectors that were encrypted
-        by this key decrypts to anything.
+        Raise ValueError if the bytes are not such a ciphertext. Raise OverflowError if a value is
+        too large: a sum of vectors under other keys decrypts to arbitrary values.
         """
         decoded = self.decoded(content, size)
-        # Of vectors that are within the bounds, rounded to steps, up to half a step each.
+        # Twice `LARGEST` leaves room for the rounding of up to half a step per vector.
         if not np.abs(decoded).max(initial=0) <= 2 * LARGEST * 2**STEP_BITS:
             raise OverflowError("it decrypts to values that are too large")
         return np.rint(decoded).astype(np.int64)
 
     def decoded(self, content: bytes, size: int) -> NDArray[np.float64]:
-        """Return the same with its error, of which nobody must be told anything."""
+        """Return the decrypted vector with its error, which must stay secret."""
         read = self._read(content, size)
         try:
             return np.concatenate([np.array(one.decrypt()) for one in read])
@@ -120,7 +120,7 @@ class Context:
             raise ValueError("it does not decrypt") from error
 
     def add(self, total: list[Any], content: bytes, size: int) -> list[Any]:
-        """Return the sum of an encrypted vector and `total`, [] for none; ValueError likewise."""
+        """Return `total` (empty for zero) plus an encrypted vector; ValueError as in `decrypt`."""
         read = self._read(content, size)
         if not total:
             return read
@@ -131,7 +131,7 @@ class Context:
 
     @staticmethod
     def summed(total: list[Any]) -> bytes:
-        """Return a sum as it is sent."""
+        """Return a sum in its wire format."""
         return _end_to_end(iter(total))
 
     def _read(self, content: bytes, size: int) -> list[Any]:
@@ -154,9 +154,9 @@ class Context:
             one = self._library.ckks_vector_from(self._context, wrapped)
             (held,) = one.ciphertext()
         except Exception as error:
-            raise ValueError("it is no ciphertext of CKKS") from error
-        # SEAL has seen to the degree and the primes, but takes fewer primes, more polynomials and
-        # any scale: the first such would make all others unfit to be added to it.
+            raise ValueError("it is not a CKKS ciphertext") from error
+        # SEAL has checked the degree and the primes, but accepts fewer primes, more polynomials and
+        # any scale. If the first ciphertext had them, no other could be added to it.
         found = (held.size(), held.coeff_modulus_size(), held.scale, held.is_ntt_form())
         if found != (_POLYNOMIALS, _PRIMES, 2.0**SCALE_BITS, True):
             raise ValueError("it is a ciphertext of another form")
@@ -172,7 +172,7 @@ def _new() -> Any:
 
 @cache
 def _parameters() -> bytes:
-    """Return a context without a key, as TenSEAL writes it."""
+    """Return a context without a key in TenSEAL's format."""
     return bytes(_new().serialize(save_secret_key=False, **_SAVED))
 
 
@@ -182,7 +182,7 @@ def _end_to_end(vectors: Iterator[Any]) -> bytes:
 
 
 def _objects(written: bytes) -> list[bytes]:
-    """Return what SEAL has written in what TenSEAL wrote."""
+    """Return the SEAL objects in TenSEAL's output, in order."""
     found = []
     place = written.find(_MAGIC)
     while place >= 0:
@@ -193,17 +193,17 @@ def _objects(written: bytes) -> list[bytes]:
 
 
 def _checked(content: bytes, inflated: int) -> bytes:
-    """Return what SEAL can read without harm.
+    """Return `content` if SEAL can safely read it, else raise ValueError.
 
-    ValueError unless it is one compressed frame that says it inflates to so many bytes, and does
-    not have many more blocks than that takes: a few bytes can inflate to 128 KiB.
+    It must be one compressed frame that declares `inflated` bytes, and has at most `_MOST_BLOCKS`
+    blocks, because a block of a few bytes can inflate to 128 KiB.
     """
     header, frame = content[:16], content[16:]
     begins = header[:3] == _MAGIC and header[5:8] == _ZSTD
     if not begins or int.from_bytes(header[8:], "little") != len(content):
-        raise ValueError("it is no ciphertext of CKKS: it has another header")
+        raise ValueError("it is not a CKKS ciphertext: it has another header")
     if frame[:9] != _FRAME + inflated.to_bytes(4, "little"):
-        raise ValueError("it is no ciphertext of CKKS: it is compressed in another way")
+        raise ValueError("it is not a CKKS ciphertext: it is compressed in another way")
     place, last = 9, 0
     for _ in range(_MOST_BLOCKS):
         block = int.from_bytes(frame[place : place + 3], "little")
@@ -212,12 +212,12 @@ def _checked(content: bytes, inflated: int) -> bytes:
         if last or place >= len(frame):
             break
     if not last or place != len(frame):
-        raise ValueError("it is no ciphertext of CKKS: it is cut off, or inflates to more")
+        raise ValueError("it is not a CKKS ciphertext: it is cut off, or inflates to more")
     return content
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Return a field of bytes as protocol buffers have it."""
+    """Return a protocol-buffer field of bytes."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
@@ -230,26 +230,26 @@ def _varint(number: int) -> bytes:
 
 
 def in_steps(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the numbers of steps that values are rounded to."""
+    """Return values in steps, rounded to whole steps."""
     return np.rint(np.ldexp(values.astype(np.float64), STEP_BITS))
 
 
 def from_steps(steps: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the values that numbers of steps stand for."""
+    """Return the values of numbers of steps."""
     return np.ldexp(steps.astype(np.float64), -STEP_BITS)
 
 
 def blocks(size: int) -> int:
-    """Return the number of ciphertexts of so many values."""
+    """Return the number of ciphertexts for `size` values."""
     return -(-size // SLOTS)
 
 
 def largest_error(vectors: int, largest: float) -> float:
-    """Return what a value of a decrypted sum may be off by before it is rounded, in steps.
+    """Return the largest error of a value of a decrypted sum before rounding, in steps.
 
-    None of the values that are added, taken together, is larger than `largest` steps. A decrypted
-    value is a sum of `DEGREE` coefficients times the cosines of odd multiples of half a circle's
-    part: their magnitudes add up to cot(pi / 2 / DEGREE). Nothing in it is a matter of chance.
+    At each coordinate, the magnitudes of all vectors add up to at most `largest` steps. A decrypted
+    value is a sum of `DEGREE` coefficients times cosines of odd multiples of a fraction of a half
+    turn, whose magnitudes add up to cot(pi / 2 / DEGREE). The bound holds always, not just likely.
     """
     cosines = 1 / math.tan(math.pi / 2 / DEGREE)
     return vectors * _ERROR * cosines / 2.0**SCALE_BITS + _RELATIVE * largest

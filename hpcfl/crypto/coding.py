@@ -1,13 +1,13 @@
-"""Lagrange coding over a field, and which values of a codeword are wrong.
+"""Lagrange coding over a field, and location of the wrong values of a codeword.
 
-Any U of N coded pieces give a vector back, T say nothing (So et al., LightSecAgg, MLSys 2022,
-section 4; the code is a T-private maximum distance separable one).
+Any U of N coded pieces recover a vector, and any T reveal nothing (So et al., LightSecAgg, MLSys
+2022, section 4; the code is a T-private maximum distance separable one).
 
-Values at n points, of a polynomial of degree below t, are a word of a Reed-Solomon code: they
-determine it as long as no more than floor((n - t) / 2) of them are wrong. Which ones follows from
-the *syndromes*, sums that are zero where nothing is wrong: Massey's algorithm finds the shortest
-recurrence of these, whose reciprocal roots are the points of the wrong values (Massey, IEEE Trans.
-Inf. Theory 15(1), 1969; without divisions as in Burton, IEEE Trans. Computers C-20(7), 1971).
+The values of a polynomial of degree below t at n points are a word of a Reed-Solomon code. They
+determine the polynomial if at most floor((n - t) / 2) of them are wrong. The *syndromes*, sums that
+are zero for a correct word, locate them: Massey's algorithm finds their shortest recurrence, whose
+reciprocal roots are the points of the wrong values (Massey, IEEE Trans. Inf. Theory 15(1), 1969;
+without divisions as in Burton, IEEE Trans. Computers C-20(7), 1971).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Numbers = NDArray[np.uint64]
 class Code:
     """How a vector is cut up and encoded."""
 
-    devices: int  # N: pieces that the code gives
-    needed: int  # U: of which so many give the vector back
-    private: int  # T: of which so many say nothing
-    dim: int  # d, of the vector
+    devices: int  # N: number of coded pieces
+    needed: int  # U: coded pieces that recover the vector
+    private: int  # T: coded pieces that reveal nothing
+    dim: int  # d: dimension of the vector
     field: Field = FQ
 
     @property
@@ -42,13 +42,13 @@ class Code:
 
     @property
     def width(self) -> int:
-        """Number of elements of a piece, coded or not."""
+        """Number of elements in a piece, coded or uncoded."""
         return -(-self.dim // self.pieces)
 
     def encode(self, vector: Elements, random: Elements, holders: Sequence[int]) -> Elements:
-        """Return the coded pieces of some devices, shape (holders, width).
+        """Return the coded pieces for `holders`, shape (holders, width).
 
-        `random` is T * width uniform elements that nobody else knows.
+        `random` is T * width secret uniform elements.
         """
         padding = np.zeros(self.pieces * self.width - self.dim, self.field.dtype)
         pieces = np.concatenate([vector, padding, random]).reshape(self.needed, self.width)
@@ -63,9 +63,9 @@ class Code:
 
 
 def _cut_at(devices: int, needed: int) -> NDArray[np.int64]:
-    """Return the points at which a polynomial's values are the U pieces of a vector.
+    """Return the points at which a polynomial's values are the U uncoded pieces of a vector.
 
-    The coded ones are those at 1 to N, so that those at no U - T of them are the vector itself.
+    The coded pieces are its values at 1 to N, so no coded piece is a piece of the vector.
     """
     return np.arange(devices + 1, devices + needed + 1)
 
@@ -78,11 +78,11 @@ def _encoding(devices: int, needed: int, field: Field) -> Elements:
 def wrong_places(
     words: Elements, points: NDArray[np.int64], most: int, field: Field
 ) -> NDArray[np.bool_]:
-    """Return which values are wrong, of words of which at most so many are.
+    """Return which values are wrong, shape (R, n), in words with at most `most` wrong values.
 
-    A word of which more are wrong gives any `most` places or fewer: see whether what is left of it
-    fits. Words have shape (R, n), and so has what is returned. They are the values of polynomials
-    of degree below n - 2 * `most` at the n points, which are different, and none of them zero.
+    For a word with more, the result is up to `most` arbitrary places: the caller must check that
+    the other values fit. Words, shape (R, n), are the values of polynomials of degree below
+    n - 2 * `most` at n different points, none of them zero.
     """
     q = np.uint64(field.modulus)
     powers = np.ones((2 * most, points.size), np.uint64)
@@ -96,20 +96,20 @@ def wrong_places(
 
 
 def multipliers(points: NDArray[np.int64], field: Field) -> Numbers:
-    """Return 1 / prod over j != i of (x_i - x_j), shape (n,), which the dual code has."""
+    """Return the multipliers of the dual code, 1 / prod over j != i of (x_i - x_j), shape (n,)."""
     return matrices.inverse(matrices.difference_products(points.astype(np.uint64), field), field)
 
 
 def _shortest_recurrences(sequences: Numbers, most: int, q: np.uint64) -> Numbers:
     """Return c of shape (R, most + 1), with c_0 s_r + c_1 s_(r-1) + ... = 0 for each sequence s.
 
-    The shortest ones, for those sequences that have one of at most `most` terms.
+    The recurrence is the shortest one, for every sequence that has one of at most `most` terms.
     """
     count = len(sequences)
     current = np.zeros((count, most + 1), np.uint64)
     current[:, 0] = 1
-    # Each sequence's last recurrence that was shorter, shifted by what was read since, and by how
-    # much that one missed.
+    # Each sequence's last shorter recurrence, shifted by the elements read since, and its
+    # discrepancy.
     shorter, missed = current.copy(), np.ones(count, np.uint64)
     length = np.zeros(count, np.int64)
     for r in range(sequences.shape[1]):

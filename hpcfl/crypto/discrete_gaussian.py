@@ -2,9 +2,9 @@
 
 The discrete Gaussian N_Z(0, sigma**2) takes the integer x with a probability proportional to
 exp(-x**2 / (2 sigma**2)). The sampler is that of Canonne, Kamath and Steinke (2020, "The discrete
-Gaussian for differential privacy", Algorithms 1 to 3) for whole sigma, made for many samples at
-once: every step is done for all candidates that have not been decided yet. No number that decides
-anything is a floating-point one, so there is no rounding for a proof to worry about.
+Gaussian for differential privacy", Algorithms 1 to 3) for integer sigma, vectorised: each step
+works on all undecided candidates at once. No decision depends on a floating-point number, so
+privacy proofs need not account for rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcfl.crypto.noise import uniform_words
 LARGEST_SIGMA = 2**27
 """With it, no product of the sampler is above 2**63."""
 
-# Candidates at a time: what is decided for them stays in the cache.
+# Candidates at a time: their data stays in the cache.
 _CANDIDATES = 1 << 14
 
 Bools = NDArray[np.bool_]
@@ -32,9 +32,9 @@ Words = NDArray[np.uint64]
 def discrete_gaussian(seed: bytes, size: int, sigma: int) -> Signed:
     """Return independent samples of N_Z(0, sigma**2), for a sigma from 1 to `LARGEST_SIGMA`.
 
-    The seed is 16 secret bytes of no other use. The same seed gives the same samples.
+    The seed is 16 secret bytes that are used for nothing else. It determines the samples.
     """
-    sigma = operator.index(sigma)  # a float would be truncated on the way, to less noise
+    sigma = operator.index(sigma)  # a float would later be truncated, which would reduce the noise
     if not 1 <= sigma <= LARGEST_SIGMA:
         raise ValueError(f"sigma is {sigma}; it must be 1 to {LARGEST_SIGMA}")
     source = _Source(seed)
@@ -58,7 +58,7 @@ class _Source:
     def below(self, bound: int, count: int) -> Words:
         """Return uniform integers from 0 to ``bound - 1``, for a bound of at most 2**63."""
         words = self.words(count)
-        # The largest multiple of the bound that words below are uniform modulo it.
+        # The largest multiple of the bound: words below it are uniform modulo the bound.
         largest = 2**64 - 2**64 % bound
         if largest < 2**64:
             wrong = np.flatnonzero(words >= np.uint64(largest))
@@ -69,10 +69,10 @@ class _Source:
 
 
 def _candidates(source: _Source, count: int, sigma: int) -> Signed:
-    """Return what is accepted of `count` candidates, in their order (Algorithm 3, t = sigma)."""
+    """Return the accepted ones of `count` candidates, in order (Algorithm 3, t = sigma)."""
     low, turns, negative = _discrete_laplace(source, count, sigma)
-    # Accepted with probability exp(-(|y| - sigma)**2 / (2 sigma**2)), |y| = low + sigma turns. The
-    # exponent's whole part and remainder are found without ever squaring |y|.
+    # Accept with probability exp(-(|y| - sigma)**2 / (2 sigma**2)), |y| = low + sigma turns. The
+    # exponent's whole part and remainder are computed without squaring |y|.
     twice = 2 * sigma * sigma
     beyond = turns - 1  # |y| - sigma = low + sigma beyond
     whole = beyond * beyond // 2 + beyond * low // sigma
@@ -88,7 +88,7 @@ def _candidates(source: _Source, count: int, sigma: int) -> Signed:
 def _discrete_laplace(source: _Source, count: int, scale: int) -> tuple[Signed, Signed, Bools]:
     """Return `count` samples z of probability proportional to exp(-|z| / scale) (Algorithm 2).
 
-    As |z| = low + scale turns, with low below scale, and whether z is below 0.
+    They come as low and turns, with |z| = low + scale turns and low < scale, and the sign of z.
     """
     low = np.empty(count, np.int64)
     turns = np.empty(count, np.int64)
@@ -100,14 +100,14 @@ def _discrete_laplace(source: _Source, count: int, scale: int) -> tuple[Signed, 
         low[open_ones] = drawn
         turns[open_ones] = _successes(source, open_ones.size)
         negative[open_ones] = source.below(2, open_ones.size) == 1
-        # Zero would else come twice, as plus and as minus zero.
+        # Reject minus zero: zero would otherwise be twice as likely.
         zero = (low[open_ones] == 0) & (turns[open_ones] == 0)
         open_ones = open_ones[~kept | (zero & negative[open_ones])]
     return low, turns, negative
 
 
 def _successes(source: _Source, count: int) -> Signed:
-    """Return how often, in a row, an event of probability exp(-1) happens."""
+    """Return the number of successes before the first failure, of events of probability exp(-1)."""
     numbers = np.zeros(count, np.int64)
     open_ones = np.arange(count)
     while open_ones.size:
@@ -120,8 +120,8 @@ def _successes(source: _Source, count: int) -> Signed:
 def _exp_minus(source: _Source, numerators: Words, denominator: int) -> Bools:
     """Return whether events of probability exp(-numerator / denominator) happen (Algorithm 1).
 
-    No numerator is above the denominator, which is at most 2**56. Of events of probability x / k,
-    for k = 1, 2, ..., the first that does not happen has an odd number with probability exp(-x).
+    Numerator <= denominator <= 2**56. With x their quotient, events of probability x / k are drawn
+    for k = 1, 2, ...; the first event that fails has an odd k with probability exp(-x).
     """
     happens = np.empty(numerators.size, np.bool_)
     open_ones = np.arange(numerators.size)

@@ -1,10 +1,10 @@
 """The groups in which vectors are masked and summed: Z_2**B, and F_p, p the largest B-bit prime.
 
-F_q is that of 32 bits, q = 2**32 - 5. In memory an element is a machine word, the narrowest that
-holds it. On the wire it is B bits: n elements are ceil(B n / 8) bytes, the lowest bits first. Masks
-are exactly uniform: the lowest B bits of a keystream word are an element, but in a field, where
-they may be none, and are rejected and replaced, never reduced. To draw no more than B bits, where B
-is 12, 20, 24 or 28, costs more than the keystream that it saves (``benchmarks/dense_mask.py``).
+F_q is the field of 32 bits, q = 2**32 - 5. In memory an element is the narrowest machine word that
+holds it. On the wire it takes B bits: n elements take ceil(B n / 8) bytes, lowest bits first. Masks
+are exactly uniform: an element is the lowest B bits of a keystream word. In a field, a word that
+reaches the modulus is rejected and replaced, never reduced. Where B is 12, 20, 24 or 28, drawing
+only B bits would cost more than the keystream that it saves (``benchmarks/dense_mask.py``).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from hpcfl.crypto import keystream
 from hpcfl.crypto.threads import ALIGNED, spread
 
-# Of the group's dtype.
+# Group elements, of the group's dtype.
 Elements = NDArray[np.unsignedinteger[Any]]
 Signed = NDArray[np.int64]
-# What elements and signed integers are added up in; see `Group.zeros`.
+# Running sums of elements and signed integers; see `Group.zeros`.
 Sums = NDArray[Any]
 
 BLOCK_BYTES = keystream.BLOCK_BYTES
 LONG_BLOCK_BYTES = 3 * BLOCK_BYTES
-# A key, the stream of it, and the sign with which its mask is added.
+# A key, its stream, and the sign of its mask.
 Mask = tuple[bytes, CipherContext, int]
-# Pairs of elements that are packed at a time, in cache.
+# Pairs of elements packed at a time, which stay in cache.
 PACKED_PAIRS = 1 << 14
 # Open streams cost memory, not time: a server with very many masks takes them in batches.
 STREAMS_AT_ONCE = 4096
@@ -46,16 +46,16 @@ class Group(ABC):
 
     name: str
     modulus: int
-    bits: int  # of an element on the wire
-    dtype: np.dtype[Any]  # the little-endian word that an element is in memory
-    sums: np.dtype[Any]  # of elements that are added up: 2**31 of them do no harm in it
+    bits: int  # size of an element on the wire
+    dtype: np.dtype[Any]  # little-endian word of an element in memory
+    sums: np.dtype[Any]  # type of running sums, which are correct for up to 2**31 elements
 
     @property
     def half_range(self) -> int:
         return (self.modulus - 1) // 2
 
     def holds(self, words: Elements) -> bool:
-        """Return whether words that were unpacked, or summed on the way, are all elements."""
+        """Return whether all words, unpacked or summed in transit, are elements."""
         return True
 
     @property
@@ -64,14 +64,14 @@ class Group(ABC):
         return self.bits == 8 * self.dtype.itemsize
 
     def wire_bytes(self, count: int) -> int:
-        """Return the number of bytes of so many elements on the wire."""
+        """Return the number of bytes of `count` elements on the wire."""
         return -(-self.bits * count // 8)
 
     def pack(self, elements: Elements) -> NDArray[np.uint8]:
-        """Return elements as they are sent, `wire_bytes` of them; a view where words are sent."""
+        """Return the wire format of elements, `wire_bytes` long; a view if `whole_words`."""
         if self.whole_words:
             return elements.view(np.uint8)
-        # Two elements are a whole number of bytes, as B is a multiple of four.
+        # B is a multiple of four, so two elements are a whole number of bytes.
         pairs, width = -(-elements.size // 2), self.bits // 4
         lane, low, gap = self._lane()
         packed = np.empty((pairs, width), np.uint8)
@@ -87,16 +87,16 @@ class Group(ABC):
         return packed.reshape(-1)[: self.wire_bytes(elements.size)]
 
     def unpack(self, payload: NDArray[np.uint8], count: int) -> Elements:
-        """Return the `count` elements that were packed so; a view where words are sent.
+        """Return `count` elements from their wire format; a view if `whole_words`.
 
-        ValueError if bits behind the last one are not zero.
+        Raise ValueError if the bits behind the last element are not zero.
         """
         if self.whole_words:
             return payload.view(self.dtype)
         pairs, width = -(-count // 2), self.bits // 4
         lane, low, gap = self._lane()
         pairs_of_words = np.empty(pairs, lane)
-        # A lane is read with what is behind it, the first bytes of the next.
+        # Reading a lane also reads the first bytes of the next one.
         some = np.empty(PACKED_PAIRS * width + lane.itemsize, np.uint8)
         for start in range(0, pairs, PACKED_PAIRS):
             part = payload[start * width : (start + PACKED_PAIRS) * width]
@@ -114,30 +114,30 @@ class Group(ABC):
         return elements[:count]
 
     def _lane(self) -> tuple[np.dtype[Any], Any, Any]:
-        """Return the word of two elements, the mask of the lower one, and the bits between them."""
+        """Return the type of a two-element word, its lower element's mask, and the gap in bits."""
         lane = np.dtype(f"<u{2 * self.dtype.itemsize}")
         return lane, lane.type((1 << self.bits) - 1), lane.type(8 * self.dtype.itemsize - self.bits)
 
     def _lowest(self, words: Elements) -> Elements:
-        """Return words, changed in place, without the bits that no element has."""
+        """Return words with all but their lowest `bits` bits cleared, in place."""
         if not self.whole_words:
             np.bitwise_and(words, self.dtype.type((1 << self.bits) - 1), out=words)
         return words
 
     def zeros(self, count: int) -> Sums:
-        """Return a sum that nothing is in yet, of so many coordinates.
+        """Return a running sum of `count` coordinates, all zero.
 
-        Arrays of the same type are added to it by NumPy; `reduce` makes elements of it.
+        NumPy adds arrays to it; `reduce` turns it into elements.
         """
         return np.zeros(count, self.sums)
 
     def add_mask(self, total: Sums, key: bytes, sign: int) -> None:
-        """Add the mask of a key, as long as the sum `total`, to it in place."""
+        """Add the mask of a key to the running sum `total`, in place, over its whole length."""
         (np.add if sign > 0 else np.subtract)(total, self.elements([key], [total.size]), out=total)
 
     @abstractmethod
     def reduce(self, values: Signed | Sums) -> Elements:
-        """Return int64 `values`, of any sign, or a sum, as group elements."""
+        """Return a running sum, or int64 values of any sign, as group elements."""
 
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
         """Return the first ``counts[k]`` uniform elements of ``keys[k]``, for all k, end to end."""
@@ -148,7 +148,7 @@ class Group(ABC):
     def _mask_block(
         self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
     ) -> None:
-        """Add the next elements of each stream, from `first` on, with memory for those of one."""
+        """Add each stream's next elements to a part that begins at `first`; `block` is scratch."""
 
     def add_masks(self, vector: Elements, keys: Iterable[bytes], signs: Iterable[int]) -> Elements:
         """Return ``vector + sum_k signs[k] * PRG(keys[k])``, for 16-byte keys, signs +1 or -1."""
@@ -164,16 +164,16 @@ class Group(ABC):
         threads: int = 1,
         first: int = 0,
     ) -> None:
-        """Add the masks of `keys` to a vector in place, on so many threads; see `add_masks`.
+        """Add the masks of `keys` to a vector in place, on `threads` threads; see `add_masks`.
 
-        The vector may be a part of the masked one, which begins with its element `first`: a
-        multiple of `ALIGNED`.
+        `vector` may be a part of a longer masked vector: `first`, a multiple of `ALIGNED`, is where
+        it begins there.
         """
         assert first % ALIGNED == 0
         pairs = zip(keys, signs, strict=True)
         while batch := list(itertools.islice(pairs, STREAMS_AT_ONCE)):
             batch_keys, batch_signs = zip(*batch, strict=True)
-            # Threads that take turns at the interpreter do so less often with longer blocks.
+            # With longer blocks, threads wait less often for the interpreter lock.
             block = BLOCK_BYTES if threads == 1 else LONG_BLOCK_BYTES
             work = partial(self._mask_part, vector, first, batch_keys, batch_signs, block)
             spread(work, vector.size, threads)
@@ -187,7 +187,7 @@ class Group(ABC):
         block_bytes: int,
         part: slice,
     ) -> None:
-        """Add the masks to a part of a vector, which begins with a keystream block."""
+        """Add the masks to a part of a vector that begins on a keystream block's boundary."""
         behind = (first + part.start) * self.dtype.itemsize // keystream.CIPHER_BYTES
         streams = [keystream.open_stream(key, block=behind) for key in keys]
         signed = list(zip(keys, streams, signs, strict=True))
@@ -202,19 +202,19 @@ class Group(ABC):
         return self.signed(elements.copy()).astype(np.int64)
 
     def signed(self, elements: Elements) -> NDArray[np.signedinteger[Any]]:
-        """Return the same in place of the elements, as integers of as many bytes."""
+        """Decode elements in place: return them as signed integers of the same width."""
         if self.modulus < 1 << 8 * self.dtype.itemsize:
             modulus, largest = self.dtype.type(self.modulus), self.dtype.type(self.half_range)
             for start, stop in _blocks(elements.size, self.dtype.itemsize):
                 part = elements[start:stop]
-                # In numpy a subtraction with a condition is not vectorised.
+                # NumPy does not vectorise a conditional subtraction.
                 above = (part > largest).astype(self.dtype)
                 above *= modulus
                 part -= above
         return elements.view(f"<i{self.dtype.itemsize}")
 
     def adder(self, count: int) -> Adder:
-        """Return what adds up vectors of so many elements."""
+        """Return an adder for vectors of `count` elements."""
         return Adder(self, count)
 
     def add_into(self, total: Elements, other: Elements) -> None:
@@ -223,9 +223,9 @@ class Group(ABC):
 
 
 class Adder:
-    """Adds up vectors of elements, of which it holds no more than the sum.
+    """Adds up vectors of elements; it stores only the sum.
 
-    In words that wrap around with those of a ring, and in 64 bits those of a small field.
+    A ring's sums are words that wrap around; a small field's sums have 64 bits.
     """
 
     def __init__(self, group: Group, count: int) -> None:
@@ -238,24 +238,24 @@ class Adder:
         return self._words.size
 
     def add(self, elements: Elements, first: int = 0) -> None:
-        """Add a vector, or a part of it from its place `first` on.
+        """Add a vector, or the part of a vector that begins at `first`.
 
-        A word that is not an element counts as the one that it is congruent to.
+        A word that is not an element counts as the element congruent to it.
         """
         part = self._words[first : first + elements.size]
         np.add(part, elements, out=part)
 
     def take(self) -> Elements:
-        """Return the sum, which then begins anew, of no coordinates."""
+        """Return the sum as elements, and empty the adder: it then has no coordinates."""
         words, self._words = self._words, self._words[:0].copy()
         done = words.dtype == self._group.dtype and self._group.whole_words
         return words if done else self._group.reduce(words)
 
 
 class _Carried(Adder):
-    """Sums of 32-bit words that may be any: beside each, how often it has wrapped around.
+    """Adds up arbitrary 32-bit words, with a count of overflows beside each sum.
 
-    That is five bytes a coordinate, and faster than sums of 64 bits.
+    It takes five bytes per coordinate, and is faster than 64-bit sums.
     """
 
     MOST = 255
@@ -264,7 +264,7 @@ class _Carried(Adder):
         super().__init__(group, 0)
         self._words = np.zeros(count, group.dtype)
         self._carries = np.zeros(count, np.uint8)
-        self._added = 0  # how often anything was: a place has wrapped around no more often
+        self._added = 0  # number of additions, an upper bound of every overflow count
 
     def add(self, elements: Elements, first: int = 0) -> None:
         self._added += 1
@@ -279,7 +279,7 @@ class _Carried(Adder):
             np.add(carries, flags, out=carries)
 
     def _fold(self, place: slice) -> None:
-        """Make elements of the words at some places, and begin to count anew there."""
+        """Reduce the sums at some places to elements, and reset their overflow counts."""
         sums = self._carries[place].astype(np.int64)
         sums <<= 32
         sums += self._words[place]
@@ -294,10 +294,10 @@ class _Carried(Adder):
 
 
 class Field(Group):
-    """Integers modulo a prime of so many bits.
+    """Integers modulo a prime of `bits` bits.
 
-    Words that are no elements are rare where the prime is the largest: q = 2**32 - 5 rejects one in
-    8.6e8, that of 8 bits one in 51. Smaller ones serve tests.
+    With the largest such prime, few words are rejected: one in 8.6e8 for q = 2**32 - 5, one in 51
+    for 8 bits. Smaller primes are for tests.
     """
 
     sums = np.dtype(np.int64)
@@ -310,14 +310,14 @@ class Field(Group):
 
     @property
     def checks(self) -> int:
-        """Random combinations that all let one wrong element pass with at most about 2**-64."""
+        """Number of random checks that miss a wrong element with probability about 2**-64."""
         return -(-64 // self.bits)
 
     def reduce(self, values: Signed | Sums) -> Elements:
         elements, flat = np.empty(values.shape, self.dtype), values.reshape(-1)
         for start, stop in _blocks(values.size, 16):
             part = flat[start:stop]
-            # Floor division by a scalar is vectorised in numpy, the remainder is not.
+            # NumPy vectorises floor division by a scalar, but not the remainder.
             elements.reshape(-1)[start:stop] = part - part // self.modulus * self.modulus
         return elements
 
@@ -342,9 +342,9 @@ class Field(Group):
             self._mask_words(vector, masks, block, first)
             return
         # Two words make one 64-bit lane. `total` sums the lanes modulo 2**64, `upper` sums their
-        # upper words exactly; the lower words' sum is what is left. That takes four passes over a
-        # keystream block in cache and no modular reduction before all masks are in. Between the
-        # passes threads wait for each other's Python, so that there is little of it.
+        # upper words exactly, and the difference is the sum of the lower words. This takes four
+        # passes over a cached keystream block, and one modular reduction after the last mask.
+        # Threads wait for the interpreter lock between passes, so the loop has little Python.
         lanes = (vector.size + 1) // 2
         block = block[: 8 * lanes]
         words, pairs = block.view("<u4"), block.view("<u8")
@@ -368,7 +368,7 @@ class Field(Group):
     def _mask_words(
         self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
     ) -> None:
-        """Add masks of elements that 64-bit sums have room for."""
+        """Add masks of fewer than 32 bits in 64-bit sums, as `_mask_block` does."""
         block = block[: vector.nbytes]
         words, total = block.view(self.dtype), vector.astype(self.sums)
         fill = keystream.filler(block)
@@ -379,9 +379,9 @@ class Field(Group):
         vector[:] = self.reduce(total)
 
     def _replace(self, words: Elements, key: bytes, first: int) -> None:
-        """Replace what is no element in some of a key's words, in place.
+        """Replace the words of a key that are not elements, in place; `words` begin at `first`.
 
-        It gives way to the word at the same position of the next stream of the key that has an
+        The replacement is the word at the same position of the key's next stream that has an
         element there, so a vector can be generated in blocks of any size, in any order.
         """
         in_block = keystream.CIPHER_BYTES // self.dtype.itemsize
@@ -398,7 +398,7 @@ class Field(Group):
 
 
 class Ring(Group):
-    """Integers modulo 2**B: unsigned addition is the sum, but for bits above the lowest B."""
+    """Integers modulo 2**B: a sum is an unsigned sum of which only the lowest B bits are kept."""
 
     def __init__(self, bits: int) -> None:
         self.name = f"ring{bits}"
@@ -432,21 +432,21 @@ class Ring(Group):
 
 
 def _blocks(length: int, width: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the blocks that `length` words of `width` bytes are worked on in."""
+    """Yield the bounds of cache-sized blocks of `length` words of `width` bytes."""
     words = BLOCK_BYTES // width
     for start in range(0, length, words):
         yield start, min(start + words, length)
 
 
 def _word(bits: int) -> np.dtype[Any]:
-    """Return the narrowest word that holds so many bits."""
+    """Return the narrowest word that holds `bits` bits."""
     return np.dtype("u1" if bits == 8 else "<u2" if bits <= 16 else "<u4")
 
 
 FQ = Field()
-# What is to be taken off 2**B for the largest prime below it.
+# The largest prime below 2**B is 2**B minus this.
 _SHORT_OF = {8: 5, 12: 3, 16: 15, 20: 3, 24: 3, 28: 57}
-# Those of fewer bits.
+# The fields of fewer than 32 bits.
 FIELDS = {bits: Field(2**bits - less, f"field{bits}", bits) for bits, less in _SHORT_OF.items()}
 GROUPS: dict[str, Group] = {
     group.name: group for group in (FQ, *map(Ring, range(8, 33, 4)), *FIELDS.values())

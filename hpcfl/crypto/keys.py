@@ -1,4 +1,4 @@
-"""Key agreement (X25519, RFC 7748), key derivation (HKDF-SHA256, RFC 5869), and their secrets."""
+"""Key agreement (X25519, RFC 7748), key derivation (HKDF-SHA256, RFC 5869), secret sources."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hpcfl.crypto import keystream
 
 KEY_BYTES = 32
-# The field of Curve25519, and the u-coordinates below it of the points of small order, on the curve
-# and its twist: the agreement with any of them is zero, whatever the private key.
+# The field of Curve25519, and the u-coordinates of the points of small order on the curve and its
+# twist. Key agreement with any of them gives zero, whatever the private key.
 _PRIME = 2**255 - 19
 _LOW_ORDER = frozenset(
     (
@@ -34,26 +34,26 @@ system_secrets: SecretSource = os.urandom
 
 
 def insecure_stream(seed: int, owner: str) -> SecretSource:
-    """Return a source that repeats itself for the same arguments: for tests, never for secrets."""
+    """Return a source that the arguments determine: for tests, never for real secrets."""
     key = derive(seed.to_bytes(16, "little", signed=True), f"hpcfl/1 insecure {owner}".encode())
     stream = keystream.open_stream(key)
     return lambda count: stream.update(bytes(count))
 
 
 def insecure_secrets(seed: int, round_index: int, device: int) -> SecretSource:
-    """Return what `insecure_stream` does for a device in a round."""
+    """Return the `insecure_stream` of a device in a round."""
     return insecure_stream(seed, f"round {round_index} device {device}")
 
 
 def secrets_of(insecure_seed: int | None, round_index: int, device: int) -> SecretSource:
-    """Return where a device's secrets come from: the operating system, unless there is a seed."""
+    """Return a device's source of secrets: the operating system, unless a seed is given."""
     if insecure_seed is None:
         return system_secrets
     return insecure_secrets(insecure_seed, round_index, device)
 
 
 def helper_secrets(insecure_seed: int | None, round_index: int, number: int) -> SecretSource:
-    """Return the same for a helper, whose number is below that which stands for the server."""
+    """Return a helper's source of secrets, as the device -3 - `number` (-2 is the server)."""
     return secrets_of(insecure_seed, round_index, -3 - number)
 
 
@@ -77,16 +77,16 @@ class KeyPair:
 
 
 def agree(private: bytes, public: list[bytes]) -> list[bytes]:
-    """Return the secret shared with each public key's owner; ValueError for one of low order."""
+    """Return the secret shared with each key's owner; raise ValueError for a low-order key."""
     key = X25519PrivateKey.from_private_bytes(private)
     return [key.exchange(X25519PublicKey.from_public_bytes(peer)) for peer in public]
 
 
 def check_public(public: bytes) -> None:
-    """Refuse a public key that no key pair has, by ValueError.
+    """Raise ValueError for a public key that belongs to no key pair.
 
-    It may be a point of low order, or not be written as RFC 7748 writes it: a second spelling of
-    another's key would pass for another key.
+    A key must not have low order, and must have the canonical encoding of RFC 7748. Otherwise a
+    second encoding of a device's key would pass as a different key.
     """
     number = int.from_bytes(public, "little")
     if number % 2**255 % _PRIME in _LOW_ORDER:
@@ -96,5 +96,5 @@ def check_public(public: bytes) -> None:
 
 
 def derive(secret: bytes, context: bytes, length: int = keystream.KEY_BYTES) -> bytes:
-    """Return the key that `secret` gives for one use, named by `context` (HKDF without salt)."""
+    """Return the key derived from `secret` for the use `context` (HKDF without salt)."""
     return HKDF(_SHA256, length, None, context).derive(secret)

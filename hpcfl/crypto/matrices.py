@@ -1,8 +1,8 @@
-"""Exact products of matrices over prime fields, and Lagrange's matrices.
+"""Exact matrix products over prime fields, and Lagrange interpolation matrices.
 
-BLAS adds up products of numbers of 16 bits without rounding: in float64 a sum of 2**20 of them is
-exact. Longer ones are cut into halves. For F_q that takes a quarter of the time of NumPy's products
-of integers.
+BLAS adds up products of 16-bit numbers without rounding: in float64 a sum of 2**20 of them is
+exact. Longer numbers are split into 16-bit halves. For F_q this takes a quarter of the time of
+NumPy's integer products.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hpcfl.crypto.groups import FQ, Elements, Field
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-# Terms at a time: so many are exact by far, and few rows of their halves take little memory.
+# Terms at a time: their sums are exact by a wide margin, and their halves take little memory.
 TERMS = 1 << 14
-# Elements at a time, of the product and, where it has few columns, of the left matrix: they stay in
-# cache, and are many enough that calls of NumPy, of which a block takes a dozen, cost little.
+# Elements at a time, of the product or, if it has few columns, of the left matrix. They stay in
+# cache, and are enough to outweigh the dozen NumPy calls per block.
 BLOCK, FEWEST = 1 << 15, 128
 
 Floats = NDArray[np.float64]
@@ -33,7 +33,7 @@ def product(left: Elements, right: Elements, field: Field = FQ) -> Elements:
     found = np.zeros((rows, columns), field.dtype)
     few = max(FEWEST, BLOCK // max(rows, 1))
     at_once = TERMS if columns > FEWEST else few
-    # Threads of BLAS would work in CPU time that nobody accounts for, on cores of other ranks.
+    # BLAS threads would use unmeasured CPU time, on cores that belong to other ranks.
     with _blas().limit(limits=1, user_api="blas"):
         for start in range(0, len(right), at_once):
             terms = slice(start, start + at_once)
@@ -47,7 +47,7 @@ def product(left: Elements, right: Elements, field: Field = FQ) -> Elements:
 
 
 def _parts(matrix: Elements, field: Field) -> list[Floats]:
-    """Return numbers of 16 bits that elements are made of: themselves, or lower and upper half."""
+    """Return elements as 16-bit numbers: as they are, or their lower and upper halves."""
     if field.bits <= 16:
         return [matrix.astype(np.float64)]
     words = matrix.astype(np.uint32, copy=False)
@@ -67,17 +67,17 @@ def _sums(left: list[Floats], right: list[Floats], field: Field) -> NDArray[np.i
 
 
 def _reduced(values: NDArray[np.int64], field: Field) -> NDArray[np.int64]:
-    # In NumPy floor division by a scalar is vectorised, the remainder is not.
+    # NumPy vectorises floor division by a scalar, but not the remainder.
     return values - values // field.modulus * field.modulus
 
 
 def lagrange(
     points: NDArray[np.int64], places: NDArray[np.int64], field: Field = FQ
 ) -> NDArray[np.uint64]:
-    """Return the matrix that turns values of a polynomial at some points into those elsewhere.
+    """Return the matrix that maps a polynomial's values at `points` to its values at `places`.
 
-    For m points x, the degree being below m, and n places y, all of them different elements of the
-    field, its entries are prod over l != k of (y_j - x_l) / (x_k - x_l), shape (n, m).
+    For m points x, a degree below m and n places y, all m + n of them different elements of the
+    field, entry (j, k) is prod over l != k of (y_j - x_l) / (x_k - x_l), shape (n, m).
     """
     q = np.uint64(field.modulus)
     known, wanted = points.astype(np.uint64), places.astype(np.uint64)
@@ -97,7 +97,7 @@ def difference_products(
 ) -> NDArray[np.uint64]:
     """Return prod over j != k of (x_k - x_j), for each x_k along the last axis.
 
-    Only points that are `present` are factors, of shape (P, m) for P patterns of the same m points.
+    `present`, shape (P, m) for P patterns of the same m points, selects the x_j in the product.
     """
     q = np.uint64(field.modulus)
     products = np.ones(points.shape if present is None else present.shape, np.uint64)
@@ -111,7 +111,7 @@ def difference_products(
 
 
 def inverse(values: NDArray[np.uint64], field: Field = FQ) -> NDArray[np.uint64]:
-    """Return the inverses of elements that are not zero: their powers q - 2 (Fermat)."""
+    """Return the inverses of nonzero elements, computed as x**(q - 2) (Fermat)."""
     q = np.uint64(field.modulus)
     result = np.ones_like(values)
     power = values.copy()
@@ -126,7 +126,7 @@ def inverse(values: NDArray[np.uint64], field: Field = FQ) -> NDArray[np.uint64]
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Return what sets the number of threads of the libraries that are loaded."""
+    """Return the controller of the loaded libraries' thread counts."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -1,10 +1,10 @@
 """Gaussian and Laplace noise for differential privacy, from secret bytes or from a plain generator.
 
-Real numbers as computers have them are not the real numbers of a proof: which floating-point
-numbers noise can take may tell what it was added to (Mironov 2012, "On significance of the least
-significant bits for differential privacy"). Noise here is made of 64-bit words and added in float64
-to numbers that are then rounded to float32 or integers, which hides most of that but proves
-nothing; :mod:`hpcfl.crypto.discrete_gaussian` has no such gap.
+Floating-point numbers are not the real numbers of a proof: the set of values that noise can take
+may reveal the number it was added to (Mironov 2012, "On significance of the least significant bits
+for differential privacy"). Here noise is made from 64-bit words and added in float64, and the sum
+is rounded to float32 or integers. That hides most of the leak, but gives no proof;
+:mod:`hpcfl.crypto.discrete_gaussian` has no such gap.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from hpcfl.crypto.keys import SecretSource
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 
-# Words at a time: they and what is made of them stay in the cache.
+# Words at a time: they and the numbers made from them stay in the cache.
 _BLOCK = 1 << 13
 
 
 class SecureNoise:
-    """Noise from the keystream of a secret key, which normally the operating system gives."""
+    """Noise from the keystream of a secret key, normally one from the operating system."""
 
     def __init__(self, secrets: SecretSource) -> None:
         self._stream = keystream.open_stream(secrets(keystream.KEY_BYTES))
 
     def gaussian(self, size: int, std: float) -> Floats:
-        """Return Gaussian noise of a standard deviation, other numbers at every call."""
+        """Return fresh Gaussian noise of standard deviation `std`, shape (size,)."""
         out = np.empty(size + size % 2)
         for start in range(0, out.size, _BLOCK):
             block = out[start : start + _BLOCK]
@@ -41,7 +41,7 @@ class SecureNoise:
         return out[:size]
 
     def laplace(self, size: int, scale: float) -> Floats:
-        """Return Laplace noise of a scale, its mean absolute value."""
+        """Return fresh Laplace noise with mean absolute value `scale`, shape (size,)."""
         out = np.empty(size)
         for start in range(0, size, _BLOCK):
             block = out[start : start + _BLOCK]
@@ -51,7 +51,7 @@ class SecureNoise:
 
 
 class FastNoise:
-    """The same from a plain generator: it repeats itself for a seed, and hides from nobody."""
+    """Noise from a plain generator: the seed determines it, so it protects nothing."""
 
     def __init__(self, seed: np.random.SeedSequence) -> None:
         self._generator = np.random.Generator(np.random.SFC64(seed))
@@ -74,21 +74,21 @@ def uniform_words(stream: CipherContext, count: int) -> Words:
 
 
 def gaussian_of(words: Words, out: Floats) -> None:
-    """Write the standard Gaussian numbers that an even number of uniform words stand for.
+    """Write standard Gaussian numbers, made from an even number of uniform words, to `out`.
 
     Two words give two numbers (Box and Muller 1958): sqrt(-2 ln u) times cosine and sine of an
-    angle. As u is as small as 2**-64, numbers reach to 9.4. Cosine and sine come from the tangent
-    of half the angle, which NumPy vectorises, as (1 - t**2) / (1 + t**2) and 2 t / (1 + t**2).
+    angle. u is at least 2**-64, so numbers reach 9.4. NumPy vectorises the tangent t of half the
+    angle: cosine and sine are (1 - t**2) / (1 + t**2) and 2 t / (1 + t**2).
     """
     half = words.size // 2
-    # (word + 1) / 2**64 is above 0 and at most 1: no logarithm is infinite.
+    # (word + 1) / 2**64 is above 0 and at most 1, so the logarithm is finite.
     radius = words[:half].astype(np.float64)
     radius += 1.0
     radius *= 2.0**-64
     np.log(radius, out=radius)
     radius *= -2.0
     np.sqrt(radius, out=radius)
-    # As a signed word, half the angle is from -pi/2 to pi/2; its float64 tangent is below 2e16.
+    # The signed word gives half the angle, -pi/2 to pi/2. Its float64 tangent is below 2e16.
     tangent = words[half:].view(np.int64).astype(np.float64)
     tangent *= 2.0**-64 * math.pi
     np.tan(tangent, out=tangent)
@@ -101,9 +101,9 @@ def gaussian_of(words: Words, out: Floats) -> None:
 
 
 def laplace_of(words: Words) -> Floats:
-    """Return the Laplace numbers of scale 1 that uniform words stand for.
+    """Return Laplace numbers of scale 1, one from each uniform word.
 
-    The lowest bit is the sign, the others the magnitude -ln u, which reaches to 43.7.
+    The lowest bit gives the sign, the others give the magnitude -ln u, which reaches 43.7.
     """
     magnitude = (words >> np.uint64(1)).astype(np.float64)
     magnitude += 1.0

@@ -1,6 +1,6 @@
-"""Which coordinates a pair of devices selects: i.i.d. Bernoulli patterns from a shared key.
+"""Coordinates that a pair of devices selects: i.i.d. Bernoulli patterns from a shared key.
 
-The sampler uses integers only, so that two machines with different maths libraries always agree.
+The sampler uses integers only, so machines with different maths libraries always agree.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Counts = NDArray[np.int64]
 
 
 class GapSampler:
-    """Draws the gaps between selected coordinates: O(probability * d) a pair.
+    """Draws the gaps between selected coordinates, in O(probability * d) per pair.
 
-    The paper draws one field element for each of the d coordinates (SparseSecAgg, eq. 13); the
-    patterns have the same distribution.
+    The paper draws one field element for each of the d coordinates (SparseSecAgg, eq. 13). The
+    distribution of the patterns is the same.
 
     A gap is geometric: ``P(gap > g) = (1 - probability)**g``. One 64-bit word u gives one gap, as
     ``1 + #{g : u < T_g}`` with ``T_g = floor(2**64 (1 - probability)**g)`` for g up to `REACH`. A
-    word below the last threshold says only that the next `REACH` coordinates are not selected; as
-    the distribution has no memory, the next word goes on from there.
+    word below the last threshold only means that the next `REACH` coordinates are not selected. The
+    distribution is memoryless, so the next word continues from there.
 
-    Each probability of a gap is off by less than 2**-63, which is the rounding of the thresholds.
+    The rounding of the thresholds changes each gap's probability by less than 2**-63.
     """
 
     REACH = 1 << 14
@@ -41,14 +41,14 @@ class GapSampler:
         self._thresholds, self._direct = _gap_tables(probability, self.REACH, self._DIRECT_BITS)
 
     def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
-        """Return what 16-byte keys select of so many coordinates, and how many each.
+        """Return the coordinates below `dim` that 16-byte keys select, and each key's count.
 
-        The coordinates are increasing for each key, the keys' lists end to end.
+        Each key's coordinates are increasing; the keys' lists follow one another.
         """
         return self._select(keys, dim, self.words_for(dim))
 
     def _select(self, keys: Sequence[bytes], dim: int, words: int) -> tuple[Positions, Counts]:
-        """Select from the first `words` words of every key, from more for keys that need more."""
+        """Select with the first `words` words of every key, or with more if a key needs more."""
         if not keys:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         raw = keystream.read(keys, [8 * words] * len(keys))
@@ -59,7 +59,7 @@ class GapSampler:
         gaps = gaps.reshape(len(keys), words)
         ends = np.cumsum(np.minimum(gaps, self.REACH), axis=1)
         if (ends[:, -1] < dim).any():
-            # A list does not depend on how many words were read, so reading them anew is safe.
+            # The number of words read does not change a list, so starting again is safe.
             return self._select(keys, dim, 2 * words)
         selected = (gaps <= self.REACH) & (ends <= dim)
         return ends[selected] - 1, np.count_nonzero(selected, axis=1)
@@ -73,7 +73,7 @@ class GapSampler:
 
 
 def _gaps_by_search(thresholds: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return ``1 + #{thresholds above the word}`` for each word; thresholds increase."""
+    """Return ``1 + #{thresholds above the word}`` for each word; thresholds are increasing."""
     return len(thresholds) + 1 - np.searchsorted(thresholds, words, side="right")
 
 
@@ -81,7 +81,7 @@ def _gaps_by_search(thresholds: NDArray[np.uint64], words: NDArray[np.uint64]) -
 def _gap_tables(
     probability: Fraction, reach: int, direct_bits: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:
-    """Return the increasing thresholds, and the gaps that a word's leading bits decide (else 0)."""
+    """Return the increasing thresholds, and the gap by a word's leading bits (0 if undecided)."""
     fraction_bits = 192
     stay = (1 << fraction_bits) - math.floor((1 << fraction_bits) * probability)
     power = 1 << fraction_bits
@@ -98,17 +98,17 @@ def _gap_tables(
 
 
 def subset(seed: bytes, count: int, size: int) -> list[int]:
-    """Return `size` different numbers below `count`, increasing, that follow from a seed.
+    """Return `size` different numbers below `count`, increasing, determined by a seed.
 
-    Words of the keystream of the seed's first 16 bytes, modulo `count`, until there are as many
-    different ones; of more than half of all numbers, the others are drawn. Every set is as likely
-    as any other, but for a relative difference below ``size * count / 2**64``.
+    The numbers are keystream words of the seed's first 16 bytes, modulo `count`, until `size` of
+    them differ. If `size` is above half of `count`, the numbers to leave out are drawn instead. All
+    sets are equally likely, up to a relative difference below ``size * count / 2**64``.
     """
     if size > count // 2:
         left_out = subset(seed, count, count - size)
         return np.delete(np.arange(count), left_out).tolist()
     words, found = 2 * size + 8, np.empty(0, np.int64)
-    # More words than were read begin with these.
+    # A longer read begins with the same words.
     while found.size < size:
         raw = keystream.read([seed[: keystream.KEY_BYTES]], [8 * words]).view("<u8")
         _, first = np.unique(numbers := raw % np.uint64(count), return_index=True)
@@ -117,10 +117,10 @@ def subset(seed: bytes, count: int, size: int) -> list[int]:
 
 
 def permutation(seed: bytes, count: int) -> NDArray[np.int64]:
-    """Return a permutation of ``range(count)`` that follows from a seed on every machine.
+    """Return a permutation of ``range(count)``; a seed gives the same one on every machine.
 
-    The numbers are sorted by 128 random bits each, of the seed's first 16 bytes. Two of them are
-    equal, and the order is then not uniform, with a probability below ``count**2 / 2**129``.
+    Each number gets 128 bits of the keystream of the seed's first 16 bytes as a sort key. Two keys
+    are equal, which makes the order non-uniform, with a probability below ``count**2 / 2**129``.
     """
     words = keystream.read([seed[: keystream.KEY_BYTES]], [16 * count]).view("<u8").reshape(-1, 2)
     return np.lexsort((words[:, 1], words[:, 0]))

@@ -1,7 +1,7 @@
 """Shamir's secret sharing over F_q, q = 2**32 - 5, of byte strings cut into 31-bit limbs.
 
-All limbs, secrets and recipients are evaluated in one matrix product. The recipient with number i
-holds the value at the point i + 1.
+One matrix product evaluates all limbs, secrets and recipients. Recipient number i holds the value
+at the point i + 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcfl.crypto.groups import FQ, Elements, Field
 from hpcfl.crypto.matrices import difference_products, inverse, product
 
 LIMB_BITS = 31
-# Up to this many terms a sum of products of a 32-bit and a 16-bit number fits 64 bits.
+# The sum of this many products of a 32-bit and a 16-bit number fits into 64 bits.
 MAX_TERMS = 2**16 - 1
 
 Matrix = NDArray[np.uint64]
@@ -38,8 +38,8 @@ def to_limbs(secret: bytes) -> Elements:
 def from_limbs(limbs: Elements, secret_bytes: int) -> bytes:
     """Return the byte string that :func:`to_limbs` cut up.
 
-    ValueError if the limbs are not those of a secret of `secret_bytes` bytes: the shares they were
-    combined from do not belong together.
+    Raise ValueError if the limbs do not encode a secret of `secret_bytes` bytes: they were then
+    combined from shares that do not belong together.
     """
     number = 0
     for limb in reversed(limbs.tolist()):
@@ -53,10 +53,10 @@ def from_limbs(limbs: Elements, secret_bytes: int) -> bytes:
 
 
 def split(limbs: Elements, coefficients: Elements, recipients: tuple[int, ...]) -> Elements:
-    """Return the shares of R recipients, by number, shape (R, L), of a secret of L limbs.
+    """Return the shares of a secret of L limbs for R recipients, given by number; shape (R, L).
 
-    `coefficients`, shape (t - 1, L), are uniform elements of F_q; t shares reconstruct the secret,
-    fewer say nothing about it.
+    `coefficients`, shape (t - 1, L), are uniform elements of F_q. Any t shares reconstruct the
+    secret, fewer reveal nothing about it.
     """
     polynomials = np.vstack([limbs[None, :], coefficients])
     return product(_powers(recipients, len(polynomials)), polynomials)
@@ -65,16 +65,16 @@ def split(limbs: Elements, coefficients: Elements, recipients: tuple[int, ...]) 
 def combine(shares: Elements, holders: tuple[int, ...]) -> Elements:
     """Return the secrets' limbs, shape (L,), from the shares of at least t holders, by number.
 
-    Shares have shape (t, L), a row a holder; the columns may belong to any number of secrets.
+    `shares`, shape (t, L), has one row per holder; the columns may belong to several secrets.
     """
     return product(_weights_at_zero(holders)[None, :], shares)[0]
 
 
 def combine_each(shares: Elements, holders: NDArray[np.int64]) -> Elements:
-    """Return many secrets' limbs, shape (S, L), each from the shares of holders of its own.
+    """Return many secrets' limbs, shape (S, L), where each secret has its own holders.
 
-    `shares`, uint32 of shape (S, t, L), has one row a holder for each secret, `holders`, int64 of
-    shape (S, t), their numbers in the order of the rows; different within a secret.
+    `shares`, uint32 of shape (S, t, L), has one row per holder of each secret. `holders`, int64 of
+    shape (S, t), has the holders' numbers in the same order, all different within a secret.
     """
     weights = _weights_at_zero_each(holders)[:, None, :]
     return _products(weights, shares)[:, 0].astype(np.uint32)
@@ -89,15 +89,15 @@ def consistent(
 ) -> NDArray[np.bool_]:
     """Return whether each secret's shares lie on polynomials of degree below the threshold.
 
-    A codeword of a Reed-Solomon code is orthogonal to its dual: the shares at the points x_i, times
-    p(x_i) / prod_{j != i} (x_i - x_j), add up to zero for every polynomial p of degree at most m -
-    t - 1, m being the number of shares. As many random p are tried as the field takes (SCRAPE,
-    Cascudo and David, ACNS 2017, section 2.1): one misses a wrong share with a probability of 1 / q
-    for each. They come from the operating system, so that no holder can choose a
-    share that passes. Exactly t shares are consistent, whatever they are: no check is possible.
+    A Reed-Solomon codeword is orthogonal to its dual code: m shares at the points x_i, each times
+    p(x_i) / prod_{j != i} (x_i - x_j), add up to zero for every polynomial p of degree at most
+    m - t - 1 (SCRAPE, Cascudo and David, ACNS 2017, section 2.1). The check tries `field.checks`
+    random p, each of which misses a wrong share with probability 1 / q. The operating system
+    supplies the randomness, so no holder can choose a share that passes. Exactly t shares are
+    always consistent: no check is possible.
 
-    Shares of S secrets have shape (S, m, L), a row for each of m holders, by number; any elements
-    where `received`, shape (S, m), says that there is none.
+    `shares`, shape (S, m, L) for S secrets, has a row for each of m holders, by number. Rows hold
+    arbitrary elements where `received`, shape (S, m), is false.
     """
     secrets, count, limbs = shares.shape
     if not shares.size or int(received.sum(axis=1).max()) <= threshold:
@@ -105,7 +105,7 @@ def consistent(
     patterns, which = np.unique(received, axis=0, return_inverse=True)
     weights = _parity_weights(holders, patterns, threshold, field)
     if len(patterns) == 1:
-        # The same holders for all secrets, as ever when nobody's share is missing: one product.
+        # All secrets have the same holders, as usual without missing shares: one product will do.
         columns = shares.transpose(1, 0, 2).reshape(count, -1)
         sums = product(weights[0], columns, field).reshape(field.checks, secrets, limbs)
         return np.logical_not(sums.any(axis=(0, 2)))
@@ -115,9 +115,9 @@ def consistent(
 def _parity_weights(
     holders: NDArray[np.int64], received: NDArray[np.bool_], threshold: int, field: Field
 ) -> Matrix:
-    """Return random weights with which consistent shares of P patterns add up to zero.
+    """Return random weights, shape (P, checks, m), that make consistent shares add up to zero.
 
-    They have shape (P, checks, m), and are zero for shares that were not received.
+    Each of the P patterns says which shares were received; the other shares have weight zero.
     """
     q = np.uint64(field.modulus)
     points = holders.astype(np.uint64) + np.uint64(1)
@@ -136,7 +136,7 @@ def _parity_weights(
 
 
 def _products(left: Matrix, right: Elements, field: Field = FQ) -> Matrix:
-    """Return ``left @ right``, of elements of a field, for all pairs of a stack."""
+    """Return ``left @ right`` over a field, for each pair in a stack of matrices."""
     if left.shape[-1] > MAX_TERMS:
         raise ValueError(f"secret sharing supports thresholds up to {MAX_TERMS}")
     q = np.uint64(field.modulus)
@@ -157,19 +157,19 @@ def _powers(recipients: tuple[int, ...], terms: int) -> Matrix:
 
 @lru_cache(maxsize=8)
 def _weights_at_zero(holders: tuple[int, ...]) -> Matrix:
-    """Return Lagrange's weights for the value at zero, computed once for each set of holders."""
+    """Return the Lagrange weights for the value at zero, cached for each tuple of holders."""
     if len(set(holders)) != len(holders):
         raise ValueError("two shares have the same holder")
     return _weights_at_zero_each(np.array([holders], np.int64))[0]
 
 
 def _weights_at_zero_each(holders: NDArray[np.int64]) -> Matrix:
-    """Return Lagrange's weights for the value at zero for each row of holders, shape (S, t)."""
+    """Return the Lagrange weights for the value at zero for each row of holders, shape (S, t)."""
     q = np.uint64(FQ.modulus)
     points = holders.astype(np.uint64) + np.uint64(1)
     count = points.shape[1]
-    # The k-th is prod over j != k of x_j / (x_j - x_k): that is prod over all j of x_j, over x_k
-    # times the product of differences x_k - x_j, each with the other sign.
+    # The k-th weight is prod over j != k of x_j / (x_j - x_k): the product of all x_j, divided by
+    # x_k prod (x_k - x_j), times the sign (-1)**(t - 1).
     all_points = np.full((len(points), 1), 1 if count % 2 else FQ.modulus - 1, np.uint64)
     for k in range(count):
         all_points = all_points * points[:, k : k + 1] % q

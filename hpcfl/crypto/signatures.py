@@ -1,4 +1,4 @@
-"""Who said it: signatures (Ed25519, RFC 8032), and tags of pairs (HMAC-SHA256, RFC 2104)."""
+"""Authentication: signatures (Ed25519, RFC 8032), and pairwise tags (HMAC-SHA256, RFC 2104)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SigningKey:
         return cls(private.public_key().public_bytes_raw(), private)
 
     def sign(self, context: bytes, message: bytes) -> bytes:
-        """Return the signature of a message, for one use that `context` names: 64 bytes."""
+        """Return the 64-byte signature of a message for the use `context`."""
         return self._private.sign(framed(context, message))
 
 
@@ -44,19 +44,19 @@ def is_signed(public: bytes, signature: bytes, context: bytes, message: bytes) -
 
 
 def tag(key: bytes, context: bytes, message: bytes) -> bytes:
-    """Return the tag of a message, for one use that `context` names: 16 bytes.
+    """Return the 16-byte tag of a message for the use `context`.
 
-    Only who has the key can make it or check it, so two parties who share one know of each other
-    what they say; a third learns nothing from it.
+    Only the holders of the key can make or check it. Two parties that share a key can therefore
+    authenticate their messages to each other, but not to a third party.
     """
     return hmac.digest(key, framed(context, message), "sha256")[:TAG_BYTES]
 
 
 def is_tagged(key: bytes, found: bytes, context: bytes, message: bytes) -> bool:
-    """Return whether `found` is the tag, in a time that does not depend on where it differs."""
+    """Return whether `found` is the tag, by a constant-time comparison."""
     return hmac.compare_digest(found, tag(key, context, message))
 
 
 def framed(context: bytes, message: bytes) -> bytes:
-    """Return both in one string: no other context and message give the same."""
+    """Return an injective encoding: no other context and message give the same bytes."""
     return len(context).to_bytes(4, "little") + context + message

@@ -1,7 +1,7 @@
-"""Work on parts of a vector by several threads of this rank, and the CPU time that it takes.
+"""Work on parts of a vector by several threads of this rank, and its CPU time.
 
-The cipher and numpy let other threads run while they work on a block, so that threads help where
-blocks are as long as a keystream's. All other work of a rank stays in one thread.
+The cipher and NumPy release the interpreter lock while they work on a block, so threads help where
+blocks are as long as the keystream's. All other work of a rank stays in one thread.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 
-# Fewer words than this a thread are not worth waking it for.
+# Fewest words per thread: waking a thread for less does not pay.
 LEAST = 1 << 13
-# Where parts begin: with a whole number of 16-byte blocks of keystream, and in a cache line.
+# Parts begin at multiples of this: at a 16-byte keystream block and at a cache line.
 ALIGNED = 64
 
-# Of other threads than the one that has asked for it.
+# CPU time of the helper threads.
 _helped_seconds = 0.0
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of the calling thread, and of all that worked for it in `spread`."""
+    """Return the CPU time of the calling thread and of the threads that `spread` used."""
     return time.thread_time() + _helped_seconds
 
 
 def spread(work: Callable[[slice], None], size: int, threads: int) -> None:
-    """Call `work` with parts of ``range(size)`` that make it up, on so many threads at most."""
+    """Call `work` with slices that together cover ``range(size)``, on at most `threads` threads."""
     global _helped_seconds
     count = max(1, min(threads, size // LEAST))
     bounds = [k * size // count // ALIGNED * ALIGNED for k in range(count)]
@@ -39,14 +39,14 @@ def spread(work: Callable[[slice], None], size: int, threads: int) -> None:
     try:
         work(mine)
     finally:
-        # What they raise counts after what this thread raises.
+        # Wait for the other threads; an exception of this thread has precedence over theirs.
         for each in started:
             each.exception()
     _helped_seconds += sum(each.result() for each in started)
 
 
 def _timed(work: Callable[[slice], None], part: slice) -> float:
-    """Return the CPU seconds that a part takes."""
+    """Return the CPU seconds that `work` takes on a part."""
     start = time.thread_time()
     work(part)
     return time.thread_time() - start

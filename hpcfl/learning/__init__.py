@@ -1,1 +1,1 @@
-"""Training for real: data sets, how devices share them, models and local training."""
+"""Training on real data: data sets, their partition among devices, models and local training."""

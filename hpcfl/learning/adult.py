@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from hpcfl.learning.base import Dataset, Labels, reading
 
-# Attributes in the order of the file. fnlwgt, the number of people that the census takes the person
-# to stand for, is kept as a number like the others.
+# Attributes in the order of the file. fnlwgt, the number of people whom the person represents in
+# the census, is kept as a number like the others.
 COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
     *("relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week"),
@@ -23,7 +23,7 @@ COLUMNS = (
 )
 NUMBERS = {"age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week"}
 LABELS = ("<=50K", ">50K")
-# Rows of the published files: one that is cut off between two lines shows in nothing else.
+# Rows of the published files. Nothing else reveals a file that was cut off between two lines.
 ROWS = {"adult.data": 32_561, "adult.test": 16_281}
 
 Column = NDArray[Any]  # float64 or text, shape (n,)
@@ -32,12 +32,11 @@ Column = NDArray[Any]  # float64 or text, shape (n,)
 def read(data_dir: Path, *, standardise: bool = True) -> Dataset:
     """Read ``adult.data`` and ``adult.test`` in the folder ``adult``.
 
-    Numbers are standardised by their mean and deviation on the training part, or, as the data set
-    ``adult-raw``, left as they are, of up to 1.5 million (fnlwgt) beside the 1 of a category.
-    Categories are one-hot, with the categories that occur in the training part; a value that only
-    the test part has is all zeros. A missing value, ``?``, is a category of its own. Inputs have
-    shape (108,) for the published files, attributes in the order of the file; class 1 is an income
-    above 50,000 dollars.
+    Numbers are standardised by the mean and deviation of the training part. The data set
+    ``adult-raw`` leaves them unchanged: they reach 1.5 million (fnlwgt) beside the 0 or 1 of a
+    category. Categories are one-hot over the values in the training part; a value that only the
+    test part has becomes all zeros. A missing value, ``?``, is a separate category. Inputs have
+    shape (108,), in the order of the file; class 1 is an income above 50,000 dollars.
     """
     train, train_labels = _read_rows(data_dir, "adult.data")
     test, test_labels = _read_rows(data_dir, "adult.test")
@@ -66,7 +65,7 @@ def _read_rows(data_dir: Path, name: str) -> tuple[dict[str, Column], Labels]:
     path = data_dir / "adult" / name
     with reading(path, "adult", data_dir):
         lines = path.read_text("ascii").splitlines()
-        # "|" begins the line of adult.test that is no person.
+        # The first line of adult.test begins with "|" and is not a person.
         rows = np.array([line.split(",") for line in lines if line and line[0] != "|"], ndmin=2)
         if rows.shape != (ROWS[name], len(COLUMNS) + 1):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What all readers of data sets have in common: the result, and the words for bad files."""
+"""Common parts of the data set readers: the result type, folders, and errors for bad files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hpcfl.errors import UsageError
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
-# First element of the spawn keys of the run's seed: what the random numbers are for. The layers
-# above count theirs from 0.
+# Purposes of random numbers: the first element of the spawn keys of the run's seed. The layers
+# above number their purposes from 0.
 SYNTHETIC, PARTITION, THINNING, STYLES = 100, 101, 102, 103
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A classification problem in memory, split as its publisher splits it."""
+    """A classification problem in memory, with its publisher's split."""
 
     name: str
     train_inputs: Inputs  # shape (n, *shape)
@@ -32,8 +32,8 @@ class Dataset:
     test_inputs: Inputs  # shape (m, *shape)
     test_labels: Labels
     classes: int
-    writers: Labels | None = None  # who wrote each training sample, 0 upwards, where it is known
-    incomplete: str = ""  # what of the published data is not there, in a clause; "" for nothing
+    writers: Labels | None = None  # writer of each training sample, from 0; None if unknown
+    incomplete: str = ""  # clause that says which published data are missing; "" for none
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,12 +42,12 @@ class Dataset:
 
 
 def generator_of(seed: int, purpose: int) -> np.random.Generator:
-    """Return the generator of a seed for a purpose, independent of those for others."""
+    """Return a seed's generator for one purpose; different purposes are independent."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose,)))
 
 
 def find_data_dir(name: str, data_dir: Path | None) -> Path:
-    """Return the folder of the data sets: the given one, else that of HPCFL_DATA."""
+    """Return the folder of the data sets: `data_dir`, else the environment's HPCFL_DATA."""
     if data_dir is not None:
         return data_dir
     if not os.environ.get("HPCFL_DATA"):
@@ -59,7 +59,7 @@ def find_data_dir(name: str, data_dir: Path | None) -> Path:
 
 
 def folder_of(name: str, data_dir: Path) -> Path:
-    """Return the folder of a data set's files, which may be where torchvision keeps them."""
+    """Return the folder of a data set's files, either hpcfl's or torchvision's."""
     own = data_dir / {"cifar10": "cifar10/cifar-10-batches-py"}.get(name, name)
     others = {"cifar10": "cifar-10-batches-py", "mnist": "MNIST/raw"}
     other = data_dir / others.get(name, name)
@@ -67,13 +67,13 @@ def folder_of(name: str, data_dir: Path) -> Path:
 
 
 def missing(path: Path, name: str, data_dir: Path) -> UsageError:
-    """Return the error for a file or folder of a data set that is not there."""
+    """Return the error for a missing file or folder of a data set."""
     return UsageError(f"{path} is missing: {advice(name, data_dir)}")
 
 
 @contextmanager
 def reading(path: Path, name: str, data_dir: Path) -> Iterator[None]:
-    """Turn what fails while a file of a data set is read into one sentence that names it."""
+    """Turn an exception while reading a data set's file into a one-sentence UsageError."""
     try:
         yield
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def reading(path: Path, name: str, data_dir: Path) -> Iterator[None]:
 
 
 def advice(name: str, data_dir: Path | str) -> str:
-    """Return how to get the files of a data set into the folder, as the end of a sentence."""
+    """Return instructions to get a data set's files into the folder, as the end of a sentence."""
     if name != "femnist":
         return f"get it with `hpcfl data fetch {name} --data-dir {data_dir}`"
     return (

@@ -1,8 +1,8 @@
 """The batches of private local training.
 
-How often a record is used decides what the steps cost in privacy, so the batches are drawn here
-such that the accounting's assumptions hold, and from nothing but a device's seed and the number of
-its earlier rounds: there is no state to keep between rounds.
+The privacy cost of the steps depends on how often a record is used, so batches are drawn here such
+that the accounting's assumptions hold. They depend only on a device's seed and the number of its
+earlier rounds, so no state is kept between rounds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 SHUFFLES = ("fresh", "continuing", "poisson")
 """How a device goes through its data: see `batches`."""
 
-# Domains of the random numbers that come of a device's seed.
+# Domains of the random numbers derived from a device's seed.
 _ORDER, _LAYERS = 0, 1
 
 
 def epoch_steps(samples: int, batch_size: int) -> int:
-    """Return the steps of an epoch: full batches only, unless there is not even one."""
+    """Return the steps of an epoch: the number of full batches, but at least one."""
     return max(1, samples // batch_size)
 
 
@@ -35,9 +35,9 @@ def batches(
     """Yield the positions of the samples of each step of one round of one device.
 
     Fresh: every round starts a new epoch on newly shuffled data. Continuing: epochs continue across
-    rounds, and a reshuffle within a round puts the records already used in it behind the round's
-    end. Poisson: every batch holds every record with the same probability. With E steps an epoch,
-    no record is used more often than this:
+    rounds, and a reshuffle within a round moves the records already used in it behind the round's
+    end. Poisson: every batch holds every record with the same probability. With E steps per epoch,
+    a record is used at most this often:
 
     ==========  ==================================  =================================
     shuffle     in a round                          in C rounds
@@ -49,9 +49,9 @@ def batches(
                 steps x batch_size / samples        C steps x batch_size / samples
     ==========  ==================================  =================================
 
-    A batch has `batch_size` samples, of Poisson batches on average; a device with fewer has all of
-    them in every batch. `participation` is the number of rounds of this device before this one,
-    `seed` the device's, the same in all rounds.
+    A batch has `batch_size` samples (a Poisson batch on average). On a device with fewer samples,
+    every batch has all of them. `participation` is the number of earlier rounds of this device;
+    `seed` is the device's seed, the same in all rounds.
     """
     if shuffle == "continuing":
         yield from _continuing(samples, batch_size, steps, participation, seed)
@@ -72,15 +72,15 @@ def batches(
 def _continuing(
     samples: int, batch_size: int, steps: int, participation: int, seed: np.random.SeedSequence
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield batches of epochs that go on from round to round.
+    """Yield batches of epochs that continue from round to round.
 
-    An epoch that begins within a round depends on the end of the epoch before. Such a chain begins
-    with an epoch that begins with a round, so it has at most `steps` epochs, and is followed from
-    there.
+    An epoch that begins within a round depends on the end of the previous epoch. This chain of
+    epochs is computed from its start, an epoch that begins together with a round, so it has at most
+    `steps` epochs.
     """
     epoch = epoch_steps(samples, batch_size)
     start, stop = participation * steps, (participation + 1) * steps
-    linked = steps <= epoch  # else no order could keep a record from being used twice in a round
+    linked = steps <= epoch  # otherwise every order uses some record twice in a round
     first = start // epoch
     while linked and first * epoch % steps:
         first -= 1
@@ -88,7 +88,7 @@ def _continuing(
     for begin in range(first * epoch, stop, epoch):
         before = order
         order = _generator(seed, _ORDER, begin // epoch).permutation(samples)
-        done = begin % steps  # of the steps of the round in which this epoch begins
+        done = begin % steps  # steps taken in this epoch's first round before the epoch begins
         if linked and done:
             used = before[(epoch - done) * batch_size : epoch * batch_size]
             order = _put_behind(order, used, (steps - done) * batch_size)
@@ -104,14 +104,14 @@ def layers_seed(participation: int, seed: np.random.SeedSequence) -> int:
 def _put_behind(
     order: NDArray[np.int64], used: NDArray[np.int64], places: int
 ) -> NDArray[np.int64]:
-    """Return an order whose first `places` are not among the used, and that is else the same."""
+    """Return `order` with its first `places` unused records moved to the front."""
     unused = ~np.isin(order, used)
     first = unused & (np.cumsum(unused) <= places)
     return np.concatenate([order[first], order[~first]])
 
 
 def _generator(seed: np.random.SeedSequence, *key: int) -> np.random.Generator:
-    """Return a generator of its own for each key, without changing the seed."""
+    """Return a separate generator for each key, without changing the seed."""
     child = np.random.SeedSequence(
         seed.entropy, spawn_key=(*seed.spawn_key, *key), pool_size=seed.pool_size
     )

@@ -1,4 +1,4 @@
-"""Data sets by name, and the two that need no files."""
+"""Loads data sets by name, and makes the two that need no files."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _READERS: dict[str, Callable[[Path], Dataset]] = {
 }
 
 _SYNTHETIC_TRAIN, _SYNTHETIC_TEST = 4000, 1000
-# Of the centres' coordinates, where the noise has 1. Two centres are then about
-# 0.5 sqrt(2 * 64) = 5.7 apart, and the best classifier is right about 98 times in 100.
+# Standard deviation of the centres' coordinates; the noise's is 1. Two centres are then about
+# 0.5 sqrt(2 * 64) = 5.7 apart, and the best classifier has an accuracy of about 98 %.
 _SPREAD = 0.5
 
 _DIGITS_LARGEST = 16
-_DIGITS_TEST_SHARE = 5  # one of so many samples of a class is for testing
+_DIGITS_TEST_SHARE = 5  # one in this many samples of a class is for testing
 
 
 def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
-    """Read or make a data set, one of `DATASETS`; a UsageError says why it cannot be had.
+    """Read or make a data set, one of `DATASETS`; raise UsageError if it is not available.
 
-    It is read from `data_dir`, with one folder a data set, by default from the environment variable
-    HPCFL_DATA. Only the synthetic one is drawn from the seed: the others are the same for every
-    seed, so that accuracies of different runs can be compared.
+    `data_dir` has one folder per data set; it defaults to the environment variable HPCFL_DATA. The
+    seed only changes the synthetic data set. The others are the same for every seed, so that
+    accuracies of different runs can be compared.
     """
     kind = DATASETS.get(name)
     if kind is None:
@@ -46,7 +46,7 @@ def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
 
 
 def check(name: str, data_dir: Path | None = None) -> None:
-    """Refuse, with a UsageError, a data set whose folder is not there; no file is read."""
+    """Raise UsageError if a data set's folder is missing; no file is read."""
     fetched = DATASETS[name].folder if name in DATASETS else None
     if fetched is not None:
         folder = find_data_dir(fetched, data_dir)
@@ -56,7 +56,7 @@ def check(name: str, data_dir: Path | None = None) -> None:
 
 
 def _read_digits() -> Dataset:
-    """Return the 1,797 digits of scikit-learn, scaled to [0, 1]: 80 % of a class for training.
+    """Return the 1,797 digits of scikit-learn, scaled to [0, 1]; 80 % of a class is for training.
 
     They are the test part of "Optical Recognition of Handwritten Digits" of the UCI repository
     (E. Alpaydin, C. Kaynak, 1998). Images have shape (1, 8, 8).
@@ -84,7 +84,7 @@ def _read_digits() -> Dataset:
 
 
 def _make_synthetic(seed: int) -> Dataset:
-    """Draw clouds of points, one for each class: its centre plus standard normal noise."""
+    """Draw one cloud of points for each class: the class's centre plus standard normal noise."""
     generator = generator_of(seed, SYNTHETIC)
     (features,), classes = DATASETS["synthetic"].shape, DATASETS["synthetic"].classes
     centres = _SPREAD * generator.standard_normal((classes, features), np.float32)

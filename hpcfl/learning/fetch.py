@@ -1,4 +1,4 @@
-"""Downloads data sets, and keeps only files that are the publishers' own, by their checksums."""
+"""Downloads data sets, and keeps only files with the publishers' checksums."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ TIMEOUT = 30  # seconds without an answer
 
 @dataclass(frozen=True)
 class Download:
-    """Files of a publisher, which belong in one folder."""
+    """A publisher's files for one folder."""
 
-    url: str  # of the folder that has them
-    files: dict[str, str]  # their SHA-256 by name
+    url: str  # of the folder with the files
+    files: dict[str, str]  # SHA-256 by file name
 
 
 DOWNLOADS = {
-    # The publisher's own page no longer serves the files; this copy of them is the one that
-    # PyTorch's maintainers keep.
+    # The publisher's page no longer serves the files; this is the copy of PyTorch's maintainers.
     "mnist": Download(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         {
@@ -63,11 +62,11 @@ DOWNLOADS = {
 def fetch(
     name: str, data_dir: Path | None, base_url: str | None = None, progress: bool = False
 ) -> list[Path]:
-    """Download what is missing or damaged of a data set; return its files.
+    """Download the missing or damaged files of a data set, and return the paths of all its files.
 
-    What a mirror at `base_url` sends must be the publisher's files all the same. A UsageError says
-    that there is nothing to download, or that pooch is not installed; an HpcflError that a file
-    cannot be had, is not the publisher's, or cannot be written.
+    A mirror at `base_url` must serve the publisher's files. Raise UsageError if there is nothing to
+    download or pooch is not installed. Raise HpcflError if a file cannot be downloaded, is not the
+    publisher's, or cannot be written.
     """
     if name == "femnist":
         place = data_dir or Path(os.environ.get("HPCFL_DATA", "DIR"))
@@ -81,14 +80,14 @@ def fetch(
         import requests
 
         if progress:
-            import tqdm  # noqa: F401  # what pooch shows progress with
+            import tqdm  # noqa: F401  # pooch needs it to show progress
     except ImportError as error:
         raise MissingPackageError("hpcfl data fetch", "pooch and tqdm", "train") from error
-    pooch.get_logger().setLevel("WARNING")  # it would report every file on its own
+    pooch.get_logger().setLevel("WARNING")  # by default it reports every file
     downloader = pooch.HTTPDownloader(
         progressbar=progress,
         timeout=TIMEOUT,
-        # A server that unpacked .gz files on the way would send other bytes than the publisher's.
+        # A server that decompressed .gz files in transit would send bytes with another checksum.
         headers={"Accept-Encoding": "identity"},
     )
     members = [f"cifar-10-batches-py/{file}" for file in CIFAR10_DIGESTS]
@@ -105,12 +104,12 @@ def fetch(
             raise HpcflError(
                 f"{file} cannot be stored in {folder}: {error.strerror or error}"
             ) from None
-        except ValueError:  # pooch's for a wrong checksum
+        except ValueError:  # a wrong checksum
             raise HpcflError(
                 f"what was sent is not the publisher's {file} (SHA-256 {digest}) and was not kept: "
                 "try again, or a mirror with --base-url"
             ) from None
         with contextlib.suppress(PermissionError):
-            (folder / file).chmod(0o644)  # pooch makes files for their owner alone
+            (folder / file).chmod(0o644)  # pooch makes files that only their owner can read
         paths += found if unpack else [found]
     return [Path(path) for path in paths]

@@ -17,16 +17,16 @@ from hpcfl.options.names import DATASETS
 
 Pixels = NDArray[np.uint8]
 
-# Mean and deviation of the intensities of the training images, divided by 255, by channel: the
-# constants that are in general use.
+# Mean and deviation per channel of the training images' intensities divided by 255: the constants
+# in general use.
 _MNIST_SCALE = ([0.1307], [0.3081])
 _CIFAR10_SCALE = ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
 
 # Magic numbers of IDX: unsigned bytes in three dimensions and in one.
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049
 
-# SHA-256 of the publisher's files of CIFAR-10. They are pickles, and a pickle is a program: a file
-# is loaded only if it is the published one.
+# SHA-256 of the publisher's CIFAR-10 files. They are pickles, which can run code, so only the
+# published files are loaded.
 CIFAR10_DIGESTS = {
     "data_batch_1": "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd",
     "data_batch_2": "766b2cef9fbc745cf056b3152224f7cf77163b330ea9a15f9392beb8b89bc5a8",
@@ -38,7 +38,7 @@ CIFAR10_DIGESTS = {
 
 
 def read_mnist(data_dir: Path) -> Dataset:
-    """Read MNIST, or images of one's own, from four IDX files, each with or without ``.gz``."""
+    """Read MNIST, or the user's images, from four IDX files, each with or without ``.gz``."""
     train_pixels, train_labels = _read_idx_part(data_dir, "train")
     test_pixels, test_labels = _read_idx_part(data_dir, "t10k")
     return Dataset(
@@ -67,13 +67,13 @@ def _read_idx_part(data_dir: Path, part: str) -> tuple[Pixels, Labels]:
 
 
 def _read_idx(data_dir: Path, stem: str, magic: int) -> Pixels:
-    """Return the values of an IDX file; the unpacked one where there are both.
+    """Return the values of an IDX file; the uncompressed file has precedence.
 
-    IDX is big-endian: a magic number, whose last byte is the number of dimensions, the size of
-    each, and the values.
+    IDX is big-endian: a magic number, whose last byte is the number of dimensions; the size of
+    each dimension; and the values.
     """
     folder = folder_of("mnist", data_dir)
-    # Some who hand the files on write a dot before idx.
+    # Some mirrors have a dot instead of a hyphen before idx.
     paths = sorted(folder.glob(stem.replace("-idx", "[.-]idx") + "*"))
     path = paths[0] if paths else folder / f"{stem}.gz"
     with reading(path, "mnist", data_dir):
@@ -87,7 +87,7 @@ def _read_idx(data_dir: Path, stem: str, magic: int) -> Pixels:
 
 
 def read_cifar10(data_dir: Path) -> Dataset:
-    """Read CIFAR-10, from as many of the five training batches as are there, at least the first."""
+    """Read CIFAR-10, from those of the five training batches that exist; the first one must."""
     folder = folder_of("cifar10", data_dir)
     names = [name for name in CIFAR10_DIGESTS if name != "test_batch"]
     absent = [name for name in names[1:] if not (folder / name).is_file()]
@@ -116,13 +116,13 @@ def _read_batch(data_dir: Path, name: str) -> tuple[Pixels, Labels]:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != CIFAR10_DIGESTS[name]:
             raise ValueError("its SHA-256 is not that of the published file")
-    batch = pickle.loads(content, encoding="bytes")  # Python 2 wrote it
+    batch = pickle.loads(content, encoding="bytes")  # written by Python 2
     return batch[b"data"].reshape(-1, *DATASETS["cifar10"].shape), np.array(batch[b"labels"])
 
 
 def _scale(pixels: Pixels, mean: Sequence[float], deviation: Sequence[float]) -> Inputs:
     """Return ``(pixels / 255 - mean) / deviation`` by channel."""
-    # In place: a copy of all images for each operation would take three times the memory.
+    # In place: one copy per operation would take three times the memory.
     inputs = pixels.astype(np.float32)
     inputs /= np.float32(255)
     inputs -= np.array(mean, np.float32)[:, None, None]
@@ -131,12 +131,12 @@ def _scale(pixels: Pixels, mean: Sequence[float], deviation: Sequence[float]) ->
 
 
 def read_femnist(data_dir: Path) -> Dataset:
-    """Read FEMNIST, or a user's own data, as LEAF makes it (S. Caldas et al., 2018).
+    """Read FEMNIST, or the user's data, in the format of LEAF (S. Caldas et al., 2018).
 
-    The folders ``femnist/train`` and ``femnist/test`` have JSON files with a group of writers each:
-    ``users``, their names, and ``user_data``, by name, with ``x``, a list of images of 784 numbers
-    from 0 (ink) to 1 (paper), and ``y``, a list of as many classes. Writers are numbered as they
-    come, files sorted by name; a writer in two files is one writer.
+    Each JSON file in ``femnist/train`` and ``femnist/test`` has a group of writers: ``users`` has
+    their names, and ``user_data`` maps a name to ``x``, a list of images of 784 numbers from 0
+    (ink) to 1 (paper), and ``y``, a list of their classes. Writers are numbered in order of
+    appearance, with files sorted by name; a writer in two files counts once.
     """
     train_inputs, train_labels, writers = _read_leaf_part(data_dir, "train")
     test_inputs, test_labels, _ = _read_leaf_part(data_dir, "test")
@@ -160,7 +160,7 @@ def _read_leaf_part(data_dir: Path, part: str) -> tuple[Inputs, Labels, Labels]:
     numbers: dict[str, int] = {}
     inputs, labels, writers = [], [], []
     for path in paths:
-        # Numbers take many times their size as Python objects: one file at a time.
+        # One file at a time, because numbers are many times larger as Python objects.
         with reading(path, "femnist", data_dir):
             content = json.loads(path.read_bytes())
             for user in content["users"]:

@@ -1,6 +1,6 @@
-"""The models of the papers, and the user's own, each as one flat vector of parameters.
+"""The models of the papers and the user's models, each as one flat vector of parameters.
 
-Imported without torch: names and numbers of parameters are known before the first, slow import.
+The import does not load torch, which is slow: names and parameter counts are known without it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Convolutions, and fully connected layers behind them.
+    """Convolutions, followed by fully connected layers.
 
-    Every convolution keeps the size of the image and is followed by a 2 x 2 max pooling; every
-    layer but the last ends in a ReLU.
+    Every convolution keeps the size of the image and is followed by a 2 x 2 max pooling. A ReLU
+    follows every layer but the last.
     """
 
     hidden: tuple[int, ...] = ()  # sizes of the fully connected layers but the last
@@ -38,7 +38,7 @@ class Architecture:
     kernel: int = 0
 
     def sizes(self, input_shape: tuple[int, ...], classes: int) -> tuple[list[int], list[int]]:
-        """Return the channels before, between and behind convolutions; likewise of dense layers."""
+        """Return the channel counts around the convolutions, and the widths around dense layers."""
         if not self.filters:
             return [], [math.prod(input_shape), *self.hidden, classes]
         side = 2 ** len(self.filters)
@@ -65,7 +65,7 @@ class Architecture:
         channels, widths = self.sizes(input_shape, classes)
         modules: list[nn.Module] = [_channels_last()] if channels else []
         for before, after in itertools.pairwise(channels):
-            # Pooling first: the result is that of ReLU first, with a quarter of the elements.
+            # Pooling before ReLU gives the same result, with a quarter of the elements in ReLU.
             modules += [
                 nn.Conv2d(before, after, self.kernel, padding=self.kernel // 2),
                 nn.MaxPool2d(2),
@@ -77,10 +77,10 @@ class Architecture:
         return nn.Sequential(*modules[:-1])
 
 
-# FedSGD-DPC's regression on MNIST has 784 x 10 parameters, so no bias. Paper (c) prints neither the
-# hidden sizes of its three-layer ReLU network nor which layers it counts; 64 and 32 are ours. Paper
-# (d) gives only the size of its CIFAR-10 model, 0.66 MB: the layers are ours. 2nn and mnist-cnn are
-# those of McMahan et al., AISTATS 2017, section 3.
+# FedSGD-DPC's regression on MNIST has 784 x 10 parameters, so no bias. Paper (c) states neither the
+# hidden sizes of its three-layer ReLU network nor which layers it counts; 64 and 32 are our choice.
+# Paper (d) gives only the size of its CIFAR-10 model, 0.66 MB; the layers are our choice. 2nn and
+# mnist-cnn are from McMahan et al., AISTATS 2017, section 3.
 ARCHITECTURES = {
     "softmax": Architecture(bias=False),
     "2nn": Architecture((200, 200)),
@@ -95,7 +95,7 @@ NAMES = tuple(ARCHITECTURES)
 
 
 def find(name: str) -> Architecture:
-    """Return one of `ARCHITECTURES`; a UsageError says that there is none of that name."""
+    """Return one of `ARCHITECTURES` by name; raise UsageError for an unknown name."""
     if name not in ARCHITECTURES:
         raise no_such("model", name, NAMES, also="or give MODULE:FUNCTION")
     return ARCHITECTURES[name]
@@ -105,10 +105,10 @@ def find(name: str) -> Architecture:
 def parameters(model: str) -> int:
     """Return the number d of parameters of a model.
 
-    It is one of `NAMES`, which is counted without torch; or ``MODULE:FUNCTION``, a function of the
-    shape of a sample and the number of classes that returns a `torch.nn.Module`, or d itself.
-    ``@DATASET`` behind either says of which data set these are, by default of the one that the
-    model is for, or of the digits.
+    `model` is one of `NAMES`, which needs no torch, or ``MODULE:FUNCTION``. The function takes the
+    shape of a sample and the number of classes, and returns a `torch.nn.Module` or d itself. A
+    suffix ``@DATASET`` selects the data set that determines these; the default is the data set that
+    the model is for, else digits.
     """
     name, at, data = model.partition("@")
     if at and data not in DATASETS:
@@ -125,12 +125,12 @@ def parameters(model: str) -> int:
 
 
 def is_linear(name: str) -> bool:
-    """Return whether the model of that name is known to be linear in the inputs."""
+    """Return whether the model is known to be linear in its inputs."""
     return name in ("softmax", "adult-lr")
 
 
 def require_torch() -> None:
-    """Refuse to go on if torch is not installed, without importing it."""
+    """Raise MissingPackageError if torch is not installed, without importing it."""
     if importlib.util.find_spec("torch") is None:
         raise MissingPackageError("training", "PyTorch", "train")
 
@@ -138,15 +138,15 @@ def require_torch() -> None:
 def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     """Return a new model with random initial parameters, on the CPU and in training mode.
 
-    It is one of `NAMES`, or ``MODULE:FUNCTION`` for a function of the user's with the parameters
-    ``(input_shape, classes)`` that returns a `torch.nn.Module`: it maps float32
-    ``(samples, *input_shape)`` to logits ``(samples, classes)``. The seed fixes the initial
-    parameters; the state of torch's own generator is left as it was.
+    `name` is one of `NAMES`, or ``MODULE:FUNCTION`` for a user's function with the parameters
+    ``(input_shape, classes)``. It returns a `torch.nn.Module` that maps float32
+    ``(samples, *input_shape)`` to logits ``(samples, classes)``. The seed determines the initial
+    parameters; the state of torch's generator does not change.
     """
     require_torch()
     import torch
 
-    # Not torch.manual_seed: it would seed the GPUs' generators as well, and for good.
+    # Not torch.manual_seed, which would also seed the GPUs' generators permanently.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed % 2**63)
         if ":" in name:
@@ -158,8 +158,8 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that training changes, in the order of the flat vector.
 
-    Frozen ones (``requires_grad`` is false) are not among them: every device builds the same, so
-    they need not travel. A parameter shared by several layers is there once.
+    Frozen parameters (``requires_grad`` is false) are left out: every device builds the same ones,
+    so they need not be sent. A parameter shared by several layers occurs once.
     """
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
@@ -185,7 +185,7 @@ def set_flat(model: nn.Module, vector: NDArray[np.float32]) -> None:
     if vector.shape != (count,):
         raise ValueError(f"the model has {count} parameters, the vector has shape {vector.shape}")
     parameters = trained_parameters(model)
-    # A copy also where the caller's array is read-only, which torch would warn of.
+    # torch.tensor copies: torch would warn about sharing a read-only array.
     parts = torch.tensor(vector).split([parameter.numel() for parameter in parameters])
     with torch.no_grad():
         for parameter, part in zip(parameters, parts, strict=True):
@@ -193,9 +193,9 @@ def set_flat(model: nn.Module, vector: NDArray[np.float32]) -> None:
 
 
 def check_trainable(model: nn.Module, name: str = "the model") -> None:
-    """Refuse a model that is more than its trained parameters, or has none in float32.
+    """Raise UsageError unless a model's state is its trained parameters, all of them float32.
 
-    Averaging the devices' parameters would not average all of it, as with the running statistics of
+    Averaging the devices' parameters would miss other state, such as the running statistics of
     batch normalisation.
     """
     import torch
@@ -215,10 +215,10 @@ def check_trainable(model: nn.Module, name: str = "the model") -> None:
 
 
 def _channels_last() -> nn.Module:
-    """Return a layer that only lays out images pixel by pixel, with all channels of one together.
+    """Return a layer that only changes images to the channels-last memory layout.
 
-    The convolutions after it keep that layout, in which a CPU trains them 1.3 to 1.7 times
-    as fast (measured on batches of 28).
+    The following convolutions keep this layout, in which a CPU trains them 1.3 to 1.7 times as fast
+    (measured on batches of 28).
     """
     import torch
     from torch import nn
@@ -231,7 +231,7 @@ def _channels_last() -> nn.Module:
 
 
 def _call_own(name: str, input_shape: tuple[int, ...], classes: int) -> Any:
-    """Return what a function of the user's returns."""
+    """Return the result of the user's function."""
     try:
         return load_object(name)(input_shape, classes)
     except (Exception, SystemExit) as error:
@@ -239,9 +239,9 @@ def _call_own(name: str, input_shape: tuple[int, ...], classes: int) -> Any:
 
 
 def _check_own(name: str, model: Any, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return a model of the user's in training mode; UsageError if it cannot be trained.
+    """Return the user's model in training mode; raise UsageError if it cannot be trained.
 
-    It runs once, which finds what does not fit, and gives lazy layers their sizes.
+    The model runs once, which finds shape errors and sets the sizes of lazy layers.
     """
     require_torch()
     import torch
@@ -268,6 +268,6 @@ def _written(shape: tuple[int, ...]) -> str:
 
 
 def cause(error: BaseException) -> str:
-    """Return an error on one line."""
+    """Return an error's type and message on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,7 +1,7 @@
-"""How the training samples are shared out among the devices.
+"""Partitions of the training samples among the devices.
 
-Every function returns a list of N arrays, the samples of the devices as ascending indices, int64.
-No sample is on two devices, and each is on one.
+Every function returns a list of N arrays: each device's samples as ascending indices, int64. Every
+sample is on exactly one device.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Parts = list[NDArray[np.int64]]
 
 KINDS = ("iid", "shards", "two-digit", "dirichlet:CONCENTRATION", "writer")
 PAPER_SHARDS = 300
-LARGEST_CONCENTRATION = 1e6  # practically equal shares; far above, their arithmetic overflows
+LARGEST_CONCENTRATION = 1e6  # practically equal shares; the arithmetic overflows far above it
 
 
 def make(spec: str, dataset: Dataset, devices: int, seed: int) -> Parts:
-    """Share out the training samples of a data set as `spec`, one of `KINDS`, says.
+    """Partition the training samples of a data set according to `spec`, one of `KINDS`.
 
-    A UsageError says that there is no such partition, or that it cannot be made of these samples
-    for so many devices.
+    Raise UsageError if there is no such partition, or if these samples cannot be partitioned in
+    this way among `devices` devices.
     """
     labels = dataset.train_labels
     kind, _, argument = spec.partition(":")
@@ -53,18 +53,17 @@ def make(spec: str, dataset: Dataset, devices: int, seed: int) -> Parts:
 
 
 def iid(labels: Labels, devices: int, seed: int) -> Parts:
-    """Shuffle the samples and deal them out; the devices' numbers differ by at most one."""
+    """Shuffle the samples and deal them out; sample counts differ by at most one."""
     order = generator_of(seed, PARTITION).permutation(len(labels))
     return [np.sort(part) for part in np.array_split(order, devices)]
 
 
 def shards(labels: Labels, devices: int, seed: int, shards: int = PAPER_SHARDS) -> Parts:
-    """Give each device some of the shards of samples sorted by label.
+    """Sort the samples by label, cut them into shards, and deal the shards out at random.
 
-    With 300 shards this is SparseSecAgg's non-IID setting. With 2N shards, of which each device has
-    two, it is FedSGD-DPC's; with ten classes and few devices most have two classes, whence its name
-    on the command line, two-digit. Shards, and the devices' numbers of them, differ by at most one
-    where they do not divide.
+    300 shards give SparseSecAgg's non-IID setting. 2N shards, two per device, give FedSGD-DPC's.
+    With ten classes and few devices, most devices then have two classes; hence the command-line
+    name two-digit. Shard sizes, and shard counts per device, differ by at most one.
     """
     _check(devices, shards, "shards")
     if shards > len(labels):
@@ -79,10 +78,10 @@ def dirichlet(labels: Labels, devices: int, seed: int, concentration: float) -> 
 
     For every class, proportions are drawn from the symmetric Dirichlet distribution over the N
     devices, and its shuffled samples are cut accordingly (M. Yurochkin et al., "Bayesian
-    nonparametric federated learning of neural networks", 2019). With a concentration near 0 a class
-    is on one device; large values are nearly IID. A device without samples is then given a random
-    one of the device with the most: drawing anew until all have one, as others do, may never end
-    and changes the distribution for all.
+    nonparametric federated learning of neural networks", 2019). A concentration near 0 puts a class
+    on one device; large values are nearly IID. A device without samples then gets a random sample
+    from the device with the most. Redrawing until every device has one, as others do, may never end
+    and changes the distribution for all devices.
     """
     if not 0 < concentration <= LARGEST_CONCENTRATION:
         raise UsageError(
@@ -95,8 +94,8 @@ def dirichlet(labels: Labels, devices: int, seed: int, concentration: float) -> 
         members = generator.permutation(np.flatnonzero(labels == label))
         proportions = generator.dirichlet(np.full(devices, concentration))
         cuts = np.rint(np.cumsum(proportions)[:-1] * len(members)).astype(np.int64)
-        # In random order, because cuts are rounded: with few samples of a class, the same devices
-        # would otherwise always be those that get none.
+        # The order is random because cuts are rounded: otherwise the same devices would always get
+        # none of a class with few samples.
         order = generator.permutation(devices)
         for device, part in zip(order, np.split(members, cuts), strict=True):
             owners[part] = device
@@ -107,9 +106,9 @@ def dirichlet(labels: Labels, devices: int, seed: int, concentration: float) -> 
 
 
 def by_writer(writers: NDArray[np.int64], devices: int, seed: int) -> Parts:
-    """Deal out whole writers: what one person wrote is on one device.
+    """Deal out whole writers: all samples of one writer are on one device.
 
-    The numbers of writers, not of samples, differ by at most one.
+    The devices' numbers of writers, not of samples, differ by at most one.
     """
     names, owned = np.unique(writers, return_inverse=True)
     _check(devices, len(names), "writers")
@@ -121,9 +120,9 @@ def by_writer(writers: NDArray[np.int64], devices: int, seed: int) -> Parts:
 
 
 def thin(parts: Parts, fraction: float, seed: int) -> Parts:
-    """Leave every device a fraction of its samples, drawn at random, rounded up to whole samples.
+    """Keep a random fraction of every device's samples, rounded up to whole samples.
 
-    They keep their order. A smaller fraction of the same seed is part of a larger one.
+    Samples keep their order. With the same seed, a larger fraction contains a smaller one.
     """
     if fraction == 1:
         return parts

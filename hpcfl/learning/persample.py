@@ -1,9 +1,9 @@
 """Sums of per-sample gradients, each clipped to a norm.
 
-A sample's gradient of a dense layer is the outer product of two vectors, whose norms multiply
-(Goodfellow, 2015, "Efficient per-example gradient computations"; Li et al., 2022, section 4, call
-it ghost clipping): it is never formed. A convolution is a dense layer of every patch of an image,
-whose outer products are added up.
+A sample's gradient of a dense layer is an outer product of two vectors. Its norm is the product of
+theirs, so the gradient is never formed (Goodfellow, 2015, "Efficient per-example gradient
+computations"; Li et al., 2022, section 4, call it ghost clipping). A convolution is a dense layer
+applied to every patch of an image; the outer products of its patches are added up.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from hpcfl.learning.models import check_trainable, trained_parameters
 NORMS = {"l1": 1, "l2": 2}
 """The norms to clip to, and their orders."""
 
-# Samples at a time, of dense layers alone and with convolutions, whose patches take memory.
+# Samples at a time: of models with dense layers only, and with convolutions (patches take memory).
 _DENSE_CHUNK, _PATCHES_CHUNK = 8192, 128
 
-# What the clip is less by, for a norm's rounding.
+# Relative reduction of the clip, which makes up for rounding of the norm.
 _ROUNDING = 5e-6
 
-# Elements that a norm adds up one after the other.
+# Elements per block of a norm.
 _BLOCK = 2**13
 
 
 class ClippedGradients:
     """The sum of a batch's per-sample gradients of the cross-entropy, each clipped to a norm.
 
-    A gradient g becomes g min(1, clip / ||g||), where the norm, one of `NORMS`, is over all
-    parameters together, and the clip is less by five millionths, so that what float32 rounds (about
-    a millionth) does not make it longer than `clip`. A gradient without a finite norm counts as
-    zero: no sample, whatever its values, adds more than `clip`.
+    A gradient g becomes g min(1, clip / ||g||). The norm, one of `NORMS`, is over all parameters
+    together. The clip used is five millionths below `clip`, so that float32 rounding (about a
+    millionth) cannot make a gradient longer than `clip`. A gradient without a finite norm counts as
+    zero, so no sample adds more than `clip`, whatever its values.
 
-    All trained parameters must be those of dense layers and convolutions without groups, each of
-    which the model calls once: a UsageError says that another one has some. The model's parameters
-    are read at every call, and not changed.
+    All trained parameters must belong to dense layers or convolutions without groups, each of which
+    the model calls once; otherwise UsageError is raised. The model's parameters are read at every
+    call, and not changed.
     """
 
     def __init__(self, model: nn.Module, clip: float, norm: str = "l2") -> None:
@@ -59,10 +59,10 @@ class ClippedGradients:
     def __call__(
         self, inputs: torch.Tensor, labels: torch.Tensor, out: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum, shape (d,), and how many gradients were clipped or left out.
+        """Return the sum, shape (d,), and the number of gradients that were clipped or left out.
 
-        That number is not private. The batch may be empty. The sum is in the order of
-        `models.trained_parameters`; `out` is memory for it, contiguous, and what it held is lost.
+        That number is not differentially private. The batch may be empty. The sum is in the order
+        of `models.trained_parameters`; `out` is contiguous memory for it, which is overwritten.
         """
         size = sum(self._sizes)
         total = torch.zeros(size, device=inputs.device) if out is None else out.zero_()
@@ -76,8 +76,8 @@ class ClippedGradients:
         """Add the clipped gradients of some samples to `total`, and count the clipped ones."""
         with torch.no_grad():
             values, deltas = self._play(inputs, labels)
-            # What the sums are made of: x and delta, of which a sample's gradient is delta (x) x
-            # for the weights and delta for the bias; of layers at many positions, those gradients.
+            # `factored` has the factors x and delta of a sample's gradients: their outer product
+            # for weights, delta for biases. For layers at many positions it has the gradients.
             parts, factored = [], []
             for layer, x, delta in zip(self._layers, values, deltas, strict=True):
                 if x.dim() == 2:
@@ -110,7 +110,7 @@ class ClippedGradients:
     def _play(
         self, inputs: torch.Tensor, labels: torch.Tensor
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return what goes into every layer, and the gradient of what comes out of it."""
+        """Return every layer's input, and the gradient of the loss at its output."""
         found: dict[nn.Module, tuple[torch.Tensor, int, Any]] = {}
 
         def keep(
@@ -118,7 +118,7 @@ class ClippedGradients:
         ) -> torch.Tensor:
             if layer in found:
                 raise _unsuited("calls a layer twice")
-            # A copy: a later layer may work in the memory of this one's result.
+            # A copy, because a later layer may overwrite this one's output.
             returned = returned.clone()
             found[layer] = given[0], given[0]._version, get_gradient_edge(returned)
             return returned
@@ -151,14 +151,14 @@ class ClippedGradients:
     def _factors(self, norms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each sample's factor, float32 of shape (batch, 1), and if its norm is finite."""
         finite = torch.isfinite(norms)
-        # Where the norm is 0, the quotient is infinite and the factor 1.
+        # A norm of 0 gives an infinite quotient, hence the factor 1.
         bound = self._clip * (1 - _ROUNDING)
         factors = torch.where(finite, (bound / norms).clamp(max=1.0), 0.0)
         return factors.to(torch.float32).unsqueeze(1), finite.unsqueeze(1)
 
 
 def check_clip(clip: float, norm: str) -> None:
-    """Raise a `UsageError` if a clip or the name of its norm cannot be meant."""
+    """Raise UsageError if a clip or the name of its norm is invalid."""
     if not 0 < clip < math.inf:
         raise UsageError(f"the clip of the gradients must be above 0 and finite, not {clip}")
     if norm not in NORMS:
@@ -191,9 +191,9 @@ def _unsuited(what: str) -> UsageError:
 def _of_positions(
     layer: Any, x: torch.Tensor, delta: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return every sample's gradients of the weights and the bias, flat.
+    """Return every sample's flat gradients of the weights and of the bias.
 
-    The layer has been at many positions of a sample: a convolution at the patches of an image.
+    The layer was applied at many positions of a sample, like a convolution at an image's patches.
     """
     if hasattr(layer, "kernel_size"):
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode

@@ -1,6 +1,6 @@
 """Differentially private local training: noisy SGD on clipped per-sample gradients.
 
-A step is that of Abadi et al., 2016, "Deep Learning with Differential Privacy", Algorithm 1.
+The steps follow Abadi et al., 2016, "Deep Learning with Differential Privacy", Algorithm 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Noise = Callable[[int], NDArray[Any]]
 
 @dataclass(frozen=True)
 class PrivateOptions:
-    """What makes local training private; the rest of it are `LocalOptions`."""
+    """Options that make local training private, in addition to `LocalOptions`."""
 
     clip: float = 1.0  # of every sample's gradient
     clip_norm: str = "l2"  # one of `persample.NORMS`
@@ -34,18 +34,18 @@ class PrivateOptions:
 
 
 class PrivateTrainer(Trainer):
-    """Trains one model with differential privacy, for as many devices and rounds as are asked.
+    """Trains one model with differential privacy, for any number of devices and rounds.
 
-    In each of a round's tau steps, theta <- theta - eta (sum / gamma + w): `sum` of the batch's
-    clipped gradients, gamma the batch size, also where a batch holds another number of samples
-    (Poisson batches; devices with less data than gamma), w noise. A record that is replaced changes
-    sum / gamma by at most 2 clip / gamma. An epoch is floor(samples / gamma) steps, at least one,
-    and leaves out what does not fill a batch. The momentum must be 0, which the accounting assumes.
+    Each of a round's tau steps is theta <- theta - eta (sum / gamma + w). `sum` is the sum of the
+    batch's clipped gradients, w is noise, and gamma is the batch size, even where a batch holds
+    another number of samples (Poisson batches; devices with less data than gamma). Replacing a
+    record changes sum / gamma by at most 2 clip / gamma. An epoch is floor(samples / gamma) steps,
+    at least one, and leaves out an incomplete batch. The accounting requires a momentum of 0.
 
-    As with `Trainer`, nothing is carried from one call to the next, and the same arguments and
-    noise give the same result, bit for bit. `clipped` alone is of the latest `local_update`: the
-    part of the gradients that were clipped, NaN if there were none. It is computed from the data
-    without noise: for diagnosis, not for release.
+    As with `Trainer`, no state is kept between calls, and the same arguments and noise give the
+    same result, bit for bit. The exception is `clipped`, the fraction of gradients clipped in the
+    latest `local_update`, NaN without gradients. It comes from the data without noise, so it is for
+    diagnosis, not for release.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class PrivateTrainer(Trainer):
     ) -> NDArray[np.float32]:
         """Train from given weights and return what to subtract from them, as `Trainer` does.
 
-        The seed is the device's, the same in all rounds. It fixes the batches, which privacy
-        amplification by sampling or shuffling requires to be secret. The batches are those of
-        `participation`, the rounds before this one that this device took part in; by default it was
-        in every round. `noise` makes the noise of one step, shape (d,), from d; without it there is
-        none. Without any samples the update is noise alone.
+        `seed` is the device's seed, the same in all rounds. It fixes the batches, which must stay
+        secret for privacy amplification by sampling or shuffling. `participation` is the number of
+        earlier rounds of this device, by default all earlier rounds; it selects the batches.
+        `noise` returns the noise of one step, shape (d,), given d; None adds no noise. Without
+        samples the update is only noise.
         """
         start = self._load(weights)
         x, y = self._tensor(inputs, torch.float32), self._tensor(labels, torch.int64)
@@ -96,7 +96,7 @@ class PrivateTrainer(Trainer):
                 self.private.shuffle, len(y), batch_size, self.steps(len(y)), participation, seed
             ):
                 chosen = torch.from_numpy(batch).to(self.device)
-                # The memory of the gradients, which the velocity of `Trainer` is here.
+                # `Trainer`'s velocity is unused here, and serves as memory for the gradients.
                 gradient, some = self._gradients(
                     x.index_select(0, chosen), y.index_select(0, chosen), out=self._velocity
                 )
@@ -112,7 +112,7 @@ class PrivateTrainer(Trainer):
         return update.cpu().numpy()
 
     def steps(self, samples: int) -> int:
-        """Return the steps tau of a round on a device with so many samples."""
+        """Return the steps tau of a round on a device with `samples` samples."""
         if self.options.steps is not None:
             return self.options.steps
         assert self.options.epochs is not None

@@ -25,14 +25,14 @@ except ImportError as error:
 
 
 class Trainer:
-    """Trains and evaluates one model, for as many devices and rounds as are asked of it.
+    """Trains and evaluates one model, for any number of devices and rounds.
 
-    Nothing is carried from one call to the next: the same arguments give the same result, bit for
-    bit, whatever was trained in between, so that many devices can share one trainer. (On the same
-    kind of machine, with one thread: see `single_thread`.)
+    No state is kept between calls: the same arguments give the same result, bit for bit, whatever
+    was trained in between. Many devices can therefore share one trainer. (This holds on the same
+    kind of machine with one thread; see `single_thread`.)
 
-    The trainer takes the model over: it moves it to `torch_device` (of `choose_device`) and lays
-    its trained parameters end to end in one vector. `models.check_trainable` refuses others.
+    The trainer owns the model: it moves it to `torch_device` (from `choose_device`) and lays its
+    trained parameters end to end in one vector. The model must pass `models.check_trainable`.
     """
 
     def __init__(self, model: nn.Module, options: LocalOptions, torch_device: str = "cpu") -> None:
@@ -40,8 +40,8 @@ class Trainer:
         self.options = options
         self.model = model.to(torch_device)
         self.device = torch.device(torch_device)
-        # Parameters and gradients are views into two vectors: each part of a step is then one
-        # operation, however many layers there are, and a round's weights are one copy.
+        # Parameters and gradients are views into two vectors. Each part of a step is then a single
+        # operation for all layers, and copying a round's weights is one operation.
         parameters = trained_parameters(self.model)
         self._weights = torch.cat([p.detach().reshape(-1) for p in parameters])
         self._velocity = torch.zeros_like(self._weights)
@@ -62,10 +62,10 @@ class Trainer:
     ) -> NDArray[np.float32]:
         """Train from given weights, shape (d,), and return what to subtract from them.
 
-        Inputs are best float32 and contiguous: else they are copied. Labels are classes, from 0.
-        Without any samples the update is zero. The seed fixes the order of the samples, and dropout
-        layers if there are any: the caller derives one for each device and round. The number of
-        rounds before this one decides the learning rate.
+        Inputs that are not float32 and contiguous are copied. Labels are classes, from 0. Without
+        samples the update is zero. The seed fixes the order of the samples and any dropout layers;
+        the caller derives one for each device and round. `round_index`, the number of earlier
+        rounds, determines the learning rate.
         """
         start = self._load(weights)
         x, y = self._tensor(inputs, torch.float32), self._tensor(labels, torch.int64)
@@ -75,8 +75,8 @@ class Trainer:
         self._velocity.zero_()
         with self._reproducible(int(rng.integers(2**63))):
             for batch in itertools.islice(self._batches(len(y), rng), self.options.steps):
-                # Gathered also where the batch is all data: sums can depend on how the memory is
-                # aligned, which is torch's choice for the copy and the caller's for the data.
+                # A batch of all data is copied, too: sums can depend on the memory's alignment,
+                # which torch chooses for a copy and the caller for the data.
                 self._step(x.index_select(0, batch), y.index_select(0, batch), learning_rate)
         update = torch.sub(start, self._weights)
         return update.cpu().numpy()
@@ -88,17 +88,17 @@ class Trainer:
         labels: NDArray[Any],
         batch: int = 100,
     ) -> tuple[float, float]:
-        """Return accuracy and mean cross-entropy loss of given weights; NaN without any samples.
+        """Return accuracy and mean cross-entropy loss of given weights; NaN without samples.
 
-        So many samples at a time change the loss by rounding only. On a CPU the convolutional
-        models were 1.5 times as fast with 100 as with 1000.
+        `batch` is the number of samples at a time, which changes the loss only by rounding. On a
+        CPU the convolutional models were 1.5 times as fast with 100 as with 1000.
         """
         self._load(weights)
         x, y = self._tensor(inputs, torch.float32), self._tensor(labels, torch.int64)
         if len(y) == 0:
             return math.nan, math.nan
         self.model.eval()
-        # Added up on the device, so that a GPU is waited for once and not once a batch.
+        # Sums stay on the device, so that the host waits for a GPU once, not once per batch.
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         with torch.no_grad():
@@ -110,8 +110,8 @@ class Trainer:
 
     def _step(self, inputs: torch.Tensor, labels: torch.Tensor, learning_rate: float) -> None:
         """Take one step of SGD: v <- momentum v + gradient, weights <- weights - rate v."""
-        # The velocity is the gradients' memory, to which backward() adds: no gradient is stored
-        # apart, and none has to be set to zero.
+        # The velocity is the gradients' memory, to which backward() adds. No separate gradient is
+        # stored or set to zero.
         self._velocity.mul_(self.options.momentum)
         if self.options.weight_decay:
             self._velocity.add_(self._weights, alpha=self.options.weight_decay)
@@ -136,9 +136,9 @@ class Trainer:
         return given
 
     def _tensor(self, data: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-        """Return an array on the device, copied only if need be."""
+        """Return an array as a tensor on the device, copied only if necessary."""
         with warnings.catch_warnings():
-            # Of an array that is read-only. Nothing here writes to its data.
+            # torch warns about read-only arrays, but nothing here writes to the data.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
             return torch.from_numpy(np.ascontiguousarray(data)).to(self.device, dtype)
 
@@ -159,14 +159,14 @@ class Trainer:
 
 
 def single_thread() -> None:
-    """Let torch compute with one thread: ranks share the cores, and sums keep their order."""
+    """Limit torch to one thread, because ranks share the cores and sums must keep their order."""
     torch.set_num_threads(1)
 
 
 def choose_device(wanted: str, local_rank: int) -> str:
-    """Return where a rank trains, for torch: ``"cpu"``, or ``"cuda:0"`` and so on.
+    """Return the torch device of a rank: ``"cpu"``, ``"cuda:0"`` and so on.
 
-    The ranks of a node share its GPUs in turn; "auto" takes a GPU if there is one.
+    The ranks of a node take its GPUs in turn; "auto" takes a GPU if there is one.
     """
     if wanted == "cpu":
         return "cpu"

@@ -1,1 +1,1 @@
-"""Runs on one machine with a network of its own for every device, each with a shaped link."""
+"""Runs on one machine in which every device has its own network namespace and shaped link."""

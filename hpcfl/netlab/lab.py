@@ -1,12 +1,12 @@
-"""A lab: a server and devices around a bridge, each in a network namespace behind a shaped cable.
+"""A lab: a server and devices around a bridge, each in a network namespace with a shaped link.
 
-One shell script builds it and starts Open MPI's mpirun in it. The script has networks, mounts and
-processes of its own, so that nothing of a lab is seen outside, and the kernel takes all of it down
-with the script, however that ends.
+A shell script builds the lab and starts Open MPI's mpirun in it. The script runs in separate
+network, mount and process namespaces, so a lab is invisible from outside, and the kernel removes
+all of it when the script ends, for whatever reason.
 
-mpirun runs on the server's host. For the others it calls what it takes for ssh, which is a script
-that enters the host's namespace and gives it a host name of its own: without one, Open MPI would
-take all hosts for the same and use shared memory between them.
+mpirun runs on the server's host. To reach the other hosts it calls a replacement of ssh: a script
+that enters the host's namespace and sets a separate host name. Without different host names, Open
+MPI would use shared memory between the hosts.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hpcfl.errors import UsageError
 from hpcfl.system.launch import NETLAB_VARIABLE, launched_by_mpi
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
-# Open MPI 5 starts processes by PRRTE, whose options are used here.
+# Open MPI 5 starts processes with PRRTE, whose options are used here.
 OLDEST_OPEN_MPI = 5
-NETWORK = ipaddress.ip_network("198.18.0.0/16")  # set apart for benchmarks of networks (RFC 2544)
+NETWORK = ipaddress.ip_network("198.18.0.0/16")  # reserved for network benchmarks (RFC 2544)
 INTERFACE = "eth0"
-# What reads the script. --kill-child: it ends with unshare, and all processes of the lab with it.
+# The command that reads the script. --kill-child ends the lab's processes together with unshare.
 ISOLATED = "unshare --net --mount --pid --mount-proc --fork --kill-child sh -e"
-# The lab's own file system: namespaces, and what mpirun reads and writes.
+# The lab's file system: the namespaces, and mpirun's files.
 FOLDER = "/run/netns"
-# The ranks get this long to end when this process is interrupted.
+# The time that ranks have to end when this process is interrupted.
 END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
@@ -46,18 +46,18 @@ _FAILED = (
     "sch_tbf and sch_netem of the kernel, and in a container the option --privileged"
 )
 
-# What a token-bucket filter counts of an Ethernet frame beside what it carries.
+# The header bytes of an Ethernet frame, which a token-bucket filter counts.
 HEADER_BYTES = 14
-# An Ethernet frame carries this much, or up to that much between hosts that agree on it.
+# Payload of an Ethernet frame: the standard, and the maximum between hosts that agree on it.
 MTU_BYTES, JUMBO_BYTES = 1500, 9000
 FRAME_BYTES = HEADER_BYTES + MTU_BYTES
 
-# A bucket of this much time at the link's rate. The kernel's timers wake the filter late by tens of
-# microseconds, and what it could have sent meanwhile is lost beyond the bucket; a larger bucket
-# lets a larger head of every message through unshaped.
+# Size of the bucket, as time at the link's rate. The kernel's timers wake the filter tens of
+# microseconds late, and capacity beyond the bucket is lost meanwhile. A larger bucket would let a
+# larger head of every message through unshaped.
 BURST_SECONDS = 1e-3
-# The queue before the filter drops when it holds this much time at the link's rate, as a home
-# router's does. Well above what TCP needs to keep a link of a few ms busy after a loss.
+# Size of the queue before the filter, as time at the link's rate, like that of a home router. It is
+# well above the size that TCP needs to keep a link of a few ms busy after a loss.
 QUEUE_SECONDS = 0.1
 QUEUE_BYTES = 64 * FRAME_BYTES
 
@@ -71,19 +71,19 @@ class Link:
 
     @property
     def burst_bytes(self) -> int:
-        """Size of the token bucket; at least two frames, without which nothing passes."""
+        """Size of the token bucket; with less than two frames nothing would pass."""
         return max(2 * FRAME_BYTES, math.ceil(self.bits_per_second / 8 * BURST_SECONDS))
 
     @property
     def queue_bytes(self) -> int:
-        """How much may wait for the filter."""
+        """Size of the filter's queue."""
         return max(QUEUE_BYTES, math.ceil(self.bits_per_second / 8 * QUEUE_SECONDS))
 
     def shape(self, tc: str, device: str) -> list[str]:
-        """Return the commands of `tc` that shape what a network device sends.
+        """Return the commands of `tc` that shape the outgoing traffic of a network device.
 
-        See tc-tbf(8) and tc-netem(8). The filter is outside and the delay inside it: the delay's
-        queue takes the place of the filter's own.
+        See tc-tbf(8) and tc-netem(8). The delay is inside the filter: the delay's queue replaces
+        the filter's queue.
         """
         add = f"{tc} qdisc add dev {device}"
         bucket = f"burst {self.burst_bytes} limit {self.queue_bytes}"
@@ -98,12 +98,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Host:
-    """A network namespace that looks like a machine of its own to MPI."""
+    """A network namespace that looks like a separate machine to MPI."""
 
     name: str
     address: str
-    port: str  # the bridge's end of its cable
-    uplink: Link | None  # None for as fast as the machine is
+    port: str  # the bridge's end of the host's cable
+    uplink: Link | None  # None for an unshaped link
     downlink: Link | None
 
 
@@ -114,11 +114,11 @@ class Lab:
     size: int  # number of devices
     uplink: Link
     downlink: Link
-    server_link: Link | None = None  # None for as fast as the machine is
+    server_link: Link | None = None  # None for an unshaped link
 
     @property
     def hosts(self) -> list[Host]:
-        """The server and all devices, in the order of ranks: an address says whose rank it is."""
+        """The server and all devices, in the order of their ranks and addresses."""
         server = Host("server", f"{NETWORK[1]}", "server", self.server_link, self.server_link)
         links = (self.uplink, self.downlink)
         return [server] + [
@@ -127,17 +127,17 @@ class Lab:
 
     @property
     def mtu_bytes(self) -> int:
-        """How much a frame carries.
+        """Payload of a frame in bytes.
 
-        Every frame costs the machine's processor a few microseconds, which many fast links do not
-        leave it, so frames are as large as lets two of them through the smallest bucket.
+        Every frame takes a few microseconds of CPU time, too much for many fast links. Frames are
+        therefore as large as possible while two of them fit into the smallest bucket.
         """
         links = filter(None, (self.uplink, self.downlink, self.server_link))
         smallest = min(link.burst_bytes for link in links)
         return min(max(smallest // 2 - HEADER_BYTES, MTU_BYTES), JUMBO_BYTES)
 
     def facts(self) -> dict[str, float | int | str | None]:
-        """Return what a results file says about the lab, without a measured number."""
+        """Return the lab's settings for a results file, without measurements."""
         server = self.server_link
         return {
             "netlab_hosts": self.size,
@@ -152,7 +152,7 @@ class Lab:
 
 
 def script(lab: Lab, mpirun: str, program: Sequence[str]) -> str:
-    """Return the script that builds a lab and runs a program on all of its hosts."""
+    """Return the script that builds a lab and runs a program on all its hosts."""
     inside = f"hostname server; exec {shlex.join(_mpirun(lab, mpirun, program))}"
     lines = [
         f"trap {shlex.quote(f'echo {shlex.quote(_FAILED)} >&2')} EXIT",
@@ -172,22 +172,22 @@ def script(lab: Lab, mpirun: str, program: Sequence[str]) -> str:
 
 
 def _cable(host: Host, mtu: int) -> Iterator[str]:
-    """Yield the commands that make a host, and its cable to the bridge."""
+    """Yield the commands that create a host and its cable to the bridge."""
     name, port = host.name, host.port
     yield f"ip netns add {name}"
     yield (
         f"ip link add name {port} mtu {mtu} type veth peer name {INTERFACE} mtu {mtu} netns {name}"
     )
     yield f"ip link set {port} master bridge0 up"
-    # MPI's processes on one host talk over its loopback device.
+    # MPI processes on one host communicate over its loopback device.
     yield f"ip -n {name} link set lo up"
     yield f"ip -n {name} address add {host.address}/{NETWORK.prefixlen} dev {INTERFACE}"
     yield f"ip -n {name} link set {INTERFACE} up"
-    # What the bridge sends through a port is what the host receives: its downlink.
+    # Traffic that the bridge sends through a port is the host's downlink.
     yield from host.downlink.shape("tc", port) if host.downlink else []
     yield from host.uplink.shape(f"tc -n {name}", INTERFACE) if host.uplink else []
-    # What the machine prefers must not change what is measured; cubic is Linux's default. Not
-    # every kernel has it, and then its own default stays.
+    # The machine's congestion control must not change measurements. cubic is Linux's default; a
+    # kernel without it keeps its own default.
     cubic = "echo cubic > /proc/sys/net/ipv4/tcp_congestion_control"
     yield f"ip netns exec {name} sh -c '{cubic}' 2> /dev/null || true"
 
@@ -197,7 +197,7 @@ def _file(name: str, text: str) -> list[str]:
 
 
 def agent(lab: Lab) -> str:
-    """Return the text of the script that stands for ssh: it is called with a host and a command."""
+    """Return the text of the script that replaces ssh; its arguments are a host and a command."""
     cases = "".join(f"  {host.address}) name={host.name} ;;\n" for host in lab.hosts[1:])
     return (
         "#!/bin/sh\n"
@@ -205,7 +205,7 @@ def agent(lab: Lab) -> str:
         '  *) echo "no host $1 in this lab" >&2; exit 255 ;;\n'
         "esac\n"
         "shift\n"
-        # ssh joins its arguments with blanks and gives them to the remote shell: so here.
+        # Like ssh, join the arguments with blanks and pass them to the remote shell.
         'exec ip netns exec "$name" unshare --uts sh -c "hostname $name; $*"\n'
     )
 
@@ -216,7 +216,7 @@ def _mpirun(lab: Lab, mpirun: str, program: Sequence[str]) -> list[str]:
         "prtemca": {
             "plm": "ssh",
             "plm_ssh_agent": f"{FOLDER}/agent",
-            # By default daemons start other daemons: their traffic would cross devices' links.
+            # By default daemons start other daemons, whose traffic would cross devices' links.
             "plm_ssh_no_tree_spawn": "1",
             "prte_if_include": f"{NETWORK}",
         },
@@ -236,10 +236,10 @@ def _mpirun(lab: Lab, mpirun: str, program: Sequence[str]) -> list[str]:
 
 
 def variables(lab: Lab) -> dict[str, str]:
-    """Return the environment variables of mpirun and, as it passes them on, of all ranks."""
+    """Return the environment variables of mpirun, which passes them on to all ranks."""
     return {
         NETLAB_VARIABLE: json.dumps(lab.facts()),
-        # A lab is root's, which Open MPI refuses unless told twice.
+        # A lab runs as root, which Open MPI refuses without both variables.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "TMPDIR": f"{FOLDER}/tmp",
@@ -249,8 +249,8 @@ def variables(lab: Lab) -> dict[str, str]:
 def run(lab: Lab, program: Sequence[str]) -> int:
     """Run a program on all hosts of a lab, and return its exit status.
 
-    Its output goes where this process's goes. If this process is interrupted, the ranks are told
-    to end; if it dies, so does the lab.
+    The program inherits this process's output. If this process is interrupted, the ranks are asked
+    to end; if this process dies, the lab ends with it.
     """
     check_machine()
     text = script(lab, check_launcher(), program)
@@ -259,7 +259,7 @@ def run(lab: Lab, program: Sequence[str]) -> int:
         stdin=subprocess.PIPE,
         text=True,
         env={**os.environ, **variables(lab)},
-        # A terminal's Ctrl-C is for this process alone, which then ends mpirun.
+        # A terminal's Ctrl-C only reaches this process, which then ends mpirun.
         start_new_session=True,
         preexec_fn=_end_with_parent,
     )
@@ -278,7 +278,7 @@ def run(lab: Lab, program: Sequence[str]) -> int:
 
 
 def check_machine() -> None:
-    """Refuse a machine that cannot have a lab; nothing is changed to find out."""
+    """Raise UsageError if this machine cannot have a lab, without changing anything."""
     if launched_by_mpi():
         raise UsageError("hpcfl netlab starts mpirun by itself: call it without a launcher")
     if platform.system() != "Linux" or os.geteuid() != 0:
@@ -292,7 +292,7 @@ def check_machine() -> None:
 
 
 def check_launcher() -> str:
-    """Return the path of Open MPI's mpirun."""
+    """Return the path of Open MPI's mpirun; raise UsageError if it is missing or too old."""
     from hpcfl.system.doctor import find_launcher
 
     found = find_launcher()
@@ -310,5 +310,5 @@ def check_launcher() -> str:
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel to end this process when its parent does, even if that was killed."""
+    """Ask the kernel to kill this process when its parent ends, even if the parent is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -39,5 +39,4 @@ class PredictOptions(ProtocolOptions, LinkOptions):
     clip: float = 1.0
     min_cohort: int = 1
     security_bits: int = 40
-    rotate: bool = False
     threads: int = 1

@@ -96,12 +96,6 @@ class UpdateNoiseOptions(_Group):
         choices=("central", "distributed"),
         marks=("label",),
     )
-    quantile: float | None = option(
-        None,
-        "Adapt the clipping norm to this quantile of the updates' norms (dp-fedavg).",
-        above=0,
-        below=1,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

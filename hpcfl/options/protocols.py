@@ -168,11 +168,6 @@ class QuantisedOptions(_Group):
         marks=("label",),
     )
     clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, marks=("label",))
-    rotate: bool = option(
-        False,
-        "Rotate vectors at random before they are clipped and rounded, to reduce the loss.",
-        marks=("label", "recorded if given"),
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

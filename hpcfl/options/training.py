@@ -125,9 +125,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     server_learning_rate: float = option(
         1.0, "Learning rate of the server.", above=0, marks=("label",)
     )
-    server_momentum: float = option(
-        0.0, "Momentum of the server.", at_least=0, below=1, marks=("label",)
-    )
     torch_device: str = "auto"  # where devices train, as torch names it; ranks share a GPU
     error_feedback: bool = option(
         False,

@@ -1,7 +1,7 @@
 """Figures of results, drawn with matplotlib.
 
-A kind of figure is a line in `KINDS` and a module of that name with two functions:
-``lacking(run, asked)`` says in words why a run cannot be drawn, or None; ``draw(runs, asked)``
+A kind of figure is a line in `KINDS` and a module of that name with two functions.
+``lacking(run, asked)`` returns a reason why a run cannot be drawn, or None. ``draw(runs, asked)``
 returns the matplotlib figure.
 """
 
@@ -31,7 +31,7 @@ KINDS = {
     "tradeoff": "CPU time of a device, or helper, against its bytes, and what is hidden",
     "accuracy": "accuracy of training over rounds, bytes, modelled seconds, or epsilon",
 }
-# What is on the x axis, the default first.
+# The choices for the x axis, the default first.
 AGAINST: dict[str, tuple[str, ...]] = {
     "scaling": ("devices", "dim", *SCALES),
     "accuracy": ("rounds", "bytes", "seconds", "epsilon"),
@@ -40,7 +40,7 @@ AGAINST: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions(OptionGroup):
-    """What is drawn of the runs, and how large."""
+    """Options of a figure: its content and its size."""
 
     where: str | None = again(ReportOptions, "where", None)
     against: str | None = option(
@@ -57,28 +57,28 @@ class PlotOptions(OptionGroup):
         at_least=0,
         default_text="the one of median seconds",
     )
-    no_pool: bool = False  # whether launches of one configuration are kept apart
+    no_pool: bool = False  # whether launches of one configuration stay separate
     size: str = option(
         "page",
         "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
         "needs; or width x height in inches, such as 6x4.",
     )
-    title: str | None = None  # in place of the figure's own; "" for none
+    title: str | None = None  # replaces the default title; "" for none
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that was asked for."""
+    """A requested figure."""
 
     kind: str
     asked: PlotOptions
 
     def lacking(self, run: Run) -> str | None:
-        """Return in words why a run cannot be drawn, None if it can."""
+        """Return the reason why a run cannot be drawn, None if it can."""
         return self._module.lacking(run, self.asked)
 
     def draw(self, runs: Sequence[Run]) -> Figure:
-        """Return the figure of runs, one at least, which can be drawn."""
+        """Return the figure of at least one run; all runs must be drawable."""
         from hpcfl.plots.style import applied
 
         with applied():
@@ -90,9 +90,9 @@ class Drawing:
 
 
 def chosen(kind: str, given: Mapping[str, Any]) -> Drawing:
-    """Return the figure of a kind with the options that were given.
+    """Return the figure of a kind with the given options.
 
-    A UsageError says that there is no such kind, or that an option has no meaning for it.
+    Raise UsageError if there is no such kind, or if an option has no meaning for it.
     """
     from hpcfl.plots.style import inches
 

@@ -1,4 +1,4 @@
-"""Accuracy of training runs against what they spent."""
+"""Accuracy of training runs against rounds, bytes, time or epsilon."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class _Across(NamedTuple):
-    """What may be on the x axis."""
+    """A quantity for the x axis."""
 
     name: str
     unit: str = ""
     needed: tuple[Metric, ...] = ()
-    telling: Sequence[str] = ()  # further options by which lines are told apart
+    telling: Sequence[str] = ()  # further options that distinguish lines
 
 
 _EPSILONS = (Metric.EPSILON_PROVEN, Metric.EPSILON_PAPER)
@@ -39,7 +39,7 @@ _ACROSS = {
 
 
 def lacking(run: Run, asked: PlotOptions) -> str | None:
-    """Return in words why a run's accuracy cannot be drawn, None if it can."""
+    """Return the reason why a run's accuracy cannot be drawn, None if it can."""
     if not run.training:
         return "has no training: hpcfl train writes it"
     needed = _ACROSS[asked.against or "rounds"].needed
@@ -56,11 +56,11 @@ def lacking(run: Run, asked: PlotOptions) -> str | None:
 def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return a line for each configuration: its accuracy on held-out data after each round.
 
-    The line of runs that differ in nothing but their seeds is their mean, over the rounds that all
-    of them have, in a band of one standard deviation to either side. Rounds are numbered from the
-    beginning of a file, bytes and modelled seconds are those since then. Against epsilon a full
-    line shows what is proven for the mechanism as it was run, a dotted one what the paper claims. A
-    round whose aggregate was wrong is left out.
+    Runs that differ only in their seeds share a line, their mean over the rounds that all of them
+    have, in a band of one standard deviation to either side. Rounds, bytes and modelled seconds
+    count from the beginning of a file. Against epsilon, a solid line shows the epsilon proven for
+    the mechanism as it was run, a dotted line the paper's claim. Rounds with a wrong aggregate are
+    left out.
     """
     against = asked.against or "rounds"
     pools = pooling.apart(runs) if asked.no_pool else pooling.group(runs, trainings=True)
@@ -76,7 +76,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     for place, (label, pool) in enumerate(zip(labels, pools, strict=True)):
         accuracy = _together(pool.runs, [run.training[Metric.ACCURACY] for run in pool.runs])
         middle = accuracy.mean(axis=0)
-        # Exact sums give equal lines, whose markers lie beside each other.
+        # Exact sums give equal lines; shifted markers keep them visible.
         look = looked[label].curve() | {"markevery": (place / 100, 0.1)}
         spent = _together(pool.runs, [_spent(run, against) for run in pool.runs]).mean(axis=0)
         if len(pool.runs) > 1:
@@ -105,7 +105,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
 
 
 def _spent(run: Run, against: str) -> NDArray[np.float64]:
-    """Return what a run had spent after each round, in rounds, B, s or epsilon: shape (R,)."""
+    """Return a run's spending after each round in rounds, bytes, s or epsilon, shape (R,)."""
     if against == "bytes":
         return run.training[Metric.BYTES_UP_TOTAL]
     if against == "seconds":
@@ -116,7 +116,7 @@ def _spent(run: Run, against: str) -> NDArray[np.float64]:
 
 
 def _together(runs: Sequence[Run], values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return the values of the rounds that all runs have, with a right aggregate."""
+    """Return the values of the rounds in which all runs have a correct aggregate."""
     rounds = min(run.rounds for run in runs)
     kept = np.logical_and.reduce([run.validated[:rounds] for run in runs])
     return np.stack([found[:rounds][kept] for found in values])

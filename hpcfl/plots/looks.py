@@ -1,4 +1,4 @@
-"""What protocols and phases look like: the same in every figure, whatever else is drawn."""
+"""The look of protocols and phases, the same in every figure, whatever else is drawn."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hpcfl.comm.phases import phase_names
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DP_FEDAVG
 
-# Okabe and Ito's palette without yellow and black, and then, one by one, the colour that is
-# farthest (in OKLab) from those before it, to eyes without red or green receptors too.
+# Okabe and Ito's palette without yellow and black. Each further colour is the farthest (in OKLab)
+# from those before it, also for viewers without red or green receptors.
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#662233"),
     *("#441199", "#0011FF", "#7777FF", "#99CC99", "#994433", "#554477", "#776677"),
 )
-# One more than colours, so that no two of 210 protocols have the same colour and the same marker.
+# One marker more than colours, so that 210 protocols have different pairs of colour and marker.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*", "d", "8", "H")
-# Lines of one protocol differ in these.
+# Distinguish the lines of one protocol.
 DASHES = ("-", "--", "-.", ":")
 FILLS = ("full", "none", "left", "bottom", "right", "top")
 MOST_LINES = 28
@@ -30,14 +30,14 @@ MOST_LINES = 28
 
 @dataclass(frozen=True)
 class Look:
-    """Colour and marker of a protocol or an algorithm, and which of its lines this is."""
+    """Colour and marker of a protocol or an algorithm, and the number of one of its lines."""
 
     colour: str
     marker: str
     line: int = 0
 
     def points(self) -> dict[str, Any]:
-        """Return how points look that are joined by no line."""
+        """Return the matplotlib properties of points without a line."""
         return {
             "color": self.colour,
             "marker": self.marker,
@@ -47,16 +47,16 @@ class Look:
         }
 
     def curve(self) -> dict[str, Any]:
-        """Return how a line looks that joins points."""
+        """Return the matplotlib properties of points joined by a line."""
         return self.points() | {"linestyle": DASHES[self.line % len(DASHES)]}
 
 
 def of_lines(lines: Iterable[tuple[str, str]]) -> dict[str, Look]:
-    """Return how lines look, by their labels, from what protocol and label each has.
+    """Return the looks of lines by label, given each line's protocol and label.
 
-    Colour and marker are those of the protocol, with or without noise; its lines are told apart in
-    the order of their labels, so that the order of files makes no difference. More lines than can
-    be told apart are a UsageError.
+    Colour and marker are those of the protocol, with or without noise. A protocol's lines differ in
+    dashes and fill, in the order of their labels, so the order of files does not matter. Raise
+    UsageError for more lines than can be distinguished.
     """
     labels: dict[str, set[str]] = {}
     for protocol, label in lines:
@@ -76,7 +76,7 @@ def of_lines(lines: Iterable[tuple[str, str]]) -> dict[str, Look]:
 
 
 def of_phases(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return how bars of phases look, by the names of the phases, in their order."""
+    """Return the matplotlib properties of phases' bars by name, in the order of the phases."""
     return {
         name: {
             "facecolor": COLOURS[place % len(COLOURS)],
@@ -89,7 +89,7 @@ def of_phases(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def _places(known: Sequence[str], names: Iterable[str]) -> dict[str, int]:
-    """Return the places of names among those that come with hpcfl; others come after them."""
+    """Return the positions of names in the list of hpcfl's, followed by other names."""
     wanted = set(names)
     order = [*known, *sorted(wanted.difference(known))]
     return {name: place for place, name in enumerate(order) if name in wanted}

@@ -1,4 +1,4 @@
-"""Names of runs in figures: what they are, and what tells them apart."""
+"""Names of runs in figures, with the options that distinguish the runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcfl.results.columns import TOLD_APART
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 
-# What is trained.
+# The options that define the training task.
 TASK = ("dataset", "partition", "model")
 _SIZES = {"devices": "N", "dim": "d"}
 
@@ -23,13 +23,13 @@ def named(run: Run) -> str:
 
 
 def value(run: Run, name: str) -> str | None:
-    """Return an option's value in words, None where it has none or is off."""
+    """Return an option's value as text, None if it has none or is off."""
     of_file = {"devices": run.devices, "transport": run.environment.get("transport")}
     found = of_file.get(name, run.config.get(name))
     if found is None or found is False:
         return None
     if name == "degree" and found == run.devices - 1:
-        return None  # all are neighbours, as is the rule
+        return None  # all devices are neighbours, which is the default
     if name in _SIZES:
         return f"{found:,}"
     return f"{found:g}" if isinstance(found, float) else str(found)
@@ -41,9 +41,9 @@ def several(runs: Sequence[Run], name: str) -> bool:
 
 
 def pooled(runs: Sequence[Run], asked: PlotOptions) -> list[Run]:
-    """Return the runs by protocol and size, those of one configuration as one unless asked not to.
+    """Return the runs sorted by protocol and size; runs of one configuration become one.
 
-    Trainings are not repeats of each other, and stay apart.
+    The option `no_pool` keeps them separate. Training runs always stay separate.
     """
     pools = pooling.apart(runs) if asked.no_pool else pooling.group(runs)
     found = [pool.run for pool in pools]
@@ -51,11 +51,11 @@ def pooled(runs: Sequence[Run], asked: PlotOptions) -> list[Run]:
 
 
 def labels(runs: Sequence[Run], without: Sequence[str] = (), more: Sequence[str] = ()) -> list[str]:
-    """Return a name for each run: its protocol, and what tells it apart from the others.
+    """Return a name for each run: its protocol, and the options that distinguish it.
 
-    That is the number of devices and parameters and the task where these differ at all, and those
-    options in which the runs of its protocol differ. Options `without` which it goes are left out;
-    `more` are considered too.
+    These are the numbers of devices and parameters and the task if they differ between any runs,
+    and the options that differ between runs of the same protocol. Options in `without` are left
+    out; those in `more` are also considered.
     """
     sizes = [name for name in (*_SIZES, *TASK) if name not in without and several(runs, name)]
     options = [name for name in (*TOLD_APART, *more) if name not in without and name not in TASK]
@@ -70,7 +70,7 @@ def labels(runs: Sequence[Run], without: Sequence[str] = (), more: Sequence[str]
 
 
 def unique(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """Return the names with that of the file behind those that several runs have."""
+    """Return the names; the file's name is appended where several runs have the same name."""
     count = Counter(names)
     return [
         f"{name}, {run.path.stem}" if count[name] > 1 else name
@@ -79,7 +79,7 @@ def unique(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
 
 
 def common(runs: Sequence[Run], names: Sequence[str] = (*TASK, *_SIZES)) -> str:
-    """Return in words what of task and size is the same for all runs."""
+    """Return the task and the sizes that all runs share, as text."""
     return ", ".join(_words(runs[0], [name for name in names if not several(runs, name)]))
 
 
@@ -99,7 +99,7 @@ def _words(run: Run, names: Sequence[str]) -> list[str]:
 
 
 def rates(link: LinkModel) -> str:
-    """Return a link in few words."""
+    """Return the rates and the latency of a link, as text."""
     rate = f"{link.uplink_mbps:g}/{link.downlink_mbps:g}"
     if link.helper_mbps != LinkModel.helper_mbps:
         rate += f"/{link.helper_mbps:g}"

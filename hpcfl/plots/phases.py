@@ -1,4 +1,4 @@
-"""What the phases of a round cost, devices and server apart."""
+"""The costs of a round's phases, separately for devices and server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcfl.results.statistics import median_interval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Of a whole round.
+# The marker of a whole round.
 _DOT: dict[str, Any] = {"marker": "o", "color": "black", "markeredgecolor": "white"}
 
 lacking = lacking_rounds
@@ -25,14 +25,14 @@ lacking = lacking_rounds
 def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return a bar for each run in panels: devices' CPU, server's CPU, bytes up.
 
-    Where some have members of a committee, or helpers, there is a panel for the CPU of these, who
-    are not among the devices.
+    Committee members and helpers, if any, have separate panels for their CPU time, and are not
+    counted as devices.
 
     A bar is a stack of the phases' medians over the measured rounds: CPU seconds of the phase's
-    slowest device, CPU seconds of the server, and bytes of a device, mean over those that survived
+    slowest device, CPU seconds of the server, and bytes of a device, the mean over the survivors of
     the round. The medians of phases need not add up to the median of the round, and the slowest
-    device need not be the same in all phases; the dot is the median of whole rounds, with its 95 %
-    interval where there are enough of them.
+    device can differ between phases. The dot is the median of whole rounds, with its 95 % interval
+    if there are enough rounds.
     """
     runs = naming.pooled(runs, asked)
     looked = looks.of_phases(name for run in runs for name in run.phases)
@@ -45,7 +45,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
         for row, run in enumerate(runs):
             left = 0.0
             parts, whole = measures[row][quantity]
-            # Rounds in which nobody was of that kind are NaN.
+            # Rounds without such a party are NaN.
             known = ~np.isnan(whole)
             if not known.any():
                 continue
@@ -73,7 +73,7 @@ def _measures(
 ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return seconds and bytes of phases and of whole rounds, shapes (rounds, P) and (rounds,).
 
-    `others` are the parties beside devices and server.
+    `others` are the parties other than devices and server.
     """
     server = run.cpu_seconds[run.measured][:, :, -1]
     survived = (run.survived & run.ordinary)[run.measured][:, None, :]

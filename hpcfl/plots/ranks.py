@@ -1,4 +1,4 @@
-"""How the seconds of a round spread over devices and rounds, devices and server apart."""
+"""The distribution of a round's seconds over devices and rounds, apart from the server's."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ lacking = lacking_rounds
 def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return four panels: CPU and elapsed seconds of whole rounds, of devices and of the server.
 
-    A line for each run is the share of values that are at most so large, over all measured rounds,
-    and over all devices that survived them.
+    Each run has a line, the cumulative distribution of its values over all measured rounds and over
+    all devices that survived them.
     """
     runs = naming.pooled(runs, asked)
     labels = naming.unique(runs, naming.labels(runs))
@@ -49,9 +49,9 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
 
 
 def seconds(run: Run, clock: str) -> NDArray[np.float64]:
-    """Return seconds of every measured round, shape (rounds, N + 1), the server last.
+    """Return the seconds of every measured round, shape (rounds, N + 1), the server last.
 
-    A device that dropped out of a round, or was in its committee, has NaN there.
+    A device that dropped out of a round, or was in its committee, has NaN in that round.
     """
     kept = run.measured
     found = (run.cpu_seconds if clock == "CPU" else run.wall_seconds)[kept].sum(axis=1)

@@ -1,7 +1,6 @@
 """Time and bytes of a round against the number of devices or of parameters.
 
-Against ranks, nodes or threads it is another figure, of speed-up and efficiency:
-:mod:`hpcfl.plots.speedup`.
+Against ranks, nodes or threads, :mod:`hpcfl.plots.speedup` draws speed-up and efficiency instead.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AXES = {"devices": "devices N", "dim": "parameters d"}
-# Options that may follow from the number of devices.
+# Options that may depend on the number of devices.
 _FOLLOWING = ("degree", "min_cohort")
 
 
 def lacking(run: Run, asked: PlotOptions) -> str | None:
-    """Return in words why a run cannot be drawn, None if it can."""
+    """Return the reason why a run cannot be drawn, None if it can."""
     if asked.against in SCALES:
         return scaling.lacking(run, asked.against)
     return lacking_rounds(run)
@@ -41,13 +40,12 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return six panels: seconds measured and modelled, CPU seconds, and bytes of a round.
 
     CPU seconds are those of the slowest device and of the server, bytes those of one device and of
-    all. Both axes are logarithmic. A line is a protocol with its options; a point is the median
+    all. Both axes are logarithmic. A line is a protocol with its options. A point is the median
     over all measured rounds of the runs with the same number of devices and parameters, with its
-    95 % interval where there are enough rounds. A grey line amid the points says what proportional
-    cost would be. Runs for different links are a UsageError: their modelled seconds do not go
-    together.
+    95 % interval if there are enough rounds. A grey line amid the points shows proportional cost.
+    Raise UsageError for runs with different links, whose modelled seconds are not comparable.
 
-    Against one of `SCALES` they are the panels of :func:`hpcfl.plots.speedup.draw`.
+    Against one of `SCALES`, return the panels of :func:`hpcfl.plots.speedup.draw`.
     """
     against = asked.against or "devices"
     runs = naming.pooled(runs, asked)
@@ -74,7 +72,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
             look = looked[name].curve()
             one.errorbar(*of_line, **look, capsize=2, elinewidth=0.8)
             one.plot([], [], label=name, **look)
-        # What one device sends does not grow with their number.
+        # The bytes that one device sends do not grow with the number of devices.
         level = against == "devices" and title == "sent up by a survivor"
         across, up, _ = (np.concatenate(parts) for parts in zip(*points.values(), strict=True))
         _draw_guide(one, across, up, power=0 if level else 1)
@@ -87,9 +85,9 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
 
 
 def _without(runs: Sequence[Run], against: str) -> list[str]:
-    """Return the options by which lines are not told apart.
+    """Return the options that do not distinguish lines.
 
-    What follows from the number of devices changes along a line only, and not at one place.
+    An option that depends on the number of devices changes along a line, but not at one place.
     """
     at: dict[tuple[str, int, int], list[Run]] = {}
     for run in runs:
@@ -103,7 +101,7 @@ def _without(runs: Sequence[Run], against: str) -> list[str]:
 
 
 def _quantities(link: LinkModel) -> dict[str, Callable[[Run], NDArray[np.float64]]]:
-    """Return what panels show: a function that returns a number for every measured round."""
+    """Return each panel's title and a function that returns a value for every measured round."""
     return {
         "round, measured": lambda run: run.round_seconds[run.measured],
         "round, modelled": lambda run: run.modelled_seconds(link).sum(axis=1),
@@ -119,7 +117,7 @@ def _quantities(link: LinkModel) -> dict[str, Callable[[Run], NDArray[np.float64
 
 
 def _known(run: Run, values: Callable[[str], NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return the values of a device, or of a member where all are of the committee."""
+    """Return the values of devices, or of members if all devices are in the committee."""
     found = values("device")
     if run.in_committee is not None and np.isnan(found).all():
         found = values("member")
@@ -129,21 +127,21 @@ def _known(run: Run, values: Callable[[str], NDArray[np.float64]]) -> NDArray[np
 def _points(
     runs: Sequence[Run], samples: Callable[[Run], NDArray[np.float64]], against: str
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return where the points of a line are, across and up, and how far their intervals reach."""
+    """Return the x and y values of a line's points, and the lengths of their error bars."""
     pooled: dict[int, list[NDArray[np.float64]]] = {}
     for run in sorted(runs, key=lambda run: getattr(run, against)):
         pooled.setdefault(getattr(run, against), []).append(samples(run))
     medians, ends = [], []
     for found in map(np.concatenate, pooled.values()):
         interval = median_interval(found)
-        # What is not above 0 has no place on the axis.
+        # A logarithmic axis has no place for values that are not above 0.
         medians.append(float(np.median(found)) if (found > 0).any() else np.nan)
         ends.append([interval.low, interval.high])
     return np.array([*pooled]), np.array(medians), np.abs(np.array(ends).T - medians)
 
 
 def _draw_guide(axes: Axes, across: NDArray[np.int64], up: NDArray[np.float64], power: int) -> None:
-    """Draw amid all points what cost in proportion to the x axis, or a level one, would be."""
+    """Draw a line amid all points: cost in proportion to the x axis, or constant for power 0."""
     across, up = across[np.isfinite(up)], up[np.isfinite(up)]
     if len(set(across.tolist())) > 1:
         level = np.exp(np.mean(np.log(up) - power * np.log(across)))

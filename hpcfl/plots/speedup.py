@@ -21,21 +21,21 @@ _CROSS: dict[str, Any] = {"color": "0.2", "marker": "x", "linestyle": "none", "z
 
 
 class _Quantity(NamedTuple):
-    """What a panel shows."""
+    """The quantity of a panel."""
 
     name: str
     value: Callable[[Point], float]
     interval: Callable[[Point], Interval] | None
     unit: str
-    power: int  # of the resources, with which it grows if there is no loss
+    power: int  # ideal growth, as a power of the resources
 
 
 def draw(study: Study, asked: PlotOptions) -> Figure:
     """Return panels of seconds, CPU seconds, speed-up and efficiency of a study.
 
-    A point has its 95 % interval where there are enough rounds. Points whose ranks share cores are
-    crossed out, and have neither speed-up nor efficiency; where no point has any, these panels are
-    left out. Grey is what is ideal.
+    A point has its 95 % interval if there are enough rounds. Points whose ranks share cores are
+    crossed out, and have neither speed-up nor efficiency. If no point has them, their panels are
+    left out. Grey lines show the ideal.
     """
     weak = study.mode == "weak"
     quantities = [
@@ -86,7 +86,7 @@ def _draw_line(axes: Axes, quantity: _Quantity, line: Line, look: looks.Look) ->
 
 
 def _finish_panel(axes: Axes, quantity: _Quantity, study: Study) -> None:
-    """Scale the axes of a panel, and draw what a line without loss would be from a base on."""
+    """Scale the axes of a panel, and draw the ideal line through the first base."""
     everywhere = sorted({point.x for line in study.lines for point in line.points})
     bases = [line.base for line in study.lines if line.base is not None]
     axes.set(xscale="log", xlabel=SCALES[study.against], title=quantity.name)
@@ -101,7 +101,7 @@ def _finish_panel(axes: Axes, quantity: _Quantity, study: Study) -> None:
     else:
         axes.set_yscale("log")
         leave_room(axes.yaxis)
-    # The same in all panels.
+    # All panels have the same limits.
     apart = max(1.1, (everywhere[-1] / everywhere[0]) ** 0.05)
     axes.set_xlim(everywhere[0] / apart, everywhere[-1] * apart)
     places(axes.xaxis, everywhere)

@@ -1,4 +1,4 @@
-"""What all figures have in common: size, title, legend, ticks, and how they are saved."""
+"""Common parts of all figures: size, title, legend, ticks and saving."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from hpcfl.plots import PlotOptions
     from hpcfl.results.reader import Run
 
-# Inches: a column and the text of a page, narrow enough for ACM, IEEE and USENIX.
+# Widths of a column and a page's text in inches, narrow enough for ACM, IEEE and USENIX.
 WIDTHS = {"column": 3.33, "page": 7.0}
-# A letter of 7 points is about this wide, and a line of them this high.
+# Approximate width of a letter and height of a line in inches, at 7 points.
 _LETTER, _LINE = 0.053, 0.14
-# What is ideal, or in proportion, behind all that was measured.
+# Look of ideal or proportional lines, which are behind all measurements.
 GUIDE: dict[str, Any] = {"color": "0.85", "linewidth": 2.5, "zorder": 0, "scaley": False}
 _SHEET = Path(__file__).with_name("paper.mplstyle")
 
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """Let matplotlib draw as the style sheet says."""
+    """Apply the style sheet to matplotlib."""
     try:
         from matplotlib import style
     except ImportError as error:
@@ -41,7 +41,7 @@ def applied() -> Iterator[None]:
 
 
 def inches(size: str) -> tuple[float, float | None]:
-    """Return width and height of a figure; a height of None is what there is to draw."""
+    """Return width and height of a figure; a height of None depends on its content."""
     if size in WIDTHS:
         return WIDTHS[size], None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)", size)
@@ -58,8 +58,8 @@ def new_figure(
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure and the axes of its panels, row by row.
 
-    There are as many panels beside each other as are not narrower than `narrowest`, in rows of some
-    `height`, both in inches. Further arguments go to matplotlib's `Figure.subplots`.
+    A row has as many panels of at least the width `narrowest` as fit, and is `height` high, both in
+    inches. Further arguments go to matplotlib's `Figure.subplots`.
     """
     from matplotlib.figure import Figure
 
@@ -75,7 +75,7 @@ def new_figure(
 
 
 def finish(figure: Figure, asked: PlotOptions, title: Sequence[str], *axes: Axes) -> None:
-    """Put a title above a figure, and the legend of axes below it, where it hides no data."""
+    """Put a title above a figure, and the legend of the axes below it."""
     words = "; ".join(filter(None, title)) if asked.title is None else asked.title
     if words:
         figure.suptitle(words, wrap=True)
@@ -106,7 +106,7 @@ def ticks(axis: Axis, unit: str = "") -> None:
 
 
 def places(axis: Axis, values: Sequence[float]) -> None:
-    """Give an axis ticks at what was measured, as whole numbers."""
+    """Give an axis ticks at the measured places, labelled with whole numbers."""
     from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
     axis.set_major_locator(FixedLocator(sorted(values), nbins=5))
@@ -115,19 +115,19 @@ def places(axis: Axis, values: Sequence[float]) -> None:
 
 
 def leave_room(axis: Any) -> None:
-    """Let a logarithmic axis span a factor of 4 at least: noise must not look like growth."""
+    """Let a logarithmic axis span at least a factor of 4: noise must not look like growth."""
     low, high = axis.get_view_interval()
     middle = math.sqrt(low * high)
     axis.axes.set(**{f"{axis.axis_name}lim": (min(low, middle / 2), max(high, 2 * middle))})
 
 
 def lacking_rounds(run: Run, asked: PlotOptions | None = None) -> str | None:
-    """Return in words why what a run's rounds cost cannot be drawn, None if it can."""
+    """Return the reason why the costs of a run's rounds cannot be drawn, None if they can."""
     return None if run.measured.any() else "has no measured round"
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as its file's ending says; the same figure gives the same file."""
+    """Write a figure in the format of the file's suffix; equal figures give equal files."""
     form = path.suffix.lower().removeprefix(".")
     about = {
         "png": {"Software": outputs.MADE_BY},

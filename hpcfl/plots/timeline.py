@@ -1,4 +1,4 @@
-"""When the ranks were in which phase of a round, and for how much of it they waited."""
+"""A timeline of the ranks' phases in a round, with the time that they waited."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAITING: dict[str, Any] = {"facecolor": "white", "hatch": "////", "linewidth": 
 
 
 def lacking(run: Run, asked: PlotOptions) -> str | None:
-    """Return in words why a run cannot be drawn, None if it can."""
+    """Return the reason why a run cannot be drawn, None if it can."""
     times = rank_times(run)
     if times is None:
         return "does not record the times of ranks: hpcfl bench on several ranks does"
@@ -34,9 +34,9 @@ def lacking(run: Run, asked: PlotOptions) -> str | None:
 def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return a row for every rank of one run, with a bar for each phase of a round.
 
-    The round is the one that was asked for, else the measured one of median seconds. A bar begins
-    and ends when the phase did on this rank, on the server's clock. How its time was spent is drawn
-    in this order, whatever the order was: computing in full colour, in MPI pale, waiting hatched.
+    The round is the requested one, by default the measured round of median seconds. A bar begins
+    and ends with the phase on this rank, by the server's clock. Whatever the actual order, a bar
+    first shows computing (full colour), then time in MPI (pale), then waiting (hatched).
     """
     if len(runs) > 1:
         raise UsageError(f"a timeline is of one run and there are {len(runs)}: name one file")
@@ -78,7 +78,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
 
 
 def _median_round(run: Run) -> int:
-    """Return the measured round whose seconds are the median, the lower one of two."""
+    """Return the measured round of median seconds, the faster one if there are two."""
     indices = np.flatnonzero(run.measured)
     by_seconds = indices[np.argsort(run.round_seconds[indices], kind="stable")]
     return int(by_seconds[(len(by_seconds) - 1) // 2])

@@ -1,4 +1,4 @@
-"""What protocols ask of a device, bytes against CPU time, and what each of them hides."""
+"""CPU time against bytes of a device for each protocol, and the values that it exposes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcfl.results.reader import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# From which share of the values that it sends a device is exposed, as it is printed.
+# The smallest exposed fraction of a device's sent values that is printed.
 _SOME = 5e-4
 
 lacking = lacking_rounds
@@ -28,9 +28,9 @@ lacking = lacking_rounds
 def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """Return a panel for each number of devices and of parameters: a point for each run.
 
-    It is of a device; members of committees and helpers are hollow points, joined to those of their
-    run. Names say which share of the values that a device sends a curious server learns by itself,
-    with a third of the devices colluding, where it learns any; all else that it learns are sums.
+    The point is that of a device. Committee members and helpers have hollow points, joined to the
+    point of their run. Labels give the percentage, if any, of a device's sent values that a curious
+    server learns individually with a third of the devices colluding; it learns the rest in sums.
     """
     runs = naming.pooled(runs, asked)
     panels = sorted({(run.devices, run.dim) for run in runs})
@@ -50,7 +50,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
                 one.plot(*other, **look | {"fillstyle": "full", "markerfacecolor": "white"})
         if len(panels) > 1:
             one.set_title(f"N = {devices:,}, d = {dim:,}")
-    for one in axes:  # now that all that share an axis have their points
+    for one in axes:  # after all panels that share an axis have their points
         leave_room(one.xaxis)
         leave_room(one.yaxis)
         ticks(one.xaxis, "B")
@@ -70,10 +70,10 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
 
 
 def figures(run: Run) -> dict[str, tuple[float, float]]:
-    """Return bytes that a party sends in a round, and its CPU seconds, means over measured rounds.
+    """Return a party's bytes sent and CPU seconds in a round, means over the measured rounds.
 
-    Of a ``device`` whose vector is in the sum, of such a ``member`` of a committee, and of a
-    ``helper`` that has not dropped out, as far as the run has any.
+    Parties are a ``device`` and a committee ``member`` whose vectors are in the sum, and a
+    ``helper`` that has not dropped out, if the run has them.
     """
     kept = run.measured
     survived, ordinary = run.survived[kept], run.ordinary[kept]
@@ -92,13 +92,13 @@ def figures(run: Run) -> dict[str, tuple[float, float]]:
 
 
 def exposed_alone(run: Run) -> float | None:
-    """Return the share of what an honest survivor sends that the server learns by itself.
+    """Return the fraction of an honest survivor's sent values that the server learns individually.
 
-    By formula, for the run's protocol, devices, density, dropouts and degree, with a third of the
-    devices colluding. None for a protocol that does not come with hpcfl, or does not say what it
-    exposes.
+    It is computed by formula for the run's protocol, devices, density, dropouts and degree, with a
+    third of the devices colluding. Return None for a protocol that does not come with hpcfl, or
+    does not declare its exposure.
     """
-    # Noise hides no less than the protocol in which it is added.
+    # With noise, a protocol hides at least as much as without.
     name = run.protocol.removeprefix(f"{DP_FEDAVG}-")
     try:
         population = Population(

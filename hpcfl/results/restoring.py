@@ -69,13 +69,3 @@ def together(
                 f"hpcfl, and no file decides which code is loaded: give {shown} beside --resume"
             )
     return {**asked, **changed}
-
-
-def chosen(asked: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the options whose values a run chose itself, for the rounds that it had planned.
-
-    A run that goes on with more of them may have to choose others.
-    """
-    if asked is None or asked.get("levels") is not None:
-        return frozenset()
-    return frozenset(("levels", *(["group"] if asked.get("group") is None else [])))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from hpcfl.options.definition import values_of
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS, ProtocolOptions, group_of
 from hpcfl.options.shared import SeedOptions
 from hpcfl.privacy.masking import largest_degree
+from hpcfl.privacy.population import count_of
 
 Chosen = TypeVar("Chosen", bound=ProtocolOptions)
 
@@ -40,9 +40,7 @@ class DropoutSchedule:
         seeds = np.random.SeedSequence(self.seed, spawn_key=(DROPOUTS, round_index))
         generator = np.random.default_rng(seeds)
         if self.model == "exact":
-            # The rate as it was written: 0.29 * 100 is below 29 in binary floating point.
-            count = int(Fraction(repr(self.rate)) * self.devices)
-            ids = generator.permutation(self.devices)[:count]
+            ids = generator.permutation(self.devices)[: count_of(self.rate, self.devices)]
         else:
             ids = np.flatnonzero(generator.random(self.devices) < self.rate)
         return dict.fromkeys(sorted(ids.tolist()), self.phase)
@@ -105,8 +103,8 @@ def check_degree(options: ProtocolOptions, devices: int) -> None:
     most = largest_degree(devices)
     if options.degree is not None and options.degree > most:
         raise UsageError(
-            f"--degree is {options.degree}, and a device of {devices} has {devices - 1} others: "
-            f"give at most {most}, which links all, or leave it out"
+            f"--degree is {options.degree}, and each of {devices} devices has only {devices - 1} "
+            f"others: give at most {most}, which links all, or leave it out"
         )
 
 
@@ -118,7 +116,7 @@ def with_group(options: Chosen, name: str) -> Chosen:
     if options.bits is None:
         return options
     if options.bits == "auto":
-        raise UsageError("--bits auto knows nothing of noise: give a number of bits")
+        raise UsageError("--bits auto does not allow for noise: give a number of bits")
     family = find(name).family
     group = group_of(family, options.bits)
     if options.group not in ("fq", group):

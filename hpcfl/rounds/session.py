@@ -164,11 +164,6 @@ class Job(ABC):
                 words += [value] if name == self.code[0] else [f"--{name}", value]
         return words
 
-    @property
-    def chosen(self) -> Collection[str]:
-        """Options that a run chose itself, and may choose otherwise when it goes on."""
-        return ()
-
     def written(self) -> dict[str, Any]:
         """Return what `ResultsWriter` takes about figures of training."""
         return {}
@@ -374,7 +369,7 @@ def _earlier(path: Path, job: Job) -> Run:
     unsaid = {name: known[name].default for name in names(group, "recorded if given")}
     wanted = stored({**unsaid, **job.config(), "protocol": job.recorded_as})
     found = stored({**unsaid, **earlier.config, "protocol": earlier.protocol})
-    may_differ = {*free(group), *REPLACED, *job.chosen}
+    may_differ = {*free(group), *REPLACED}
     other = [name for name in wanted if name not in may_differ and found.get(name) != wanted[name]]
     if other:
         name = other[0]

@@ -121,5 +121,5 @@ def quantisation(
     if summed is None or counted is None or aggregate is None or counted[2]:
         return float("nan"), float("nan")
     exact = replace(aggregate, encoded=summed, decode=None)
-    error = float(np.sqrt(np.mean((aggregate.mean_as_sent - exact.mean_as_sent) ** 2)))
+    error = float(np.sqrt(np.mean((aggregate.mean - exact.mean) ** 2)))
     return error, float(counted[0] / counted[1])

@@ -1,1 +1,1 @@
-"""Job scripts for Slurm: filled in from templates, and submitted."""
+"""Renders job scripts for Slurm from templates, and submits them."""

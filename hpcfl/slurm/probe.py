@@ -1,7 +1,7 @@
-"""Finds, within a job, how srun starts ranks that find each other.
+"""Finds, within a job, the option with which srun starts ranks that see each other.
 
-Where the process managers of MPI and Slurm do not fit, srun starts processes that each take
-themselves for the only rank, and a job of 101 ranks would be 101 jobs of one.
+If the process managers of MPI and Slurm do not match, every process that srun starts believes it is
+the only rank. A job of 101 ranks would then be 101 jobs of one rank.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from hpcfl.system.doctor import SUM_PROGRAM, find_library, run
 
 _RANKS = 2
 _SECONDS = 120.0
-# Those that MPI libraries may have been built with, the most likely first.
+# Process managers that MPI libraries may be built with, the most likely first.
 _MANAGERS = ("pmix", "pmi2", "cray_shasta")
 
 
 def find_manager() -> str:
-    """Return what two ranks found each other with, as for ``srun --mpi``."""
+    """Return a value for ``srun --mpi`` with which two ranks see each other."""
     library = find_library()
     if library.error:
         raise HpcflError(f"MPI cannot be loaded: {library.error}; 'hpcfl doctor' says more")
     offered = run(["srun", "--mpi=list"], _SECONDS)
-    # Slurm lists on standard error or output; pmix is the newest of pmix_v4 and pmix_v5.
+    # Slurm lists them on standard error or output; pmix is the newest of pmix_v4 and pmix_v5.
     names = re.findall(r"^(?:srun: *)?\s*(\w+)$", f"{offered.output}\n{offered.errors}", re.M)
     reasons = []
     for manager in _MANAGERS:

@@ -1,7 +1,7 @@
-"""Fills in the job scripts for Slurm.
+"""Renders the job scripts for Slurm.
 
-The templates lie beside this module; what they give with the defaults is ``jobs/slurm/``. Options
-that are not ours are those of sbatch, and become ``#SBATCH`` lines.
+The templates are beside this module; ``jobs/slurm/`` has the scripts rendered with the defaults.
+Options that hpcfl does not know are passed to sbatch as ``#SBATCH`` lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
 from hpcfl.sweeping.manifest import load
 
-# What a kind runs when nothing is said, and where its results go.
+# The default arguments of each kind, and its default folder of results.
 KINDS = {
     "bench": (("sparse",), "results"),
     "sweep-array": (("table-1",), "results/sweep"),
@@ -30,31 +30,30 @@ KINDS = {
         "results/scaling",
     ),
 }
-# The studies of the kind scaling, and the function of its script that runs the plan of each.
+# The studies of the kind scaling, and the shell function that runs the plan of each.
 STUDIES = {
     "strong": "over_ranks",
     "weak": "over_ranks",
     "server-ranks": "on_all",
     "threads": "alone",
 }
-# What is asked of Slurm unless the user asks for something else: a whole node, because its memory
-# and its cores are what is measured.
+# Default options of sbatch: they request whole nodes, because memory and cores are measured.
 _ASKED = {"ntasks": "101", "mem": "0", "time": "01:00:00", "exclusive": ""}
 # The last cell of the plan table-1.
 LAST_CELL = 7
 _CHECKPOINT = ("--checkpoint-every", "10")
-# Options of hpcfl that the scripts give themselves.
+# Options of hpcfl that the scripts set themselves.
 _TAKEN = {"--output", "--resume", "--cell", "--freeze"}
-# A blank, a quote or # would mean something in an #SBATCH line.
+# Blanks, quotes, backslashes and # have a special meaning in an #SBATCH line.
 _WORD = re.compile(r"[^\s'\"\\#]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(OptionGroup):
-    """What a script is to ask Slurm for, and to run; see ``hpcfl slurm render --help``."""
+    """What a script requests from Slurm and runs; see ``hpcfl slurm render --help``."""
 
     kind: str = field(kw_only=False)
-    # Options of sbatch, and arguments of hpcfl bench, sweep or train; empty for the kind's own.
+    # Options of sbatch, and arguments of hpcfl bench, sweep or train; empty for the defaults.
     sbatch: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     ranks: int | None = option(
@@ -96,7 +95,7 @@ def render(job: Job) -> str:
     server_node = "yes" if job.server_node else "no"
     ranks = "$((1 + (SLURM_JOB_NUM_NODES - 1) * of_node))" if job.server_node else "$ntasks"
     places = {
-        # Modules are a function of login shells.
+        # The command `module` is a function of login shells.
         "shebang": "#!/bin/bash -l" if job.setup else "#!/bin/bash",
         "directives": "\n".join(f"#SBATCH {line}" for line in directives(job)),
         "setup": "\n".join(job.setup)
@@ -109,7 +108,7 @@ def render(job: Job) -> str:
         "results": shlex.quote(_as_path(job.folder)),
         "command": _command(job),
     }
-    # One after the other, as one holds others; what a user gives comes last.
+    # In this order, because some values contain other places; the user's values come last.
     text = _template(f"{job.kind}.sbatch")
     for name, value in places.items():
         text = text.replace(f"{{{{{name}}}}}", value)
@@ -117,7 +116,7 @@ def render(job: Job) -> str:
 
 
 def directives(job: Job) -> list[str]:
-    """Return the options of a script for sbatch: ours, without those that the user gives anew."""
+    """Return the options of a script for sbatch: the defaults, overridden by the user's options."""
     given: list[str] = []
     for word in job.sbatch:
         if word.startswith("-") or not given:
@@ -128,12 +127,12 @@ def directives(job: Job) -> list[str]:
     ours = {"job-name": f"hpcfl-{job.kind}", **_ASKED}
     if "ntasks-per-node" in names:
         del ours["ntasks"]
-    # A measurement that a failing node cut off must not start again by itself.
+    # A measurement interrupted by a failing node must not restart automatically.
     ours["no-requeue"] = ""
     if "requeue" in names:
         del ours["no-requeue"]
     if job.kind == "train":
-        # So many seconds before the time limit, to the script: longer than a round takes.
+        # Signals the script 120 seconds before the time limit, which is longer than a round.
         ours["signal"] = "B:USR1@120"
     if job.kind == "sweep-array":
         cells = cells_of(job)
@@ -143,7 +142,7 @@ def directives(job: Job) -> list[str]:
 
 
 def cells_of(job: Job) -> int | None:
-    """Return the number of cells of a frozen sweep, None if there is none."""
+    """Return the number of cells of a frozen sweep, None if no sweep is frozen."""
     manifest = load(Path(job.folder))
     return None if manifest is None else len(manifest.cells)
 
@@ -153,7 +152,7 @@ def _template(name: str) -> str:
 
 
 def _command(job: Job) -> str:
-    """Return the command line; the script adds what only it knows."""
+    """Return the command line, to which the script adds further arguments."""
     arguments: Sequence[str] = job.arguments or KINDS[job.kind][0]
     if job.kind == "scaling":
         return "\n".join(map(_study, arguments))
@@ -176,5 +175,5 @@ def _study(argument: str) -> str:
 
 
 def _as_path(text: str) -> str:
-    """Return a path that no program takes for an option."""
+    """Return a path that no program mistakes for an option."""
     return f"./{text}" if text.startswith("-") else text

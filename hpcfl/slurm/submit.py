@@ -1,4 +1,4 @@
-"""Hands job scripts to Slurm."""
+"""Submits job scripts to Slurm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SUBMIT_SECONDS = 120
 
 
 def submit(script: str) -> str:
-    """Submit a script with sbatch, and return the number of its job."""
+    """Submit a script with sbatch, and return the number of the job."""
     try:
         done = subprocess.run(
             ["sbatch", "--parsable"],
@@ -29,7 +29,7 @@ def submit(script: str) -> str:
         raise HpcflError(
             f"sbatch did not answer for {_SUBMIT_SECONDS} s; see with squeue whether it has the job"
         ) from None
-    # "number" or "number;cluster", after whatever a plug-in of the site prints.
+    # The last word is "number" or "number;cluster"; a site's plug-in may print text before it.
     lines = done.stdout.split()
     if done.returncode != 0 or not lines:
         raise HpcflError(f"sbatch refuses the job: {done.stderr.strip() or done.returncode}")

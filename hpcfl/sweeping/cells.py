@@ -1,4 +1,4 @@
-"""The cells of a sweep: one run each, known by a hash of what is typed for it."""
+"""The cells of a sweep: one run each, identified by a hash of its command-line arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcfl.sweeping.commands import COMMANDS, Bench
 from hpcfl.sweeping.plan import Setting
 
 _ID_DIGITS = 16
-# Where the data lie and how often the state is kept make no other training.
+# Options that do not change a training, and therefore not its hash.
 _NOT_IDENTITY = ("--data-dir=", "--checkpoint-every=")
 
 
@@ -20,26 +20,26 @@ _NOT_IDENTITY = ("--data-dir=", "--checkpoint-every=")
 class Cell:
     """One run of a sweep."""
 
-    index: int  # in the order of running, from 0
+    index: int  # position in the order of running, from 0
     id: str  # hash of its options and `repeat`, 16 hex digits
-    file: str  # name of its results within the sweep's folder
-    arguments: tuple[str, ...]  # what is typed after the command for this configuration
-    protocol: str  # as its results call it
+    file: str  # name of its results file within the sweep's folder
+    arguments: tuple[str, ...]  # command-line arguments after the command
+    protocol: str  # its name in the results
     devices: int
-    dim: int | None  # None for training: the data decide it
-    rounds: int  # planned, warm-up included; the most there can be
-    repeat: int  # which run of the same configuration it is, from 0
+    dim: int | None  # None for training, where it depends on the data
+    rounds: int  # planned number, warm-up included; an upper bound
+    repeat: int  # number of the run among those of this configuration, from 0
     algorithm: str | None = None  # of training; None for a benchmark
-    task: str | None = None  # of training: what is trained, and on what data
+    task: str | None = None  # of training: the model and the data set
 
     @property
     def command(self) -> Bench:
-        """What runs it."""
+        """The command that runs the cell."""
         return COMMANDS["bench" if self.algorithm is None else "train"]
 
     @property
     def title(self) -> str:
-        """A few words for it: protocol, N, d and which repeat."""
+        """A short title: protocol, N, d and the number of the repeat."""
         what, size = self.protocol, f", d = {self.dim}"
         if self.algorithm is not None:
             what, size = f"{self.algorithm} by {self.protocol}", f", {self.task}"
@@ -48,18 +48,18 @@ class Cell:
 
 
 def resolve(settings: Iterable[Setting]) -> list[Cell]:
-    """Return the cells of a plan, in its order, each configuration once.
+    """Return the cells of a plan, in its order, without duplicate configurations.
 
-    A configuration that cannot work is a cell as well: what speaks against it is found when it is
-    to run. Options without effect make no other cell, such as ``alpha`` of `secagg`. Options that
-    cannot be understood are a UsageError.
+    A configuration that cannot work is also a cell; it fails when it is about to run. Options
+    without effect, such as ``alpha`` for `secagg`, do not make a separate cell. Raise UsageError
+    for options that cannot be parsed.
     """
     cells: dict[str, Cell] = {}
     for setting in settings:
         command = COMMANDS[setting.command]
         about = command.describe(command.parse(setting.arguments))
         size = about.devices if about.dim is None else f"{about.devices}x{about.dim}"
-        # A protocol of one's own is called MODULE:CLASS, which may be a path.
+        # The name of a user's protocol is MODULE:CLASS, where MODULE may be a path.
         name = re.sub(r"[^\w.-]", "_", about.name)
         typed = [text for text in setting.arguments if not text.startswith(_NOT_IDENTITY)]
         for repeat in range(setting.repeats):

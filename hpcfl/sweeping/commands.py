@@ -1,4 +1,4 @@
-"""What a cell of a sweep can be: a run of `hpcfl bench`, or one of `hpcfl train`."""
+"""The commands that a cell of a sweep can run: `hpcfl bench` and `hpcfl train`."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from hpcfl.rounds.observer import RoundObserver
 
 @dataclass(frozen=True)
 class Described:
-    """What a combination of options stands for, whether it can work or not."""
+    """The description of a combination of options, whether it can work or not."""
 
-    name: str  # begins the name of its results file
-    protocol: str  # as its results call it
+    name: str  # prefix of the name of its results file
+    protocol: str  # its name in the results
     devices: int
-    dim: int | None  # None for training: the data decide it
-    rounds: int  # planned, warm-up included; the most there can be
+    dim: int | None  # None for training, where it depends on the data
+    rounds: int  # planned number, warm-up included; an upper bound
     algorithm: str | None = None  # of training
-    task: str | None = None  # what is trained, and on what data
+    task: str | None = None  # of training: the model and the data set
 
 
 class Bench:
     """`hpcfl bench`, whose options a plan can combine."""
 
     name: ClassVar[str] = "bench"
-    subject: ClassVar[str] = "protocol"  # key of a plan for what is typed after the command
+    subject: ClassVar[str] = "protocol"  # a plan's key for the command's positional argument
     group: ClassVar[type[OptionGroup]] = BenchOptions
 
     def __init__(self) -> None:
-        # Nothing that writes files can be set: every cell would write to the same place.
+        # Options for output files are not allowed: all cells would write to the same place.
         self.keys: dict[str, Option] = {
             about.dashed: about
             for about in options_of(self.group).values()
@@ -44,7 +44,7 @@ class Bench:
         }
 
     def parse(self, arguments: Sequence[str]) -> Any:
-        """Return the options that the subject, then ``--name=value``, stand for."""
+        """Return the options for the arguments: the subject, then ``--name=value``."""
         subject, *typed = arguments
         given: dict[str, Any] = {self.subject: subject}
         for text in typed:
@@ -53,48 +53,48 @@ class Bench:
         return self.resolved(given)
 
     def used(self, subject: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Return those of a combination's options that it has a use for; all if it cannot work."""
+        """Return a combination's options without the unused ones; all if it cannot work."""
         values = {self.keys[key].name: value for key, value in options.items()}
         try:
             unused = self.unused(self.resolved({self.subject: subject, **values}))
         except UsageError:
-            return dict(options)  # what is wrong is said when the plan's cells are made
+            return dict(options)  # the error is reported when the plan's cells are made
         return {key: value for key, value in options.items() if self.keys[key].name not in unused}
 
     def find(self, name: str) -> None:
-        """Refuse, with a UsageError, a subject that there is not."""
+        """Raise UsageError if there is no such subject."""
         if name != DP_FEDAVG:
             from hpcfl.algorithms.aggregation import find
 
             find(name)
 
     def resolved(self, given: Mapping[str, Any]) -> Any:
-        """Return the options that keywords stand for, whether all that is given is used or not."""
+        """Return the options for keywords; unused ones are allowed."""
         from hpcfl.benchmark.experiment import resolved
 
         return resolved(given)
 
     def unused(self, options: Any) -> Set[str]:
-        """Return the names of options that nothing in the run has a use for."""
+        """Return the names of options that the run does not use."""
         from hpcfl.benchmark.experiment import unused_by
 
         return unused_by(options)
 
     def describe(self, options: Any) -> Described:
-        """Return what the options stand for."""
+        """Return the description of the options."""
         from hpcfl.benchmark.experiment import Experiment
 
         (devices,) = options.devices
         try:
             experiment = Experiment.prepare(options, devices)
-            # The name tells dp-fedavg from the protocol within which it adds its noise.
+            # This name distinguishes dp-fedavg from the protocol that sums its noisy updates.
             name, dim = experiment.name, experiment.updates.dim
         except HpcflError:
             name, dim = options.summed_by, options.dim or DEFAULT_DIM
         return Described(name, name, devices, dim, options.planned_rounds)
 
     def check(self, options: Any) -> None:
-        """Refuse, with an HpcflError, what cannot work, as far as it is known before it runs."""
+        """Raise HpcflError if the options cannot work, as far as that is known before the run."""
         from hpcfl.benchmark.experiment import Experiment
 
         (devices,) = options.devices
@@ -103,7 +103,7 @@ class Bench:
     def run(
         self, world: World, options: Any, observer: RoundObserver, command: Sequence[str]
     ) -> None:
-        """Run the options, which `command` stands for; errors are those of the command."""
+        """Run the options; `command` is the equivalent command line. Raise the command's errors."""
         from hpcfl.benchmark import session
 
         session.run(world, options, lambda path: None, observer, command)
@@ -138,7 +138,7 @@ class Train(Bench):
         return unused_by(options) | (set() if options.dataset in FILES else {"data_dir"})
 
     def describe(self, options: TrainOptions) -> Described:
-        assert options.devices is not None  # which every plan says
+        assert options.devices is not None  # every plan sets it
         model = options.model or DATASETS[options.dataset].model
         subject = options.aggregate if options.algorithm == "fedavg" else options.algorithm
         return Described(
@@ -160,7 +160,7 @@ class Train(Bench):
     ) -> None:
         from hpcfl.training import session
 
-        # So that a cell that is killed goes on behind its last round.
+        # A checkpoint after every round lets a killed cell continue after its last round.
         every = None if options.error_feedback else options.checkpoint_every or 1
         session.run(world, replace(options, checkpoint_every=every), observer, command)
 

@@ -1,6 +1,6 @@
 """The manifest of a sweep, ``sweep.json``: its cells in their order, frozen at the first start.
 
-Nobody writes it again, so that a number of a cell means the same for all jobs, at all times.
+The file never changes after the first start, so a cell number means the same to every job.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SCHEMA = "hpcfl-sweep/1"
 class Manifest:
     """The cells of a sweep in the order in which they run."""
 
-    plan: str  # path, as it was given
-    seed: int | None  # of the order; None for the plan's own
+    plan: str  # path as the user gave it
+    seed: int | None  # of the order; None for the plan's order
     cells: tuple[Cell, ...]  # ``cells[i].index == i``
     created: str  # ISO 8601, UTC
     version: str = __version__
 
     def cell(self, index: int) -> Cell:
-        """Return a cell by its number; UsageError if there is none."""
+        """Return a cell by its number; raise UsageError if there is none."""
         if not 0 <= index < len(self.cells):
             cells = counted(len(self.cells), "cell")
             raise UsageError(f"the sweep has no cell {index}: it has {cells}, numbered from 0")
@@ -44,10 +44,10 @@ class Manifest:
 
 
 def arrange(plan: str | Path, cells: Sequence[Cell], seed: int | None) -> Manifest:
-    """Return the manifest of a plan's cells, shuffled by a seed, or in their order if it is None.
+    """Return the manifest of a plan's cells, shuffled by `seed`, or in their order if it is None.
 
-    Neighbouring runs share the machine's mood (frequency, temperature, other jobs); in a random
-    order that does not look like an effect of the options.
+    Neighbouring runs share the state of the machine (frequency, temperature, other jobs). A random
+    order keeps that from looking like an effect of the options.
     """
     order = list(cells)
     if seed is not None:
@@ -58,17 +58,17 @@ def arrange(plan: str | Path, cells: Sequence[Cell], seed: int | None) -> Manife
 
 
 def freeze(folder: Path, manifest: Manifest) -> Manifest:
-    """Write the manifest, whole or not at all; return the one in the folder, if it has one already.
+    """Write the manifest atomically, unless the folder already has one; return the folder's.
 
-    It is a UsageError if the folder holds the sweep of other cells, or cannot be written to.
+    Raise UsageError if the folder has a sweep of other cells, or is not writable.
     """
     stored = load(folder)
     if stored is None:
         document = json.dumps({"schema": SCHEMA} | asdict(manifest), indent=1)
         with outputs.writing(folder / NAME, outputs.MANIFEST) as file:
             file.write(f"{without_home(document)}\n".encode())
-            os.fchmod(file.fileno(), 0o444)  # writable for nobody: it is frozen
-        # Another launch may have been as fast; then its manifest counts.
+            os.fchmod(file.fileno(), 0o444)  # read-only, because it is frozen
+        # Another launch may have written a manifest at the same time; the file on disk counts.
         stored = load(folder)
     assert stored is not None
     check_same(folder, stored, manifest)
@@ -76,7 +76,7 @@ def freeze(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def load(folder: Path) -> Manifest | None:
-    """Return the manifest of a sweep's folder, None if there is none; HpcflError if damaged."""
+    """Return a folder's manifest, None if there is none; raise HpcflError if it is damaged."""
     path = folder / NAME
     try:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -91,7 +91,7 @@ def load(folder: Path) -> Manifest | None:
 
 
 def check_same(folder: Path, stored: Manifest, asked: Manifest) -> None:
-    """Refuse, with a UsageError, to continue a sweep with other cells."""
+    """Raise UsageError if the stored sweep has other cells than the plan."""
     before = {cell.id for cell in stored.cells}
     now = {cell.id for cell in asked.cells}
     if before != now:

@@ -14,7 +14,7 @@ from hpcfl.sweeping.commands import COMMANDS, Bench
 from hpcfl.system import files
 
 _REPEATS = "repeats"
-# In place of devices: so many on each rank that holds some, however many ranks are started.
+# An alternative to devices: the number of devices per rank that holds devices.
 _PER_RANK = "devices-per-rank"
 
 
@@ -22,17 +22,17 @@ _PER_RANK = "devices-per-rank"
 class Setting:
     """One combination of a plan's values."""
 
-    # What is typed after the command for it: the subject, then ``--name=value`` by name.
+    # Command-line arguments after the command: the subject, then ``--name=value`` by name.
     arguments: tuple[str, ...]
-    repeats: int  # how many runs of it are asked for
+    repeats: int  # number of runs of this combination
     command: str = "bench"  # one of `COMMANDS`
 
 
 def read(path: Path, ranks: int = 1) -> list[Setting]:
-    """Return all combinations of a plan in a file, in its order, for a launch of so many ranks.
+    """Return all combinations of a plan in a file, in its order, for a launch of `ranks` ranks.
 
-    What it holds is said by ``hpcfl sweep --help``. A file that cannot be read, and a wrong key or
-    value, are a UsageError that says in which table.
+    ``hpcfl sweep --help`` describes the format. Raise UsageError if the file cannot be read, or for
+    a wrong key or value; the message names the table.
     """
     try:
         content = tomllib.loads(path.read_text("utf-8"))
@@ -46,8 +46,8 @@ def read(path: Path, ranks: int = 1) -> list[Setting]:
 def combine(content: Mapping[str, Any], source: str, ranks: int = 1) -> list[Setting]:
     """Return all combinations of the tables of a plan, in its order, as `read` does.
 
-    `source` says where they are from, for messages. A combination leaves out the options that its
-    protocol has no use for; one that no protocol of a grid has a use for is a UsageError.
+    `source` names their origin in messages. A combination leaves out options that its protocol does
+    not use. Raise UsageError for an option that no protocol of a grid uses.
     """
     for name in content.keys() - {"fixed", "grid"}:
         raise UsageError(f"{source}: {name!r} is neither [fixed] nor [grid], put it into one")
@@ -103,7 +103,7 @@ def _settings(fixed: dict[str, Any], grid: dict[str, Any], place: str, ranks: in
 
 
 def _holding(subject: str, options: Mapping[str, str], ranks: int) -> int:
-    """Return how many of the ranks hold devices: all but the server's and helpers'; 1 of one."""
+    """Return the number of ranks with devices: all but the server's and helpers', at least 1."""
     from hpcfl.algorithms.aggregation import PROTOCOLS, find
 
     name, helpers = options.get("aggregate", subject), 0
@@ -114,7 +114,7 @@ def _holding(subject: str, options: Mapping[str, str], ranks: int) -> int:
 
 
 def _text(command: Bench, key: str, value: Any) -> str:
-    """Return a value as it is typed; a UsageError says that the option cannot have it."""
+    """Return a value in command-line form; raise UsageError if it is invalid for the option."""
     known = [*command.keys, command.subject, _REPEATS, _PER_RANK]
     if key not in known:
         also = f"see hpcfl {command.name} --help"
@@ -142,7 +142,7 @@ def _text(command: Bench, key: str, value: Any) -> str:
 
 
 def _typed(command: Bench, key: str, value: str) -> str:
-    """Return how a value is typed; "" for a flag that is not set."""
+    """Return the command-line argument for a value; "" for a flag that is not set."""
     about = command.keys[key]
     if about.type is bool:
         return f"--{key}" if about.read(value) else ""

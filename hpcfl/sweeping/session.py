@@ -1,4 +1,4 @@
-"""What `hpcfl sweep` does: its cells one after the other, each once, whatever happens to one."""
+"""The work of `hpcfl sweep`: run the cells one after the other; a failed cell does not stop it."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _LEFT = f"stopped by a signal; {_ADVICE}"
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """What became of a cell in this launch."""
+    """The outcome of a cell in this launch."""
 
     cell: Cell
     state: str  # `DONE`, `SKIPPED`, `BUSY` or `FAILED`
     seconds: float = 0.0  # start-up of the cell and checks included
-    sentence: str = ""  # what went wrong, where it failed
-    before: int = 0  # rounds that an earlier launch had finished, where it went on from them
+    sentence: str = ""  # error message of a failed cell
+    before: int = 0  # rounds of earlier launches from which this one continued
 
 
 def plan_cells(
     world: World, output: Path, prepare: Callable[[], Manifest], index: int | None
 ) -> list[Cell]:
-    """Return, on every rank, the cells to go through, by what rank 0 finds in the files.
+    """Return, on every rank, the cells to go through, which rank 0 reads from the files.
 
-    `prepare` returns what the plan says now; it is not called for a single cell by its number
-    `index`, which is in a manifest that is there already.
+    `prepare` returns the manifest of the current plan. If `index` selects a single cell, `prepare`
+    is not called: the cell must be in an existing manifest.
     """
 
     def found() -> dict[str, Any]:
@@ -75,12 +75,12 @@ def run(
     ended: Callable[[CellOutcome], None] = lambda outcome: None,
     observer: RoundObserver = NOBODY,
 ) -> list[CellOutcome]:
-    """Run the cells that are not finished, in order; return their outcomes on rank 0.
+    """Run the unfinished cells in order, and return all cells' outcomes on rank 0.
 
-    A cell of which an earlier launch has finished some rounds goes on behind them. A cell that
-    cannot work, or whose round fails at the server, is noted and the next one begins. A failure of
-    one rank alone ends the launch, and so does a signal: `Left` on every rank. `begun` and `ended`
-    are called on rank 0.
+    A cell continues after the rounds that an earlier launch finished. A cell that cannot work, or
+    whose round fails at the server, counts as failed, and the next one begins. A failure of only
+    one rank ends the launch. A signal ends it, too, by raising `Left` on every rank. `begun` and
+    `ended` are called on rank 0.
     """
     outcomes: list[CellOutcome] = []
     with ExitStack() as stack:
@@ -108,7 +108,7 @@ def run(
 def _look(
     output: Path, cell: Cell, options: Any, claim: ExitStack
 ) -> tuple[CellOutcome | None, Progress | None]:
-    """Return, on rank 0, why a cell need not or cannot run; else how far it is, with room made."""
+    """Return, on rank 0, the outcome of a cell that is not to run, else the cell's progress."""
     from hpcfl.sweeping import states
 
     if not claim.enter_context(states.claimed(output, cell)):
@@ -133,24 +133,24 @@ def _run_one(
     found: Progress | None,
     observer: RoundObserver,
 ) -> CellOutcome:
-    """Run a cell; `found` is how far it is, on rank 0, which alone reads and writes files."""
+    """Run a cell; `found` is its progress on rank 0, the only rank that reads and writes files."""
     start = time.monotonic()
     place, before = output / cell.file, 0 if found is None else found.rounds
-    # Every rank goes on, of which rank 0 alone has looked.
+    # Only rank 0 has looked, but every rank must resume.
     resume = place if world.tell(int(found is not None and found.resumable)) else None
     command = ["hpcfl", cell.command.name, *cell.arguments]
     try:
         asked = replace(options, output=place, resume=resume)
         cell.command.run(world, asked, observer, command)
     except HpcflError as error:
-        # Of several ranks all must have the error: to go on alone would be to wait for ever.
+        # Unless all ranks have the error, continuing would make some of them wait forever.
         if world.size > 1 and not isinstance(error, AgreedError):
             raise
         if error.exit_status == LEFT_STATUS:
             raise Left(_LEFT) from error
         sentence = str(error)
         if resume is not None and isinstance(error, UsageError):
-            # Of another version's file, for one: the cell would fail again and again.
+            # For example a file of another version, with which the cell would fail every time.
             sentence += f"; to begin the cell anew, move {resume} away"
         return CellOutcome(cell, FAILED, time.monotonic() - start, sentence, before)
     return CellOutcome(cell, DONE, time.monotonic() - start, before=before)

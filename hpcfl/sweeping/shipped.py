@@ -1,4 +1,4 @@
-"""The plans that come with hpcfl: every file of ``plans/``, beside this module, by its name."""
+"""The plans that come with hpcfl: the files in ``plans/`` beside this module, by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOLDER = Path(__file__).with_name("plans")
 
 
 def titles() -> dict[str, str]:
-    """Return what every plan is for, by its name: the comment in the first line of its file."""
+    """Return each plan's title by name: the comment in the first line of its file."""
     return {
         path.stem: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
         for path in sorted(FOLDER.glob("*.toml"))
@@ -18,10 +18,10 @@ def titles() -> dict[str, str]:
 
 
 def locate(plan: str) -> Path:
-    """Return the file of a plan, which is called by its name or its path.
+    """Return the file of a plan, given its name or its path.
 
-    A name means the plan that comes with hpcfl, whatever the current folder holds; ``./NAME`` is a
-    file. It is a UsageError if there is neither.
+    A name of a plan that comes with hpcfl has precedence over a file in the current folder;
+    ``./NAME`` means the file. Raise UsageError if there is neither.
     """
     names = titles()
     if plan in names:

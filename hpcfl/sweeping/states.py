@@ -1,4 +1,4 @@
-"""How far the cells of a sweep are, as their results files tell, and who runs which."""
+"""The progress of a sweep's cells, read from their results files, and claims on cells."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _LOCK_NAME = ".sweep.lock"
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a cell is.
+    """The progress of a cell.
 
-    It is partial where rounds are finished that the next launch goes on from; incomplete what was
-    killed before there were any, or is damaged. Either may be at work right now.
+    A partial cell has finished rounds from which the next launch continues. An incomplete cell was
+    killed before its first such round, or is damaged. Either may be running now.
     """
 
     state: str
-    run: Run | None = None  # what is to be read of it
-    resumable: bool = False  # whether the next launch goes on from it
+    run: Run | None = None  # its readable results
+    resumable: bool = False  # whether the next launch continues from them
 
     @property
     def rounds(self) -> int:
-        """Number of rounds that are finished, and need not be played again."""
+        """Number of finished rounds that need not run again."""
         counts = self.state == FINISHED or self.resumable
         return self.run.rounds if counts and self.run is not None else 0
 
 
 def look(folder: Path, cell: Cell) -> Progress:
-    """Return how far a cell is."""
+    """Return the progress of a cell."""
     file = folder / cell.file
     if not file.exists():
         return Progress(PENDING)
@@ -55,14 +55,14 @@ def look(folder: Path, cell: Cell) -> Progress:
         return Progress(FINISHED, run)
     failed = run.status == "failed"
     begun = run.rounds if cell.algorithm is None else checkpoint(file).exists()
-    # Nothing goes on from a wrong aggregate: it is kept as evidence.
+    # A run with a wrong aggregate is not continued; it is kept as evidence.
     if begun and run.validated.all():
         return Progress(FAILED if failed else PARTIAL, run, resumable=True)
     return Progress(FAILED if failed else INCOMPLETE)
 
 
 def make_room(folder: Path, cell: Cell) -> None:
-    """Move what a cell cannot go on from into the folder ``incomplete``; nothing is deleted."""
+    """Move a cell's unusable files into the folder ``incomplete``; nothing is deleted."""
     file, aside = folder / cell.file, folder / "incomplete"
     if not file.exists():
         return
@@ -79,16 +79,16 @@ def make_room(folder: Path, cell: Cell) -> None:
 
 
 def checkpoint(file: Path) -> Path:
-    """Return where the checkpoint of a training is, beside its results file."""
+    """Return the path of a training's checkpoint, beside its results file."""
     return file.with_suffix(CHECKPOINT_SUFFIX)
 
 
 @contextmanager
 def claimed(folder: Path, cell: Cell) -> Iterator[bool]:
-    """Keep other processes from running a cell meanwhile; False if one does already.
+    """Claim a cell against other processes; yield False if another one has claimed it.
 
-    A claim is a lock on one byte of a hidden file. The system drops it when the process ends,
-    however that happens. On a file system without locks nothing is claimed.
+    A claim is a lock on one byte of a hidden file. The system releases it when the process ends,
+    for whatever reason. On a file system without locks nothing is claimed.
     """
     with (folder / _LOCK_NAME).open("ab") as file:
         try:

@@ -22,16 +22,16 @@ CANNOT_RUN = "cannot run"
 
 @dataclass(frozen=True)
 class Listed:
-    """A cell as it is before a launch."""
+    """A cell before a launch."""
 
     cell: Cell
-    state: str  # one of those of `states`, or `CANNOT_RUN`
-    rounds: int  # that are finished
-    why: str = ""  # what speaks against it, where it cannot run
+    state: str  # a state of the module `states`, or `CANNOT_RUN`
+    rounds: int  # number of finished rounds
+    why: str = ""  # the reason why it cannot run
 
 
 def list_cells(folder: Path, manifest: Manifest) -> list[Listed]:
-    """Return the cells of a sweep in their order, and how far they are; it need not have begun."""
+    """Return the cells of a sweep, begun or not, in their order with their progress."""
     listed = []
     for cell in manifest.cells:
         found = states.look(folder, cell)
@@ -46,9 +46,9 @@ def list_cells(folder: Path, manifest: Manifest) -> list[Listed]:
 
 
 def render_cells(listed: Sequence[Listed], seed: int | None) -> str:
-    """Return a table of cells, and what cannot run and why.
+    """Return a table of cells, and the reasons why some cannot run.
 
-    `seed` is that of their order, None for the plan's own.
+    `seed` is the seed of their order, None for the plan's order.
     """
     refused: dict[str, list[str]] = {}
     for one in listed:
@@ -68,7 +68,7 @@ def _counts(states: Sequence[str]) -> str:
 
 def _table_of(listed: Sequence[Listed]) -> Table:
     typed = Counter(text for one in listed for text in one.cell.arguments[1:])
-    # What all cells have, or their titles say.
+    # Options that all cells have are not shown.
     common = {text for text, number in typed.items() if number == len(listed)}
     rows = []
     for one in listed:
@@ -81,7 +81,7 @@ def _table_of(listed: Sequence[Listed]) -> Table:
 
 
 def render_outcome(outcome: session.CellOutcome, cells: int | None) -> str:
-    """Return one line on what became of a cell, one of so many, or the only one that runs."""
+    """Return one line on a cell's outcome; `cells` is the number of cells, None for just one."""
     cell, what = outcome.cell, outcome.state
     if what == session.DONE:
         before = counted(outcome.before, "round")
@@ -94,7 +94,7 @@ def render_outcome(outcome: session.CellOutcome, cells: int | None) -> str:
 
 
 def render_results(folder: Path, outcomes: Sequence[session.CellOutcome]) -> str:
-    """Return the finished cells side by side, and those that failed with what went wrong."""
+    """Return the results of finished cells side by side, and the errors of failed ones."""
     found = [states.look(folder, outcome.cell) for outcome in outcomes]
     runs = [one.run for one in found if one.run is not None and one.state == states.FINISHED]
     runs.sort(key=lambda run: (run.protocol, run.devices, run.dim))

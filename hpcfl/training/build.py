@@ -18,13 +18,11 @@ from hpcfl.algorithms.federated.levels import largest_levels
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.benchmark.experiment import secrets_of_noise
-from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.rounds.build import build, check_degree, with_group
-from hpcfl.training import planned
 
 # Levels have room for a little more noise than was found, as it may be with fewer of them. If that
 # is not enough, noise and levels are found anew, so often.
@@ -36,19 +34,39 @@ NOISE_OF_FEW_BITS = 1.05
 
 def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> Federation:
     """Return who trains what, for devices with so many samples and a model of `dim`."""
-    per_round = options.per_round or sizes.size
-    invited = federated.find(options.algorithm).invited(per_round, sizes.size, options)
-    participation = Participation(sizes.size, invited, options.sampling, options.seed)
-    most = most_in_round(options, per_round, sizes.size)
-    protocol, _ = build(
-        options.aggregate, options, per_round, dim, population=sizes.size, most=most
-    )
+    devices, kind = sizes.size, federated.find(options.algorithm)
+    per_round = options.per_round or devices
+    invited = kind.invited(per_round, devices, options)
+    participation = Participation(devices, invited, options.sampling, options.seed)
+    most = most_in_round(options, per_round, devices)
+
+    def built(weights: NDArray[np.float64] | None = None) -> AggregationProtocol:
+        return build(options.aggregate, options, per_round, dim, weights, devices, most)[0]
+
+    protocol = built()
+    if isinstance(protocol, QuantisedProtocol):
+        protocol.check_levels(devices=most)
+        if not kind.private and np.ptp(sizes) > 0:
+            protocol = built(heaviest(options, protocol, sizes))
     return Federation(sizes, participation, options.rounds, options.seed, protocol, options)
 
 
 def most_in_round(options: TrainOptions, per_round: int, devices: int) -> int:
     """Return how many devices a round may have: by chance all, where each joins by chance."""
     return devices if options.sampling == "poisson" else per_round
+
+
+def heaviest(
+    options: TrainOptions, protocol: QuantisedProtocol, sizes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the weights in a round whose sums weigh at least as much as those of any round."""
+    devices = protocol.parameters.devices
+    if options.sampling == "poisson":
+        return np.eye(1, devices)[0]  # by chance those in a sum are all that there are
+    in_sum, _ = protocol.most_in_sum(devices)
+    ordered = np.sort(sizes)
+    found = np.concatenate([ordered[: devices - in_sum], ordered[ordered.size - in_sum :]])
+    return found / found.sum()
 
 
 def check_algorithm(options: TrainOptions, devices: int, dim: int) -> Federation:
@@ -66,6 +84,20 @@ def check_algorithm(options: TrainOptions, devices: int, dim: int) -> Federation
     federation = make_federation(options, np.ones(devices, np.int64), dim)
     kind.check(federation, options)
     return federation
+
+
+def check_noise(algorithm: FederatedAlgorithm) -> None:
+    """Refuse, by UsageError, noise for which sums have no room beside the vectors.
+
+    It rises or falls from round to round: the first or the last has the most.
+    """
+    federation = algorithm.federation
+    for index in (0, federation.rounds - 1):
+        protocol = federation.protocol
+        if isinstance(protocol, QuantisedProtocol):
+            noise = algorithm.integer_noise(protocol, index)
+            if noise is not None:
+                type(protocol)(protocol.parameters).add_noise(noise)
 
 
 def claims(protocol: AggregationProtocol, algorithm: FederatedAlgorithm) -> list[str]:
@@ -145,7 +177,8 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
     `make_algorithm` does.
     """
     if not federated.find(options.algorithm).private:
-        return _for_all_rounds(options, sizes, dim)
+        plan = make_federation(options, sizes, dim).protocol.parameters
+        return replace(options, levels=plan.levels, group=plan.group, bits=None)
 
     options = with_group(options, options.aggregate)
     if options.levels is not None:
@@ -158,8 +191,7 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
         return make_algorithm(chosen, make_federation(chosen, sizes, dim))
 
     def check(levels: int) -> None:
-        chosen = replace(noisy, levels=levels)
-        planned.check(chosen, made(chosen), dim)
+        check_noise(made(replace(noisy, levels=levels)))
 
     one = make_federation(at(1), sizes, dim).protocol
     if not isinstance(one, QuantisedProtocol):
@@ -174,7 +206,7 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
         chosen = at(min(largest_levels(one, check), roomy))
         algorithm = made(chosen)
         try:
-            planned.check(chosen, algorithm, dim)
+            check_noise(algorithm)
         except UsageError as error:
             refusal = error  # as with so few levels it takes more noise
             continue
@@ -183,17 +215,3 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
         f"no number of levels leaves room for the noise in the group {options.group}: lower "
         "--clip, the noise, or the number of devices"
     ) from refusal
-
-
-def _for_all_rounds(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
-    """Return the options with levels, and a group, that suit all rounds as they are planned.
-
-    Devices have equal weights where the options are checked; in a round those of their data.
-    """
-    federation = make_federation(options, sizes, dim)
-    algorithm = make_algorithm(options, federation)
-    rounds = [protocol.parameters for _, protocol in planned.protocols(options, algorithm, dim)]
-    found = [federation.protocol.parameters, *rounds]
-    levels = min(one.levels for one in found)
-    group = max((one.group for one in found), key=lambda name: GROUPS[name].bits)
-    return replace(options, levels=levels, group=group, bits=None)

@@ -23,20 +23,13 @@ class Checkpoint:
     """The server's state between two rounds."""
 
     next_round: int
-    weights: NDArray[np.float32]  # the model, and behind it the algorithm's state, shape (d,)
-    velocity: NDArray[np.float64]  # the server's momentum, shape (d,)
+    weights: NDArray[np.float32]  # the model, shape (d,)
     run_id: str = ""  # of the results file that it belongs to
 
     def save(self, path: Path) -> None:
         """Write the state so that the file is always whole, whenever the process dies."""
         with outputs.writing(path, outputs.CHECKPOINT) as file:
-            np.savez(
-                file,
-                next_round=self.next_round,
-                weights=self.weights,
-                velocity=self.velocity,
-                run_id=self.run_id,
-            )
+            np.savez(file, next_round=self.next_round, weights=self.weights, run_id=self.run_id)
 
 
 def path_for(results: Path) -> Path:
@@ -51,7 +44,7 @@ def load(results: Path, run_id: str) -> Checkpoint:
         arrays = files.load_npz(path)
         if str(arrays["run_id"]) != run_id:
             raise ValueError("it is of another run")
-        return Checkpoint(int(arrays["next_round"]), arrays["weights"], arrays["velocity"], run_id)
+        return Checkpoint(int(arrays["next_round"]), arrays["weights"], run_id)
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise UsageError(
             f"{results} goes on from a checkpoint, and {path} cannot be read as one ({error}): "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,14 +22,14 @@ from hpcfl.benchmark.experiment import OF_SPARSE
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import asked_for, options_of, part, recorded
+from hpcfl.options.definition import options_of, part, recorded
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
-from hpcfl.results import restoring
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
 from hpcfl.results.schema import INCOMPLETE, Metric
+from hpcfl.rounds.build import build
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
@@ -39,7 +39,6 @@ from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.session import Job, played_in_vain
 from hpcfl.rounds.timed import Played, play
 from hpcfl.training import checkpoint as checkpoints
-from hpcfl.training import planned
 from hpcfl.training.build import claims
 from hpcfl.training.checkpoint import Checkpoint
 from hpcfl.training.clients import Clients
@@ -76,8 +75,7 @@ class Training(Job):
         self.model = model
         self._clients = clients
         self._trainer = trainer
-        self._state = np.concatenate([weights, algorithm.first_state])
-        self._velocity = np.zeros(weights.size)
+        self.weights = weights.copy()  # the model, shape (d,)
         self.devices, self.dim = clients.sizes.size, weights.size
         self.rounds, self.first_round = options.rounds, 0
         subject = protocol.name if options.algorithm == "fedavg" else algorithm.name
@@ -90,19 +88,6 @@ class Training(Job):
         self._saving = threading.Lock()
         self._run_id = ""
         self._latest = self._checkpoint()
-
-    @property
-    def chosen(self) -> Collection[str]:
-        """Levels and group, which are chosen for the rounds that are planned.
-
-        Not where an account counts on the precision of all rounds.
-        """
-        return () if self.algorithm.private else restoring.chosen(asked_for(self.asked))
-
-    @property
-    def weights(self) -> NDArray[np.float32]:
-        """The model, shape (d,)."""
-        return self._state[: self.dim]
 
     def config(self) -> dict[str, Any]:
         """Return every option with its value, for the record; None where it has no effect."""
@@ -145,8 +130,7 @@ class Training(Job):
                 f"{counted(earlier.rounds, 'round')}, and --rounds is {self.rounds}: give more "
                 "--rounds, or begin anew if the file has lost some"
             )
-        self.first_round, self._state = kept, found.weights
-        self._velocity = found.velocity
+        self.first_round, self.weights = kept, found.weights
         if kept:
             self._bytes_up = int(earlier.training[Metric.BYTES_UP_TOTAL][kept - 1])
             self._accuracy = float(earlier.training[Metric.ACCURACY][kept - 1])
@@ -154,8 +138,6 @@ class Training(Job):
         repeated = played_in_vain(earlier, kept) if self.algorithm.private else 0
         self.algorithm.resume(self._survivors, repeated)
         self._latest = self._checkpoint()
-        # What chance draws for the rounds to come depends on where the run goes on.
-        planned.check(self.options, self.algorithm, self.dim)
         return kept
 
     def begin(self, path: Path, run_id: str) -> None:
@@ -187,8 +169,7 @@ class Training(Job):
             self._latest.save(self._kept)
 
     def _checkpoint(self) -> Checkpoint:
-        state, velocity = self._state.copy(), self._velocity.copy()
-        return Checkpoint(self.first_round, state, velocity, self._run_id)
+        return Checkpoint(self.first_round, self.weights.copy(), self._run_id)
 
     def over(self) -> str:
         return self._reason_to_stop(self._accuracy, 0)
@@ -257,7 +238,7 @@ class Training(Job):
         if not participants:
             record = RoundRecord.empty(len(kind.phases()), 0, transport.placement.helpers)
             record.validated = True
-            return Played(record, Aggregate(np.zeros(self._state.size), 1.0, 0.0), 0.0)
+            return Played(record, Aggregate(np.zeros(self.dim), 1.0, 0.0), 0.0)
         if len(participants) < kind.min_devices:
             selected = counted(len(participants), "device")
             raise HpcflError(
@@ -265,7 +246,10 @@ class Training(Job):
                 f"needs at least {kind.min_devices}; with a larger --per-round chance does that "
                 "less often"
             )
-        protocol, schedule = planned.summing(options, algorithm, participants, self._state.size)
+        weights = algorithm.weights(participants)
+        protocol, schedule = build(
+            *(options.aggregate, options, len(participants), self.dim, weights, self.devices)
+        )
         if isinstance(protocol, QuantisedProtocol):
             noise = algorithm.integer_noise(protocol, index)
             if noise is not None:
@@ -276,7 +260,7 @@ class Training(Job):
             protocol,
             transport.select(participants),
             index=index,
-            model=self._state,
+            model=self.weights,
             inputs=lambda slot: self._updates[participants[slot]],
             prepare=partial(self._train, index, participants) if with_model else None,
             dropouts=schedule.draw(index),
@@ -297,14 +281,13 @@ class Training(Job):
             received = getattr(device, "model", None)
             if received is None:
                 raise without_model(options.aggregate)
-            model, state = received[: self.dim], received[self.dim :]
             before = time.thread_time()
             # Of a device that goes through its data in an order of its own, the order is the same
             # in all rounds, and goes on.
             when = () if algorithm.noisy_steps else (algorithm.play_index(index),)
             seeds = np.random.SeedSequence(seed, spawn_key=(TRAINING, *when, id))
-            learn = partial(self._trainer.local_update, model, *samples, seeds, index)
-            self._updates[id] = algorithm.contribution(id, index, state, learn)
+            learn = partial(self._trainer.local_update, received, *samples, seeds, index)
+            self._updates[id] = algorithm.contribution(id, index, learn)
             self._cpu[id] = time.thread_time() - before
 
     def _invite(
@@ -324,13 +307,12 @@ class Training(Job):
         phases = phase_names(stage.steps)
         ledger = Ledger.of(phases, chosen)
         devices = {
-            slot: stage.device(invited[slot], index, self._state.size)
-            for slot in chosen.local_devices
+            slot: stage.device(invited[slot], index, self.dim) for slot in chosen.local_devices
         }
-        server = stage.server(index, self._state) if chosen.has_server else None
+        server = stage.server(index, self.weights) if chosen.has_server else None
         played = Round(
             *(stage.steps, chosen, ledger),
-            RoundConfig(index=index, dim=self._state.size, largest_message=8),
+            RoundConfig(index=index, dim=self.dim, largest_message=8),
             devices=devices,
             server=server,
             inputs=lambda slot: self._updates[invited[slot]],
@@ -365,15 +347,11 @@ class Training(Job):
     ) -> dict[str, float]:
         """Take the server's step and evaluate; return the round's figures."""
         options = self.options
-        state = self._state[self.dim :]
         assert played.aggregate is not None
         self._survivors.append(int(played.record.survived.sum()))
         self.algorithm.observe(self._survivors[-1])
-        update = self.algorithm.update(played.aggregate, state, participants, index)
-        self._velocity *= options.server_momentum
-        self._velocity += update[: self.dim]
-        self.weights[:] -= (options.server_learning_rate * self._velocity).astype(np.float32)
-        state -= update[self.dim :].astype(np.float32)
+        update = self.algorithm.update(played.aggregate, participants, index)
+        self.weights -= (options.server_learning_rate * update).astype(np.float32)
         spent = self._spent(index) or Spent(float("nan"), float("nan"))
 
         start = time.monotonic()

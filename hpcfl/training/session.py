@@ -25,8 +25,14 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.rounds import session as rounds
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.system import outputs
-from hpcfl.training import checkpoint, clients, defaults, planned
-from hpcfl.training.build import check_algorithm, make_algorithm, make_federation, with_precision
+from hpcfl.training import checkpoint, clients, defaults
+from hpcfl.training.build import (
+    check_algorithm,
+    check_noise,
+    make_algorithm,
+    make_federation,
+    with_precision,
+)
 from hpcfl.training.experiment import Training, without_model
 
 if TYPE_CHECKING:
@@ -206,7 +212,7 @@ def _algorithm(
             federation = make_federation(options, sizes, dim)
             algorithm = make_algorithm(options, federation)
             # Refused here, and not in the first round.
-            planned.check(options, algorithm, dim)
+            check_noise(algorithm)
         except HpcflError as problem:
             error = problem
     chosen = {

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from calibrations import flat
-from commandline import hpcfl, refusal
+from commandline import hpcfl
 
 from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone
 from hpcfl.advice.tables import command, table
@@ -24,10 +24,6 @@ KNOWN = flat()
 ALL = {"helpers": 2, "alpha": 0.2}
 
 
-def names(**options):
-    return [choice.protocol for choice in advise(AdviseOptions(**options), KNOWN).choices]
-
-
 def reasons(**options):
     refusals = advise(AdviseOptions(**options), KNOWN).refusals
     return {refusal.protocol: refusal.reason for refusal in refusals}
@@ -39,6 +35,7 @@ def reasons(**options):
         {},
         ALL,
         {"security": "active"},
+        {"alpha": 0.1, "devices": 1000},
         {"devices": 2, "dim": 1},
         {"devices": 10**6, "dim": 10**8},
         {"dropout": 0.0, "gamma": 0.0},
@@ -50,6 +47,11 @@ def test_every_protocol_is_either_a_choice_or_refused_in_a_sentence(options):
     told = [*advice.choices, *advice.refusals]
 
     assert sorted(one.protocol for one in told) == sorted(PROTOCOLS)
+    names = {choice.protocol for choice in advice.choices}
+    assert ("assisted" in names) == ("helpers" in options)
+    assert ("prf" in names) == (options.get("dropout") == 0)
+    assert ("cohort" in names) == ("alpha" in options)
+    assert options.get("security") != "active" or names == {"secagg"}
     assert all(refusal.reason for refusal in advice.refusals)
     json.dumps(advice.as_dict(), allow_nan=False)
 
@@ -127,7 +129,6 @@ def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkey
     ("options", "protocol", "reason"),
     [
         ({}, "fedavg", "learn 100 % of the values"),
-        ({}, "assisted", "needs at least 1 helper, and there are none"),
         ({}, "cohort", "sends a part of the coordinates"),
         ({}, "prf", "a round is lost where any device vanishes"),
         ({"security": "active"}, "secagg-graph", "not for a server that cheats"),
@@ -160,19 +161,6 @@ def test_with_one_helper_assisted_is_named_with_what_it_then_promises(tmp_path):
         assert {"secagg", "lightsecagg"} <= {*promising}
         assert all(f"{name} promises: " in words for name in promising)
 
-    asked = AdviseOptions(devices=5, dim=20, helpers=1)
-    (assisted,) = (one for one in advise(asked, KNOWN).choices if one.protocol == "assisted")
-    done = hpcfl(*command(assisted, asked).split()[1:], "--output", tmp_path / "one.h5")
-    assert done.returncode == 0, done.stderr
-    assert list(assisted.promises) == list(load(tmp_path / "one.h5").config["promises"])
-
-
-def test_what_is_asked_for_makes_the_difference():
-    assert "assisted" in names(helpers=2)
-    assert "prf" in names(dropout=0.0)
-    assert "cohort" in names(alpha=0.1, devices=1000)
-    assert names(security="active") == ["secagg"]
-
 
 def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
     active = {"security": "active", "alpha": 0.1}
@@ -198,7 +186,8 @@ def test_what_a_cohort_exposes_is_that_of_all_devices_and_not_of_fewer(devices):
     assert exposed_of_cohort(devices, members=10) == pytest.approx(0.19**9, rel=0.1)
 
 
-@pytest.mark.parametrize("epsilon", [pytest.param(0.5, marks=pytest.mark.full), 8.0])
+@pytest.mark.full
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_the_command_that_is_named_meets_the_epsilon_as_it_is(tmp_path, monkeypatch, epsilon):
     """Rounds to warm up would cost privacy too, and fewer levels more noise."""
     monkeypatch.chdir(tmp_path)
@@ -238,9 +227,3 @@ def with_noise(protocol, bits, sizes):
     options = {"gamma": 0.1, "dropout": 0.1, "rounds": 10, "noise": "distributed", "epsilon": 4.0}
     training = TrainOptions("dp-fedavg", aggregate=protocol, bits=str(bits), **options)
     return planned_algorithm(training, **sizes)
-
-
-def test_without_a_calibration_a_sentence_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    assert "hpcfl calibrate" in refusal("advise")

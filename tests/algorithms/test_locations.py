@@ -61,13 +61,8 @@ def assert_refused_or_increasing(message, dim):
 @each_coding
 @given(case=sets(), after=st.binary(max_size=9))
 @example(case=(1, []), after=b"")
-@example(case=(1, [0]), after=b"\xff")
-@example(case=(8, [7]), after=b"")
 @example(case=(9, [8]), after=b"\x80")
-@example(case=(300, []), after=b"\xff")
 @example(case=(300, [*range(300)]), after=b"\xff")
-@example(case=(300, [299]), after=b"")
-@example(case=(2**32 - 1, [2**32 - 2]), after=b"\x01")
 @example(case=(2**32 - 1, [0, 2**31, 2**32 - 2]), after=b"")
 def test_positions_come_back_and_what_follows_them_is_left_alone(coding, case, after):
     dim, positions = case
@@ -78,8 +73,6 @@ def test_positions_come_back_and_what_follows_them_is_left_alone(coding, case, a
 
 
 @given(case=sets())
-@example(case=(300, []))
-@example(case=(300, [*range(300)]))
 def test_auto_is_the_shorter_coding(case):
     dim, positions = case
     dim = min(dim, 5000)

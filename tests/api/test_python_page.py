@@ -10,6 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 TEXT = PAGE.read_text(encoding="utf-8").partition("\n## Tables\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.full
 def test_every_block_runs_and_shows_a_table(tmp_path, monkeypatch):
     pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)

@@ -4,13 +4,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from hpcfl.algorithms.aggregation.base import TRAINING
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.audit.game import Game
 from hpcfl.audit.instance import Instance, default
-from hpcfl.audit.measure import audit, clopper_pearson, gaussian_bound, lower_bound
+from hpcfl.audit.measure import audit, gaussian_bound, lower_bound
 from hpcfl.crypto.noise import FastNoise
 from hpcfl.errors import UsageError
 from hpcfl.learning.batches import batches
@@ -26,22 +25,18 @@ TIGHT = {
         "fedsgd-dpc", 0.45, rounds=2, samples=2, batch_size=2, shuffle="poisson"
     ),
     "all users": Instance("dp-fedavg", 0.6, sampling="poisson", devices=2, per_round=2),
-    "own noise": default("locks", sigma=2.0, sigma_norms=8.0, delta=0.05),
     "distributed": Instance("dp-fedavg", 0.4, devices=3, per_round=3, noise="distributed"),
     "Laplace": Instance("fedsgd-dpc", sigma=2.0, mechanism="laplace"),
     "Poisson users": Instance(
         "dp-fedavg", 0.7, devices=3, per_round=2, sampling="poisson", delta=0.05
-    ),
-    "trusted": Instance(
-        "locks", 0.8, sigma_norms=10.0, sampling="poisson", variant="trusted", delta=0.05
     ),
     "Poisson samples": Instance(
         "fedsgd-dpc", 0.2, samples=5, batch_size=4, shuffle="poisson", delta=0.05
     ),
 }
 # These are measured by rates alone, which takes more runs.
-BY_RATES = {"own noise", "Laplace", "Poisson users", "trusted", "Poisson samples"}
-SLOW = {*BY_RATES, "all samples", "sums of gradients"}
+BY_RATES = {"Laplace", "Poisson users", "Poisson samples"}
+SLOW = {*BY_RATES, "all samples", "sums of gradients", "sums of models"}
 NAMES = [pytest.param(name, marks=pytest.mark.full) if name in SLOW else name for name in TIGHT]
 
 
@@ -58,12 +53,7 @@ def halve_noise(monkeypatch, factor=0.5):
     """Let devices and server add less noise than they say."""
 
     def less(draw):
-        def drawn(self, size, width):
-            # Stage 2 of locks draws uniform numbers by Laplace's of scale 1, which are no noise.
-            unit = draw.__name__ == "laplace" and width == 1
-            return draw(self, size, width) * (1 if unit else factor)
-
-        return drawn
+        return lambda self, size, width: draw(self, size, width) * factor
 
     draw = IntegerNoise.draw
     monkeypatch.setattr(FastNoise, "gaussian", less(FastNoise.gaussian))
@@ -73,23 +63,12 @@ def halve_noise(monkeypatch, factor=0.5):
     )
 
 
-@pytest.mark.parametrize("error", [0.05, 0.005])
-def test_clopper_pearson_is_that_of_scipy(error):
-    counts = np.array([0, 1, 7, 50, 99, 100])
-    lower, upper = clopper_pearson(counts, 100, error)
-
-    for count, low, high in zip(counts.tolist(), lower, upper, strict=True):
-        both = stats.binomtest(count, 100).proportion_ci(1 - 2 * error, method="exact")
-        assert (low, high) == pytest.approx((both.low, both.high), rel=1e-9, abs=1e-12)
-        assert clopper_pearson(count, 100, error) == (low, high)
-
-
 def test_rates_of_randomised_response_bound_its_epsilon():
     # The truth with probability e / (1 + e): epsilon is exactly 1, and no test does better.
     rng = np.random.default_rng(2)
     truth = math.e / (1 + math.e)
     found = []
-    for _ in range(400):
+    for _ in range(100):
         without = (rng.random(2000) > truth).astype(float)
         with_ = (rng.random(2000) < truth).astype(float)
         found.append(lower_bound(without, with_, 0.0, 0.9).epsilon)
@@ -104,7 +83,7 @@ def test_mu_is_bounded_closely_and_converted_exactly():
     exact = zcdp.exact_epsilon(2.0**2 / 2, 1e-5)
     found = [
         gaussian_bound(rng.standard_normal(2000), rng.normal(2.0, 1, 2000), 1e-5, 0.9)
-        for _ in range(200)
+        for _ in range(60)
     ]
     mus = np.array([one.mu for one in found])
 
@@ -146,15 +125,6 @@ def test_half_of_the_noise_is_detected(monkeypatch, name):
     assert "CONTRADICTS" in found.render()
 
 
-@pytest.mark.parametrize("algorithm", ["cdp", "dp-dsgd"])
-def test_the_papers_noise_is_too_little_by_default(algorithm):
-    found = audit(default(algorithm), 200)
-
-    assert found.exceeds_paper
-    assert found.paper < found.best <= found.proven
-    assert f"{found.paper:.4g}" in found.render()
-
-
 @pytest.mark.parametrize("name", TIGHT)
 def test_the_canary_is_as_long_as_clipping_allows(monkeypatch, name):
     # Without noise, the log-likelihood ratio is known.
@@ -167,7 +137,7 @@ def test_the_canary_is_as_long_as_clipping_allows(monkeypatch, name):
     if instance.aggregate == "secagg":
         std *= math.sqrt(instance.per_round)
 
-    if name in ("Poisson users", "trusted", "Poisson samples"):
+    if name in ("Poisson users", "Poisson samples"):
         assert score > 0 > other
         return
     if instance.mechanism == "laplace":
@@ -203,11 +173,12 @@ def test_the_canary_is_the_record_that_is_used_most():
     ("options", "message"),
     [
         ({"algorithm": "fedavg"}, "no private algorithm 'fedavg'"),
+        ({"algorithm": "locks"}, "locks cannot be audited"),
         ({"sigma": -1.0}, "--sigma is -1.0"),
         ({"batch_size": 2}, "--batch-size is 2; --samples are only 1"),
-        ({"sampling": "poisson"}, "public participants"),
+        ({"sampling": "poisson"}, "participants are public"),
         ({"mechanism": "laplace"}, "--mechanism is for fedsgd-dpc"),
-        ({"shuffle": "poisson"}, "accounted for epochs"),
+        ({"shuffle": "poisson"}, "holds for epochs"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(options, message):

@@ -167,12 +167,9 @@ def test_what_the_first_launch_was_given_or_found_out_is_not_dropped(tmp_path):
     """Files hold some options only if they are given."""
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
-        bench(path, "secagg", after=2, bits="auto", rotate=True)
-    with pytest.raises(UsageError, match="group ring24, not fq"):
-        bench(path, "secagg", resume=True, rotate=True)
-    with pytest.raises(UsageError, match=r"with rotate \w+, not \w+: leave it out"):
-        bench(path, "secagg", resume=True, bits="24")
-    assert bench(path, "secagg", resume=True, bits="24", rotate=True).validated.all()
+        bench(path, "secagg", after=2, threads=2)
+    with pytest.raises(UsageError, match="with threads 2, not 1: leave it out"):
+        bench(path, "secagg", resume=True)
 
 
 def test_what_cannot_go_on_is_refused(tmp_path):

@@ -74,7 +74,7 @@ def test_sums_and_means_are_weighted_by_the_survivors_weights(tmp_path, protocol
 
 @pytest.mark.parametrize(
     ("protocol", "options"),
-    [*((one, {}) for one in WHOLE), ("secagg", {"rotate": True}), ("cohort", {"alpha": 0.5})],
+    [*((one, {}) for one in WHOLE), ("cohort", {"alpha": 0.5})],
 )
 def test_survivors_without_weight_have_no_mean(tmp_path, protocol, options):
     rows = vectors(12) / 10

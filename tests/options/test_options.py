@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from hpcfl.algorithms.federated import participation
 from hpcfl.benchmark.experiment import asked
 from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
@@ -60,21 +58,6 @@ def test_a_value_is_taken_up_to_the_edge_and_refused_by_name_beyond():
                     about.check((value,) if several else value)
 
 
-def test_ranges_are_checked_where_options_are_made():
-    for group, value in (
-        (BenchOptions, {"dim": 0}),
-        (BenchOptions, {"devices": (3, -1)}),
-        (BenchOptions, {"dropout": 0.5}),
-        (TrainOptions, {"delta": 0.0}),
-        (PredictOptions, {"ranks": 1}),
-        (ExposureOptions, {"gamma": Fraction(4, 3)}),
-        (TrainOptions, {"group": "fp"}),
-    ):
-        (name,) = value
-        with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is "):
-            group("secagg", **value)
-
-
 def test_choices_are_those_that_there_are():
     known = options_of(BenchOptions) | options_of(TrainOptions)
 
@@ -83,43 +66,30 @@ def test_choices_are_those_that_there_are():
     assert known["bits"].choices == ("auto", *widths)
     assert set(known["shuffle"].choices) == set(SHUFFLES)
     assert known["variant"].choices == locks.VARIANTS
-    assert known["sampling"].choices == participation.MODES
     assert set(known["mechanism"].choices) == set(fedsgd_dpc.MECHANISMS)
     assert set(known["noise"].choices) == set(dp_fedavg.NOISES)
 
 
-def test_wrong_keywords_are_refused_in_a_sentence():
+def test_keywords_are_read_as_their_type_says_or_refused_in_a_sentence():
+    made = make(BenchOptions, {"protocol": "secagg", "devices": 20, "clip": 1, "updates": "u.npy"})
+    assert (made.devices, made.updates) == ((20,), Path("u.npy"))
+    assert isinstance(made.clip, float)
     for typed, sentence in (
         ({"dimm": 3}, "there is no option 'dimm'; did you mean 'dim'?"),
         ({"quux": 3}, "there is no option 'quux'$"),
-        ({"dim": "many"}, "--dim is 'many'; it must be a whole number"),
         ({"dim": 1.5}, "--dim is 1.5; it must be a whole number"),
         ({"dim": True}, "--dim is True; it must be a whole number"),
         ({"dim": 0}, "--dim is 0; it must be at least 1 and at most 4294967295"),
         ({"alpha": "x"}, "--alpha is 'x'; it must be a number"),
         ({"devices": "3,x"}, "--devices is '3,x'; it must be whole numbers like 25,50,100"),
-        ({"group": 32}, "--group is '32'; choose one of fq, ring8"),
         ({"group": 3.2}, "--group is 3.2; it must be text"),
-        ({"group": "f2"}, "--group is 'f2'; choose one of fq, ring8, .*, field28$"),
         ({"bits": 18}, "--bits is '18'; choose one of auto, 8, 12, 16"),
         ({"bits": 16, "group": "ring32"}, "ring32 and --bits 16 are two groups: give one of them"),
         ({"dropout": 0.5}, "--dropout is 0.5; it must be at least 0 and below 0.5"),
         ({"clip_norm": 2.0}, "are for dp-fedavg: secagg adds no noise"),
-        ({"protocol": "dp-fedavg", "noise_multiplier": -1}, "--noise-multiplier is -1.0"),
     ):
         with pytest.raises(UsageError, match=sentence):
             asked({"protocol": "secagg"} | typed)
-
-
-def test_keywords_are_read_as_their_type_says():
-    made = make(
-        BenchOptions,
-        {"protocol": "secagg", "devices": 20, "clip": 1, "updates": "u.npy"},
-    )
-
-    assert (made.devices, made.updates) == ((20,), Path("u.npy"))
-    assert isinstance(made.clip, float)
-    assert make(BenchOptions, {"protocol": "secagg", "devices": [3, 4]}).devices == (3, 4)
 
 
 def test_a_protocol_without_dropouts_has_none_unless_some_are_given():

@@ -4,7 +4,6 @@ from dataclasses import fields
 
 import pytest
 
-import hpcfl as package
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import ACTIVE, PROTOCOLS
 from hpcfl.benchmark import experiment
@@ -36,7 +35,6 @@ VALUES = {
     "committee": 3,
     "helpers": 3,
     "threads": 2,
-    "rotate": True,
     "sigma": 2.0,
     "noise_multiplier": 2.0,
     "clip_norm": 2.0,
@@ -47,7 +45,6 @@ VALUES = {
     "noise": "distributed",
     "shuffle": "fresh",
     "convex": True,
-    "quantile": 0.5,
     "first_stage": 5,
     "variant": "local",
     "sigma_norms": 2.0,
@@ -100,19 +97,6 @@ def test_an_option_of_algorithms_is_used_or_refused(algorithm):
         else:
             with pytest.raises(UsageError, match=r"--\S+ is given, and .* no use for it"):
                 defaults.asked(given)
-
-
-def test_the_api_refuses_what_it_would_ignore(tmp_path):
-    for refused in (
-        lambda: package.bench("fedavg", devices=3, dim=5, gamma=0.1, output=tmp_path),
-        lambda: package.train("fedavg", devices=3, quantile=0.5, output=tmp_path),
-        lambda: package.exposure("lightsecagg", degree=4),
-        lambda: package.sweep(
-            {"protocol": ["secagg", "fedavg"], "devices": 3, "alpha": [0.1, 0.2]}, output=tmp_path
-        ),
-    ):
-        with pytest.raises(UsageError, match="no use for it"):
-            refused()
 
 
 def test_a_presets_settings_are_not_given_by_anybody():

@@ -1,6 +1,5 @@
 """The papers' tables and figures can be run, are compared by their seeds, and are kept as told."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +16,10 @@ from papers import (
     __main__,
     pages,
     panels,
-    queries,
     training,
 )
-from papers.artefact import Artefact, Result, Scale, Store, key
-from papers.verdicts import DIFFERS, MATCHES
+from papers.artefact import Artefact, Scale, Store, key
+from papers.verdicts import DIFFERS
 
 pytestmark = pytest.mark.full
 
@@ -74,47 +72,6 @@ def test_the_pages_are_what_is_generated_from_what_is_kept(tmp_path, monkeypatch
 
     for name in ("reproduction.md", "study.md"):
         assert (tmp_path / name).read_text() == (ROOT / "papers" / name).read_text()
-
-
-def test_table_1_of_queries_comes_out_whole():
-    artefact = ARTEFACTS["queries/table-1"]
-    settings = artefact.scales["paper"].settings
-    lines = artefact.lines([Result(one, artefact.run(one, None)) for one in settings])
-    wrong = artefact.lines([Result(settings[0], {"entries": [5, 2, 1, 23]})])
-
-    assert [line.verdict for line in lines] == [MATCHES] * 24
-    assert [line.verdict for line in wrong] == [MATCHES] * 3 + [DIFFERS]
-
-
-def test_bytes_of_table_1_are_those_of_real_rounds():
-    artefact = ARTEFACTS["sparse-secagg/table-1"]
-    chosen = [one for one in artefact.scales["paper"].settings if one["devices"] == 25]
-    secagg, sparse = (artefact.run({**one, "rounds": 1}, None) for one in chosen)
-
-    assert secagg["largest_bytes"] == 4 * 165_000 + 16
-    assert sparse["mean_bytes"] == pytest.approx(83_585, rel=0.01)
-
-
-@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_femnist_is_trained_on_where_it_is_there(tmp_path, monkeypatch, mechanism):
-    pytest.importorskip("torch")
-    for part in ("train", "test"):
-        samples = {
-            f"f{number:04}": {"x": [[0.5] * 784, [0.9] * 784], "y": [number % 62, 7]}
-            for number in range(12)
-        }
-        path = tmp_path / "femnist" / part / "all_data_0.json"
-        path.parent.mkdir(parents=True)
-        content = {"users": [*samples], "num_samples": [2] * 12, "user_data": samples}
-        path.write_text(json.dumps(content))
-    monkeypatch.setattr(queries, "SEEDS", range(2))
-    artefact = ARTEFACTS["queries/figure-2"]
-    like = next(s for s in artefact.scales["paper"].settings if s["mechanism"] == mechanism)
-
-    found = artefact.run({**like, "T": 2, "b": 5}, tmp_path)
-
-    assert (len(found["accuracy"]), len(found["last_loss"])) == (2, 2)
-    assert found["epsilon_proven"] == pytest.approx(like["epsilon"], rel=0.01)
 
 
 def test_loss_and_gradient_on_training_data_are_those_of_a_softmax_regression():

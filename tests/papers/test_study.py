@@ -1,10 +1,7 @@
 """The study's figures are those of rounds that were run, and its sentences those of its figures."""
 
 import json
-import math
-from dataclasses import replace
 from pathlib import Path
-from statistics import NormalDist
 
 import pytest
 from calibrations import flat
@@ -12,8 +9,6 @@ from calibrations import flat
 from hpcfl.benchmark import experiment
 from hpcfl.costmodel import calibration
 from hpcfl.errors import UsageError
-from hpcfl.options.training import TrainOptions
-from hpcfl.training.build import planned_algorithm
 from papers import pages
 from papers.artefact import Result, Store
 from papers.study import artefacts, costs, findings
@@ -62,33 +57,6 @@ def test_a_setting_is_measured_where_that_is_short_and_predicted_otherwise(monke
     slow, *_, fast = (one[0] for one in measured["modelled_seconds"].values())
     assert slow > fast
     json.dumps([measured, predicted], allow_nan=False)
-
-
-def test_an_epsilon_takes_the_fewest_bits_that_have_room_for_its_noise():
-    sizes = {"devices": 20, "dim": 1_000, "dropout": 0.1}
-    found = costs.run({"protocol": "secagg", **sizes, "epsilon": 2.0}, None)
-    central = costs.run({"protocol": "fedavg", **sizes, "epsilon": 2.0}, None)
-    coded = costs.run({"protocol": "lightsecagg", **sizes, "epsilon": 2.0}, None)
-
-    bits = int(found["bits"])
-    asked = TrainOptions(
-        "dp-fedavg", aggregate="secagg", rounds=20, dropout=0.1, epsilon=2.0, noise="distributed"
-    )
-
-    def noise(bits):
-        return planned_algorithm(replace(asked, bits=f"{bits}"), 20, 1_000).noise_in_sum
-
-    assert found["noise_in_sum"] == pytest.approx(noise(bits), rel=1e-3)
-    assert found["noise_in_sum"] <= 1.05 * noise(32) < noise(bits - 4)
-    whole = costs.run({"protocol": "secagg", **sizes}, None)
-    assert whole["bytes_up"] - found["bytes_up"] == 1_000 * (32 - bits) // 8
-    assert "bits" not in central
-    assert coded["bits"] == found["bits"]
-    # Balle and Wang (2018), Theorem 8, with the sensitivity of 20 rounds.
-    for one in (found, central, coded):
-        moved = math.sqrt(20) / one["noise_multiplier"]
-        above, below = (NormalDist().cdf(side * moved / 2 - 2.0 / moved) for side in (1, -1))
-        assert above - math.exp(2.0) * below == pytest.approx(1e-5, rel=0.02)
 
 
 def test_the_parts_that_a_finding_names_suffice_for_it(tmp_path):

@@ -50,9 +50,7 @@ def expected(experiment):
     [
         ("sparse", 20, 20_000, {}),
         ("sparse", 20, 20_000, {"locations": "bitmap", "dropout": 0.1}),
-        ("sparse", 12, 20_000, {"alpha": 0.9, "locations": "gaps"}),
         ("sparse", 30, 20_000, {"degree": 10, "alpha": 0.05}),
-        ("cohort", 20, 9_999, {"alpha": 0.3}),
         ("cohort", 30, 10_000, {"degree": 14, "alpha": 0.2, "dropout": 0.1}),
         ("secagg-graph", 40, 500, {"degree": 12, "dropout": 0.1}),
         # Nothing is left to chance here.
@@ -130,15 +128,14 @@ def test_a_calibration_knows_every_party_that_played(monkeypatch):
     monkeypatch.setattr(learning, "SIZES", ((8, 64, 0.25), (8, 64, 0.0), (12, 64, 0.3)))
     monkeypatch.setattr(learning, "VARIED_SIZES", ((8, 64, 0.25),))
     monkeypatch.setattr(learning, "LEAST_SECONDS", 0.0)
-    names = ["secagg", "assisted", "committee"]
+    names = ["assisted", "committee"]
     done = []
     found = learning.calibrate(names, done.append)
 
     assert done == names
-    assert {*found.costs["secagg"]} == {"device", "server", "around"}
     assert {*found.costs["assisted"]} == {"device", "server", "around", "helper"}
     assert {*found.costs["committee"]} >= {"server", "around", "member"}
-    assert predict(protocol_of("secagg", 50, 1000), found).server_cpu_seconds > 0
+    assert predict(protocol_of("assisted", 50, 1000), found).server_cpu_seconds > 0
 
 
 def test_modelled_seconds_are_those_of_the_link_model():
@@ -157,17 +154,14 @@ def test_modelled_seconds_are_those_of_the_link_model():
     assert high == pytest.approx(found.link_seconds + 1.6 * computing)
 
 
-def test_one_process_plays_the_devices_one_after_the_other():
-    protocol = protocol_of("assisted", 10, 1000, dropout=0.3)
-    found = predict(protocol, KNOWN)
-    around = KNOWN.seconds(protocol, "around", terms_of(protocol)["around"])
+def test_one_process_plays_all_parties_one_after_the_other_members_of_a_committee_too():
+    helped = protocol_of("assisted", 10, 1000, dropout=0.3)
+    found = predict(helped, KNOWN)
+    around = KNOWN.seconds(helped, "around", terms_of(helped)["around"])
     parties = 7 * found.device_cpu_seconds + 2 * found.helper_cpu_seconds + found.server_cpu_seconds
     assert found.measured_seconds == pytest.approx(parties + around)
 
-
-def test_a_member_of_a_committee_is_the_slowest_device_and_counts_in_the_mean():
-    protocol = protocol_of("committee", 100, 5000, committee=60)
-    found = predict(protocol, KNOWN)
+    found = predict(protocol_of("committee", 100, 5000, committee=60), KNOWN)
     assert found.member_cpu_seconds > found.device_cpu_seconds
     assert found.computing_seconds == found.member_cpu_seconds + found.server_cpu_seconds
     mean = (60 * found.member_cpu_seconds + 40 * found.device_cpu_seconds) / 100
@@ -209,28 +203,23 @@ def test_a_million_devices_with_a_billion_parameters_are_predicted(protocol, opt
     json.dumps(found.as_dict(), allow_nan=False)
 
 
-def test_variants_without_a_model_are_refused():
-    with pytest.raises(UsageError, match="--security active"):
-        predict(protocol_of("sparse", 10, 100, security="active"), KNOWN)
-
-
-def test_what_is_not_calibrated_is_named():
-    protocol = protocol_of("secagg", 10, 100)
-    with pytest.raises(UsageError, match="secagg is not calibrated"):
-        predict(protocol, Calibration({"fedavg": {}}))
-    lacking = {"secagg": {"device": {ONCE: 1.0}}}
-    with pytest.raises(UsageError, match="what peers cost in secagg is not calibrated"):
-        predict(protocol, Calibration(lacking))
-
-
 def test_a_calibration_is_read_as_it_was_written(tmp_path):
     KNOWN.save(tmp_path / "known.json")
     assert load(tmp_path / "known.json") == KNOWN
+    for content in ("", "[]", '{"format": "hpcfl-calibration/7"}'):
+        (tmp_path / "known.json").write_text(content)
+        with pytest.raises(HpcflError, match="hpcfl calibrate"):
+            load(tmp_path / "known.json")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "hpcfl-calibration/7"}'])
-def test_a_file_that_is_no_calibration_is_refused(tmp_path, content):
-    path = tmp_path / "known.json"
-    path.write_text(content)
-    with pytest.raises(HpcflError, match="hpcfl calibrate"):
-        load(path)
+@pytest.mark.parametrize(
+    ("options", "calibration", "sentence"),
+    [
+        ({"security": "active"}, KNOWN, "--security active"),
+        ({}, Calibration({"fedavg": {}}), "secagg is not calibrated"),
+        ({}, Calibration({"secagg": {"device": {ONCE: 1.0}}}), "what peers cost in secagg is not"),
+    ],
+)
+def test_what_has_no_model_or_is_not_calibrated_is_named(options, calibration, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        predict(protocol_of("secagg", 10, 100, **options), calibration)

@@ -26,7 +26,6 @@ SETTINGS = (
         for sigma in ("0.7", "1.1", "3.3")
         for rounds, devices, each in ((7, 37, 3), (73, 333, 20))
     ),
-    f"dp-fedavg --sigma 1.1 --sigma-count 5 {ROUNDS}",
     f"dp-fedavg --sigma 1.1 --delta 1e-7 --clip-norm 0.5 {ROUNDS}",
     *(
         f"dp-fedavg --sigma 1.32 {ROUNDS} --noise distributed --honest {honest} --unit {unit} "

@@ -44,7 +44,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "cohort": {"protocol": "cohort", "alpha": 0.4},
     "cohort, floor": {"protocol": "cohort", "alpha": 1.0, "min_cohort": 2, "gamma": 0.0},
     "common": {"protocol": "common", "alpha": 0.4},
-    "secagg, 12 bits": {"protocol": "secagg", "bits": "12", "rotate": True},
+    "secagg, 12 bits": {"protocol": "secagg", "bits": "12"},
     "sparse, 20 bits": {"protocol": "sparse", "alpha": 0.3, "bits": "20"},
     "cohort, 8 bits": {"protocol": "cohort", "alpha": 0.4, "bits": "8"},
     "assisted": {"protocol": "assisted", "bits": "16"},

@@ -83,19 +83,6 @@ def test_rounds_of_warm_up_and_with_a_wrong_aggregate_change_no_figure(make_run,
     assert more["validated"] == (not wrong)
 
 
-def test_what_the_run_was_is_copied(make_run):
-    records = [simple_record(), simple_record(), simple_record(warmup=True)]
-    records[0].survived[:] = [True, False, False, False]
-    path = make_run("run.h5", records, protocol="cohort", status="failed", security="active")
-    summary = summary_of(path)
-
-    assert (summary.protocol, summary["protocol"]) == ("cohort", "cohort, active")
-    assert [summary[name] for name in ("devices", "dim", "alpha", "theta")] == [4, 10, 0.1, 0.25]
-    assert [summary[name] for name in ("status", "path", "file")] == ["failed", str(path), "run.h5"]
-    assert (summary["transport"], summary["mpi_library"]) == ("loopback", None)
-    assert summary["survivors_mean"] == 2
-
-
 @pytest.mark.parametrize("records", [[], [simple_record(warmup=True)]], ids=["none", "warm-up"])
 def test_a_run_without_measured_rounds_has_no_figures(make_run, records):
     summary = summary_of(make_run("run.h5", records, rounds=3, status="failed"))
@@ -156,13 +143,6 @@ def test_runs_are_compared_with_one_of_the_same_size_and_dropout(make_run, other
     # A file is the baseline of those of its own size.
     assert bases(made, "0") == ["0", "0", None, None]
     assert bases(made[:3], "secagg") == ["1", "1", None]
-
-
-def test_runs_for_different_links_are_no_baseline_of_each_other(make_run):
-    run = load(make_run("a.h5", [simple_record()]))
-    near, far = (summarise(run, run.link(latency_ms=latency)) for latency in (1, 20))
-
-    assert bases([near, far, near]) == ["a", None, "a"]
 
 
 def test_ratios_are_baseline_over_run(make_run, three):

@@ -80,48 +80,32 @@ def test_nodes_are_counted_where_all_have_as_many_ranks(tmp_path):
 
 
 def test_launches_of_one_configuration_are_one_point(tmp_path):
-    first, second = scaled(tmp_path, 2, 1.0), scaled(tmp_path, 2, 3.0, seed=1)
-    (point,) = study([first, second], "ranks").lines[0].points
+    busy = {"cores_usable": 2, "before_load_1min": 9.0}
+    first, second = scaled(tmp_path, 2, 1.0, facts=busy), scaled(tmp_path, 2, 3.0, seed=1)
+    found = study([first, second], "ranks")
+    (point,) = found.lines[0].points
 
     assert len(point.samples) == 2 * len(SPREAD)
     assert point.seconds == np.median([*first.round_seconds, *second.round_seconds])
-
-
-def test_points_whose_ranks_share_cores_have_no_efficiency_and_are_marked(tmp_path):
-    runs = [scaled(tmp_path, n, 4 / n, cores=3) for n in (2, 3, 5)]
-    found = study(runs, "ranks")
-    at = points(found)
-
-    assert [at[x].efficiency for x in (1, 2)] == [1, pytest.approx(0.75)]
-    assert math.isnan(at[4].efficiency)
-    assert math.isnan(at[4].speed_up)
-    shown = table(found)
-    assert [row[2] for row in shown.values] == [
-        "measured", "measured", "measured, oversubscribed",
-    ]  # fmt: skip
-
-
-def test_what_else_the_machine_did_is_said(tmp_path):
-    busy = {"cores_usable": 2, "before_load_1min": 9.0}
-    runs = [scaled(tmp_path, 2, 1.0, facts=busy), scaled(tmp_path, 3, 1.0)]
-    found = study(runs, "ranks")
-
     assert found.warnings[0].startswith("a load of 9.0 on 2 cores")
     assert f"warning: {found.warnings[0]}" in table(found).notes
 
 
-def test_threads_that_have_no_core_of_their_own_are_marked(tmp_path):
-    runs = [scaled(tmp_path, 1, 1 / k, cores=2, threads=k) for k in (1, 2, 4)]
-    at = points(study(runs, "threads"))
+def test_points_whose_ranks_or_threads_share_cores_have_no_efficiency_and_are_marked(tmp_path):
+    found = study([scaled(tmp_path, n, 4 / n, cores=3) for n in (2, 3, 5)], "ranks")
+    threads = study([scaled(tmp_path, 1, 1 / k, cores=2, threads=k) for k in (1, 2, 4)], "threads")
 
-    assert [math.isnan(at[x].efficiency) for x in (1, 2, 4)] == [False, False, True]
-
-
-def test_where_cores_are_not_recorded_there_is_no_efficiency(tmp_path):
-    runs = [scaled(tmp_path, n, 1.0, facts={"oversubscription_ratio": None}) for n in (2, 3)]
-    found = study(runs, "ranks")
-
-    assert all(math.isnan(point.efficiency) for point in found.lines[0].points)
+    for at in (points(found), points(threads)):
+        assert at[1].efficiency == 1
+        assert math.isnan(at[4].efficiency)
+        assert math.isnan(at[4].speed_up)
+        assert not math.isnan(at[2].efficiency)
+    states = [row[2] for row in table(found).values]
+    assert states == ["measured", "measured", "measured, oversubscribed"]
+    # Nor where cores are not recorded.
+    facts = {"oversubscription_ratio": None}
+    unknown = study([scaled(tmp_path, n, 1.0, facts=facts) for n in (2, 3)], "ranks")
+    assert all(math.isnan(point.efficiency) for point in points(unknown).values())
 
 
 def test_the_base_is_the_fewest_that_can_be_one(tmp_path):
@@ -138,37 +122,23 @@ def test_lines_are_told_apart_by_what_differs_in_them(tmp_path):
         scaled(tmp_path, n, 1.0, protocol="sparse", alpha=alpha, devices=d)
         for n, alpha, d in settings
     ]
-    found = study(runs, "ranks")
+    facts = ({}, {"cpu_model": "slide rule"})
+    machines = [scaled(tmp_path, n, 1.0, facts=one) for n in (2, 3) for one in facts]
 
-    assert [line.name for line in found.lines] == [
+    assert [line.name for line in study(runs, "ranks").lines] == [
         *("sparse, alpha 0.1, N = 16", "sparse, alpha 0.1, N = 32"),
         *("sparse, alpha 0.2, N = 16", "sparse, alpha 0.2, N = 32"),
     ]
-    assert found.mode == "strong"
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"devices": 99}, "neither the same .* choose runs with --where"),
-        ({"dim": 999}, "neither the same"),
-    ],
-)
-def test_runs_that_do_not_go_together_are_refused_with_a_sentence(tmp_path, change, sentence):
-    runs = [scaled(tmp_path, 2, 1.0), scaled(tmp_path, 3, 1.0, **change)]
-    with pytest.raises(UsageError, match=sentence):
-        study(runs, "ranks")
-
-
-def test_runs_of_other_machines_are_other_lines(tmp_path):
-    facts = ({}, {"cpu_model": "slide rule"})
-    runs = [scaled(tmp_path, n, 1.0, facts=one) for n in (2, 3) for one in facts]
-    found = study(runs, "ranks")
-
-    assert [one.name for one in found.lines] == [
-        "secagg, cpu model abacus",
-        "secagg, cpu model slide rule",
+    assert [line.name for line in study(machines, "ranks").lines] == [
+        *("secagg, cpu model abacus", "secagg, cpu model slide rule"),
     ]
+
+
+@pytest.mark.parametrize("change", [{"devices": 99}, {"dim": 999}])
+def test_runs_that_do_not_go_together_are_refused_with_a_sentence(tmp_path, change):
+    runs = [scaled(tmp_path, 2, 1.0), scaled(tmp_path, 3, 1.0, **change)]
+    with pytest.raises(UsageError, match="neither the same"):
+        study(runs, "ranks")
 
 
 def test_what_is_no_point_is_said_of_a_run(tmp_path):

@@ -11,8 +11,6 @@ from scaled_runs import scaled
 from hpcfl.plots import PlotOptions, speedup
 from hpcfl.results.scaling import study
 
-TITLES = ["round", "CPU of all parties", "speed-up, times", "parallel efficiency"]
-
 
 def curves(axes, style):
     """Return the points of the lines of a panel that have one style: no samples of the legend."""
@@ -37,38 +35,24 @@ def runs(tmp_path):
 def test_panels_show_the_points_of_the_study(runs):
     found = study(runs, "ranks")
     figure = speedup.draw(found, PlotOptions())
+    panels = ("seconds", "cpu_seconds", "speed_up", "efficiency")
 
-    assert [axes.get_title().replace("\n", " ") for axes in figure.axes] == TITLES
-    for axes, name in zip(figure.axes, ("seconds", "cpu", "speed_up", "efficiency"), strict=True):
+    for axes, name in zip(figure.axes, panels, strict=True):
         for line, (x, y) in zip(found.lines, curves(axes, "-"), strict=True):
-            values = {
-                "seconds": [p.seconds for p in line.points],
-                "cpu": [p.cpu_seconds for p in line.points],
-                "speed_up": [p.speed_up for p in line.points],
-                "efficiency": [p.efficiency for p in line.points],
-            }[name]
             assert x == [1, 2, 4, 8]
-            np.testing.assert_allclose(y, values)
+            np.testing.assert_allclose(y, [getattr(point, name) for point in line.points])
     # The crosses of 8, whose ranks share cores, are where there is something to cross out.
     crosses = [
         [one.get_xdata() for one in axes.lines if one.get_marker() == "x"] for axes in figure.axes
     ]
-    assert [sorted(x[0] for x in of_panel if len(x)) for of_panel in crosses] == [
-        [8, 8],
-        [8, 8],
-        [],
-        [],
-    ]
+    crossed = [sorted(x[0] for x in of_panel if len(x)) for of_panel in crosses]
+    assert crossed == [[8, 8], [8, 8], [], []]
 
 
 def test_grey_is_ideal(runs):
-    for weak, powers in ((False, (-1, 0, 1, 0)), (True, (0, 1, 1, 0))):
-        found = study(runs, "ranks")
-        found = (
-            replace(found, lines=tuple(replace(one, mode="weak") for one in found.lines))
-            if weak
-            else found
-        )
+    strong = study(runs, "ranks")
+    weak = replace(strong, lines=tuple(replace(one, mode="weak") for one in strong.lines))
+    for found, powers in ((strong, (-1, 0, 1, 0)), (weak, (0, 1, 1, 0))):
         figure = speedup.draw(found, PlotOptions())
         for axes, power in zip(figure.axes, powers, strict=True):
             (guide,) = [line for line in axes.lines if line.get_color() == "0.85"]

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 from commandline import refusal
-from runs import right, train, train_privately
+from runs import right, train
 
-from hpcfl.algorithms.federated.base import FederatedAveraging, Federation
-from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.errors import HpcflError
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
-from hpcfl.training import planned
+from hpcfl.rounds.build import build
 from hpcfl.training.build import make_algorithm, make_federation, with_precision
 
 COHORT = {"aggregate": "cohort", "alpha": 0.3, "devices": 20, "rounds": 1}
@@ -26,14 +24,6 @@ def test_levels_have_room_for_the_weights_that_the_data_give_devices(tmp_path, b
         more = load(trained.path).config["levels"] + 1
         with pytest.raises(HpcflError, match="could overflow the group ring12"):
             train(tmp_path, **COHORT, bits=bits, levels=more)
-
-
-def test_levels_have_room_for_the_state_behind_the_model(tmp_path):
-    """A bit behind the vector makes the part of the coordinates that is sent another one."""
-    options = {"aggregate": "common", "devices": 20, "sampling": "exact", "bits": "24"}
-    options |= {"alpha": 0.1, "quantile": 0.5, "noise_multiplier": 1.0, "rounds": 1}
-
-    assert right(train_privately(tmp_path, "dp-fedavg", **options))
 
 
 @pytest.mark.parametrize(
@@ -68,19 +58,11 @@ def test_levels_suit_every_round_whoever_takes_part(aggregate, sampling):
     for index in range(30):
         participants = algorithm.participants(index)
         if len(participants) >= algorithm.federation.protocol.min_devices:
-            room.append(planned.summing(found, algorithm, participants, 100)[0].largest_levels())
+            weights = algorithm.weights(participants)
+            protocol, _ = build(aggregate, found, len(participants), 100, weights, 24)
+            room.append(protocol.largest_levels())
 
     assert found.levels <= min(room)
-    # Not fewer than it takes, where everybody's part is known beforehand.
-    if sampling != "poisson":
+    # Not fewer than it takes, where all are in every sum.
+    if (aggregate, sampling) == ("secagg", "exact"):
         assert found.levels == min(room)
-
-
-def test_rounds_of_the_same_devices_are_looked_at_once():
-    sizes = np.arange(1, 11)
-    options = TrainOptions("fedavg", aggregate="cohort", devices=10, rounds=10**6, alpha=0.5)
-    protocol = make_federation(options, sizes, 50).protocol
-    everybody = Participation(10, 10, "exact", 0)
-    algorithm = FederatedAveraging(Federation(sizes, everybody, 10**6, 0, protocol, options))
-
-    assert [index for index, _ in planned.protocols(options, algorithm, 50)] == [0, 10**6 - 1]

@@ -127,10 +127,10 @@ def test_noise_for_an_epsilon_is_chosen_and_recorded(tmp_path):
 
 
 def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
-    """The order of the data goes on where it was, and an adapted norm is not forgotten."""
+    """The order of the data goes on where it was."""
     for name, options in (
         ("cdp", {"sigma": 0.05, "per_round": 3}),
-        ("dp-fedavg", {"noise_multiplier": 0.1, "quantile": 0.3, "clip_norm": 0.01}),
+        ("dp-fedavg", {"noise_multiplier": 0.1, "clip_norm": 0.01}),
     ):
         whole = train(tmp_path, name, rounds=6, **options)
         half = train(tmp_path, name, rounds=3, checkpoint_every=3, **options)
@@ -139,14 +139,6 @@ def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_pat
         assert 3 == len(resumed.results)
         assert np.array_equal(whole.weights, resumed.weights)
         assert epsilons(whole)[-1] == epsilons(resumed)[-1]
-
-
-def test_a_norm_that_is_too_small_grows_and_the_model_moves_faster(tmp_path):
-    options = {"noise_multiplier": 1e-4, "clip_norm": 0.001, "rounds": 40}
-    fixed = train(tmp_path, "dp-fedavg", **options)
-    adaptive = train(tmp_path, "dp-fedavg", quantile=0.9, **options)
-
-    assert adaptive.results[-1].figures["loss"] < 0.8 * fixed.results[-1].figures["loss"]
 
 
 # locks

@@ -10,7 +10,7 @@ from hpcfl.results import load
 from hpcfl.results.tables import promises
 from hpcfl.rounds import build
 from hpcfl.training import build as training
-from hpcfl.training import checkpoint, planned
+from hpcfl.training import checkpoint, experiment
 
 pytest.importorskip("torch")
 
@@ -91,18 +91,6 @@ def test_rounding_and_clipping_are_reported(tmp_path):
     assert narrow["quantisation_error"] > 100 * fine["quantisation_error"]
 
 
-def test_a_server_of_momentum_moves_on_by_itself(tmp_path):
-    plain = train(tmp_path, rounds=2)
-    momentum = train(tmp_path, rounds=2, server_momentum=0.9)
-    first = train(tmp_path, rounds=1)
-
-    # After one round the same; the second adds 0.9 of the first step.
-    start_to_first = first.weights - train(tmp_path, rounds=1, server_learning_rate=1e-12).weights
-    np.testing.assert_allclose(
-        momentum.weights - plain.weights, 0.9 * start_to_first, rtol=0, atol=1e-6
-    )
-
-
 @pytest.mark.parametrize("content", [None, b"PK\x03\x04junk"])
 def test_a_damaged_checkpoint_is_refused(tmp_path, content):
     begun = train(tmp_path, rounds=1, checkpoint_every=1)
@@ -124,7 +112,7 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
         built.append(found[0].parameters)
         return found
 
-    for module in (planned, training):
+    for module in (experiment, training):
         monkeypatch.setattr(module, "build", remember)
     trained = train(tmp_path, "secagg", devices=20, per_round=10, gamma=0.3, rounds=2)
     (shared,) = load(trained.path).config["promises"]

@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import Enrolment
 from hpcfl.algorithms.aggregation.enrolment import STEPS, Directory, KeyReceiver
 from hpcfl.algorithms.aggregation.messages import Flags, parse_vector, split_bits
-from hpcfl.algorithms.aggregation.promises import Certain, Promise, counted
+from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
 from hpcfl.algorithms.aggregation.secagg import (
     DeviceState,
@@ -69,6 +69,7 @@ from hpcfl.comm.phases import BROADCAST, GATHER, SCATTER, Ids, Method, Payload, 
 from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.report.formats import counted
 
 CHECK = "consistency_check"
 SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
@@ -293,7 +294,7 @@ class ActiveDevice(SecAggDevice):
     def receive_pairs(self, payload: Payload) -> None:
         if not self.state.endorsed:
             raise RefusedError(
-                f"device {self.id} refuses to tell what it has in common with devices that nobody "
+                f"device {self.id} refuses to reveal secrets of pairs with devices that nobody "
                 "endorsed as dropped"
             )
         super().receive_pairs(payload)
@@ -382,9 +383,9 @@ class ActiveSecAgg(SecAgg):
         if self.colluding_in_sum > self.tolerated:
             raise UsageError(
                 f"with --security active at most {self.tolerated} of {parameters.devices} devices "
-                f"may collude, and should {self.threat} do so, a round has up to "
-                f"{self.colluding_in_sum} of them, but for 2^-{parameters.security_bits}: lower "
-                "--gamma, or let more devices take part in a round"
+                f"may collude; if {self.threat} do, a round has up to {self.colluding_in_sum} of "
+                f"them, except with probability 2^-{parameters.security_bits}: lower --gamma, or "
+                "let more devices take part in a round"
             )
 
     @classmethod

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import MODEL, Enrolment, check_finite
+from hpcfl.algorithms.aggregation.base import MODEL, Enrolment
 from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import (
     bits,
@@ -195,7 +195,6 @@ class AssistedDevice(QuantisedDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all helpers."""
-        check_finite(self.id, vector)
         mask_keys = self._member.mask_keys(self._round)
         return self._masked(vector, mask_keys, [1] * len(mask_keys))
 
@@ -252,7 +251,7 @@ class AssistedServer(SumServer):
         missing = [k for k in range(self._protocol.helpers) if k not in self.state]
         if missing:
             raise BelowThresholdError(
-                f"round {self.round_index} cannot end: helper {missing[0]} did not tell the sum of "
+                f"round {self.round_index} cannot end: helper {missing[0]} did not send the sum of "
                 "its masks"
             )
 

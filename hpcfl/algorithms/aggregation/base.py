@@ -21,7 +21,6 @@ from hpcfl.algorithms.aggregation.messages import bits, check_public_keys, parse
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import all_finite
-from hpcfl.algorithms.rotation import Rotation
 from hpcfl.comm.phases import Method, Pattern, Payload, Role, Step, Where, phase_names
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
@@ -32,7 +31,6 @@ from hpcfl.privacy.masking import Masking
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
 ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)
-ROTATION = 8
 ALL = slice(None)
 
 
@@ -62,43 +60,32 @@ class Aggregate:
     # The weight of the devices that are in it; where coordinates differ, shape (d,).
     weight: float | NDArray[np.float64]
     survived: float  # the weight of all survivors; 1 if nobody dropped out
-    rotation: Rotation | None = None  # of what was sent
-    turned_back: NDArray[np.float64] | None = None  # the mean, where there is a rotation
     # From some of the sum to real numbers; None if it is of real numbers.
     decode: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None
 
     def __repr__(self) -> str:
         return f"<Aggregate: d = {self.encoded.size}, weight of survivors {self.survived:.4g}>"
 
-    def _sent_at(self, part: slice) -> NDArray[np.float64]:
+    def _total_at(self, part: slice) -> NDArray[np.float64]:
         encoded = self.encoded[part]
         return encoded if self.decode is None else self.decode(encoded)
 
     @property
     def total(self) -> NDArray[np.float64]:
         """The sum of the survivors' weighted vectors, over the divisor; shape (d,)."""
-        sent = self._sent_at(ALL)
-        return sent if self.rotation is None else self.rotation.undo(sent)
+        return self._total_at(ALL)
 
     @cached_property
     def has_mean(self) -> bool:
         """Whether the survivors weigh anything; if not, their mean is NaN."""
         return bool(np.any(self.weight))
 
-    @property
-    def mean_as_sent(self) -> NDArray[np.float64]:
-        """The weighted mean of what the survivors sent, or its estimate; 0 where nobody did."""
-        return self._mean_sent_at(ALL)
-
-    def _mean_sent_at(self, part: slice) -> NDArray[np.float64]:
-        sent = self._sent_at(part)
-        weight = self.weight[part] if isinstance(self.weight, np.ndarray) else self.weight
-        nobody = np.full_like(sent, 0.0 if self.has_mean else np.nan)
-        return np.divide(sent, weight, out=nobody, where=np.greater(weight, 0))
-
     def mean_at(self, part: slice) -> NDArray[np.float64]:
         """Return a part of the mean; all of it would take the memory of four vectors."""
-        return self._mean_sent_at(part) if self.turned_back is None else self.turned_back[part]
+        total = self._total_at(part)
+        weight = self.weight[part] if isinstance(self.weight, np.ndarray) else self.weight
+        nobody = np.full_like(total, 0.0 if self.has_mean else np.nan)
+        return np.divide(total, weight, out=nobody, where=np.greater(weight, 0))
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -278,7 +265,7 @@ class AggregationProtocol(ABC):
         number of its neighbours.
         """
         raise UsageError(
-            f"nothing is known of what {cls.name} exposes: its class has no method masking"
+            f"the exposure of {cls.name} cannot be computed: its class has no method masking"
         )
 
     # What it chooses and costs

@@ -220,9 +220,8 @@ class CkksDevice(ModelReceiver, WeightedVector):
             raise from_server("decrypt", str(error)) from None
         except OverflowError:
             raise RefusedError(
-                f"device {self.id} cannot tell the sum: what it decrypts is no sum of vectors, as "
-                "one of them was encrypted under another key, or has values that are too large; "
-                "nobody can tell whose"
+                f"device {self.id} cannot report the sum: a vector was encrypted under another "
+                "key, or holds values that are too large, and nobody can tell whose"
             ) from None
         self.in_committee = self.id in survivors[:REPORTERS]
 
@@ -275,7 +274,7 @@ class CkksServer(RoundServer):
         """Take the sum if reporters agree on it."""
         if not self._told:
             raise BelowThresholdError(
-                f"round {self.round_index} cannot end: no reporter told the sum"
+                f"round {self.round_index} cannot end: no reporter sent the sum"
             )
         first, *others = self._told.values()
         if any(not np.array_equal(first, other) for other in others):

@@ -186,8 +186,8 @@ class CodedDevice(QuantisedDevice):
         survivors = read_bits(payload, devices, phase)
         if self.state.survivors is not None:
             raise RefusedError(
-                f"{refuses} a second request to {what}: the difference of two sums would be what "
-                "the server must not learn"
+                f"{refuses} a second request to {what}: the server would learn the difference "
+                "between two sums"
             )
         self._require(len(survivors), f"{what} of")
         broken = objection(self._protocol.promises(), Outcome(devices, len(survivors)))

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.messages import Flags, from_server
-from hpcfl.algorithms.aggregation.promises import Outcome, Promise, counted
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.aggregation.secagg import (
     DeviceState,
     SecAgg,
@@ -59,6 +59,7 @@ from hpcfl.options.protocols import (
 from hpcfl.privacy.masking import InCohorts, largest_degree, ring_degree
 from hpcfl.privacy.ring import below_floor, fewest_survivors, log2, refused
 from hpcfl.privacy.threat import Threat
+from hpcfl.report.formats import counted
 
 Value = TypeVar("Value", bound=np.generic)
 # Places that are dealt at once, in the cache.
@@ -252,7 +253,7 @@ class CohortDevice(SecAggDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the run of the quantised vector plus the private mask plus the pairs' masks."""
-        self._upload_once(vector)
+        self._upload_once()
         segments, holders = self._protocol.segments, self._links.holders
         position = self._links.position
         # Slots are places around the ring: of those, only cohorts have anything in common.
@@ -267,7 +268,7 @@ class CohortDevice(SecAggDevice):
         others = [
             (id, place, secret) for id, (_, place), secret in zip(ids, near, secrets, strict=True)
         ]
-        integers = self._integers(vector, self.sent())
+        integers = self._protocol.quantise(vector[self.sent()], self.id, self._round)
         masks = self._protocol.pair_masks(self._round, (self.id, position), others)
         key = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
         group = self._parameters.arithmetic

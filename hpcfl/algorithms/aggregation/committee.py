@@ -46,7 +46,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import MODEL, check_finite
+from hpcfl.algorithms.aggregation.base import MODEL
 from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer, CodedState
 from hpcfl.algorithms.aggregation.messages import parse_vector, split_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise, unless_more_collude
@@ -150,7 +150,6 @@ class CommitteeDevice(CodedDevice):
 
     def send_share_input(self, vector: NDArray[np.floating]) -> tuple[Ids, Rows]:
         """Return a sealed share of the quantised vector for every member."""
-        check_finite(self.id, vector)
         # Shares of two vectors, or of one with other random pieces, add up to nothing.
         self._deal_once("share a vector")
         state, code = self.state, self._protocol.code
@@ -308,8 +307,8 @@ class Committee(CodedProtocol):
         whole = choose_code(plan, threat, asked or plan.devices, self.field)
         if whole is None:
             raise UsageError(
-                f"with --gamma {plan.gamma} and --dropout {plan.dropout}, of {asked or 'all'} "
-                "members more may collude than are sure to stay: "
+                f"with --gamma {plan.gamma} and --dropout {plan.dropout}, more of {asked or 'all'} "
+                "members may collude than are sure to stay: "
                 + ("raise --committee, or " if asked else "")
                 + "lower one of them"
             )

@@ -42,6 +42,7 @@ from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 from hpcfl.options.protocols import MaskingOptions, ThreadOptions, ThreatOptions
 from hpcfl.privacy.masking import InCohorts
+from hpcfl.report.formats import named
 
 SEED_BYTES = 32
 MIN_SELECTED = 2
@@ -119,8 +120,8 @@ class KeyDirectory(Directory):
         missing = [id for id in range(self._devices) if id not in self._sent]
         if missing:
             raise BelowThresholdError(
-                f"the enrolment cannot end: {name_devices(missing)} advertised no key, and prf "
-                "needs a seed of every pair; use secagg, which enrols anew in every round"
+                f"the enrolment cannot end: {named('device', missing, most=5)} advertised no key, "
+                "and prf needs a seed for every pair; use secagg, which enrols anew in every round"
             )
 
 
@@ -159,7 +160,7 @@ class PrfServer(SumServer):
         if missing:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: prf has no way to remove the masks of "
-                f"{name_devices(missing)}, which sent no vector; use secagg"
+                f"{named('device', missing, most=5)}, which sent no vector; use secagg"
             )
 
 
@@ -235,11 +236,3 @@ class Prf(QuantisedProtocol):
             ModelSender.send_model: 4 * plan.dim + selected,
             PrfDevice.send_masked_input: self.summed_in.wire_bytes(plan.dim),
         }
-
-
-def name_devices(ids: list[int]) -> str:
-    """Return some devices in words, the first few by id."""
-    named = ", ".join(map(str, ids[:5]))
-    if len(ids) > 5:
-        return f"devices {named} and {len(ids) - 5} more"
-    return f"device{'s' * (len(ids) > 1)} {named}"

@@ -15,10 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-
-def counted(count: int, word: str) -> str:
-    """Return a number of things, as in "1 device" or "2 devices"."""
-    return f"{count} {word}{'s' * (count != 1)}"
+from hpcfl.report.formats import counted
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import (
-    ROTATION,
     ROUNDING,
-    Aggregate,
     AggregationProtocol,
     ModelReceiver,
     RoundServer,
@@ -24,7 +21,6 @@ from hpcfl.algorithms.aggregation.ranges import RangeSum
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
-from hpcfl.algorithms.rotation import Rotation
 from hpcfl.comm.phases import Payload, Where, room
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
@@ -53,7 +49,7 @@ class QuantisedProtocol(AggregationProtocol):
         self.noise: IntegerNoise | None = None
         # By device of this rank: how many values were clipped, and of how many that were sent.
         self.clipped: dict[int, tuple[int, int]] = {}
-        self._check_levels(0)
+        self.check_levels()
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> Any:
         return self.device_class(self, id, round_index, secrets)
@@ -94,8 +90,9 @@ class QuantisedProtocol(AggregationProtocol):
         group, clip = group or self.summed_in, self.parameters.clip
         return largest_levels(group, most, clip, self.divisor, weight, reserve)
 
-    def _check_levels(self, reserve: int) -> None:
-        plan, largest = self.parameters, self.largest_levels(reserve=reserve)
+    def check_levels(self, reserve: int = 0, devices: int | None = None) -> None:
+        """Refuse, by UsageError, levels with which a sum could wrap around."""
+        plan, largest = self.parameters, self.largest_levels(reserve=reserve, devices=devices)
         check_levels(plan.levels, largest, self.summed_in, plan.clip, noisy=reserve > 0)
 
     def check_noise(self) -> None:
@@ -110,7 +107,7 @@ class QuantisedProtocol(AggregationProtocol):
         self.check_noise()
         plan = self.parameters
         most, _ = self.most_in_sum(plan.devices)
-        self._check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
+        self.check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
         self.noise = noise
 
     # Who is reckoned with, and what a sum then hides
@@ -165,8 +162,8 @@ class QuantisedProtocol(AggregationProtocol):
         failure = (0.0 if alone else self.more_colluding) + sum(one.worst for one in masks)
         if failure >= 1:
             raise UsageError(
-                "with so few neighbours each and so many devices that collude or drop out, no "
-                "account can rely on masks: raise --degree, or leave it out, or lower --gamma or "
+                "devices have too few neighbours for so many that collude or drop out: masks hide "
+                "too little for any account; raise --degree, or leave it out, or lower --gamma or "
                 "--dropout"
             )
         return failure
@@ -176,20 +173,6 @@ class QuantisedProtocol(AggregationProtocol):
     def scale(self, device: int) -> float:
         """Return what a device multiplies its vector by, its weight over the divisor."""
         return self.parameters.weight(device) / self.divisor
-
-    def rotation(self, round_index: int) -> Rotation | None:
-        """Return how vectors are rotated in a round, which all know, if they are."""
-        if not self.parameters.rotate:
-            return None
-        seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=(ROTATION, round_index))
-        return Rotation(self.parameters.dim, np.random.Generator(np.random.SFC64(seeds)))
-
-    def sent_values(
-        self, vector: NDArray[np.floating], where: Where, round_index: int
-    ) -> NDArray[np.floating]:
-        """Return a device's vector at the coordinates that it sends, rotated if vectors are."""
-        rotation = self.rotation(round_index)
-        return (vector if rotation is None else rotation.turn(vector))[where]
 
     def blocks(
         self, values: NDArray[np.floating], device: int, round_index: int
@@ -231,7 +214,7 @@ class QuantisedProtocol(AggregationProtocol):
         self, vector: NDArray[np.floating], where: Where, device: int, round_index: int
     ) -> Elements:
         """Return the same of a vector as group elements, without memory for the integers."""
-        group, values = self.summed_in, self.sent_values(vector, where, round_index)
+        group, values = self.summed_in, vector[where]
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
         for part, block in self.blocks(values, device, round_index):
             elements[part] = group.reduce(block)
@@ -239,39 +222,17 @@ class QuantisedProtocol(AggregationProtocol):
 
     # From the sum back
 
-    def publish(self, server: Any, elements: Elements) -> None:
-        """Let a server have its unmasked sum as signed integers, and the mean turned back."""
-        values, where = self.summed_in.signed(elements), self.sent_in(server.round_index)
-        if not isinstance(where, slice):
-            values, sent = np.zeros(self.parameters.dim, values.dtype), values
-            values[where] = sent
-        server.total = values
-        rotation = self.rotation(server.round_index)
-        server.turned_back = None
-        if rotation is not None:
-            server.turned_back = rotation.undo(super().aggregate(server).mean_as_sent)
-
-    def aggregate(self, server: Any) -> Aggregate:
-        found = super().aggregate(server)
-        if not self.parameters.rotate:
-            return found
-        rotation = self.rotation(server.round_index)
-        return replace(found, rotation=rotation, turned_back=server.turned_back)
-
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self.quantiser.dequantise(total)
+        # Equation 23 of SparseSecAgg.
+        return total / self.quantiser.levels
 
     @property
     def repeatable(self) -> bool:
         # Noise is drawn from a secret of the device's rank.
         return self.noise is None
 
-    def stand_in(self, server: Any, id: int, round_index: int) -> StandIn:
-        return StandIn(self, id, round_index, self.where_sent(server, id))
-
-    def where_sent(self, server: Any, id: int) -> Where:
-        """Return the coordinates that the server has received from a device in the sum."""
-        return self.sent_in(server.round_index)
+    def stand_in(self, server: Any, id: int, round_index: int) -> Contributor:
+        return Contributor(self, id, round_index)
 
     # Messages
 
@@ -305,55 +266,40 @@ class Contributor:
     """Says what a device contributed, for validation only.
 
     The vector and the rounding follow from the run's seed; the server also knows which coordinates
-    the device sent.
+    the device sent, and so an object of this class stands in for a device whose rank died.
     """
 
-    def __init__(self, protocol: QuantisedProtocol, id: int, round_index: int) -> None:
+    def __init__(
+        self, protocol: QuantisedProtocol, id: int, round_index: int, where: Where | None = None
+    ) -> None:
         self.id = id
         self._protocol = protocol
         self._round = round_index
+        self._where = where
 
     def sent(self) -> Where:
         """Return the coordinates that the upload holds, in the order of its values."""
-        return self._protocol.sent_in(self._round)
+        return self._protocol.sent_in(self._round) if self._where is None else self._where
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
         """Return where and what the device added to the sum."""
         where = self.sent()
-        return where, self._integers(vector, where)
+        return where, self._protocol.quantise(vector[where], self.id, self._round)
 
     def contributions(
         self, vector: NDArray[np.floating]
     ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
         """Yield the same block by block."""
         where = self.sent()
-        values = self._protocol.sent_values(vector, where, self._round)
-        for part, block in self._protocol.blocks(values, self.id, self._round):
+        for part, block in self._protocol.blocks(vector[where], self.id, self._round):
             yield part if isinstance(where, slice) else where[part], block
 
     def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
         """Return the contribution before clipping and rounding, and how much was clipped."""
         where = self.sent()
-        values = self._protocol.sent_values(vector, where, self._round)
+        values = vector[where]
         clipped = int(np.count_nonzero(np.abs(values) > self._protocol.parameters.clip))
         return where, values.astype(np.float64) * self._protocol.scale(self.id), clipped
-
-    def _integers(self, vector: NDArray[np.floating], where: Where) -> NDArray[np.int64]:
-        values = self._protocol.sent_values(vector, where, self._round)
-        return self._protocol.quantise(values, self.id, self._round)
-
-
-class StandIn(Contributor):
-    """Stands for a device whose rank died; the server knows which coordinates it sent."""
-
-    def __init__(
-        self, protocol: QuantisedProtocol, id: int, round_index: int, where: Where
-    ) -> None:
-        super().__init__(protocol, id, round_index)
-        self._where = where
-
-    def sent(self) -> Where:
-        return self._where
 
 
 class QuantisedDevice(ModelReceiver, Contributor):
@@ -401,13 +347,16 @@ class QuantisedServer(RoundServer):
     unmasked: Elements | None = None  # between the phases in which masks go and the sum is decoded
     # Signed integers of as many bytes as an element has.
     total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
-    turned_back: NDArray[np.float64] | None = None
 
     def finish_result(self) -> None:
         """Return to signed integers, and to the original coordinates."""
         unmasked, self.unmasked = self.unmasked, None
         assert unmasked is not None
-        self._protocol.publish(self, unmasked)
+        values = self._protocol.summed_in.signed(unmasked)
+        self.total, where = values, self._protocol.sent_in(self.round_index)
+        if not isinstance(where, slice):
+            self.total = np.zeros(self._dim, values.dtype)
+            self.total[where] = values
 
 
 class SumServer(QuantisedServer):

@@ -47,10 +47,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed, sharing
-from hpcfl.algorithms.aggregation.base import MODEL, check_finite
+from hpcfl.algorithms.aggregation.base import MODEL
 from hpcfl.algorithms.aggregation.messages import Flags, from_server, parse_vector, to_flags
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
-from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
+from hpcfl.algorithms.aggregation.quantised import (
+    Contributor,
+    QuantisedDevice,
+    QuantisedProtocol,
+    SumServer,
+)
 from hpcfl.algorithms.aggregation.ranges import RangeSum, mask_rows
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Shares
 from hpcfl.algorithms.aggregation.sharing import (
@@ -282,15 +287,14 @@ class SecAggDevice(QuantisedDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
-        self._upload_once(vector)
+        self._upload_once()
         peers, secrets = self._mask_secrets(self._members())
         private = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
         signs = [pair_sign(self.id, peer) for peer in peers]
         return self._masked(vector, [private, *secrets], [1, *signs])
 
-    def _upload_once(self, vector: NDArray[np.floating]) -> None:
+    def _upload_once(self) -> None:
         """Refuse to mask a second vector: the difference of two would be in the clear."""
-        check_finite(self.id, vector)
         if self.state.uploaded:
             raise RefusedError(f"device {self.id} refuses to upload twice in a round")
         self.state.uploaded = True
@@ -587,7 +591,7 @@ class SecAggServer(SumServer):
             if silent:
                 raise BelowThresholdError(
                     f"round {self.round_index} cannot end: the mask key of device {id} cannot be "
-                    f"reconstructed, and device {min(silent)} did not tell what they have in common"
+                    f"reconstructed, and device {min(silent)} did not send the secret of this pair"
                 )
 
     # Masks
@@ -733,8 +737,8 @@ class SecAgg(QuantisedProtocol):
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()
 
-    def where_sent(self, server: SecAggServer, id: int) -> Where:
-        return server.received_from(id)
+    def stand_in(self, server: SecAggServer, id: int, round_index: int) -> Contributor:
+        return Contributor(self, id, round_index, server.received_from(id))
 
     def settings(self) -> dict[str, Any]:
         return {"degree": self.topology.degree, "threshold": self.topology.threshold}

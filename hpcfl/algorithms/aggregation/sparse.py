@@ -74,7 +74,7 @@ class SparseDevice(SecAggDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the locations and the masked values of the selected coordinates (eq. 18)."""
-        self._upload_once(vector)
+        self._upload_once()
         dim, group = self._parameters.dim, self._parameters.arithmetic
         peers, secrets = self._mask_secrets(self._members())
         positions, masks = self._protocol.pair_masks(self._round, self.id, peers, secrets)
@@ -89,7 +89,8 @@ class SparseDevice(SecAggDevice):
         pairwise = group.zeros(where.size)
         np.add.at(pairwise, place[positions], masks)
         key = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
-        total = self._integers(vector, where).astype(group.sums, copy=False)
+        integers = self._protocol.quantise(vector[where], self.id, self._round)
+        total = integers.astype(group.sums, copy=False)
         total += pairwise
         group.add_mask(total, key, 1)
         return np.concatenate([coded, group.pack(group.reduce(total))])

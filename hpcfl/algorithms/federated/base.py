@@ -147,19 +147,11 @@ class FederatedAlgorithm(ABC):
         summing = [phase for phase in protocol.phases() if phase != "model"]
         return [*phase_names(first.steps), *summing]
 
-    @property
-    def first_state(self) -> Vector:
-        """Return what the server broadcasts after the model, and devices send along, at first."""
-        return np.empty(0, np.float32)
-
     @abstractmethod
-    def contribution(
-        self, device: int, round_index: int, state: Vector, learn: Learn
-    ) -> NDArray[np.floating]:
-        """Return what a device puts into the sum of a round, shape (d + s,).
+    def contribution(self, device: int, round_index: int, learn: Learn) -> NDArray[np.floating]:
+        """Return what a device puts into the sum of a round, shape (d,).
 
-        The `state`, shape (s,), is what the server broadcast after the model; `learn` trains on the
-        device's data.
+        `learn` trains on the device's data from the model that the device received.
         """
 
     def take_choices(self, dim: int) -> tuple[list[NDArray[np.int64]], int] | None:
@@ -181,9 +173,9 @@ class FederatedAlgorithm(ABC):
         return sizes / sizes.sum()
 
     def update(
-        self, aggregate: Aggregate, state: Vector, participants: list[int], round_index: int
+        self, aggregate: Aggregate, participants: list[int], round_index: int
     ) -> NDArray[np.float64]:
-        """Return, at the server, what to subtract from model and state, shape (d + s,)."""
+        """Return, at the server, what to subtract from the model, shape (d,)."""
         return aggregate.mean
 
     def observe(self, survivors: int) -> None:  # noqa: B027
@@ -223,7 +215,7 @@ class FederatedAveraging(FederatedAlgorithm):
     def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
         return cls(federation, options.error_feedback)
 
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+    def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
         update = learn()
         if self._unsent is None:
             return update

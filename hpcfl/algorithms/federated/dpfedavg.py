@@ -11,19 +11,12 @@ distributed
     so much that the honest survivors' alone is enough. The integers are held to a norm that their
     rounding hardly ever reaches. The server sees who takes part, so that no sampling amplifies
     anything.
-
-The norm C can adapt (Andrew, Thakkar, McMahan and Ramaswamy 2021): a device sends one coordinate
-more, plus or minus one half (times a weight) by whether its update was shorter than C, and C moves
-geometrically so that a given quantile is. It has the same noise as every coordinate, and a weight
-such that it costs little.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,9 +32,6 @@ from hpcfl.options.privacy import PrivacyOptions, UpdateNoiseOptions
 from hpcfl.options.protocols import ThreatOptions
 from hpcfl.privacy.accounting.dp_fedavg import DPFedAvgAccount
 from hpcfl.report.formats import counted
-
-# How fast the norm adapts, as Andrew et al. have it.
-ADAPTATION_RATE = 0.2
 
 
 class DPFedAvg(PrivateAlgorithm):
@@ -86,54 +76,30 @@ class DPFedAvg(PrivateAlgorithm):
         DPFedAvg._check_trusted_server(protocol, by_chance)
         if participation.mode == "balanced" and not everybody:
             raise UsageError(
-                "central noise is accounted for users that are drawn anew in every round, and "
-                "those in turn are not: give --sampling poisson, or exact"
+                "the account of central noise needs users that are drawn anew in every round, and "
+                "with --sampling balanced they take turns: give --sampling poisson, or exact"
             )
         if by_chance and protocol.sparse_upload:
             raise UsageError(
-                f"who is in a round decides which coordinates the others send to {protocol.name}, "
-                "so that a user who is there by chance changes more than its own vector: give "
-                "--sampling exact, or another --aggregate"
+                f"with {protocol.name} a device sends coordinates that depend on who else is in "
+                "the round, so a user who is there by chance changes more than its own vector: "
+                "give --sampling exact, or another --aggregate"
             )
         if by_chance and max(protocol.min_devices, protocol.needed_in_sum) > 1:
             raise UsageError(
-                "a round of few users ends early, and who of all takes part must stay secret: "
-                "give --sampling exact, or --aggregate fedavg"
+                "a round of few users ends early, which reveals how many take part, and that must "
+                "stay secret: give --sampling exact, or --aggregate fedavg"
             )
 
-    @property
-    def first_state(self) -> Vector:
-        if self.privacy.quantile is None:
-            return super().first_state
-        return np.array([self.privacy.clip_norm], np.float32)
-
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
-        update = learn()
-        if not state.size:
-            return clip_l2(update, self.privacy.clip_norm)
-        norm = float(state[0])
-        within = np.linalg.norm(update.astype(np.float64)) <= norm
-        bit = np.array([0.5 if within else -0.5], np.float32)
-        bit *= np.float32(self._bit_weight(self.sigma))
-        # In units of the norm that C is at first: when C adapts, the noise need not change.
-        sent = clip_l2(update, norm) * np.float32(self.privacy.clip_norm / norm)
-        return np.concatenate([clip_l2(sent, self.privacy.clip_norm), bit])
+    def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
+        return clip_l2(learn(), self.privacy.clip_norm)
 
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         if self.privacy.noise != "distributed":
             return None
         found = self.account_for(self.federation.rounds, self.sigma).integers()
-        norm = self._norm * math.sqrt(self._part)
+        norm = self.privacy.clip_norm * math.sqrt(protocol.inclusion)
         return IntegerNoise(found.sigma, self._integer_secret(round_index), norm, found.norm)
-
-    @cached_property
-    def _summing(self) -> AggregationProtocol:
-        """The protocol of a round, in whose vectors the state is behind the coordinates."""
-        protocol, state = self.federation.protocol, self.first_state.size
-        if not state:
-            return protocol
-        parameters = protocol.parameters
-        return type(protocol)(replace(parameters, dim=parameters.dim + state))
 
     @property
     def noise_in_sum(self) -> float:
@@ -144,7 +110,7 @@ class DPFedAvg(PrivateAlgorithm):
         the noise, it is that of as many as are expected in a sum, and the account counts on fewer.
         Rounding to integers, which takes more, is included.
         """
-        protocol, clip = self._summing, self.privacy.clip_norm
+        protocol, clip = self.federation.protocol, self.privacy.clip_norm
         if self.privacy.noise == "central":
             return self._central_sigma(protocol) / clip
         assert isinstance(protocol, QuantisedProtocol)
@@ -155,21 +121,15 @@ class DPFedAvg(PrivateAlgorithm):
         return found.sigma * math.sqrt(summed) / (parameters.levels * parameters.weight(0) * clip)
 
     def update(
-        self, aggregate: Aggregate, state: Vector, participants: list[int], round_index: int
+        self, aggregate: Aggregate, participants: list[int], round_index: int
     ) -> NDArray[np.float64]:
         # Over the expected number, never over that of the survivors: that would be news of them.
         expected = self.federation.participation.per_round * self._surviving
         total = aggregate.total * len(participants)
         if self.privacy.noise == "central":
             source = self.noise(round_index, self.federation.devices)
-            total += source.gaussian(total.size, self._central_sigma(self._summing))
-        if not state.size:
-            return total / expected
-        norm, first = float(state[0]), self.privacy.clip_norm
-        within = total[-1] / self._bit_weight(self.sigma) / expected + 0.5
-        assert self.privacy.quantile is not None
-        moved = norm * math.exp(-ADAPTATION_RATE * (within - self.privacy.quantile))
-        return np.append(total[:-1] / expected * (norm / first), norm - moved)
+            total += source.gaussian(total.size, self._central_sigma(self.federation.protocol))
+        return total / expected
 
     def promises(self) -> list[str]:
         if self.privacy.noise == "central":
@@ -211,7 +171,6 @@ class DPFedAvg(PrivateAlgorithm):
         settings = super().account_settings(rounds, sigma) | {
             "per_round": participation.per_round,
             "sampling": "poisson" if participation.mode == "poisson" else "exact",
-            "sigma_count": sigma / self._bit_weight(sigma) if self.privacy.quantile else None,
             "exact_dropouts": self.exact_dropouts,
         }
         if self.privacy.noise == "distributed":
@@ -228,9 +187,9 @@ class DPFedAvg(PrivateAlgorithm):
         A cohort's part of the coordinates is clipped to sqrt(part) of the norm, so that the noise
         may be smaller by as much: as with fewer integers to a unit. Parts differ by a coordinate.
         """
-        protocol, part, state = self._summing, self._part, self.first_state.size
+        protocol = self.federation.protocol
         assert isinstance(protocol, QuantisedProtocol)
-        unit = protocol.parameters.levels * protocol.scale(0)
+        part, unit = protocol.inclusion, protocol.parameters.levels * protocol.scale(0)
         sent = math.ceil(part * protocol.parameters.dim) + (part < 1)
         return {
             "noise": "distributed",
@@ -238,46 +197,19 @@ class DPFedAvg(PrivateAlgorithm):
             "honest_by_round": self._honest(protocol, rounds, survivors),
             "failure": protocol.hidden_failure(),
             "unit": unit * math.sqrt(part),
-            "dim": max(1, sent - state),
+            "dim": sent,
             "participations": self.federation.participation.most_before(rounds),
         }
 
-    @property
-    def _part(self) -> float:
-        """Part of its coordinates that a device sends."""
-        return self._summing.inclusion
-
-    def _bit_weight(self, sigma: float) -> float:
-        """Return what a bit is multiplied by, to have the noise of every coordinate.
-
-        That on the number of bits is a twentieth of the users of a round then, as Andrew et al.
-        have it, or more: the weighted bit must not be cut off where coordinates are.
-        """
-        weight = 20 * sigma / self.federation.participation.per_round
-        protocol = self.federation.protocol
-        if not isinstance(protocol, QuantisedProtocol):
-            return weight
-        # Half of it is the bit; a little less, as float32 rounds.
-        return min(weight, 2 * protocol.parameters.clip * (1 - 2.0**-20))
-
-    @property
-    def _norm(self) -> float:
-        """Norm of what a device sends, its bit included."""
-        bit = 0.0 if self.privacy.quantile is None else self._bit_weight(self.sigma) / 2
-        return math.hypot(self.privacy.clip_norm, bit)
-
-    def _with_rounding(self, protocol: QuantisedProtocol, size: int, norm: float) -> float:
-        """Return by what noise is enlarged for the rounding of `size` coordinates to integers.
-
-        Of integers u times a vector of at most `norm`, the norm is at most u norm + sqrt(size).
-        """
-        # The most devices that a round can have: the fewest integers to a unit.
-        unit = protocol.parameters.levels / self.federation.devices / protocol.divisor
-        return 1 + math.sqrt(size) / (unit * norm)
-
     def _central_sigma(self, protocol: AggregationProtocol) -> float:
-        """Return the standard deviation of the server's noise, for a protocol's sums."""
+        """Return the standard deviation of the server's noise, for a protocol's sums.
+
+        It is enlarged for rounding to integers. Of integers u times a vector of at most the norm C,
+        of d coordinates, the norm is at most u C + sqrt(d).
+        """
         sigma = self.sigma / protocol.divisor
         if isinstance(protocol, QuantisedProtocol):
-            sigma *= self._with_rounding(protocol, protocol.parameters.dim, self._norm)
+            # The most devices that a round can have: the fewest integers to a unit.
+            unit = protocol.parameters.levels / self.federation.devices / protocol.divisor
+            sigma *= 1 + math.sqrt(protocol.parameters.dim) / (unit * self.privacy.clip_norm)
         return sigma

@@ -81,11 +81,11 @@ class Locks(PrivateAlgorithm):
         """Number b of users that stage 2 keeps in expectation."""
         return self.federation.protocol.parameters.devices
 
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+    def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
         return clip_l2(learn(), self.privacy.clip_norm)
 
     def update(
-        self, aggregate: Aggregate, state: Vector, participants: list[int], round_index: int
+        self, aggregate: Aggregate, participants: list[int], round_index: int
     ) -> NDArray[np.float64]:
         """Return the sum, with the server's noise if it is trusted, over m."""
         federation, total = self.federation, aggregate.total * len(participants)

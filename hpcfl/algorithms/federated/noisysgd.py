@@ -77,7 +77,7 @@ class NoisyGradients(PrivateAlgorithm):
             and participation.per_round < federation.devices
         ):
             raise UsageError(
-                f"{cls.name} counts on the noise of a known number of devices in every sum: give "
+                f"{cls.name} needs the noise of a known number of devices in every sum: give "
                 "--sampling balanced, or exact"
             )
 
@@ -109,11 +109,11 @@ class NoisySGD(NoisyGradients):
         super().check(federation, privacy)
         if privacy.shuffle == "poisson":
             raise UsageError(
-                f"{cls.name} is accounted for epochs, and not for Poisson batches: give --shuffle "
-                "continuing, or fresh"
+                f"the account of {cls.name} holds for epochs, not for Poisson batches: give "
+                "--shuffle continuing, or fresh"
             )
 
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+    def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
         source = self.noise(round_index, device)
         steps, sigma = self._steps, self.sigma
         # The last step's noise is added to the integers, if there are any.
@@ -235,7 +235,7 @@ class FedSGDDPC(NoisyGradients):
                 "--shuffle poisson"
             )
 
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+    def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
         source = self.noise(round_index, device)
         sigma = self.sigma
         if self._local.batch_size == 0:

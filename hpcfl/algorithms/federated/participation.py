@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import SAMPLING
-from hpcfl.errors import UsageError, no_such
-
-MODES = ("exact", "poisson", "balanced")
+from hpcfl.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,6 @@ class Participation:
             raise UsageError(
                 f"{self.per_round} devices a round are asked for; there are {self.devices}"
             )
-        if self.mode not in MODES:
-            raise no_such("sampling", self.mode, MODES)
 
     def draw(self, round_index: int) -> list[int]:
         """Return the ids of the devices that take part, in increasing order."""

@@ -71,9 +71,9 @@ class PrivateAlgorithm(FederatedAlgorithm):
         empty = 2 * math.exp(-parameters.devices * (1 - parameters.dropout))
         if by_chance and parameters.drop_by_chance and empty > 2.0**-parameters.security_bits:
             raise UsageError(
-                "a round that ends because all of its users drop out tells that they were few, and "
-                "who takes part must stay secret: give a larger --per-round, or --dropout-model "
-                "exact"
+                "a round that ends because all of its users drop out reveals that they were few, "
+                "and who takes part must stay secret: give a larger --per-round, or "
+                "--dropout-model exact"
             )
 
     def account_settings(
@@ -220,7 +220,8 @@ class PrivateAlgorithm(FederatedAlgorithm):
             return privacy.noise_multiplier * privacy.clip_norm
         if privacy.epsilon is None:
             raise UsageError(
-                f"{self.name} needs its noise: give --sigma, --noise-multiplier, or --epsilon"
+                f"{self.name} needs to know how much noise to add: give --sigma, "
+                "--noise-multiplier, or --epsilon"
             )
         from hpcfl.privacy.accounting.account import least_noise
 

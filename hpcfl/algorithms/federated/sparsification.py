@@ -54,13 +54,12 @@ class Sparsified(FederatedAlgorithm):
         protocol = federation.protocol
         if protocol.summed_in is not None:
             raise UsageError(
-                f"{cls.name} cannot be aggregated by {protocol.name}: devices choose their "
-                "coordinates each for itself, so the masks of a pair would not meet and cancel; "
-                "use --aggregate fedavg, or train fedavg with --aggregate sparse, where pairs "
-                "choose together"
+                f"{cls.name} cannot be aggregated by {protocol.name}: each device chooses its own "
+                "coordinates, so the masks of a pair would not cancel; use --aggregate fedavg, or "
+                "train fedavg with --aggregate sparse, where pairs choose together"
             )
 
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+    def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
         return self.sparsify(learn(), device, round_index)
 
     def take_choices(self, dim: int) -> tuple[list[Positions], int]:

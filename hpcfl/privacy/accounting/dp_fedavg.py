@@ -5,11 +5,8 @@ Poisson samples (every user by chance) are accounted for adding or removing a us
 changes the sum by at most C. Samples of a fixed size are accounted for replacing all of a user's
 data, which changes it by at most 2 C.
 
-With adaptive clipping (Andrew et al., 2021) each user also adds a bit, "within the clipping norm",
-minus one half, to a count with noise of its own; adding a user changes it by 1/2, replacing by 1.
-
 Where an exact number of a round's users drops out, one user more can make another one leave, or
-leave in its place: the sum moves by up to 2 C, and the count by 1. Couple the two rounds so that
+leave in its place: the sum moves by up to 2 C. Couple the two rounds so that
 those who drop out of the larger, but for one, are those who drop out of the smaller; given the
 sample, either one user comes, or one comes for another.
 
@@ -33,7 +30,7 @@ from typing import ClassVar
 
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import option
-from hpcfl.privacy.accounting import distributed, sampling, zcdp
+from hpcfl.privacy.accounting import distributed, sampling
 from hpcfl.privacy.accounting.account import (
     ADD_USER,
     POSITIVE,
@@ -61,7 +58,7 @@ class Integers:
 
     sigma: int  # parameter of each device's discrete Gaussian noise
     norm: float  # l2 norm that a device's integers are held to, before the noise
-    dim: int  # their number: the coordinates of an update, and the bit if there is one
+    dim: int  # their number, the coordinates of an update
 
 
 @dataclass(frozen=True)
@@ -79,12 +76,6 @@ class DPFedAvgAccount(Account):
         "poisson",
         "Who takes part: each user independently, or an exact number.",
         choices=SAMPLINGS,
-    )
-    # With distributed noise, bits are one more coordinate, scaled so as to have the noise of all.
-    sigma_count: float | None = option(
-        None,
-        "Noise on the count of adaptive clipping, which sums a bit minus 1/2 of every user.",
-        **POSITIVE,
     )
     noise: str = option("central", "Who adds the noise.", choices=NOISES)
     # Those that neither drop out nor collude, at the least.
@@ -123,11 +114,8 @@ class DPFedAvgAccount(Account):
 
     @property
     def multiplier(self) -> float:
-        """Noise multiplier of a round's releases together, for adding or removing a user."""
-        multipliers = [self.sigma / self.clip_norm]
-        if self.sigma_count is not None:
-            multipliers.append(2 * self.sigma_count)
-        return zcdp.combined_multiplier(*multipliers)
+        """Noise multiplier of a round's release, for adding or removing a user."""
+        return self.sigma / self.clip_norm
 
     @property
     def worst_rounds(self) -> tuple[int, ...]:
@@ -140,17 +128,15 @@ class DPFedAvgAccount(Account):
     def integers(self) -> Integers:
         """Return the integers and their noise, for distributed noise.
 
-        A device's vector, its bit included, has at most the norm sigma / z, where z is the noise
-        multiplier; scaled and rounded, it has at most the norm D. Devices round their parameter up
-        so that the noise of h of them has at least the multiplier z over D:
-        sigma_l = ceil(z D / sqrt(h)).
+        A device's vector has at most the norm C; scaled and rounded, it has at most the norm D.
+        Devices round their parameter up so that the noise of h of them has at least the multiplier
+        z over D: sigma_l = ceil(z D / sqrt(h)).
         """
         assert self.unit is not None
         assert self.dim is not None
-        multiplier = self.multiplier
-        dim = self.dim + (0 if self.sigma_count is None else 1)
-        norm = distributed.rounded_norm(self.unit * (self.sigma / multiplier), dim)
-        return Integers(math.ceil(multiplier * norm / math.sqrt(self._honest)), norm, dim)
+        norm = distributed.rounded_norm(self.unit * self.clip_norm, self.dim)
+        sigma = math.ceil(self.multiplier * norm / math.sqrt(self._honest))
+        return Integers(sigma, norm, self.dim)
 
     def paper(self) -> Guarantee:
         """Return the epsilon of Poisson samples by Rényi divergences, whatever the samples are."""
@@ -159,7 +145,7 @@ class DPFedAvgAccount(Account):
             sampling.poisson_gaussian_rdp(rate, self.multiplier, self.rounds, self.delta),
             self.delta,
             ADD_USER,
-            ("Poisson samples are assumed, whatever the sampling", *self._clipped(), _ONLY_SUMS),
+            ("Poisson samples are assumed, whatever the sampling", self._clipped(), _ONLY_SUMS),
             "RDP, Poisson sampling",
         )
 
@@ -193,7 +179,7 @@ class DPFedAvgAccount(Account):
         clauses = (
             who,
             f"the sum is divided by {divisor}, or by nothing",
-            *self._clipped(),
+            self._clipped(),
             _ONLY_SUMS,
             dropouts,
         )
@@ -222,12 +208,9 @@ class DPFedAvgAccount(Account):
             who,
             f"{seen}, {self.unit:g} to a unit, and those of a user have an l2 norm of at most "
             f"{integers.norm:.10g}, however they are rounded",
-            *self._clipped(),
+            self._clipped(),
         )
         return self.guarantee(found, self.delta, ZERO_USER, clauses, self.failure)
 
-    def _clipped(self) -> tuple[str, ...]:
-        clipped = f"every user's update is clipped to {self.clip_norm:g}"
-        if self.sigma_count is None:
-            return (clipped,)
-        return (clipped, "the count of clipped updates adds a bit minus one half of every user")
+    def _clipped(self) -> str:
+        return f"every user's update is clipped to {self.clip_norm:g}"

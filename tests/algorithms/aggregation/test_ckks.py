@@ -2,22 +2,20 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcfl.algorithms.aggregation.ckks import Ckks
+from hpcfl.algorithms.aggregation.ckks import Ckks, CkksServer
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import ckks
+from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.enrolment import enrol
-from hpcfl.rounds.observer import Results
-from hpcfl.rounds.timed import Played
 
 DEVICES, DIM = 6, 50
-WRONG = "the aggregate of round 0 is wrong"
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +23,7 @@ def context():
     return ckks.Context()
 
 
-def rounds_of(devices=DEVICES, **options):
-    experiment = Experiment.prepare(
-        BenchOptions(**{"protocol": "ckks", "dim": DIM, "rounds": 2, "warmup": 0} | options),
-        devices,
-    )
-    found = Results[Played]()
-    experiment.run(Loopback(devices), found)
-    return experiment, found.results
-
-
 def test_a_sum_that_is_off_by_one_step_is_found(monkeypatch):
-    from hpcfl.algorithms.aggregation.ckks import CkksServer
-
     finish = CkksServer.finish_decrypt
 
     def wrong(self):
@@ -46,8 +32,10 @@ def test_a_sum_that_is_off_by_one_step_is_found(monkeypatch):
         self.total[7] += 2.0**-ckks.STEP_BITS
 
     monkeypatch.setattr(CkksServer, "finish_decrypt", wrong)
-    with pytest.raises(HpcflError, match=WRONG):
-        rounds_of()
+    asked = BenchOptions("ckks", dim=DIM, rounds=1, warmup=0)
+    experiment = Experiment.prepare(asked, DEVICES)
+    with pytest.raises(HpcflError, match="the aggregate of round 0 is wrong"):
+        experiment.run(Loopback(DEVICES))
 
 
 def added(context, vectors, times=1):
@@ -59,7 +47,6 @@ def added(context, vectors, times=1):
     return context.summed(total)
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     size=st.integers(1, 5000),
     vectors=st.integers(1, 4),
@@ -125,7 +112,6 @@ def test_what_the_server_is_told_depends_on_the_vectors_alone():
     "change",
     [
         lambda content: b"",
-        lambda content: content[:-1],
         lambda content: content[:100],
         lambda content: content + b"0",
         lambda content: b"\xff" * len(content),
@@ -146,14 +132,10 @@ def test_vectors_of_another_size_and_values_that_are_too_large_are_refused(conte
         context.add([], context.encrypt(np.ones(ckks.SLOTS + 1)), 9)
     with pytest.raises(ValueError, match="a value is beyond 512"):
         context.encrypt(np.full(3, 513.0))
-
-
-def test_what_no_vectors_add_up_to_is_not_told(context):
-    """A sum under another key, or of values beyond the limit, decrypts to anything."""
-    with pytest.raises(OverflowError, match="values that are too large"):
-        context.decrypt(ckks.Context().encrypt(np.ones(10)), 10)
-    with pytest.raises(OverflowError, match="values that are too large"):
-        context.decrypt(added(context, [np.full(10, L)], 3), 10)
+    # A sum under another key, or of values beyond the limit, decrypts to anything.
+    for told in (ckks.Context().encrypt(np.ones(10)), added(context, [np.full(10, L)], 3)):
+        with pytest.raises(OverflowError, match="values that are too large"):
+            context.decrypt(told, 10)
 
 
 def parties(devices=DEVICES, seed=1):
@@ -220,8 +202,6 @@ def test_the_server_sees_no_key_and_cannot_open_what_it_adds():
 
 def test_a_sealed_key_that_was_changed_is_refused():
     enrolment = Ckks.enrolment(3)
-    from hpcfl.crypto.keys import insecure_secrets
-
     holders = [enrolment.device(id, insecure_secrets(0, 0, id)) for id in range(3)]
     relay = enrolment.server()
     for id, holder in enumerate(holders):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from protocol_rounds import Header, bits, make, play, raw, sent_by_device
+from protocol_rounds import bits, make, play, raw, sent_by_device
 from scipy import stats
 from slow_reference import Q, elements, hkdf, lagrange
 
@@ -129,7 +129,6 @@ def test_the_committee_follows_from_a_nonce_and_is_any_set_equally_often():
     ("options", "claim", "fails"),
     [
         ({"gamma": 0.0}, "or, with one device colluding, the sum of the others. One piece", False),
-        ({"gamma": 0.3}, "or, with 12 devices colluding, the sum of the others. 12 pieces", False),
         ({"gamma": 0.1, "population": 400}, "probability that more collude is at most 2^-", True),
     ],
 )
@@ -207,20 +206,6 @@ def test_rows_are_the_sealed_shares_of_quantised_vectors_and_only_members_are_as
 # Hostile devices
 
 
-def test_one_device_that_holds_no_piece_of_another_leaves_the_end_to_others():
-    protocol = light(dropout=0.2)
-
-    def spoil(rows):
-        rows[Header.receivers_of(rows) == 2, -1] ^= 1
-        return rows
-
-    played = play(protocol, change=sent_by_device(protocol, "share_masks", 4, spoil))
-
-    played.goes_on(range(9))
-    assert {2} == {*played.left}
-    assert "it holds no piece of device 4" in str(played.left[2])
-
-
 def one_more(payload):
     """Change the last element of a sum of pieces, by one."""
     payload[-1] ^= 1
@@ -232,12 +217,10 @@ def test_a_wrong_sum_of_pieces_is_found_and_left_out(field):
     """One combination of 8 bits alone would miss one of 251: there are as many as it takes."""
     assert field.modulus**field.checks > 2**62
     protocol = light(dropout=0.2, group=field.name, levels=10)
-    for index in range(30 if field.bits == 8 else 1):
-        change = sent_by_device(protocol, "unmask", 3, one_more)
-        played = play(protocol, change=change, index=index)
-        played.goes_on(range(9))
-        assert {3} == {*played.kept_out}
-        assert "its sum of pieces, or a piece that it was dealt" in str(played.kept_out[3])
+    played = play(protocol, change=sent_by_device(protocol, "unmask", 3, one_more))
+    played.goes_on(range(9))
+    assert {3} == {*played.kept_out}
+    assert "its sum of pieces, or a piece that it was dealt" in str(played.kept_out[3])
 
 
 def other_sum(payload):

@@ -178,10 +178,7 @@ def test_coordinates_are_dealt_out_in_steps_that_reach_all_of_them(dim):
     # Of 40 numbers in a row one has no divisor in common with a number of at most nine primes, and
     # the product of the first ten primes is above 2**32.
     assert abs(step - dim * (5**0.5 - 1) / 2) <= 21
-    # As it was where this test was written.
-    assert (7, 101_977) == (golden_step(10), golden_step(165_000))
-    places = np.array([0, 1, dim - 1])
-    dealt = [int(Segments(dim, 1, 1).dealt(int(place), 1)[0]) for place in places]
+    dealt = [int(Segments(dim, 1, 1).dealt(place, 1)[0]) for place in (0, 1, dim - 1)]
     assert [0, step % dim, (dim - 1) * step % dim] == dealt
 
 

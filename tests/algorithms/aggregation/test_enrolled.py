@@ -55,14 +55,10 @@ def test_the_sum_is_exact_for_any_devices_selected_in_any_rounds(data, group):
     upload = data.draw(st.sampled_from(["gather", "reduce"][: 1 + (group != "ring12")]))
     count = data.draw(st.integers(2, 9))
     devices = of_pairs(count)
-    rounds = sorted(data.draw(st.sets(st.integers(0, 2**32 - 2), min_size=1, max_size=3)))
-    for index in rounds:
+    for index in sorted(data.draw(st.sets(st.integers(0, 2**32 - 2), min_size=1, max_size=3))):
         members = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=2)))
-        weights = data.draw(
-            st.none() | st.lists(st.integers(1, 9), min_size=len(members), max_size=len(members))
-        )
-        dim = data.draw(st.integers(1, 9))
-        protocol = selection(members, devices, dim, weights, group=group)
+        weights = data.draw(st.permutations(range(1, 10)))[: len(members)]
+        protocol = selection(members, devices, data.draw(st.integers(1, 9)), weights, group=group)
         play(protocol, updates(protocol, index % 97), index=index, upload=upload).goes_on()
 
 
@@ -303,7 +299,6 @@ def test_a_device_whose_key_was_not_received_takes_no_part_and_costs_itself_alon
     [
         (bits(range(3), DEVICES), RefusedError, "a sum of 3 devices is not one of 4"),
         (b"\xff", MessageError, "a device beyond the last, 6"),
-        (bytes(2), MessageError, "received 2 bytes, expected 1"),
     ],
 )
 def test_a_helper_tells_its_masks_of_no_fewer_devices_than_the_threshold(content, kind, words):
@@ -362,32 +357,15 @@ def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(upload, gon
 
 def test_a_key_that_comes_twice_not_at_all_or_is_no_key_is_refused():
     directory = KeyDirectory(3)
+    directory.receive_advertise_keys(1, raw(OTHER))
     for id, key, words in (
-        (1, bytes(31), "device 1: received 31 bytes, expected 32"),
-        (1, bytes(32), "device 1: a public key has low order"),
-        (1, OTHER, ""),
+        (0, bytes(31), "device 0: received 31 bytes, expected 32"),
+        (0, bytes(32), "device 0: a public key has low order"),
         (1, PUBLIC[1], "device 1: it was received twice"),
         (0, OTHER, "device 0: its public key is taken already"),
-        (0, PUBLIC[0], ""),
     ):
-        if not words:
-            directory.receive_advertise_keys(id, raw(key))
-            continue
         with pytest.raises(MessageError, match=words):
             directory.receive_advertise_keys(id, raw(key))
+    directory.receive_advertise_keys(0, raw(PUBLIC[0]))
     with pytest.raises(BelowThresholdError, match="cannot end: device 2 advertised no key"):
         directory.finish_advertise_keys()
-
-
-def test_a_helper_that_does_not_answer_ends_the_round():
-    """Its masks are in the sum; a malformed answer is none."""
-
-    def cut(header, message):
-        return message[:-1] if header.sender == envelope.HELPERS + 1 else message
-
-    with pytest.raises(BelowThresholdError) as caught:
-        play(assisted(), change=cut)
-    assert (
-        "round 0 cannot end: helper 1 did not tell the sum of its masks; refused: malformed "
-        "unmask message from helper 1: received 79 bytes, expected 80"
-    ) == str(caught.value)

@@ -16,19 +16,15 @@ from protocol_rounds import (
     Header,
     assert_tells_no_secret,
     make,
-    pair_secret,
     play,
     raw,
-    seeded_sources,
     sent_by,
     sent_by_device,
     sum_of,
 )
-from slow_reference import KEY_SHARE, MASK_KEY_LIMBS, SEED_SHARE, Q, SlowRound
+from slow_reference import KEY_SHARE, Q
 
 from hpcfl.algorithms.aggregation import sharing
-from hpcfl.comm.phases import Pattern
-from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import BelowThresholdError, MessageError
 
 DEVICES = 5  # t = 3
@@ -109,39 +105,20 @@ def test_a_row_that_is_not_as_it_was_sent_is_a_missing_share(name, change):
     does_without(change, name)
 
 
-def test_a_share_of_another_round_or_direction_is_refused_even_if_all_keys_are_the_same():
-    """A round's name and both ends go into a share: both directions of a pair have the same key."""
-
-    def sealed(index, sender, receiver):
-        other = play(make("cohort", DEVICES, 8), index=index, sources=seeded_sources(DEVICES))
-        (row,) = (
-            m.sealed
-            for m in other.messages("share_keys", Pattern.ROUTE)
-            if (m.header.sender, m.header.receiver) == (sender, receiver)
-        )
-        return row
-
-    does_without(written(16, sealed(1, SENDER, VICTIM)[16:]))
-    does_without(written(0, sealed(1, SENDER, VICTIM)))
-    does_without(written(16, sealed(0, VICTIM, SENDER)[16:]))
-
-
 # what is dealt: rightly sealed, but not what it should be
 
 
 @pytest.fixture
 def deals(monkeypatch):
-    """Return what lets one device deal other shares: its own changed, or those of another key."""
+    """Return what lets one device deal other shares than its own."""
     dealt = sharing.deal
 
-    def let(dealer, change=None, private=None):
+    def let(dealer, change):
         calls = itertools.count()
 
-        def deal(own, *rest):
-            if next(calls) % DEVICES != dealer:
-                return dealt(own, *rest)
-            shares = dealt(private or own, *rest).copy()
-            return shares if change is None else change(shares)
+        def deal(*arguments):
+            shares = dealt(*arguments)
+            return change(shares.copy()) if next(calls) % DEVICES == dealer else shares
 
         monkeypatch.setattr(sharing, "deal", deal)
 
@@ -156,30 +133,6 @@ def limb_moved(limb):
         return shares
 
     return move
-
-
-@pytest.mark.parametrize(
-    "dealing",
-    [
-        # Its shares lie on a polynomial, of another key than it advertised.
-        {"private": insecure_secrets(9, 9, 9)(32)},
-        # The limbs are those of no string of 32 bytes.
-        {"change": limb_moved(MASK_KEY_LIMBS - 1)},
-    ],
-    ids=["another key", "last limb"],
-)
-@with_each_upload
-def test_a_wrong_mask_key_of_a_vanished_device_is_made_up_for_by_secrets_of_pairs(
-    name, dealing, deals
-):
-    deals(1, **dealing)
-    played = play(make(name, DEVICES, 8), dropouts={1: "masked_input"})
-    played.nobody_left()
-    played.goes_on()
-    # What each told is what it has masked with device 1 with, and not what their keys agree on.
-    assert [0, 2, 3, 4] == list(played.sent("pairs"))
-    for id, told in played.sent("pairs").items():
-        assert pair_secret(played, id, 1) == told
 
 
 def test_a_share_that_is_no_field_element_is_a_missing_one(deals):
@@ -216,29 +169,6 @@ def play_with(name, exchange, change, id=VICTIM, devices=DEVICES, **options):
     """Play a round in which what one device sends to the server in an exchange is changed."""
     protocol = make(name, devices, 8)
     return play(protocol, change=sent_by_device(protocol, exchange, id, change), **options)
-
-
-PLACES = [0, SEED_SHARE - 1, SEED_SHARE * 4 - 1, SEED_SHARE * 4, SEED_SHARE * 4 + KEY_SHARE - 1]
-NOT_AS_ANSWERED = "is not what it answered for"
-
-
-@pytest.mark.parametrize("word", range(5))
-@pytest.mark.parametrize("name", LINKED)
-def test_a_holder_that_sends_another_share_than_it_answered_for_is_refused_by_name(name, word):
-    """Any word of any share; of survivors' seeds, and of the mask key of device 4 behind them."""
-
-    def move(answer):
-        words = answer.view("<u4").copy()
-        words[PLACES[word]] = (int(words[PLACES[word]]) + 2**20) % Q
-        return words.view(np.uint8)
-
-    played = play_with(name, "unmask", move, dropouts={4: "masked_input"})
-    assert {} == played.left
-    survivors = [id for id in SlowRound(played).holders(VICTIM) if id != 4]
-    owner = 4 if word > 2 else survivors[0 if word < 2 else 3]
-    reason = f"its share of a secret of device {owner} {NOT_AS_ANSWERED}"
-    only_at_fault(played, VICTIM, "unmask", reason)
-    played.goes_on()
 
 
 def uniform(answers):
@@ -312,13 +242,3 @@ def test_the_server_refuses_a_sum_of_another_form_or_with_a_device_that_shared_n
     assert ("masked_input", at_fault) == (error.phase, error.sender)
     assert reason in error.reason
     assert [] == played.server.survivors
-
-
-def test_the_server_takes_keys_that_another_device_has_advertised():
-    """For one use or the other: whose they are nobody can know, and refusing would cost both."""
-    server = make("cohort", DEVICES, 12).server(0, np.zeros(12, np.float32))
-    both = bytes(range(64))
-    copies = {3: both, 4: both, 1: both[32:] + both[:32], 0: both[:32] * 2}
-    for id, keys in copies.items():
-        server.receive_advertise_keys(id, raw(keys))
-    assert copies == server.state.public

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -24,7 +23,6 @@ from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import RefusedError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions
@@ -98,47 +96,53 @@ class Learner:
         return self.update
 
 
-NOTHING = np.empty(0, np.float32)
-
-
 # cdp, dp-dsgd, fedsgd-dpc: noise in every step
 
 
-def test_every_step_has_its_own_gaussian_noise():
-    cdp = algorithm("cdp", federation(dim=20_000, local=Local(steps=4)), sigma=0.3)
-    learn = Learner(np.zeros(20_000), steps=4)
-    cdp.contribution(5, 2, NOTHING, learn)
+@pytest.mark.parametrize(
+    ("name", "where", "privacy", "scales"),
+    [
+        ("cdp", {}, {"sigma": 0.3}, [0.3] * 4),
+        # Of means over all samples, those of fewer have more noise.
+        ("fedsgd-dpc", {}, {"sigma": 0.8, "mechanism": "laplace"}, [0.4]),
+        ("fedsgd-dpc", {}, {"sigma": 0.8, "shuffle": "poisson"}, [0.4]),
+        # Where integers are summed, the last step's noise is a part of them.
+        ("cdp", {"protocol": "secagg"}, {"sigma": 0.3}, [0.3, 0.3, 0.3, 0.0]),
+    ],
+)
+def test_every_step_has_its_own_noise(name, where, privacy, scales):
+    batch = {"batch_size": 0} if name == "fedsgd-dpc" else {}
+    local = Local(steps=len(scales), **batch)
+    sizes = np.array([10, 20, 40, 80])
+    given = {"dim": 20_000, "devices": 4, "local": local, "sizes": sizes} | where
+    private = algorithm(name, federation(**given), **privacy)
+    learn = Learner(np.zeros(20_000), steps=len(scales))
+    private.contribution(1, 1, learn)
 
-    for noise in learn.noise:
-        assert_std(noise, 0.3)
-    assert not np.isin(learn.noise[0], np.concatenate(learn.noise[1:])).any()
+    law = "laplace" if "mechanism" in privacy else "norm"
+    for noise, scale in zip(learn.noise, scales, strict=True):
+        if scale:
+            assert stats.kstest(noise, law, args=(0, scale)).pvalue > FALSE_ALARM
+        else:
+            assert not noise.any()
+    if len(scales) > 1:
+        assert not np.isin(learn.noise[0], np.concatenate(learn.noise[1:])).any()
+    if where:
+        # The unit is that of a device's integers; the noise of one step is eta sigma.
+        found = private.integer_noise(private.federation.protocol, 1)
+        expected = 2**20 / 4 * (0.5 / 2) * 0.3
+        assert expected <= found.sigma < expected + 1
 
 
 def test_a_device_is_told_how_often_it_has_taken_part():
     where = federation(devices=12, per_round=5)
-    cdp = algorithm("cdp", where, sigma=0.3)
+    cdp, counts = algorithm("cdp", where, sigma=0.3), np.zeros(12, int)
     for index in range(8):
         for device in where.participation.draw(index):
             learn = Learner(np.zeros(3), steps=1)
-            cdp.contribution(device, index, NOTHING, learn)
-            drawn = [where.participation.draw(earlier) for earlier in range(index)]
-            assert sum(device in ids for ids in drawn) == learn.participation
-
-
-def test_where_integers_are_summed_the_last_steps_noise_is_discrete():
-    """The unit is that of a device's integers; the noise of one step is eta sigma."""
-    where = federation("secagg", devices=10, dim=5000, local=Local(steps=3))
-    cdp = algorithm("cdp", where, sigma=0.3)
-    learn = Learner(np.zeros(5000), steps=3)
-    cdp.contribution(1, 1, NOTHING, learn)
-    assert_std(learn.noise[0], 0.3)
-    assert_std(learn.noise[1], 0.3)
-    assert not learn.noise[2].any()
-
-    noise = cdp.integer_noise(where.protocol, 1)
-    expected = 2**20 / 10 * (0.5 / 2) * 0.3
-    assert expected <= noise.sigma < expected + 1
-    assert noise.norm is None
+            cdp.contribution(device, index, learn)
+            assert counts[device] == learn.participation
+            counts[device] += 1
 
 
 def test_rounding_to_integers_is_paid_for():
@@ -187,20 +191,8 @@ def test_a_device_is_charged_by_what_its_steps_divide_by(name, moved, accesses, 
     assert name != "cdp" or spent.proven == pytest.approx(3.752, abs=5e-4)
 
 
-@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
-    sizes = np.array([10, 20, 40, 80])
-    where = federation(
-        devices=4, dim=20_000, sizes=sizes, local=Local(steps=1, batch_size=0), per_round=2
-    )
-    shuffle = {"laplace": "continuing", "gaussian": "poisson"}[mechanism]
-    dpc = algorithm("fedsgd-dpc", where, sigma=0.8, mechanism=mechanism, shuffle=shuffle)
-    for device, expected in enumerate([0.8, 0.4, 0.2, 0.1]):
-        learn = Learner(np.zeros(20_000), steps=1)
-        dpc.contribution(device, 0, NOTHING, learn)
-        (noise,) = learn.noise
-        kind, scale = ("laplace", expected) if mechanism == "laplace" else ("norm", expected)
-        assert stats.kstest(noise, kind, args=(0, scale)).pvalue > FALSE_ALARM
+POISSON = {"mode": "poisson", "per_round": 6}
+CHANCE = POISSON | {"dropout": 0.3, "dropout_model": "bernoulli"}
 
 
 @pytest.mark.parametrize(
@@ -210,42 +202,18 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
         ("cdp", {"local": Local(steps=None)}, {}, "counts local steps"),
         ("cdp", {"local": Local(momentum=0.5)}, {}, "give --momentum 0"),
         ("cdp", {"protocol": "cohort", "alpha": 0.5}, {}, "sends parts of them"),
-        ("cdp", {"protocol": "sparse"}, {}, "sends parts of them"),
+        ("cdp", POISSON | {"protocol": "secagg"}, {}, "known number of"),
         ("dp-dsgd", {"local": Local(steps=2)}, {}, "give --steps 1"),
         ("fedsgd-dpc", {}, {"mechanism": "laplace"}, "give --batch-size 0"),
         ("fedsgd-dpc", {}, {"shuffle": "fresh"}, "give --shuffle poisson"),
-        *(
-            (name, {"protocol": "secagg", "mode": "poisson", "per_round": 6}, {}, "known number of")
-            for name in ("cdp", "dp-dsgd")
-        ),
-        (
-            "dp-fedavg",
-            {"protocol": "cohort", "alpha": 0.5, "mode": "poisson", "per_round": 6},
-            {},
-            "which coordinates the others send",
-        ),
+        ("dp-fedavg", POISSON | {"protocol": "cohort", "alpha": 0.5}, {}, "depend on who else is"),
         ("dp-fedavg", {}, {"noise": "distributed"}, "not the integers that distributed"),
         ("dp-fedavg", {"protocol": "sparse"}, {"noise": "distributed"}, "use --aggregate cohort"),
-        (
-            "dp-fedavg",
-            {"protocol": "secagg", "mode": "poisson", "per_round": 6},
-            {"noise": "distributed"},
-            "known number of devices",
-        ),
+        ("dp-fedavg", POISSON | {"protocol": "secagg"}, {"noise": "distributed"}, "known number"),
         ("dp-fedavg", {"per_round": 6}, {}, "drawn anew in every round"),
-        ("dp-fedavg", {"protocol": "secagg", "mode": "poisson", "per_round": 6}, {}, "stay secret"),
-        (
-            "dp-fedavg",
-            {"mode": "poisson", "per_round": 6, "dropout": 0.3, "dropout_model": "bernoulli"},
-            {},
-            "stay secret",
-        ),
-        (
-            "locks",
-            {"mode": "poisson", "per_round": 6, "dropout": 0.3, "dropout_model": "bernoulli"},
-            {"variant": "trusted"},
-            "stay secret",
-        ),
+        ("dp-fedavg", POISSON | {"protocol": "secagg"}, {}, "stay secret"),
+        ("dp-fedavg", CHANCE, {}, "stay secret"),
+        ("locks", CHANCE, {"variant": "trusted"}, "stay secret"),
         ("locks", {}, {}, "give --sampling poisson"),
         ("locks", {"protocol": "secagg", "mode": "poisson"}, {}, "use --aggregate fedavg"),
     ],
@@ -253,18 +221,6 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
 def test_what_does_not_go_together_is_refused(name, where, privacy, sentence):
     with pytest.raises(UsageError, match=sentence):
         algorithm(name, federation(**where), **{"sigma": 1.0, **privacy})
-
-
-@pytest.mark.parametrize(
-    ("name", "where"),
-    [
-        ("cdp", {"mode": "poisson", "per_round": 6}),
-        ("dp-dsgd", {"protocol": "secagg", "local": Local(weight_decay=9.0)}),
-        ("dp-fedavg", {"protocol": "cohort", "alpha": 0.5, "mode": "exact", "per_round": 6}),
-    ],
-)
-def test_what_the_proof_does_not_need_is_not_asked_for(name, where):
-    assert algorithm(name, federation(**where), sigma=1.0).proven(1, 1.0) > 0
 
 
 # dp-fedavg: noise on the sum
@@ -298,32 +254,30 @@ def test_a_trusted_servers_noise_is_sigma_on_the_sum_of_those_that_survive(
 ):
     dp = algorithm("dp-fedavg", federation(dim=20_000, **where), noise_multiplier=1.5)
     assert dp.sigma == 1.5
-    found = dp.update(whole(np.full(20_000, mean)), NOTHING, list(range(there)), 0)
+    found = dp.update(whole(np.full(20_000, mean)), list(range(there)), 0)
     assert_std(found - update, 1.5 * std)
     divided = dp.federation.participation.per_round * dp._surviving
     assert dp.noise_in_sum / divided == pytest.approx(1.5 * std)
 
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort", "common", "prf"])
-@pytest.mark.parametrize("quantile", [None, 0.5])
-def test_the_honest_survivors_noise_is_enough_by_itself(name, quantile):
+def test_the_honest_survivors_noise_is_enough_by_itself(name):
     """Their sum has at least the multiplier times the most that a user's integers can be."""
     dropout = 0.0 if name == "prf" else 0.2
     where = federation(name, devices=40, dim=1000, dropout=dropout, gamma=0.1, alpha=0.5)
-    dp = algorithm("dp-fedavg", where, noise="distributed", noise_multiplier=0.7, quantile=quantile)
-    noise = dp.integer_noise(where.protocol, 0)
-    whole_vector = 1000 + dp.first_state.size
-    protocol = find(name)(replace(where.protocol.parameters, dim=whole_vector))
+    dp = algorithm("dp-fedavg", where, noise="distributed", noise_multiplier=0.7)
+    protocol = where.protocol
+    noise = dp.integer_noise(protocol, 0)
     # Parts are rounded to whole coordinates.
-    size = math.ceil(whole_vector / 2) + 1 if protocol.sparse_upload else whole_vector
+    size = 501 if protocol.sparse_upload else 1000
     unit = 2**20 * protocol.scale(0)
     largest = held_to(unit * noise.norm, size)
     honest = protocol.honest_in_sum()
 
     if name != "cohort":
         assert (36 if name == "prf" else 27) == honest
-    assert noise.sigma * math.sqrt(honest) >= dp.sigma / dp._norm * largest * (1 - 1e-12)
-    assert (noise.sigma - 1) * math.sqrt(honest) < dp.sigma / dp._norm * largest
+    assert noise.sigma * math.sqrt(honest) >= 0.7 * largest * (1 - 1e-12)
+    assert (noise.sigma - 1) * math.sqrt(honest) < 0.7 * largest
     assert noise.rounded_norm == pytest.approx(largest, rel=1e-9)
     # What all survivors of a sum draw, as the server decodes it: 4,000 numbers are within 10 %.
     in_sum = int({"cohort": 20}.get(name, 40) * (1 - dropout))
@@ -382,60 +336,13 @@ def test_an_account_that_counts_on_more_than_was_planned_pays_for_who_may_collud
     assert bool(failure) == bool(chance)
 
 
-@given(
-    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40),
-    st.floats(1e-3, 1e3),
-    st.booleans(),
-)
-def test_a_users_vector_is_never_longer_than_is_accounted_for(values, norm, adaptive):
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40))
+def test_a_users_vector_is_never_longer_than_is_accounted_for(values):
     where = federation(dim=len(values), devices=5)
-    privacy = {"quantile": 0.5} if adaptive else {}
-    dp = algorithm("dp-fedavg", where, noise_multiplier=1.0, clip_norm=2.0, **privacy)
-    state = np.array([norm], np.float32) if adaptive else NOTHING
-    sent = dp.contribution(0, 0, state, Learner(np.array(values)))
+    dp = algorithm("dp-fedavg", where, noise_multiplier=1.0, clip_norm=2.0)
+    sent = dp.contribution(0, 0, Learner(np.array(values)))
 
-    assert sent.size == len(values) + adaptive
-    assert np.linalg.norm(sent[: len(values)].astype(np.float64)) <= 2.0
-    assert np.linalg.norm(sent.astype(np.float64)) <= dp._norm * (1 + 1e-7)
-
-
-def test_the_norm_adapts_to_the_quantile():
-    """Of 100 updates with norms 1 to 100, three quarters should be within it in the end."""
-    where = federation(devices=100, dim=4)
-    dp = algorithm("dp-fedavg", where, noise_multiplier=1e-6, clip_norm=5.0, quantile=0.75)
-    state = dp.first_state
-    for index in range(150):
-        sent = [
-            dp.contribution(id, index, state, Learner(np.array([id + 1.0, 0, 0, 0])))
-            for id in range(100)
-        ]
-        update = dp.update(whole(np.mean(sent, axis=0)), state, list(range(100)), index)
-        state = state - update[4:].astype(np.float32)
-    assert state[0] == pytest.approx(75, rel=0.03)
-    # What is subtracted from the model is the mean of the clipped updates, in real units.
-    clipped = np.minimum(np.arange(1, 101), state[0]).mean()
-    assert update[0] == pytest.approx(clipped, rel=0.01)
-
-
-@pytest.mark.parametrize(("multiplier", "clip"), [(0.5, 3.0), (2.0, 1.0), (30.0, 0.1)])
-def test_the_bit_of_an_adapting_norm_is_never_cut_off(multiplier, clip):
-    """All but one of ten updates are within the norm: what the sum of bits must say exactly."""
-    where = federation("secagg", dim=3, devices=10, clip=clip)
-    dp = algorithm("dp-fedavg", where, noise_multiplier=multiplier, quantile=0.5, clip_norm=0.05)
-    protocol = where.protocol
-    integers = np.zeros(3, np.int64)
-    for id in range(10):
-        learn = Learner(np.array([0.01 if id else 100.0, 0]))
-        integers += protocol.quantise(dp.contribution(id, 0, dp.first_state, learn), id, 0)
-    dp._central_sigma = lambda protocol: 0.0
-    total = whole(protocol.decode(integers))
-    update = dp.update(total, dp.first_state, list(range(10)), 0)
-
-    moved = 0.05 - update[2]
-    assert moved == pytest.approx(0.05 * math.exp(-0.2 * (0.9 - 0.5)), rel=1e-4)
-    # The noise on the count is that which is accounted for, or its bound of a twentieth.
-    settings = dp.account_settings(1, dp.sigma)
-    assert settings["sigma_count"] == dp.sigma / dp._bit_weight(dp.sigma) >= 10 / 20
+    assert np.linalg.norm(sent.astype(np.float64)) <= 2.0
 
 
 @pytest.mark.parametrize(
@@ -532,33 +439,25 @@ def test_a_devices_integers_have_their_noise_and_the_same_when_asked_again():
     noisy = protocol.quantise(np.zeros(20_000), 2, 7)
 
     assert_std(noisy - plain, 50.0)
-    assert "secret" not in repr(IntegerNoise(3, b"0123456789abcdef"))
     assert np.array_equal(noisy, protocol.quantise(np.zeros(20_000), 2, 7))
     for device, index in ((3, 7), (2, 8)):
-        other = protocol.quantise(np.zeros(20_000), device, index) - protocol.quantise(
-            np.zeros(20_000), device, index
-        )
-        assert not other.any()
         different = IntegerNoise(50, bytes(16)).draw(20_000, device, index)
         assert abs(np.corrcoef(different, noisy - plain)[0, 1]) < 5 / math.sqrt(20_000)
 
 
 @pytest.mark.parametrize("name", ["secagg", "common", "cohort"])
 @pytest.mark.parametrize(("dim", "alpha"), [(7, 0.3), (30, 0.25), (165, 0.1)])
-@pytest.mark.parametrize("quantile", [None, 0.5])
-def test_no_device_sends_integers_that_are_longer_than_is_accounted_for(name, dim, alpha, quantile):
-    """With the state behind the coordinates a round has another part of them than a model."""
+def test_no_device_sends_integers_that_are_longer_than_is_accounted_for(name, dim, alpha):
     where = federation(name, devices=20, dim=dim, dropout=0.0, gamma=0.0, alpha=alpha)
-    dp = algorithm("dp-fedavg", where, noise="distributed", noise_multiplier=1.0, quantile=quantile)
-    size = dim + dp.first_state.size
-    protocol = find(name)(replace(where.protocol.parameters, dim=size))
+    dp = algorithm("dp-fedavg", where, noise="distributed", noise_multiplier=1.0)
+    protocol = where.protocol
     protocol.add_noise(dp.integer_noise(protocol, 0))
     charged = dp.account_for(3, dp.sigma).integers()
     for device in range(5):
         sent = protocol.segments.coordinates(device) if name == "cohort" else protocol.sent_in(0)
-        vector = np.zeros(size)
-        vector[sent] = np.random.default_rng(device).normal(0, 100, size)[sent]
-        integers = protocol.device(device, 0, system_secrets)._integers(vector, sent)
+        vector = np.zeros(dim)
+        vector[sent] = np.random.default_rng(device).normal(0, 100, dim)[sent]
+        integers = protocol.quantise(vector[sent], device, 0)
         noise = protocol.noise.draw(integers.size, device, 0)
         assert np.linalg.norm(integers - noise) <= charged.norm
         assert integers.size <= charged.dim
@@ -593,36 +492,18 @@ def test_the_bound_of_a_sums_noise_holds_and_is_not_idle():
 # Options
 
 
-@pytest.mark.parametrize(
-    ("name", "epsilon_by"),
-    [("cdp", "paper"), ("cdp", "proven"), ("dp-fedavg", "proven"), ("fedsgd-dpc", "paper")],
-)
-def test_the_noise_for_an_epsilon_has_it_after_all_rounds(name, epsilon_by):
-    mode = "exact" if name == "dp-fedavg" else "balanced"
-    where = federation(devices=12, per_round=5, rounds=5, mode=mode)
-    privacy = {"shuffle": "poisson" if name == "fedsgd-dpc" else "fresh"}
-    found = algorithm(name, where, epsilon=4.0, epsilon_by=epsilon_by, delta=1e-4, **privacy)
-    spent = getattr(found.spent(5), epsilon_by)
-
-    assert spent == pytest.approx(4.0, rel=1e-3)
-    assert spent <= 4.0 * (1 + 1e-9)
-    assert getattr(found.spent(2), epsilon_by) < spent
-    assert (0.0, 0.0) == (found.spent(0).paper, found.spent(0).proven)
-
-
 def test_a_slow_accountant_is_asked_seldom_and_never_for_fewer_rounds():
     where = federation(devices=40, per_round=8, mode="poisson", rounds=100)
-    found = algorithm("dp-fedavg", where, sigma=1.0)
-    asked = []
+    found, asked = algorithm("dp-fedavg", where, sigma=1.0), set()
 
     def record(rounds, sigma, survivors=()):
-        asked.append(rounds)
+        asked.add(rounds)
         return float(rounds)
 
     found.paper = found.proven = record
     spent = [found.spent(rounds).proven for rounds in range(1, 104)]
 
-    assert len(set(asked)) < 30
+    assert len(asked) < 30
     assert [1, 2, 3, 5, 5, 10] == spent[:6]
     assert all(rounds <= cost < rounds + 5 for rounds, cost in enumerate(spent, 1))
     assert 100 == spent[99]
@@ -630,18 +511,16 @@ def test_a_slow_accountant_is_asked_seldom_and_never_for_fewer_rounds():
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_round_that_is_played_again_has_other_noise(fast):
-    secagg = federation("secagg", devices=6)
-    found = algorithm("cdp", secagg, sigma=1.0, fast_noise=fast)
-    before = found.noise(3, 4).gaussian(50, 1.0), found.integer_noise(secagg.protocol, 3).secret
+    protocol = federation("secagg", devices=6).protocol
+    found = algorithm("cdp", federation("secagg", devices=6), sigma=1.0, fast_noise=fast)
+    before, integers = found.noise(3, 4).gaussian(50, 1.0), found.integer_noise(protocol, 3)
     found.resume([6, 6, 6], 2)
+    again = found.integer_noise(protocol, 3)
 
-    assert not np.isin(found.noise(3, 4).gaussian(50, 1.0), before[0]).any()
-    assert found.integer_noise(secagg.protocol, 3).secret != before[1]
+    assert not np.isin(found.noise(3, 4).gaussian(50, 1.0), before).any()
+    assert again.secret != integers.secret
     # But the learning rate is that of the round.
-    assert (
-        found.integer_noise(secagg.protocol, 3).sigma
-        == algorithm("cdp", secagg, sigma=1.0).integer_noise(secagg.protocol, 3).sigma
-    )
+    assert again.sigma == integers.sigma
 
 
 def test_with_an_insecure_seed_noise_is_the_same_on_every_rank_and_apart_for_every_owner():
@@ -656,17 +535,11 @@ def test_with_an_insecure_seed_noise_is_the_same_on_every_rank_and_apart_for_eve
     assert_std(np.sum(rounds, axis=0), math.sqrt(3))
 
 
-def test_fast_noise_repeats_itself_and_secure_noise_does_not():
-    for fast in (True, False):
-        found = [
-            federated.find("cdp")(
-                federation(), PrivacyOptions(sigma=1.0, fast_noise=fast), system_noise
-            )
-            for _ in range(2)
-        ]
-        draws = [one.noise(3, 4).gaussian(50, 1.0) for one in found]
-        again = found[0].noise(3, 4).gaussian(50, 1.0)
-        assert np.array_equal(again, draws[0]) == fast
-        assert not np.isin(found[0].noise(3, 5).gaussian(50, 1.0), draws[0]).any()
-        if fast:
-            assert np.array_equal(draws[0], draws[1])
+@pytest.mark.parametrize("fast", [True, False])
+def test_fast_noise_repeats_itself_and_secure_noise_does_not(fast):
+    kind, options = federated.find("cdp"), PrivacyOptions(sigma=1.0, fast_noise=fast)
+    one, other = (kind(federation(), options, system_noise) for _ in range(2))
+    drawn = one.noise(3, 4).gaussian(50, 1.0)
+    assert np.array_equal(one.noise(3, 4).gaussian(50, 1.0), drawn) == fast
+    assert np.array_equal(other.noise(3, 4).gaussian(50, 1.0), drawn) == fast
+    assert not np.isin(one.noise(3, 5).gaussian(50, 1.0), drawn).any()
