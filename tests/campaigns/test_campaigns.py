@@ -11,7 +11,7 @@ from launcher import needs_open_mpi_5
 
 @pytest.mark.full
 @needs_open_mpi_5
-@pytest.mark.parametrize("kind", ["killed from outside", "server killed", "told to leave"])
+@pytest.mark.parametrize("kind", ["killed from outside", "server killed"])
 def test_a_run_that_something_happens_to_leaves_nothing_behind_but_results(kind, tmp_path):
     plans = (chaos.draw(7, number) for number in range(10_000))
     plan = next(plan for plan in plans if plan.kind == kind and plan.ranks <= 8)
