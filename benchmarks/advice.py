@@ -82,8 +82,8 @@ def measured(run: Run, criterion: str, uplink: float) -> float:
         return float(np.median(run.modelled_seconds(link).sum(axis=1)))
     survived = run.survived[kept]
     if criterion == "upload":
-        committee = np.zeros_like(survived) if run.in_committee is None else run.in_committee[kept]
-        counted = survived & ~committee if (survived & ~committee).any() else survived
+        others = survived & ~run.in_committee[kept]
+        counted = others if others.any() else survived
         return float(run.bytes_up[kept].sum(axis=1)[counted].mean())
     return float(run.cpu_seconds[kept][:, :, :-1].sum(axis=1)[survived].mean())
 

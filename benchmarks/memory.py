@@ -59,7 +59,6 @@ def played(protocol: str, ranks: int, devices: int, dim: int, more: dict[str, An
 
 def peaks(run: Run) -> tuple[float, float]:
     """Return the peaks of the server's rank and of the largest other one; 0 if there is none."""
-    assert run.peak_bytes is not None
     return float(run.peak_bytes[:, 0].max()), float(run.peak_bytes[:, 1:].max(initial=0))
 
 

@@ -49,7 +49,7 @@ def measured(run: Run) -> dict[str, float]:
     kept = run.measured
     sent = run.bytes_up[kept].sum(axis=1)
     survived = run.survived[kept]
-    committee = np.zeros_like(survived) if run.in_committee is None else run.in_committee[kept]
+    committee = run.in_committee[kept]
     spent = run.cpu_seconds[kept][:, :, :-1].sum(axis=1)
     found = {
         "bytes": float(sent[survived & ~committee].mean()),
@@ -59,7 +59,7 @@ def measured(run: Run) -> dict[str, float]:
     }
     if committee.any():
         found["other"] = float(spent[survived & committee].mean())
-    elif run.helper_cpu_seconds is not None:
+    elif run.helpers:
         found["other"] = float(run.helper_cpu_seconds[kept].sum(axis=1).mean())
     return found
 

@@ -80,7 +80,7 @@ class Run(reader.Run):
         The model after the last round, of a training run that has just ended; not in the file.
     """
 
-    weights: NDArray[Any] | None = None
+    weights: NDArray[Any] | None
 
     def summary(self, **link: float | None) -> Summary:
         """Return what its measured rounds cost.
@@ -303,7 +303,6 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
     from hpcfl.costmodel import model
     from hpcfl.costmodel.calibration import default_path
     from hpcfl.costmodel.calibration import load as load_calibration
-    from hpcfl.costmodel.network import network_of
     from hpcfl.learning.models import parameters
     from hpcfl.results.linkmodel import LinkModel
     from hpcfl.rounds.build import build, check_degree
@@ -317,14 +316,13 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
     find(name)  # refuses a wrong name before a calibration is asked for
     lengths = asked.dim if asked.model is None else (parameters(asked.model),)
     known = load_calibration(asked.calibration or default_path())
-    link, network = part(asked, LinkModel), network_of(asked)
+    link = part(asked, LinkModel)
     found = []
     for count in asked.devices:
         check_degree(asked, count)
         for length in lengths:
             built, _ = build(name, asked, count, length)
-            one = model.predict(built, known, link, asked.ranks, network)
-            found.append(one)
+            found.append(model.predict(built, known, link))
     predictions = Predictions(found)
     predictions.asked, predictions.calibration = asked, known
     return predictions

@@ -55,7 +55,6 @@ ENVIRONMENT = {
     "git_changes": "digest of the differences",
     "slurm_restart_count": "how often the job was requeued",
     "environment_variables": "rank 0's variables that steer MPI, fabrics and threads",
-    "mpi_parameters": "what steers of what files of MPI parameters set, by file",
     "stop_reason": "what ended the run: rounds, max_rounds, rel_ci, max_seconds, target_accuracy, "
     "epsilon or interrupted",
     **{name: f"{COUNTERS[of]}, before the run" for name, of in zip(BEFORE, COUNTERS, strict=True)},

@@ -44,13 +44,10 @@ def page() -> str:
         parts += [f"### {title}\n", _datasets(datasets)]
     parts += [
         f"## Datasets of `/{schema.TRAINING}`\n",
-        "Of `hpcfl train`; float64. `device_loss` is in older files only.\n",
+        "Of `hpcfl train`; float64 (R).\n",
         table(
-            ("dataset", "shape", "what it is"),
-            [
-                *((code(one), "(R)", words(one.about)) for one in schema.Metric),
-                *((code(one), "(R, N)", words(one.about)) for one in schema.DeviceMetric),
-            ],
+            ("dataset", "what it is"),
+            [(code(one), words(one.about)) for one in schema.Metric],
         ),
         "## Others\n",
         table(

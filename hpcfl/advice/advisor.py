@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, active_variant, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
@@ -24,7 +24,6 @@ from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
-from hpcfl.options.bench import DP_FEDAVG
 from hpcfl.options.definition import options_of, part
 from hpcfl.options.protocols import DEFAULT_LEVELS, MaskingOptions, ProtocolOptions
 from hpcfl.privacy.masking import Masking
@@ -32,12 +31,8 @@ from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
 
-if TYPE_CHECKING:
-    from hpcfl.algorithms.federated.base import FederatedAlgorithm
-    from hpcfl.options.training import TrainOptions
-
-# Of two protocols whose predicted costs differ by this factor, the cheaper one also measured as
-# cheaper in all but one of a hundred pairs (docs/prediction.md).
+# Of two protocols, the one that is predicted to cost so many times less was measured to cost less,
+# in all but one of a hundred (docs/prediction.md).
 TOLD_APART = 1.2
 # Largest acceptable exposed fraction of an honest device's sent values, for partial uploads.
 MOST_EXPOSED = 0.5
@@ -54,10 +49,8 @@ class Choice:
     prediction: Prediction
     exposed_alone: float  # fraction of an honest device's values learned individually
     promises: tuple[str, ...]
-    fewer_helpers: bool  # whether it has fewer than by default, so that it may promise less
-    left_out: tuple[str, ...]  # notes on what the costs leave out
-    noise_multiplier: float | None  # of the devices' noise; None without epsilon
-    noise_in_sum: float | None  # standard deviation over the norm of a clipped update
+    fewer_helpers: bool  # than it has by default, which is why it may promise less
+    left_out: tuple[str, ...]  # of the costs
 
     def cost(self, criterion: str) -> float:
         """Return the cost by a criterion, in seconds or bytes."""
@@ -139,7 +132,6 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     _check_parties(kind, asked)
     wanted = _options(kind, asked)
     protocol, _ = build(name, wanted, asked.devices, asked.dim)
-    multiplier = in_sum = None
     exposed = exposed_alone(protocol, asked)
     # With partial uploads, chance exposes some values.
     if exposed > (0.0 if asked.alpha is None else MOST_EXPOSED):
@@ -147,11 +139,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
             f"the server and the devices that collude with it learn {100 * exposed:.3g} % of the "
             "values of an honest device by themselves"
         )
-    if asked.epsilon is not None:
-        protocol, multiplier, in_sum, bits = _noisy(name, wanted, asked)
-        # With other levels the same noise would give another epsilon.
-        wanted = replace(wanted, levels=protocol.parameters.levels, bits=bits)
-    # Costs are without noise and against a curious server, because only these are calibrated.
+    # Costs are those against a curious server: nothing else is calibrated.
     counted, _ = build(name, replace(wanted, security="passive"), asked.devices, asked.dim)
     return Choice(
         name,
@@ -161,8 +149,6 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
         tuple(promise.claim for promise in protocol.promises()),
         protocol.helpers < kind.default_helpers,
         tuple(notes(counted)),
-        multiplier,
-        in_sum,
     )
 
 
@@ -235,49 +221,6 @@ def _typed(options: ProtocolOptions) -> Iterator[str]:
     for key, value in vars(options).items():
         if value != getattr(plain, key):
             yield f"--{key.replace('_', '-')} {value}"
-
-
-def _noisy(
-    name: str, options: ProtocolOptions, asked: AdviseOptions
-) -> tuple[AggregationProtocol, float, float, str | None]:
-    """Return a protocol whose devices add noise for an epsilon, and the parameters of the noise.
-
-    These are the noise multiplier, the noise in a sum, and the fewest bits with room for the
-    noise.
-    """
-    from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
-    from hpcfl.options.training import TrainOptions
-
-    values = {key: value for key, value in vars(options).items() if key not in ("bits", "levels")}
-    training = TrainOptions(
-        algorithm=DP_FEDAVG,
-        aggregate=name,
-        devices=asked.devices,
-        rounds=asked.rounds,
-        noise="distributed",
-        epsilon=asked.epsilon,
-        delta=asked.delta,
-        **values,
-    )
-    algorithm, bits = _in_fewest_bits(training, asked.devices, asked.dim)
-    protocol = algorithm.federation.protocol
-    assert isinstance(algorithm, DPFedAvg)
-    assert isinstance(protocol, QuantisedProtocol)
-    noise = algorithm.integer_noise(protocol, 0)
-    assert noise is not None
-    protocol.add_noise(noise)
-    multiplier = float(algorithm.sigma / training.clip_norm)
-    return protocol, multiplier, float(algorithm.noise_in_sum), bits
-
-
-@lru_cache(maxsize=256)
-def _in_fewest_bits(
-    training: TrainOptions, devices: int, dim: int
-) -> tuple[FederatedAlgorithm, str | None]:
-    # Cached, because link rates, an axis of maps, do not change the result.
-    from hpcfl.training.build import planned_in_fewest_bits
-
-    return planned_in_fewest_bits(training, devices, dim)
 
 
 def _plain(value: Any) -> Any:

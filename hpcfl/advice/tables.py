@@ -9,7 +9,6 @@ from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import DEVICE_WITHIN, EXTRAPOLATED, beyond_checked
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.options.definition import part
-from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, label, seconds, size
 from hpcfl.results.linkmodel import LinkModel
@@ -29,18 +28,14 @@ def table(advice: Advice, calibration: Calibration) -> Table:
     choices = advice.choices
     others = [one for one in _OTHERS if any(getattr(made.prediction, one.name) for made in choices)]
     totals = (*_UP_AND_DOWN, _DEVICE, *others, _SERVER, _ROUND)
-    noisy = advice.asked.epsilon is not None
     columns = [
         label("protocol"),
         *totals,
         seconds("least_modelled_seconds", "from"),
         seconds("most_modelled_seconds", "to"),
         Column("exposed_alone", "exposed alone", format=formats.share),
-        *([Column("noise_in_sum", "noise in a sum", format=formats.number)] if noisy else []),
     ]
-    rows = [
-        [*_row(choice, totals), *([choice.noise_in_sum] if noisy else [])] for choice in choices
-    ]
+    rows = [[*_row(choice, totals)] for choice in choices]
     asked = advice.asked
     title = (
         f"N = {asked.devices}, d = {asked.dim}, {100 * asked.dropout:g} % drop out, "
@@ -72,7 +67,7 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
         yield f"predictions do not tell these from it: {', '.join(advice.as_good)}"
     yield (
         f"round: on devices of their own, {part(asked, LinkModel)}; nine of ten rounds that were "
-        "measured, none of them with noise or against a server that cheats, lay between from and to"
+        "measured, none of them against a server that cheats, lay between from and to"
     )
     least, most = DEVICE_WITHIN
     yield (
@@ -81,16 +76,12 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
         f"{least:g} and {most:g} times what was predicted"
     )
     yield from _about_members(advice)
-    if asked.epsilon is not None:
-        yield from _about_noise(advice)
     for choice in advice.choices:
         yield from (f"{choice.protocol}: {clause}" for clause in choice.left_out)
     if beyond_checked(asked.devices, asked.dim):
         yield EXTRAPOLATED
     if asked.security == "active":
         yield "costs are those against a curious server: signatures and agreement come to them"
-    if asked.epsilon is not None:
-        yield "costs are those without noise: drawing it comes to them"
     for refusal in advice.refusals:
         yield f"not {refusal.protocol}: {refusal.reason}"
 
@@ -103,25 +94,7 @@ def _about_members(advice: Advice) -> Iterator[str]:
             yield f"{choice.protocol}: a member computes {member / mean:.2g} times the mean device"
 
 
-def _about_noise(advice: Advice) -> Iterator[str]:
-    """Yield notes on the noise that devices add."""
-    for choice in advice.choices:
-        yield f"{choice.protocol}: noise multiplier {choice.noise_multiplier:.4g}"
-    yield (
-        "noise in a sum: its standard deviation on a coordinate, in units of the norm to which "
-        "updates are clipped"
-    )
-
-
 def command(choice: Choice, asked: AdviseOptions) -> str:
-    """Return the command that measures a choice."""
-    protocol, rounds = choice.protocol, ""
-    if choice.noise_multiplier is not None:
-        noise = f"{formats.rounded_up(choice.noise_multiplier, 5)!r}"
-        protocol = f"dp-fedavg --aggregate {protocol} --noise-multiplier {noise}"
-        # No warm-up rounds, because they would also cost privacy.
-        rounds = f"--rounds {asked.rounds} --warmup 0"
-        if asked.delta != PrivacyOptions().delta:
-            rounds = f"--delta {asked.delta!r} {rounds}"
+    """Return what is typed to measure a choice."""
     size = f"--devices {asked.devices} --dim {asked.dim}"
-    return " ".join(filter(None, ("hpcfl bench", protocol, size, rounds, *choice.options)))
+    return " ".join(("hpcfl bench", choice.protocol, size, *choice.options))

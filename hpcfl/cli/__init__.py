@@ -28,7 +28,7 @@ COMMANDS = {
     "optimize": "Find the numbers of queries and replies that suit a budget.",
     "attack": "Play the curious server on a recorded round.",
     "netlab": "Run on one machine with a shaped link for every device (Linux, root).",
-    "slurm": "Write and submit job scripts for Slurm.",
+    "slurm": "Write job scripts for Slurm.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
 # Modules with several commands; the others are called as theirs.

@@ -51,9 +51,6 @@ def bench(as_json: bool, **typed: Any) -> None:
       mpirun -n 101 hpcfl bench sparse
       mpirun -n 101 hpcfl bench secagg --devices 25,50,75,100
       mpirun -n 101 hpcfl bench sparse --rel-ci 0.05 --max-seconds 600
-      mpirun -n 17 hpcfl bench secagg --group ring32 --upload reduce --dropout 0
-      mpirun -n 101 hpcfl bench dp-fedavg --aggregate secagg --noise-multiplier 1
-      hpcfl bench sparse --updates updates.npy --save-aggregate sum.npy
       mpirun -n 101 hpcfl bench --resume results/run.h5
     """
     from hpcfl.benchmark import session

@@ -12,7 +12,6 @@ from hpcfl.cli.options import PLACE, Command, Group
 from hpcfl.cli.terminal import alone, json_option
 from hpcfl.errors import UsageError
 
-RESULTS = Path("results")  # where they are written unless --output says otherwise
 MOST_HOSTS = 1000  # of a lab: a bridge of Linux has 1024 ports
 RATE = click.FloatRange(0.1, 100_000)
 
@@ -37,7 +36,7 @@ def doctor(fix: bool, as_json: bool) -> None:
         if not changed:
             click.echo("nothing to fix: mpirun's settings are made", err=as_json)
     checks = []
-    for check in doctor.examine(RESULTS):
+    for check in doctor.examine():
         checks.append(check)
         if not as_json:
             click.echo(f"{check.status:<8} {check.name:<17} {check.found}")
@@ -74,8 +73,6 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
     \b
     Examples:
       hpcfl data fetch mnist --data-dir ~/data
-      hpcfl data fetch adult --data-dir ~/data \\
-          --base-url https://mirror.example.org/adult
     """
     from hpcfl.learning.fetch import fetch as fetch_files
 
@@ -128,8 +125,6 @@ def netlab(
     Examples:
       hpcfl netlab --hosts 25 -- bench sparse
       hpcfl netlab --hosts 10 --uplink-mbps 20 --latency-ms 15 -- train fedavg
-      hpcfl netlab --hosts 10 --uplink-mbps 10 --downlink-mbps 50 -- bench sparse
-      hpcfl netlab --hosts 2 --dry-run -- bench sparse
     """
     from hpcfl.netlab import lab
     from hpcfl.netlab.lab import Link

@@ -30,7 +30,6 @@ def predict(as_json: bool, **typed: Any) -> None:
     Examples:
       hpcfl predict sparse
       hpcfl predict secagg --devices 25,50,75,100 --uplink-mbps 10
-      hpcfl predict secagg-graph --devices 4096 --ranks 1025 --network-gbps 100
     """
     from hpcfl import api
 
@@ -52,10 +51,8 @@ def advise(as_json: bool, **typed: Any) -> None:
     \b
     Examples:
       hpcfl advise --devices 1000 --dim 1000000 --uplink-mbps 10
-      hpcfl advise --helpers 2 --criterion device-cpu
-      hpcfl advise --security active --dropout 0.2
+      hpcfl advise --helpers 2 --security active
       hpcfl advise --alpha 0.1 --criterion upload
-      hpcfl advise --epsilon 8 --rounds 100
     """
     from hpcfl import api
     from hpcfl.advice import tables

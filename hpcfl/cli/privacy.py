@@ -39,7 +39,6 @@ def exposure(as_json: bool, **typed: Any) -> None:
     \b
     Examples:
       hpcfl privacy exposure sparse --devices 1000 --alpha 0.2 --dropout 0
-      hpcfl privacy exposure secagg-graph --devices 1000 --degree 40
       hpcfl privacy exposure sparse --gamma 1/4 --json > exposure.json
     """
     from hpcfl import api

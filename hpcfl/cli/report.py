@@ -53,8 +53,6 @@ def report(paths: tuple[str, ...], form: str, as_json: bool, **typed: Any) -> No
       hpcfl report secagg.h5 sparse.h5 --baseline secagg
       hpcfl report results/ --where devices=100 \\
           --columns protocol,bytes_up_mean,bytes_up_ratio
-      hpcfl report results/ --target-accuracy 0.95 --format latex > table.tex
-      hpcfl report sparse.h5 --uplink-mbps 10 --latency-ms 30 --json
       hpcfl report results/strong/* --speed-up ranks
     """
     from hpcfl.results import columns, scaling
@@ -70,7 +68,7 @@ def report(paths: tuple[str, ...], form: str, as_json: bool, **typed: Any) -> No
 
     runs, complete = usable_runs(paths, objection, asked.where)
     if asked.speed_up is not None:
-        text = _rendered(scaling.table(scaling.study(runs, asked.speed_up)), form)
+        text = _rendered(scaling.table(runs, asked.speed_up), form)
     else:
         text = _costs(runs, asked, form)
     click.echo(text, nl=form != "csv")
@@ -88,7 +86,7 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
         raise UsageError(
             "--target-accuracy is of training, and none of the runs is of hpcfl train: leave it out"
         )
-    pools = pooling.apart(runs) if asked.no_pool else pooling.group(runs, trainings=True)
+    pools = pooling.group(runs, trainings=True)
     found = pooling.summarised(pools, asked.target_accuracy, **values_of(asked, LinkAsked))
     pools, summaries = [pool for pool, _ in found], [summary for _, summary in found]
     # Refuses a baseline that there is not, whatever is printed.
@@ -164,7 +162,6 @@ def compare(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
 
     \b
     Examples:
-      hpcfl compare before.h5 after.h5
       hpcfl compare main/ branch/ --fail-if-slower 5%
       hpcfl compare secagg.h5 sparse.h5 --metric bytes_up
     """
@@ -207,12 +204,9 @@ def plot(paths: tuple[str, ...], kind: str, output: Path | None, **typed: Any) -
     \b
     Examples:
       hpcfl plot results/ --kind accuracy --against bytes --output accuracy.pdf
-      hpcfl plot results/ --kind scaling --size column --output scaling.pdf
       hpcfl plot results/ --kind scaling --against dim \\
           --where 'protocol=secagg|sparse,devices=100'
-      hpcfl plot results/strong/* --kind scaling --against ranks
       hpcfl plot sparse.h5 --kind timeline --round 3
-      hpcfl plot results/train-cdp-*.h5 --kind accuracy --against epsilon
     """
     from hpcfl.plots import style
     from hpcfl.system import outputs

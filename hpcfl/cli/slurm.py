@@ -9,8 +9,7 @@ import click
 
 from hpcfl.cli.options import Command, Group, given, options
 from hpcfl.cli.terminal import alone
-from hpcfl.errors import UsageError
-from hpcfl.slurm.script import KINDS, Job
+from hpcfl.slurm.script import KINDS, Job, render
 
 
 class _JobCommand(Command):
@@ -22,20 +21,9 @@ class _JobCommand(Command):
         return super().parse_args(ctx, args[:at])
 
 
-def _job_options(function: Any) -> Any:
-    function = options(Job)(alone(function))
-    function = click.argument(
-        "sbatch", nargs=-1, type=click.UNPROCESSED, metavar="[SBATCH OPTIONS] [-- HPCFL ARGUMENTS]"
-    )(function)
-    return click.argument("kind", type=click.Choice([*KINDS]))(function)
-
-
-_PASSING = {"ignore_unknown_options": True}
-
-
 @click.group("slurm", cls=Group)
 def slurm() -> None:
-    """Write and submit job scripts for Slurm.
+    """Write job scripts for Slurm, for sbatch to read.
 
     \b
     Kinds of jobs:
@@ -51,34 +39,21 @@ def slurm() -> None:
     \b
     Examples:
       hpcfl slurm render bench --ntasks 101 --time 00:20:00 -- sparse > job.sbatch
-      hpcfl slurm render bench --submit --nodes 3 --server-node -- sparse
-      hpcfl slurm render sweep-array --submit --results results/table1 \\
-          -- plan.toml
-      hpcfl slurm render train --setup 'module load openmpi' --requeue \\
-          --signal B:USR1@300 -- fedavg --rounds 1000
+      hpcfl slurm render sweep-array --results results/table1 \\
+          -- plan.toml | sbatch
     """
 
 
-@slurm.command("render", cls=_JobCommand, context_settings=_PASSING)
-@click.option(
-    "--submit", is_flag=True, help="Hand the script to sbatch, and print the job's number."
+@slurm.command("render", cls=_JobCommand, context_settings={"ignore_unknown_options": True})
+@click.argument("kind", type=click.Choice([*KINDS]))
+@click.argument(
+    "sbatch", nargs=-1, type=click.UNPROCESSED, metavar="[SBATCH OPTIONS] [-- HPCFL ARGUMENTS]"
 )
-@_job_options
-def render_command(submit: bool, **typed: Any) -> None:
-    """Print a job script, or submit it."""
-    from hpcfl.slurm import script
-    from hpcfl.slurm.submit import submit as hand_over
-
-    job = _job(typed)
-    if not submit:
-        click.echo(script.render(job), nl=False)
-        return
-    if job.kind == "sweep-array" and script.cells_of(job) is None:
-        raise UsageError(
-            f"{job.folder} holds no frozen sweep: first run "
-            f"hpcfl sweep {(*job.arguments, 'PLAN')[0]} --freeze --output {job.folder}"
-        )
-    click.echo(hand_over(script.render(job)))
+@options(Job)
+@alone
+def render_command(**typed: Any) -> None:
+    """Print a job script."""
+    click.echo(render(_job(typed)), nl=False)
 
 
 @slurm.command("probe", cls=Command)

@@ -71,7 +71,6 @@ def sweep(
 
     \b
     Examples:
-      hpcfl sweep plan.toml --dry-run
       mpirun -n 101 hpcfl sweep table-1 --output results/table1
       hpcfl sweep table-1 --freeze --output results/table1
       mpirun -n 101 hpcfl sweep table-1 --output results/table1 \\

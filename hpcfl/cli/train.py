@@ -42,8 +42,6 @@ def train(preset: str | None, as_json: bool, **typed: Any) -> None:
       hpcfl train fedavg          scikit-learn's digits, 100 devices, one process
       mpirun -n 3 hpcfl train fedavg --aggregate sparse --devices 100 \\
           --dataset mnist --data-dir data --target-accuracy 0.97
-      mpirun -n 3 hpcfl train fedavg --preset sparse-secagg-mnist \\
-          --aggregate sparse --devices 25
       hpcfl train dp-fedavg --aggregate secagg --noise distributed \\
           --noise-multiplier 1 --rounds 20
       mpirun -n 3 hpcfl train --resume results/run.h5

@@ -1,15 +1,13 @@
 """Predicts a round: bytes by formula, and CPU seconds by costs learned from small real rounds.
 
-Two times are predicted. *Modelled* is the time of a round in which each device has its own machine
-and link, as :mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until
-its slowest device has computed and sent and the server has then done its work. *Measured* is the
-time of one process on this machine or, with a network, of a cluster's ranks with a core each: the
-devices of a rank one after the other, then the messages, then the server.
+Two times are predicted. *Modelled* is that of a round on devices and links of their own, as
+:mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until its slowest
+device has computed and sent, and the server has then done its work. *Measured* is what one process
+on this machine would show.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,9 +17,7 @@ from hpcfl.algorithms.aggregation.costs import PhaseCosts, exchanged
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.work import Terms, far
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.network import Network
 from hpcfl.errors import UsageError
-from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.results.linkmodel import LinkModel
 
 # Ratio of measured to predicted time in 90 % of rounds, of 40 sizes outside the calibration
@@ -33,17 +29,6 @@ CHECKED_DEVICES, CHECKED_DIM = 100, 2_000_000
 EXTRAPOLATED = (
     f"extrapolated: the model was checked for N up to {CHECKED_DEVICES} and d up to {CHECKED_DIM:,}"
 )
-
-
-def check_modelled(options: ProtocolOptions) -> None:
-    """Raise UsageError for options of rounds that the model does not cover."""
-    if options.dropout_model != "exact" or options.dropout_phase is not None:
-        raise UsageError(
-            "the model is of devices that drop out before their upload, as many as --dropout says: "
-            "leave out --dropout-model and --dropout-phase"
-        )
-    if options.upload != "gather":
-        raise UsageError("the model is of uploads that are gathered: leave out --upload")
 
 
 def beyond_checked(devices: int, dim: int) -> bool:
@@ -90,16 +75,14 @@ class Prediction:
     protocol: str
     devices: int
     dim: int
-    ranks: int
     phases: tuple[PhasePrediction, ...]
     device_cpu_seconds: float  # of a device outside the committee
     member_cpu_seconds: float  # of a committee member, its device work included; 0 without one
     mean_cpu_seconds: float  # mean over all devices, members included
     helper_cpu_seconds: float  # of each helper; 0 without helpers
     server_cpu_seconds: float
-    measured_seconds: float  # in one process on this machine or, with a network, on the cluster
-    notes: tuple[str, ...]  # caveats
-    network: str | None = None  # of the modelled cluster; None for this machine
+    measured_seconds: float  # in one process of this machine
+    notes: tuple[str, ...]  # what to beware of
 
     @property
     def bytes_up(self) -> float:
@@ -140,51 +123,42 @@ class Prediction:
 
 
 def predict(
-    protocol: AggregationProtocol,
-    calibration: Calibration,
-    link: LinkModel | None = None,
-    ranks: int = 1,
-    network: Network | None = None,
+    protocol: AggregationProtocol, calibration: Calibration, link: LinkModel | None = None
 ) -> Prediction:
     """Predict a round's modelled time on links and its measured time in one process here.
 
-    With a network, the measured time is that of `ranks` ranks of such a cluster, one of them the
-    server's. Raise UsageError if the protocol does not declare its terms, or if they are not
+    A UsageError says that the protocol does not declare its terms, or that they were not
     calibrated.
     """
     parameters, link = protocol.parameters, link or LinkModel()
-    least = protocol.helpers + 2
-    if network is not None and ranks < least:
-        raise UsageError(f"--ranks is {ranks}; {protocol.name} needs at least {least}")
     played, terms = [*exchanged(protocol).values()], terms_of(protocol)
     spent = {
         party: calibration.seconds(protocol, party, of_party) for party, of_party in terms.items()
     }
     members, devices = max(phase.members for phase in played), parameters.devices
-    device, member = spent["device"], spent.get("member", 0.0)
+    device, member, helper = spent["device"], spent.get("member", 0.0), spent.get("helper", 0.0)
+    mean = device + (member - device) * members / devices if members else device
+    (survivors,) = (phase.senders for phase in played if phase.name == protocol.upload_phase())
+    one_process = survivors * mean + protocol.helpers * helper + spent["server"] + spent["around"]
     notes = work.notes(protocol)
     if beyond_checked(devices, parameters.dim):
         notes.append(EXTRAPOLATED)
-    found = Prediction(
+    return Prediction(
         protocol.name,
         devices,
         parameters.dim,
-        ranks,
         tuple(
             PhasePrediction(phase.name, phase.up, phase.down, _link_seconds(phase, link))
             for phase in played
         ),
         device,
         member,
-        device + (member - device) * members / devices if members else device,
-        spent.get("helper", 0.0),
+        mean,
+        helper,
         spent["server"],
-        0.0,
+        one_process,
         tuple(notes),
-        None if network is None else str(network),
     )
-    seconds = _elapsed(found, played, protocol, spent["around"], ranks, network)
-    return Prediction(**vars(found) | {"measured_seconds": seconds})
 
 
 def _link_seconds(phase: PhaseCosts, link: LinkModel) -> float:
@@ -193,42 +167,3 @@ def _link_seconds(phase: PhaseCosts, link: LinkModel) -> float:
     seconds = link.transfer_seconds(up, down) + link.latency_seconds(up, down)
     seconds += link.helper_transfer_seconds(phase.helper_up, phase.helper_down)
     return seconds + link.latency_seconds(phase.helper_up, phase.helper_down)
-
-
-def _elapsed(
-    found: Prediction,
-    played: list[PhaseCosts],
-    protocol: AggregationProtocol,
-    around: float,
-    ranks: int,
-    network: Network | None,
-) -> float:
-    """Return the elapsed seconds of a round in one process, or on a cluster with a network."""
-    (survivors,) = (p.senders for p in played if p.name == protocol.upload_phase())
-    of_devices = survivors * found.mean_cpu_seconds
-    if network is None:
-        helpers = protocol.helpers * found.helper_cpu_seconds
-        return of_devices + helpers + found.server_cpu_seconds + around
-    # Every rank has its own core; the work around the devices is divided like the devices.
-    workers = ranks - 1 - protocol.helpers
-    most = math.ceil(found.devices / workers) / found.devices
-    seconds = most * (of_devices + around) + found.helper_cpu_seconds + found.server_cpu_seconds
-    for phase in played:
-        for pattern, size in _moved(phase, most * found.devices):
-            seconds += network.seconds(pattern, size, ranks, min(workers, found.devices))
-    return seconds
-
-
-def _moved(phase: PhaseCosts, on_a_rank: float) -> list[tuple[str, float]]:
-    """Return the communication patterns of a phase, each with the bytes of a rank's messages."""
-    down, up = phase.down - phase.routed, phase.up - phase.routed
-    moved = [
-        ("route", phase.routed * on_a_rank),
-        # A scatter is a reversed gather. One broadcast message serves all devices of a rank.
-        ("gather", down * on_a_rank) if phase.scattered else ("broadcast", down),
-        ("gather", up * on_a_rank),
-        # Each helper has its own rank.
-        ("broadcast", phase.helper_down),
-        ("gather", phase.helper_up),
-    ]
-    return [(pattern, size) for pattern, size in moved if size]

@@ -66,11 +66,5 @@ def _about(found: Prediction, link: LinkModel, calibration: Calibration) -> Iter
         f"{calibration.about.get('measured', '?')})"
     )
     yield f"modelled: devices of their own, {link}"
-    if found.network is None:
-        yield f"here: one process on {machine}"
-    else:
-        yield (
-            f"here: not this machine but a modelled cluster, {found.ranks} ranks, each on a core "
-            f"like those of {machine}, {found.network}"
-        )
+    yield f"here: one process on {machine}"
     yield from found.notes

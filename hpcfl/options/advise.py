@@ -6,9 +6,8 @@ from pathlib import Path
 from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import again, option
 from hpcfl.options.predict import PredictOptions
-from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.protocols import ProtocolOptions
-from hpcfl.options.shared import DEVICES, DIM, ROUNDS, LinkOptions
+from hpcfl.options.shared import DEVICES, DIM, LinkOptions
 
 # What can be least, and the figure of a prediction that it is.
 CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mean_cpu_seconds"}
@@ -51,15 +50,5 @@ class AdviseOptions(LinkOptions):
         "passive",
         help="Protect against a curious server (passive), or one that cheats (active).",
     )
-    epsilon: float | None = again(
-        PrivacyOptions,
-        "epsilon",
-        None,
-        help="Differential privacy of a device's vectors over all rounds, with noise that devices "
-        "add themselves.",
-        default_text="no noise",
-    )
-    delta: float = 1e-5  # beside epsilon
-    rounds: int = option(100, "Rounds that --epsilon is for.", **ROUNDS)
     helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0)
     calibration: Path | None = again(PredictOptions, "calibration", None)

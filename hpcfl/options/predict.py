@@ -18,15 +18,6 @@ class PredictOptions(ProtocolOptions, LinkOptions):
     devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
     model: str | None = None  # that says how long vectors are, in place of dim
-    ranks: int = option(2, "Ranks of the modelled cluster.", at_least=2)
-    network_gbps: float | None = option(
-        None,
-        "Model a cluster with one core per rank, like the calibrated cores, and a network with "
-        "this bandwidth per rank in each direction.",
-        above=0,
-        default_text="no cluster: one process on this machine",
-    )
-    network_us: float = 2.0  # latency of a message in that network
     calibration: Path | None = option(
         None, "File of 'hpcfl calibrate'.", default_text="this host's"
     )

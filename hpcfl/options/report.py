@@ -48,9 +48,6 @@ class ReportOptions(LinkAsked):
         "Only runs with these values, such as protocol=sparse|cohort,devices=100: the keys are "
         "protocol, devices and any option that files record.",
     )
-    no_pool: bool = option(
-        False, "Keep launches of one configuration, and trainings with other seeds, apart."
-    )
     columns: str | None = option(
         None,
         "Columns of the table of runs, in this order, such as protocol,devices,accuracy. An "

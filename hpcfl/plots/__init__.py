@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 
 KINDS = {
-    "scaling": "what a round costs against the number of devices or of parameters; speed-up and "
-    "parallel efficiency over ranks, nodes, ranks of the server or threads",
+    "scaling": "what a round costs against the number of devices, of parameters, of ranks, nodes, "
+    "ranks of the server, or threads",
     "phases": "CPU time and bytes of a round, phase by phase, devices and server apart",
-    "ranks": "how CPU and elapsed seconds spread over devices and rounds",
     "timeline": "what each rank of one run did in each phase: computing, in MPI or waiting",
     "tradeoff": "CPU time of a device, or helper, against its bytes, and what is hidden",
     "accuracy": "accuracy of training over rounds, bytes, modelled seconds, or epsilon",
@@ -57,11 +56,10 @@ class PlotOptions(OptionGroup):
         at_least=0,
         default_text="the one of median seconds",
     )
-    no_pool: bool = False  # whether launches of one configuration stay separate
     size: str = option(
         "page",
-        "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
-        "needs; or width x height in inches, such as 6x4.",
+        "Width of the figure: 3.33 or 7 inches, with the height that it needs.",
+        choices=("column", "page"),
     )
     title: str | None = None  # replaces the default title; "" for none
 
@@ -94,13 +92,10 @@ def chosen(kind: str, given: Mapping[str, Any]) -> Drawing:
 
     Raise UsageError if there is no such kind, or if an option has no meaning for it.
     """
-    from hpcfl.plots.style import inches
-
     if kind not in KINDS:
         raise no_such("figure", kind, KINDS)
     known = AGAINST.get(kind, ())
     asked = make(PlotOptions, {"against": next(iter(known), None), **given})
-    inches(asked.size)
     if asked.against is not None and asked.against not in known:
         choices = f": choose {', '.join(known)}" if known else ""
         raise UsageError(f"--against {asked.against} has no meaning for --kind {kind}{choices}")

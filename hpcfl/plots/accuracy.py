@@ -63,7 +63,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     left out.
     """
     against = asked.against or "rounds"
-    pools = pooling.apart(runs) if asked.no_pool else pooling.group(runs, trainings=True)
+    pools = pooling.group(runs, trainings=True)
     firsts = [pool.runs[0] for pool in pools]
     seeds = () if all(len(pool.runs) == 1 for pool in pools) else ("seed",)
     called = naming.labels(firsts, without=seeds, more=_ACROSS[against].telling)

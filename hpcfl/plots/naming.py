@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hpcfl.plots import PlotOptions
 from hpcfl.results import pooling
 from hpcfl.results.columns import TOLD_APART
 from hpcfl.results.linkmodel import LinkModel
@@ -40,13 +39,12 @@ def several(runs: Sequence[Run], name: str) -> bool:
     return len({value(run, name) for run in runs}) > 1
 
 
-def pooled(runs: Sequence[Run], asked: PlotOptions) -> list[Run]:
-    """Return the runs sorted by protocol and size; runs of one configuration become one.
+def pooled(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs by protocol and size, those of one configuration as one.
 
-    The option `no_pool` keeps them separate. Training runs always stay separate.
+    Training runs always stay separate.
     """
-    pools = pooling.apart(runs) if asked.no_pool else pooling.group(runs)
-    found = [pool.run for pool in pools]
+    found = [pool.run for pool in pooling.group(runs)]
     return sorted(found, key=lambda run: (named(run), run.devices, run.config.get("dim") or 0))
 
 

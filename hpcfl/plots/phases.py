@@ -34,9 +34,9 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     device can differ between phases. The dot is the median of whole rounds, with its 95 % interval
     if there are enough rounds.
     """
-    runs = naming.pooled(runs, asked)
+    runs = naming.pooled(runs)
     looked = looks.of_phases(name for run in runs for name in run.phases)
-    others = ["member"] * any(run.in_committee is not None for run in runs)
+    others = ["member"] * any(run.in_committee.any() for run in runs)
     others += ["helper"] * any(run.helpers for run in runs)
     measures = [_measures(run, others) for run in runs]
     height = 0.5 + 0.2 * len(runs)

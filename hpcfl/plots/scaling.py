@@ -1,7 +1,4 @@
-"""Time and bytes of a round against the number of devices or of parameters.
-
-Against ranks, nodes or threads, :mod:`hpcfl.plots.speedup` draws speed-up and efficiency instead.
-"""
+"""Time and bytes of a round against the number of devices, parameters, ranks, nodes or threads."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 from hpcfl.options.report import SCALES
-from hpcfl.plots import PlotOptions, looks, naming, speedup
+from hpcfl.plots import PlotOptions, looks, naming
 from hpcfl.plots.style import GUIDE, finish, lacking_rounds, leave_room, new_figure, places, ticks
 from hpcfl.results import scaling
 from hpcfl.results.linkmodel import LinkModel
@@ -24,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-AXES = {"devices": "devices N", "dim": "parameters d"}
-# Options that may depend on the number of devices.
+AXES = {"devices": "devices N", "dim": "parameters d", **SCALES}
+# Options that may follow from the number of devices.
 _FOLLOWING = ("degree", "min_cohort")
 
 
@@ -42,15 +39,12 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     CPU seconds are those of the slowest device and of the server, bytes those of one device and of
     all. Both axes are logarithmic. A line is a protocol with its options. A point is the median
     over all measured rounds of the runs with the same number of devices and parameters, with its
-    95 % interval if there are enough rounds. A grey line amid the points shows proportional cost.
-    Raise UsageError for runs with different links, whose modelled seconds are not comparable.
-
-    Against one of `SCALES`, return the panels of :func:`hpcfl.plots.speedup.draw`.
+    95 % interval where there are enough rounds. A grey line amid the points says what proportional
+    cost would be. Runs for different links are a UsageError: their modelled seconds do not go
+    together. Against one of `SCALES` a line is one of :func:`hpcfl.results.scaling.lines`.
     """
     against = asked.against or "devices"
-    runs = naming.pooled(runs, asked)
-    if against in SCALES:
-        return speedup.draw(scaling.study(runs, against), asked)
+    runs = naming.pooled(runs)
     links = {run.link() for run in runs}
     if len(links) > 1:
         raise UsageError(
@@ -58,10 +52,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
             "together: draw them apart"
         )
     (link,) = links
-    lines: dict[str, list[Run]] = {}
-    names = naming.labels(runs, without=_without(runs, against), more=("transport",))
-    for name, run in sorted(zip(names, runs, strict=True), key=lambda pair: pair[0]):
-        lines.setdefault(name, []).append(run)
+    lines = _lines(runs, against)
     looked = looks.of_lines((naming.named(of_one[0]), name) for name, of_one in lines.items())
     quantities = _quantities(link)
     figure, axes = new_figure(asked, len(quantities), height=1.7)
@@ -72,16 +63,36 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
             look = looked[name].curve()
             one.errorbar(*of_line, **look, capsize=2, elinewidth=0.8)
             one.plot([], [], label=name, **look)
-        # The bytes that one device sends do not grow with the number of devices.
-        level = against == "devices" and title == "sent up by a survivor"
         across, up, _ = (np.concatenate(parts) for parts in zip(*points.values(), strict=True))
-        _draw_guide(one, across, up, power=0 if level else 1)
+        if against not in SCALES:
+            # What one device sends does not grow with their number.
+            level = against == "devices" and title == "sent up by a survivor"
+            _draw_guide(one, across, up, power=0 if level else 1)
         leave_room(one.yaxis)
         places(one.xaxis, sorted(set(across.tolist())))
         ticks(one.yaxis, "B" if "sent" in title else "s")
     said = [naming.common(runs), "medians, 95 % intervals", f"modelled at {naming.rates(link)}"]
     finish(figure, asked, said, *axes)
     return figure
+
+
+def _lines(runs: Sequence[Run], against: str) -> dict[str, list[Run]]:
+    """Return the runs of each line by its name."""
+    if against in SCALES:
+        found = scaling.lines(runs, against)
+        firsts = [line[0] for line in found]
+        names = naming.unique(firsts, naming.labels(firsts, without=("seed",)))
+        return dict(sorted(zip(names, found, strict=True)))
+    lines: dict[str, list[Run]] = {}
+    names = naming.labels(runs, without=_without(runs, against), more=("transport",))
+    for name, run in sorted(zip(names, runs, strict=True), key=lambda pair: pair[0]):
+        lines.setdefault(name, []).append(run)
+    return lines
+
+
+def _across(run: Run, against: str) -> int:
+    """Return where a run is on the x axis."""
+    return scaling.resources(run, against) if against in SCALES else int(getattr(run, against))
 
 
 def _without(runs: Sequence[Run], against: str) -> list[str]:
@@ -119,7 +130,7 @@ def _quantities(link: LinkModel) -> dict[str, Callable[[Run], NDArray[np.float64
 def _known(run: Run, values: Callable[[str], NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return the values of devices, or of members if all devices are in the committee."""
     found = values("device")
-    if run.in_committee is not None and np.isnan(found).all():
+    if run.in_committee.any() and np.isnan(found).all():
         found = values("member")
     return found[~np.isnan(found)]
 
@@ -129,8 +140,8 @@ def _points(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Return the x and y values of a line's points, and the lengths of their error bars."""
     pooled: dict[int, list[NDArray[np.float64]]] = {}
-    for run in sorted(runs, key=lambda run: getattr(run, against)):
-        pooled.setdefault(getattr(run, against), []).append(samples(run))
+    for run in sorted(runs, key=lambda run: _across(run, against)):
+        pooled.setdefault(_across(run, against), []).append(samples(run))
     medians, ends = [], []
     for found in map(np.concatenate, pooled.values()):
         interval = median_interval(found)

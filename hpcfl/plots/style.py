@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcfl.errors import MissingPackageError, UsageError
+from hpcfl.errors import MissingPackageError
 from hpcfl.system import outputs
 
 if TYPE_CHECKING:
@@ -40,19 +39,6 @@ def applied() -> Iterator[None]:
         yield
 
 
-def inches(size: str) -> tuple[float, float | None]:
-    """Return width and height of a figure; a height of None depends on its content."""
-    if size in WIDTHS:
-        return WIDTHS[size], None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)", size)
-    if found is None or not all(1 <= float(side) <= 50 for side in found.groups()):
-        raise UsageError(
-            f"--size is {size!r}; give {' or '.join(WIDTHS)}, or width and height in inches, from "
-            "1 to 50, such as 3.3x2.5"
-        )
-    return float(found[1]), float(found[2])
-
-
 def new_figure(
     asked: PlotOptions, panels: int = 1, height: float = 2.5, narrowest: float = 1.6, **more: Any
 ) -> tuple[Figure, list[Axes]]:
@@ -63,11 +49,11 @@ def new_figure(
     """
     from matplotlib.figure import Figure
 
-    width, wanted = inches(asked.size)
+    width = WIDTHS[asked.size]
     columns = max(1, min(panels, int(width / narrowest)))
     rows = math.ceil(panels / columns)
     columns = math.ceil(panels / rows)
-    figure = Figure(figsize=(width, wanted or rows * height), layout="constrained")
+    figure = Figure(figsize=(width, rows * height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **more).flat)
     for one in axes[panels:]:
         one.remove()
@@ -88,8 +74,7 @@ def finish(figure: Figure, asked: PlotOptions, title: Sequence[str], *axes: Axes
     width, height = figure.get_size_inches()
     columns = max(1, int(width / (_LETTER * (max(map(len, entries)) + 9))))
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
-    if inches(asked.size)[1] is None:
-        figure.set_size_inches(width, height + _LINE * (math.ceil(len(entries) / columns) + 1))
+    figure.set_size_inches(width, height + _LINE * (math.ceil(len(entries) / columns) + 1))
 
 
 def ticks(axis: Axis, unit: str = "") -> None:

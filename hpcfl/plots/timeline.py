@@ -11,7 +11,6 @@ import numpy as np
 from hpcfl.errors import UsageError
 from hpcfl.plots import PlotOptions, looks, naming
 from hpcfl.plots.style import finish, lacking_rounds, new_figure, ticks
-from hpcfl.results.ranktimes import rank_times
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -22,9 +21,8 @@ _WAITING: dict[str, Any] = {"facecolor": "white", "hatch": "////", "linewidth": 
 
 
 def lacking(run: Run, asked: PlotOptions) -> str | None:
-    """Return the reason why a run cannot be drawn, None if it can."""
-    times = rank_times(run)
-    if times is None:
+    """Return in words why a run cannot be drawn, None if it can."""
+    if not run.begin_seconds.size:
         return "does not record the times of ranks: hpcfl bench on several ranks does"
     if asked.round is not None and asked.round >= run.rounds:
         return f"has no round {asked.round}: it has {run.rounds}, the first is 0"
@@ -41,21 +39,20 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     if len(runs) > 1:
         raise UsageError(f"a timeline is of one run and there are {len(runs)}: name one file")
     (run,) = runs
-    times = rank_times(run)
-    assert times is not None
+    ranks = run.begin_seconds.shape[2]
     index = _median_round(run) if asked.round is None else asked.round
-    height = 0.7 + max(0.04, 0.2 / (1 + times.ranks / 40)) * times.ranks
+    height = 0.7 + max(0.04, 0.2 / (1 + ranks / 40)) * ranks
     figure, (axes,) = new_figure(asked, height=height)
-    rows = range(times.ranks)
+    rows = range(ranks)
     looked = looks.of_phases(run.phases)
     for phase, name in enumerate(run.phases):
         look = looked[name]
-        left = np.nan_to_num(times.begin[index, phase])
+        left = np.nan_to_num(run.begin_seconds[index, phase])
         colour = look["facecolor"]
         parts = (
-            (times.computing, look | {"linewidth": 0, "label": name}),
-            (times.mpi, {"facecolor": colour, "alpha": _PALE}),
-            (times.waiting, _WAITING | {"edgecolor": colour}),
+            (run.computing_seconds, look | {"linewidth": 0, "label": name}),
+            (run.mpi_seconds, {"facecolor": colour, "alpha": _PALE}),
+            (run.waiting_seconds, _WAITING | {"edgecolor": colour}),
         )
         for seconds, style in parts:
             width = np.nan_to_num(seconds[index, phase])
@@ -64,13 +61,13 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     axes.barh([0], [0], facecolor="0.4", alpha=_PALE, label="pale: in MPI")
     axes.barh([0], [0], **_WAITING, edgecolor="0.4", label="hatched: waiting")
     axes.set(xlabel="time since the first rank began", ylabel="rank")
-    axes.set_ylim(times.ranks - 0.4, -0.6)
+    axes.set_ylim(ranks - 0.4, -0.6)
     axes.set_xlim(left=0)
     ticks(axes.xaxis, "s")
-    step = math.ceil(times.ranks / 40)
-    named = range(0, times.ranks, step)
+    step = math.ceil(ranks / 40)
+    named = range(0, ranks, step)
     axes.set_yticks(named, [run.rank_name(rank) for rank in named])
-    uncertain = float(times.clock_uncertainty[index])
+    uncertain = float(run.clock_uncertainty_seconds[index])
     doubt = f"clocks of hosts to {1e6 * uncertain:.0f} microseconds" if uncertain > 0 else ""
     title = [f"{naming.named(run)}, {naming.common(runs)}: round {index}", doubt]
     finish(figure, asked, title, axes)

@@ -32,7 +32,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     point of their run. Labels give the percentage, if any, of a device's sent values that a curious
     server learns individually with a third of the devices colluding; it learns the rest in sums.
     """
-    runs = naming.pooled(runs, asked)
+    runs = naming.pooled(runs)
     panels = sorted({(run.devices, run.dim) for run in runs})
     names = naming.labels(runs, without=("devices", "dim", "degree", "min_cohort"))
     looked = looks.of_lines(zip(map(naming.named, runs), names, strict=True))
@@ -82,12 +82,11 @@ def figures(run: Run) -> dict[str, tuple[float, float]]:
     for party, among in (("device", survived & ordinary), ("member", survived & ~ordinary)):
         if among.any():
             found[party] = float(sent[among].mean()), float(spent[among].mean())
-    if run.helpers and run.helper_bytes_up is not None and run.helper_cpu_seconds is not None:
-        there = run.helped[kept]
-        if there.any():
-            up = run.helper_bytes_up[kept].sum(axis=1)
-            cpu = run.helper_cpu_seconds[kept].sum(axis=1)
-            found["helper"] = float(up[there].mean()), float(cpu[there].mean())
+    there = run.helped[kept]
+    if there.any():
+        up = run.helper_bytes_up[kept].sum(axis=1)
+        cpu = run.helper_cpu_seconds[kept].sum(axis=1)
+        found["helper"] = float(up[there].mean()), float(cpu[there].mean())
     return found
 
 

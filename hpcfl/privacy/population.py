@@ -37,11 +37,6 @@ class Population:
                 f"{self.colluding} of {self.devices} devices collude; it must be at most half of "
                 "them, as more could open every mask with their shares"
             )
-        if not self.dropout < 0.5:
-            raise UsageError(
-                f"the dropout rate is {self.dropout}; it must be below 0.5, as more than half of "
-                "the devices must stay to unmask the sum"
-            )
         if self.model == "targeted" and self.dropped >= self.honest:
             raise UsageError(
                 f"all {self.honest} honest devices drop out of the round; "

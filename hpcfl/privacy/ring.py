@@ -118,7 +118,6 @@ def best_threshold(threat: Threat, degree: int) -> int:
     return min(expected, key=lambda t: (expected[t], t))
 
 
-@lru_cache(maxsize=64)
 # An account asks again and again, of the same few rounds.
 @lru_cache(maxsize=4096)
 def below_floor(threat: Threat, cohort: int, floor: int) -> float:

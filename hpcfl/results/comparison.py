@@ -263,8 +263,7 @@ def _of_rounds(run: Run, metric: str) -> Floats:
     elif what == "cpu_seconds":
         found = run.slowest_cpu_seconds(party)[:, -1]
     elif what == "peak_bytes":
-        peaks = np.empty((run.rounds, 0)) if run.peak_bytes is None else run.peak_bytes
-        of_party = np.nan_to_num(peaks[run.measured, run.ranks_of[party]], nan=-1.0)
+        of_party = np.nan_to_num(run.peak_bytes[run.measured, run.ranks_of[party]], nan=-1.0)
         found = of_party.max(axis=1, initial=-1.0)
         found[found < 0] = np.nan
     else:  # a round that no device survived has none

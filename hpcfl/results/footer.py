@@ -57,7 +57,7 @@ def footer(run: Run) -> str:
     """
     known: dict[str, Any] = {**summarise(run, run.link()).figures}
     for name, values in run.training.items():
-        if values.ndim == 1 and run.rounds:
+        if run.rounds:
             known[name] = float(values[-1])
     command = "train" if run.training else "bench"
     own = {"footer": VERSION, "valid": valid(run), "command": command, "protocol": run.protocol}

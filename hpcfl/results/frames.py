@@ -94,9 +94,7 @@ def _rounds(run: Run, link: LinkModel) -> dict[str, Any]:
         }
     # Those that have a column already are the recorded link's.
     return columns | {
-        name: values
-        for name, values in run.training.items()
-        if values.ndim == 1 and name != Metric.MODELLED_SECONDS
+        name: values for name, values in run.training.items() if name != Metric.MODELLED_SECONDS
     }
 
 

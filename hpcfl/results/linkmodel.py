@@ -42,11 +42,9 @@ class LinkModel(LinkOptions):
         moved = self.transfer_seconds(spent.bytes_up, spent.bytes_down)
         moved = moved + self.latency_seconds(spent.messages_up, spent.messages_down)
         found = (own + moved).max(axis=-1) + server
-        if spent.helper_bytes_up is None or not spent.helper_bytes_up.shape[-1]:
-            return np.asarray(found)
         moved = self.helper_transfer_seconds(spent.helper_bytes_up, spent.helper_bytes_down)
         moved += self.latency_seconds(spent.helper_messages_up, spent.helper_messages_down)
-        return np.asarray(found + (spent.helper_cpu_seconds + moved).max(axis=-1))
+        return np.asarray(found + (spent.helper_cpu_seconds + moved).max(axis=-1, initial=0.0))
 
     def transfer_seconds(self, bytes_up: Moved, bytes_down: Moved) -> Moved:
         """Return how long the bytes of a device are on their way, without latency."""

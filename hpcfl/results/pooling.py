@@ -17,14 +17,14 @@ from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.record import KNOWN
 from hpcfl.results.summary import Summary, summarise
-from hpcfl.system.environment import MCA, steering
+from hpcfl.system.environment import steering
 
 # Options that leave the work of a round as it is, and what follows from options or from going on.
 _FREE = {*names(BenchOptions, "repeat"), "promises", "scaled_by", "rounds_repeated"}
 _GIVEN = {*names(BenchOptions, "repeat if given")}
 _ANY = {*names(BenchOptions, "repeat if any")}
-# What of the environment makes two runs measurements of the same thing, with the variables and
-# parameters that steer MPI. Host names do not: which nodes a launch gets is part of what repeats
+# What of the environment makes two runs measurements of the same thing, with the variables that
+# steer MPI. Host names do not: which nodes a launch gets is part of what repeats
 # are for. What a file does not hold, as those of earlier versions, is not what another one holds.
 MACHINE = (
     *("transport", "ranks", "host_ranks", "mapping", "binding", "fault_tolerance", "networks"),
@@ -52,11 +52,9 @@ class Pool:
         first = self.runs[0]
         if len(self.runs) == 1:
             return first
-        rounds: dict[str, Any] = {}
-        for dataset in KNOWN:
-            found = [getattr(run, dataset.name) for run in self.runs]
-            known = all(values is not None for values in found)
-            rounds[dataset.name] = np.concatenate(found) if known else None
+        rounds: dict[str, Any] = {
+            one.name: np.concatenate([getattr(run, one.name) for run in self.runs]) for one in KNOWN
+        }
         rounds["training"] = {
             name: np.concatenate([run.training[name] for run in self.runs])
             for name in first.training
@@ -128,9 +126,6 @@ def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(variables, list):  # hosts differ in them
         known["environment_variables"] = variables
     settings = steering(environment.get("environment_variables") or {})
-    for file, parameters in (facts.get("mpi_parameters") or {}).items():
-        found = steering(parameters, MCA)
-        settings |= {f"{file}: {name}": value for name, value in found.items()}
     # Names from a file are printed, too.
     return known | {formats.words(name): value for name, value in settings.items()}
 

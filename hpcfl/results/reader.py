@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import json
 import os
@@ -23,7 +22,7 @@ from hpcfl.report import brief, formats
 from hpcfl.report.formats import counted
 from hpcfl.results import schema
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.record import KNOWN, Counts, Flags, Floats
+from hpcfl.results.record import KNOWN, Counts, Flags, Floats, Phases, sizes
 from hpcfl.results.schema import SCHEMA, Metric
 from hpcfl.results.statistics import median
 from hpcfl.system import files, hdf5, outputs
@@ -42,8 +41,8 @@ class Run:
     """One run: what was asked for, where it ran, and every finished round.
 
     Arrays have the R finished rounds along their first axis; along the others they are as in
-    :class:`~hpcfl.results.record.RoundRecord`, for P phases and N devices. Those that may be None
-    are missing in files of runs that do not measure them.
+    :class:`~hpcfl.results.record.RoundRecord`, for P phases and N devices. What a run does not
+    measure is of no ranks or helpers, or unknown everywhere.
     """
 
     path: Path
@@ -67,32 +66,32 @@ class Run:
     survived: Flags
     validated: Flags
     warmup: Flags
-    training: dict[str, Floats]  # shapes (R,) or (R, N); empty without training
-    partition: NDArray[np.int64] | None = None  # samples, shape (N, classes)
-    asked: dict[str, Any] | None = None  # see `hpcfl.options.definition.asked_for`
+    promise_failure: Floats
+    lost_phase: Phases
+    detect_seconds: Floats
+    recover_seconds: Floats
+    begin_seconds: Floats
+    end_seconds: Floats
+    computing_seconds: Floats
+    mpi_seconds: Floats
+    waiting_seconds: Floats
+    skew_seconds: Floats
+    clock_offset_seconds: Floats
+    clock_uncertainty_seconds: Floats
+    resident_bytes: Floats
+    peak_bytes: Floats
+    in_committee: Flags
+    helper_bytes_up: Counts
+    helper_bytes_down: Counts
+    helper_messages_up: Counts
+    helper_messages_down: Counts
+    helper_wall_seconds: Floats
+    helper_cpu_seconds: Floats
+    training: dict[str, Floats]  # shapes (R,); empty without training
+    partition: NDArray[np.int64] | None  # samples, shape (N, classes)
+    asked: dict[str, Any] | None  # see `hpcfl.options.definition.asked_for`
     # The launches after the first: ``command``, ``started``, ``first_round``, and environment.
-    resumed: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    promise_failure: Floats | None = None
-    lost_phase: NDArray[np.int16] | None = None
-    detect_seconds: Floats | None = None
-    recover_seconds: Floats | None = None
-    begin_seconds: Floats | None = None
-    end_seconds: Floats | None = None
-    computing_seconds: Floats | None = None
-    mpi_seconds: Floats | None = None
-    waiting_seconds: Floats | None = None
-    skew_seconds: Floats | None = None
-    clock_offset_seconds: Floats | None = None
-    clock_uncertainty_seconds: Floats | None = None
-    resident_bytes: Floats | None = None
-    peak_bytes: Floats | None = None
-    helper_bytes_up: Counts | None = None
-    helper_bytes_down: Counts | None = None
-    helper_messages_up: Counts | None = None
-    helper_messages_down: Counts | None = None
-    helper_wall_seconds: Floats | None = None
-    helper_cpu_seconds: Floats | None = None
-    in_committee: Flags | None = None
+    resumed: list[dict[str, Any]]
 
     def __repr__(self) -> str:
         wrong = int((~self.validated).sum())
@@ -174,15 +173,10 @@ class Run:
 
         All of them where there is none; else those that took part in the round.
         """
-        if self.in_committee is None:
+        if not self.in_committee.any():
             return np.ones_like(self.survived)
         moved = (self.messages_up + self.messages_down).sum(axis=1)
         return (moved > 0) & ~self.in_committee
-
-    @property
-    def members(self) -> Flags:
-        """Which devices of each round were in its committee: ndarray of bool, shape (R, N)."""
-        return np.zeros_like(self.survived) if self.in_committee is None else self.in_committee
 
     def slowest_cpu_seconds(self, role: str) -> Floats:
         """Return the CPU seconds of the slowest ``device``, ``member`` or ``helper``.
@@ -193,11 +187,11 @@ class Run:
         any.
         """
         found = self.cpu_seconds[..., :-1]
-        among = self.ordinary if role == "device" else self.members
+        among = self.ordinary if role == "device" else self.in_committee
         if role == "helper":
-            found = found[..., :0] if self.helper_cpu_seconds is None else self.helper_cpu_seconds
-            among = np.ones((self.rounds, found.shape[-1]), np.bool_)
-        elif self.in_committee is not None:
+            found = self.helper_cpu_seconds
+            among = np.ones((self.rounds, self.helpers), np.bool_)
+        elif self.in_committee.any():
             among = self.survived & among
         together = with_total(found)[self.measured]
         counts = np.broadcast_to(among[self.measured][:, None], together.shape)
@@ -213,7 +207,7 @@ class Run:
 
         Of every measured round, shape (measured,); NaN for a round without any.
         """
-        among = self.survived & (self.ordinary if role == "device" else self.members)
+        among = self.survived & (self.ordinary if role == "device" else self.in_committee)
         among = among[self.measured]
         # Whole numbers below 2^53 add up exactly.
         sent = (self.bytes_up[self.measured].sum(axis=1) * among).sum(axis=1)
@@ -228,7 +222,7 @@ class Run:
     @property
     def helpers(self) -> int:
         """Number K of helpers."""
-        return 0 if self.helper_cpu_seconds is None else self.helper_cpu_seconds.shape[-1]
+        return self.helper_cpu_seconds.shape[-1]
 
     @property
     def helped(self) -> Flags:
@@ -237,8 +231,6 @@ class Run:
         They moved something in the last phase in which any helper did: all enrol in the first
         round, of which some may drop out. A helper that has is no part of means.
         """
-        if self.helper_messages_up is None or self.helper_messages_down is None:
-            return np.zeros((self.rounds, 0), np.bool_)
         moved = np.greater(self.helper_messages_up + self.helper_messages_down, 0)
         last = moved.shape[1] - 1 - np.argmax(moved.any(axis=2)[:, ::-1], axis=1)
         return np.asarray(moved[np.arange(len(moved)), last])
@@ -304,6 +296,7 @@ def _check_schema(found: str, path: Path) -> None:
 def _read(file: Any, path: Path) -> Run:
     root, rounds = _attributes(file), file[schema.ROUNDS]
     finished = schema.finished(rounds)
+    lengths = sizes(len(file[schema.PHASES]), rounds["survived"].shape[1])
     asked = root.get(schema.ASKED)
     resumed = file.get(schema.RESUMED, {})
     return Run(
@@ -325,8 +318,9 @@ def _read(file: Any, path: Path) -> Run:
         ],
         **{
             dataset.name: rounds[dataset.name][:finished]
-            for dataset in KNOWN
             if dataset.name in rounds or dataset.unknown is None
+            else np.full((finished, *dataset.shape(lengths)), dataset.unknown, dataset.dtype)
+            for dataset in KNOWN
         },
     )
 

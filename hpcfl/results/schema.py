@@ -63,8 +63,8 @@ def finished(rounds: Any) -> int:
     return int(np.logical_and.accumulate(rounds[MARKED.name][()]).sum())
 
 
-class _Described(StrEnum):
-    """A name in a file, with what stands there."""
+class Metric(StrEnum):
+    """A metric of each round of training, a dataset of the group `TRAINING`."""
 
     about: str
 
@@ -73,10 +73,6 @@ class _Described(StrEnum):
         member._value_ = name
         member.about = about
         return member
-
-
-class Metric(_Described):
-    """A metric of each round of training, a dataset of the group `TRAINING`."""
 
     ACCURACY = "accuracy", "on held-out data"
     LOSS = "loss", "on held-out data"
@@ -106,16 +102,6 @@ class Metric(_Described):
     EPSILON_PROVEN = (
         "epsilon_proven",
         "privacy spent so far, as is proven for the mechanism as it was run",
-    )
-
-
-class DeviceMetric(_Described):
-    """A metric of each round and device, in the group `TRAINING` where it was asked for."""
-
-    DEVICE_LOSS = (
-        "device_loss",
-        "of the model that the round starts from, on the device's own data; NaN if it did not "
-        "train",
     )
 
 

@@ -142,7 +142,7 @@ def summarise(
         **_reached(launches, link, target),
     }
     for party, places in run.ranks_of.items():
-        figures[f"{party}_peak_bytes"] = _largest(run.peak_bytes, kept, places)
+        figures[f"{party}_peak_bytes"] = _largest(run.peak_bytes[kept][:, places])
     return Summary(
         figures,
         phases,
@@ -172,9 +172,9 @@ def _phases(run: Run, link: LinkModel) -> Iterator[dict[str, Any]]:
     sent[:, -1] = received[:, -1] = run.survived[kept]
     # Bytes of each party, who of it there is, and who of these sent and received any.
     parties = {"device": (up, down, run.ordinary[kept], sent, received)}
-    if run.in_committee is not None:
-        parties["member"] = up, down, run.members[kept], sent, received
-    if run.helper_bytes_up is not None and run.helper_bytes_down is not None:
+    if run.in_committee.any():
+        parties["member"] = up, down, run.in_committee[kept], sent, received
+    if run.helpers:
         moved = [with_total(each)[kept] for each in (run.helper_bytes_up, run.helper_bytes_down)]
         helped = run.helped[kept]
         always = np.ones_like(moved[0], np.bool_)
@@ -205,16 +205,13 @@ def _mean(values: NDArray[np.uint64], among: Flags, there: Flags) -> float | Non
 
 def everybodys_cpu_seconds(run: Run) -> Floats:
     """Return the CPU seconds of all parties together in each measured round."""
-    spent = run.cpu_seconds.sum(axis=(1, 2))
-    if run.helper_cpu_seconds is not None:
-        spent = spent + run.helper_cpu_seconds.sum(axis=(1, 2))
+    spent = run.cpu_seconds.sum(axis=(1, 2)) + run.helper_cpu_seconds.sum(axis=(1, 2))
     return np.asarray(spent[run.measured])
 
 
-def _largest(values: Floats | None, rounds: Flags, ranks: slice) -> float | None:
-    """Return the largest number that is known of some rounds and ranks."""
-    known = np.empty(0) if values is None else values[rounds][:, ranks]
-    largest = np.nan_to_num(known, nan=-1.0).max(initial=-1.0)
+def _largest(values: Floats) -> float | None:
+    """Return the largest number that is known."""
+    largest = np.nan_to_num(values, nan=-1.0).max(initial=-1.0)
     return float(largest) if largest >= 0 else None
 
 

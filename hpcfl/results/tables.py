@@ -225,10 +225,9 @@ def details(run: Run) -> list[Facts]:
 def promises(run: Run) -> list[str]:
     """Return what the run's protocol hides, and how surely, as it was recorded."""
     sentences = [*(run.config.get("promises") or [])]
-    found = run.promise_failure
-    checked = 0 if found is None else int(np.isfinite(found).sum())
-    if found is not None and checked:
-        worst = float(np.nanmax(found))
+    checked = int(np.isfinite(run.promise_failure).sum())
+    if checked:
+        worst = float(np.nanmax(run.promise_failure))
         chance = f", except with probability 2^{math.log2(worst):.1f}" if worst else ""
         sentences.append(
             f"checked in {checked} of {counted(run.rounds, 'round')} against the devices that were "

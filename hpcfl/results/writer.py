@@ -65,9 +65,9 @@ class ResultsWriter:
     A context manager: leaving it closes the file, with status ``complete``; ``interrupted`` if
     `Left` is on its way out, ``failed`` if another exception is. `rounds` is the largest number of
     rounds, warm-up included. `at_end` names what of the environment is found out when the run ends,
-    with what stands for it until then. `training` and `device_training` name figures of each round,
-    and of each round and device; `failures`, `ranks`, `helpers` and `committee` say which of the
-    optional datasets there are. A file that exists or cannot be created is a UsageError.
+    with what stands for it until then. `training` names figures of each round; `failures`,
+    `ranks`, `helpers` and `committee` say which of the optional datasets there are. A file that
+    exists or cannot be created is a UsageError.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class ResultsWriter:
         asked: Mapping[str, Any] | None = None,
         at_end: Mapping[str, Any] | None = None,
         training: Sequence[str] = (),
-        device_training: Sequence[str] = (),
         partition: Any | None = None,
         failures: bool = False,
         ranks: int = 0,
@@ -124,11 +123,8 @@ class ResultsWriter:
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
-            if training or device_training:
+            if training:
                 learned = [StoredDataset(name, np.float64) for name in training]
-                learned += [
-                    StoredDataset(name, np.float64, ("device",)) for name in device_training
-                ]
                 _allocate(file.create_group(schema.TRAINING), learned, lengths, self._allocated)
         self._open(schema.ENVIRONMENT)
 
@@ -220,7 +216,7 @@ class ResultsWriter:
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
 
-        `training` has a value, or an array of shape (N,), for each name given at the start.
+        `training` has a value for each name given at the start.
         HpcflError says that the file system refuses the data.
         """
         command = f"hpcfl {'train' if self._training else 'bench'} --resume"

@@ -65,8 +65,6 @@ def as_planned(
 
 def tell(run: Run) -> str:
     """Return in a line for each round which devices failed in it, "" if none did."""
-    if run.lost_phase is None or run.detect_seconds is None or run.recover_seconds is None:
-        return ""
     lines = []
     places = [*(f"in {phase}" for phase in run.phases), "between phases"]
     for index in np.flatnonzero((run.lost_phase != NOT_LOST).any(axis=1)).tolist():

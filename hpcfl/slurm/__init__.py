@@ -1,1 +1,1 @@
-"""Renders job scripts for Slurm from templates, and submits them."""
+"""Job scripts for Slurm: filled in from templates."""

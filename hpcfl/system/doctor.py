@@ -12,13 +12,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcfl.errors import HpcflError
-from hpcfl.system import environment, hdf5, machine, mpiconfig
+from hpcfl.system import environment, machine, mpiconfig
 
 # A warning works, but has a remedy.
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -27,7 +25,6 @@ ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 # pip keeps what it built before, against another MPI perhaps, and takes it again unless told.
 BUILD_MPI4PY = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary=mpi4py mpi4py"
 LIMIT_SECONDS = 90.0
-FREE_DISK_BYTES = 1 << 30
 # As many as `mpirun -n 101 hpcfl bench` has: more are not needed to test crowded cores.
 MOST_RANKS = 101
 
@@ -121,7 +118,7 @@ def run(command: list[str], limit_seconds: float, variables: Mapping[str, str] =
         return Ran(None, errors=f"no end within {limit_seconds:g} seconds")
 
 
-def examine(results: Path) -> Iterator[Check]:
+def examine() -> Iterator[Check]:
     """Run every check, in an order in which the first problem explains later ones."""
     yield check_machine()
     yield check_command()
@@ -132,7 +129,6 @@ def examine(results: Path) -> Iterator[Check]:
         yield launched
         if launched.status == OK:
             yield check_oversubscription(launcher)
-    yield check_results(results)
 
 
 def check_machine() -> Check:
@@ -261,21 +257,3 @@ def check_oversubscription(launcher: Implementation) -> Check:
 def _run_ranks(launcher: Implementation, ranks: int, program: str) -> Ran:
     command = [launcher.path, "-n", str(ranks), sys.executable, "-c", program]
     return run(command, LIMIT_SECONDS, {**os.environ, **dict.fromkeys(ROOT_VARIABLES, "1")})
-
-
-def check_results(results: Path) -> Check:
-    """Check that HDF5 files can be written where results go, and that there is room."""
-    results = results.absolute()
-    folder = next(place for place in (results, *results.parents) if place.exists())
-    remedy = "choose another folder with --output"
-    try:
-        with tempfile.TemporaryDirectory(prefix=".hpcfl-", dir=folder) as place:
-            hdf5.opened(Path(place) / "x.h5", "x").close()
-    except (OSError, HpcflError) as error:
-        found = f"cannot write HDF5 files to {folder}: {hdf5.reason(error)}"
-        return Check("results", PROBLEM, found, remedy)
-    free = shutil.disk_usage(folder).free
-    found = f"HDF5 files can be written to {folder}, {free / 2**30:.1f} GiB free"
-    if free < FREE_DISK_BYTES:
-        return Check("results", WARNING, found, f"make room, or {remedy}")
-    return Check("results", OK, found)

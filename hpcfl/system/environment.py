@@ -9,7 +9,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,8 +39,6 @@ _MPI_FACTS = (
 _CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _NETWORKS = Path("/sys/class")
 
-# How the names of Open MPI's parameters begin as variables.
-MCA = "OMPI_MCA_"
 # Variables that change how ranks compute and how messages move; no others are recorded. Of Open
 # MPI, PRRTE and PMIx those are parameters of the frameworks that move messages and place ranks.
 # The others start processes, with any command, or pass on any variable.
@@ -133,7 +130,6 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
         "git_changes": code.changes,
         **{fact: os.environ.get(name) for fact, name in _SLURM_FACTS.items()},
         "environment_variables": steering(os.environ),
-        "mpi_parameters": parameters(),
     }
 
 
@@ -191,35 +187,10 @@ def networks() -> list[str]:
     return sorted(found)
 
 
-def steering(settings: Mapping[str, str], prefix: str = "") -> dict[str, str]:
-    """Return those variables that steer a measurement; equal launches have equal ones.
-
-    Parameters in a file are variables with the `prefix` `MCA`.
-    """
+def steering(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return those variables that steer a measurement; equal launches have equal ones."""
     return {
         name: value
         for name, value in sorted(settings.items())
-        if _STEERS.match(prefix + name) and not _IDENTIFIES.search(name)
+        if _STEERS.match(name) and not _IDENTIFIES.search(name)
     }
-
-
-def parameters() -> dict[str, dict[str, str]]:
-    """Return what steers of what the parameter files of Open MPI, PRRTE and PMIx set, by file.
-
-    Those of the library that is loaded, or of this Python environment, and those in the home
-    folder. `hpcfl.system.mpiconfig` writes to the first ones.
-    """
-    library = re.search(r" (/\S*)/\w+/libmpi\.so\S*$", read("/proc/self/maps"), re.MULTILINE)
-    prefix = Path(library[1] if library else sys.prefix)
-    found = {}
-    for name in ("openmpi", "prte", "pmix"):
-        file = f"{name}-mca-params.conf"
-        own = f"~/.{name}/mca-params.conf"
-        found[file] = _settings(prefix / "etc" / file)
-        found[own] = _settings(Path(os.path.expanduser(own)))
-    return {file: settings for file, settings in found.items() if settings}
-
-
-def _settings(path: Path) -> dict[str, str]:
-    lines = re.findall(r"^[ \t]*([\w.]+)[ \t]*=[ \t]*(.*?)[ \t]*$", read(path), re.MULTILINE)
-    return steering(dict(lines), MCA)

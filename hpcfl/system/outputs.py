@@ -55,8 +55,6 @@ MANIFEST = Kind()
 FIGURE = Kind(MADE_BY.encode(), (".png", ".svg", ".pdf"))
 CALIBRATION = Kind(b'"format": "hpcfl-calibration/')
 CHECKPOINT = Kind(b"next_round.npy")
-# Whatever has the name of a publisher's file, and is not that file, is a damaged copy of it.
-DATA = Kind(b"")
 
 
 def check(path: str | os.PathLike[str], kind: Kind) -> str:

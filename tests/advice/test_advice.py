@@ -1,7 +1,6 @@
 """What is advised does what was asked for, and costs least by prediction."""
 
 import json
-import re
 
 import pytest
 from calibrations import flat
@@ -10,14 +9,11 @@ from commandline import hpcfl
 from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone
 from hpcfl.advice.tables import command, table
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.protocols import ProtocolOptions
-from hpcfl.options.training import TrainOptions
 from hpcfl.privacy.population import Population
 from hpcfl.results import load
 from hpcfl.rounds.build import build
-from hpcfl.training.build import NOISE_OF_FEW_BITS, planned_algorithm
 
 # As fast as no machine is, but every operation costs something.
 KNOWN = flat()
@@ -39,7 +35,6 @@ def reasons(**options):
         {"devices": 2, "dim": 1},
         {"devices": 10**6, "dim": 10**8},
         {"dropout": 0.0, "gamma": 0.0},
-        {"epsilon": 4.0, "rounds": 10, "dim": 500},
     ],
 )
 def test_every_protocol_is_either_a_choice_or_refused_in_a_sentence(options):
@@ -134,7 +129,6 @@ def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkey
         ({"security": "active"}, "secagg-graph", "not for a server that cheats"),
         ({"security": "active"}, "ckks", "not for a server that cheats"),
         ({"devices": 2}, "secagg-graph", "would link every device with all others"),
-        ({"epsilon": 1.0, "dim": 50, "alpha": 0.5}, "sparse", "not add up"),
     ],
 )
 def test_why_a_protocol_does_not_qualify(options, protocol, reason):
@@ -184,46 +178,3 @@ def exposed_of_cohort(devices, members):
 def test_what_a_cohort_exposes_is_that_of_all_devices_and_not_of_fewer(devices):
     # About 0.19^9: that no other of 10 devices is honest and survives.
     assert exposed_of_cohort(devices, members=10) == pytest.approx(0.19**9, rel=0.1)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("epsilon", [0.5, 8.0])
-def test_the_command_that_is_named_meets_the_epsilon_as_it_is(tmp_path, monkeypatch, epsilon):
-    """Rounds to warm up would cost privacy too, and fewer levels more noise."""
-    monkeypatch.chdir(tmp_path)
-    asked = AdviseOptions(devices=12, dim=1000, dropout=0.2, epsilon=epsilon, rounds=10)
-    choices = [one for one in advise(asked, KNOWN).choices if one.protocol != "committee"]
-    assert choices
-    for choice in choices:
-        done = hpcfl(*command(choice, asked).split()[1:], "--output", f"{choice.protocol}.h5")
-        assert done.returncode == 0, done.stderr
-        run = load(tmp_path / f"{choice.protocol}.h5")
-        assert run.rounds == 10
-        (claim,) = [one for one in run.config["promises"] if "differentially private" in one]
-        rounds, proven = re.match(r"(\d+) rounds are \(([\d.e-]+), 1e-05\)", claim).groups()
-        assert int(rounds) == 10
-        assert 0.95 * epsilon < float(proven) <= epsilon
-
-
-def test_an_epsilon_is_met_with_the_fewest_bits_that_take_hardly_more_noise():
-    sizes = {"devices": 60, "dim": 5000}
-    choices = advise(AdviseOptions(**sizes, epsilon=4.0, rounds=10), KNOWN).choices
-
-    assert {"secagg", "lightsecagg"} <= {choice.protocol for choice in choices}
-    for choice in choices:
-        (bits,) = [int(one.split()[1]) for one in choice.options if one.startswith("--bits")]
-        few, finest = (with_noise(choice.protocol, each, sizes) for each in (bits, 32))
-        assert few.sigma == choice.noise_multiplier * few.privacy.clip_norm
-        assert few.noise_in_sum <= NOISE_OF_FEW_BITS * finest.noise_in_sum
-        try:
-            fewer = with_noise(choice.protocol, bits - 4, sizes)
-        except UsageError:
-            continue
-        assert fewer.noise_in_sum > NOISE_OF_FEW_BITS * finest.noise_in_sum
-
-
-def with_noise(protocol, bits, sizes):
-    """Return what devices train with that add the noise for an epsilon to so many bits."""
-    options = {"gamma": 0.1, "dropout": 0.1, "rounds": 10, "noise": "distributed", "epsilon": 4.0}
-    training = TrainOptions("dp-fedavg", aggregate=protocol, bits=str(bits), **options)
-    return planned_algorithm(training, **sizes)

@@ -127,7 +127,7 @@ def test_every_command_in_a_fresh_clone(tmp_path):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
     # What the pages need, compiled when it is imported.
-    few = {"EXTRAS": "mpi,plot,table", "PIP_NO_COMPILE": "1"}
+    few = {"EXTRAS": "mpi,plot,table", "PIP_NO_COMPILE": "1", "PYTHONDONTWRITEBYTECODE": ""}
     outputs = play(TUTORIAL, tmp_path, PYTHON=sys.executable, PYTHONPATH="", **few)
 
     assert_printed(TUTORIAL, outputs)

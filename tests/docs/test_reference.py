@@ -14,7 +14,7 @@ from hpcfl.results import schema
 from hpcfl.results.columns import COLUMNS
 from hpcfl.results.footer import LINES
 from hpcfl.results.record import KNOWN
-from hpcfl.results.schema import DeviceMetric, Metric
+from hpcfl.results.schema import Metric
 from hpcfl.sweeping import shipped
 from hpcfl.training.presets import PRESETS
 from sitepages import attributes, commands, registries, resultsfile, tables
@@ -64,9 +64,6 @@ def test_the_page_of_results_files_has_every_dataset_and_attribute():
     for one in (*KNOWN, schema.MARKED):
         (row,) = (line for line in datasets if line.startswith(f"| `{one.name}` |"))
         assert plain(one.about) in plain(row)
-    for names in (
-        *(schema.HEADER, attributes.config(), attributes.ENVIRONMENT),
-        *([*Metric], [*DeviceMetric]),
-    ):
+    for names in (schema.HEADER, attributes.config(), attributes.ENVIRONMENT, [*Metric]):
         for name in names:
             assert f"\n| `{name}` |" in text, name

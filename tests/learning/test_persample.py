@@ -134,11 +134,6 @@ def test_models_whose_gradients_would_be_wrong_are_refused():
     ):
         with pytest.raises(UsageError, match=what):
             ClippedGradients(model, 1.0)(*data(3))
-    for clip in (0, -1, math.inf, math.nan):
-        with pytest.raises(UsageError, match="must be above 0 and finite"):
-            ClippedGradients(build("softmax"), clip)
-    with pytest.raises(UsageError, match="l1 or l2, not 'l3'"):
-        ClippedGradients(build("softmax"), 1.0, "l3")
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])

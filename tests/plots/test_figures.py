@@ -121,25 +121,9 @@ def test_phases_are_stacked_and_devices_and_server_apart(run_of):
         np.testing.assert_allclose(dot.get_xdata().astype(float), [sum(expected)])
     member = np.tile([True, False, False, False], (run.rounds, 1))
     committee = replace(run, cpu_seconds=cpu, in_committee=member)
-    titles = [axes.get_title() for axes in draw("phases", [committee, run], no_pool=True).axes]
+    other = replace(run, protocol="other")
+    titles = [axes.get_title() for axes in draw("phases", [committee, other]).axes]
     assert "CPU of the slowest member" in titles
-
-
-def test_a_device_that_dropped_out_is_in_no_distribution(run_of):
-    run = run_of()
-    survived = run.survived.copy()
-    survived[:, 1] = False
-    axes = draw("ranks", [replace(run, survived=survived)]).axes
-
-    for (devices, server), seconds in (
-        (axes[:2], run.cpu_seconds),
-        (axes[2:], run.wall_seconds),
-    ):
-        values = np.sort(seconds.sum(axis=1)[:, [0, 2, 3]].ravel())
-        np.testing.assert_allclose(devices.lines[0].get_xdata()[1:], values)
-        assert devices.lines[0].get_ydata()[-1] == 1
-        spent = np.sort(seconds.sum(axis=1)[:, -1])
-        np.testing.assert_allclose(server.lines[0].get_xdata()[1:], spent)
 
 
 def test_a_timeline_has_a_row_a_rank_and_bars_that_begin_where_phases_did(tmp_path, run_of):
@@ -195,7 +179,7 @@ def test_a_point_of_the_tradeoff_lies_where_bytes_and_cpu_of_each_party_say(tmp_
     expected = []
     for run in runs:
         sent, spent = run.bytes_up.sum(axis=1), run.cpu_seconds[..., :-1].sum(axis=1)
-        member = np.zeros_like(run.survived) if run.in_committee is None else run.in_committee
+        member = run.in_committee
         for among, filled in ((run.survived & ~member, True), (run.survived & member, False)):
             if among.any():
                 expected.append((sent[among].mean(), spent[among].mean(), filled))
@@ -262,8 +246,6 @@ def test_runs_that_differ_in_their_seeds_alone_are_a_mean_in_a_band(trained):
     top = band.get_paths()[0].vertices[:, 1].max()
     assert top == pytest.approx(middle[-1] + np.std([0.1, 0, 0], ddof=1))
     assert "mean and standard deviation over seeds" in title(figure)
-    apart = draw("accuracy", runs, no_pool=True)
-    assert legend(apart) == [f"sparse, seed {k}" for k in range(3)]
 
 
 def test_what_cannot_be_drawn_is_told(run_of, trained):
@@ -286,7 +268,7 @@ def test_what_cannot_be_drawn_is_told(run_of, trained):
         (replace(run, validated=wrong), {}, "has no finished round"),
     ):
         assert words in lacking("accuracy", one, **options)
-    for kind in ("phases", "ranks", "scaling", "tradeoff"):
+    for kind in ("phases", "scaling", "tradeoff"):
         assert lacking(kind, plain) is None
         assert lacking(kind, replace(plain, validated=wrong)) == "has no measured round"
 
@@ -317,12 +299,12 @@ def test_a_figure_is_of_the_size_that_is_asked_for_and_saved_the_same_each_time(
     before = dict(matplotlib.rcParams.copy())
     run, paths = run_of(), [tmp_path / f"{k}{ending}" for k in range(2)]
     for path in paths:
-        figure = draw("phases", [run], size="3.3x2.2", title="Own")
+        figure = draw("phases", [run], size="column", title="Own")
         style.save(figure, path)
 
-    assert list(figure.get_size_inches()) == [3.3, 2.2]
+    assert figure.get_size_inches()[0] == 3.33
     assert figure.get_suptitle() == "Own"
-    assert draw("phases", [run_of()], size="column", title="").get_suptitle() == ""
+    assert draw("phases", [run_of()], title="").get_suptitle() == ""
     assert paths[0].read_bytes() == paths[1].read_bytes()
     if ending == ".pdf":
         assert b"/Type3" not in paths[0].read_bytes()  # which publishers refuse
@@ -336,8 +318,7 @@ def test_a_figure_is_of_the_size_that_is_asked_for_and_saved_the_same_each_time(
     [
         ("phases", {"against": "dim"}, "--against dim has no meaning for --kind phases"),
         ("accuracy", {"against": "dim"}, "choose rounds, bytes, seconds, epsilon"),
-        ("ranks", {"size": "3x"}, "give column or page"),
-        ("ranks", {"size": "0.1x90"}, "in inches, from 1 to 50"),
+        ("phases", {"size": "3x"}, "choose one of column, page"),
     ],
 )
 def test_what_has_no_meaning_is_refused(kind, options, sentence):

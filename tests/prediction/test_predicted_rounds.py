@@ -14,7 +14,6 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import learning
 from hpcfl.costmodel.calibration import ONCE, Calibration, load
 from hpcfl.costmodel.model import EXTRAPOLATED, predict, terms_of
-from hpcfl.costmodel.network import Network
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results.linkmodel import LinkModel
@@ -166,31 +165,6 @@ def test_one_process_plays_all_parties_one_after_the_other_members_of_a_committe
     assert found.computing_seconds == found.member_cpu_seconds + found.server_cpu_seconds
     mean = (60 * found.member_cpu_seconds + 40 * found.device_cpu_seconds) / 100
     assert found.mean_cpu_seconds == pytest.approx(mean)
-
-
-def test_ranks_of_a_cluster_share_the_devices():
-    protocol, network = protocol_of("secagg", 64, 1000, dropout=0.0), Network(100.0, 2.0)
-    two, many = (predict(protocol, KNOWN, None, ranks, network) for ranks in (2, 65))
-    around = KNOWN.seconds(protocol, "around", terms_of(protocol)["around"])
-    shared = 64 * two.mean_cpu_seconds + around
-
-    # One device a rank in place of all of them, and messages on the network besides.
-    moved = [
-        one.measured_seconds - one.server_cpu_seconds - shared * part
-        for one, part in ((two, 1), (many, 1 / 64))
-    ]
-    assert all(0 < seconds < 0.01 for seconds in moved)
-    with pytest.raises(UsageError, match="--ranks is 1"):
-        predict(protocol, KNOWN, None, 1, network)
-
-
-def test_messages_of_a_network_follow_hockney():
-    network = Network(8.0, 1.0)  # a nanosecond a byte
-    assert network.seconds("gather", 1000, 5, 4) == pytest.approx(4 * (1e-6 + 1e-6))
-    assert network.seconds("route", 1000, 5, 4) == pytest.approx(3e-6 + 1e-6)
-    assert network.seconds("broadcast", 1000, 5, 4) == pytest.approx(3 * 2e-6)
-    # Long messages are scattered and gathered.
-    assert network.seconds("broadcast", 10**6, 5, 4) == pytest.approx(7e-6 + 1.6e-3)
 
 
 @pytest.mark.parametrize(

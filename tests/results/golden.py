@@ -48,18 +48,11 @@ def write(path):
         devices=3,
         rounds=ROUNDS + 1,
         training=("accuracy", "epsilon_proven"),
-        device_training=("device_loss",),
         partition=[[1, 2], [3, 4], [5, 6]],
     ) as writer:
         for index in range(ROUNDS):
-            writer.append(
-                record(index),
-                {
-                    "accuracy": 0.25 + index / 2,
-                    "epsilon_proven": np.inf if index else 1.5,
-                    "device_loss": np.array([0.5, np.nan, 2.0]) + index,
-                },
-            )
+            figures = {"accuracy": 0.25 + index / 2, "epsilon_proven": np.inf if index else 1.5}
+            writer.append(record(index), figures)
         writer.record_end({"stop_reason": "max_seconds", "after_load_1min": 1.25})
 
 

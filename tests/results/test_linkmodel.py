@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 
 from hpcfl.results.linkmodel import LinkModel
 
+_SPENT = ("bytes_up", "bytes_down", "messages_up", "messages_down", "cpu_seconds")
+NO_HELPERS = {f"helper_{name}": np.zeros(0) for name in _SPENT}
+
 
 def seconds(link, up, down, cpu):
     up_bytes, down_bytes = np.array(up, np.uint64), np.array(down, np.uint64)
@@ -14,9 +17,8 @@ def seconds(link, up, down, cpu):
 
 
 def modelled(link, *values):
-    names = ("bytes_up", "bytes_down", "messages_up", "messages_down", "cpu_seconds")
-    spent = dict(zip(names, values, strict=True))
-    return link.seconds_of(SimpleNamespace(**spent, helper_bytes_up=None))
+    spent = dict(zip(_SPENT, values, strict=True))
+    return link.seconds_of(SimpleNamespace(**spent, **NO_HELPERS))
 
 
 def test_a_phase_lasts_as_long_as_its_slowest_device_and_then_the_server():

@@ -96,10 +96,6 @@ def test_what_disturbed_a_later_launch_is_told(tmp_path):
     [
         ({"environment_variables": TCP}, "OMPI_MCA_btl"),
         ({"environment_variables": {"I_MPI_FABRICS": "ofi"}}, "I_MPI_FABRICS"),
-        (
-            {"mpi_parameters": {"openmpi-mca-params.conf": {"mpi_yield_when_idle": "1"}}},
-            "openmpi-mca-params.conf: mpi_yield_when_idle",
-        ),
         # Of one host only.
         ({"host_facts": {"cores_usable": [2, 64]}}, "cores_usable"),
         ({"host_facts": {"environment_variables": [{}, TCP]}}, "environment_variables"),
@@ -150,16 +146,14 @@ def report(*arguments):
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def test_report_shows_repeats_as_one_row_unless_told_not_to(tmp_path):
+def test_report_shows_repeats_as_one_row(tmp_path):
     for name in "abc":
         run(tmp_path, name, environment={"transport": "mpi"})
     run(tmp_path, "other", protocol="sparse")
     pooled = json.loads(report(tmp_path, "--json").stdout)
-    kept = json.loads(report(tmp_path, "--json", "--no-pool").stdout)
     text = report(tmp_path).stdout
 
     assert [r["launches"] for r in pooled["runs"]] == [3, 1]
-    assert [r["launches"] for r in kept["runs"]] == [1, 1, 1, 1]
     interval = median_interval(EIGHT * 3)
     assert pooled["runs"][0]["round_seconds_low"] == interval.low
     assert "3 repeats: a.h5, b.h5, c.h5; 24 measured rounds, 95 % interval" in text

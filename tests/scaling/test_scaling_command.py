@@ -38,15 +38,14 @@ def test_a_sweep_over_threads_is_a_table_of_its_runs(threads):
     found = json.loads(hpcfl("report", threads, "--speed-up", "threads", "--format", "json").stdout)
 
     assert shown.returncode == 0, shown.stderr
-    assert "Scaling over threads of a rank; strong scaling" in shown.stdout
+    assert "Scaling over threads of a rank" in shown.stdout
     assert [row["x"] for row in found] == [1, 2, 4, 8]
     seconds = {load(path).config.get("threads", 1): load(path) for path in threads.glob("*.h5")}
     for row in found:
         run = seconds[row["x"]]
         taken = sorted(run.round_seconds[run.measured].tolist())
-        assert row["round_seconds"] == taken[1]
+        assert row["round_seconds_median"] == taken[1]
         shared = run.environment["oversubscription_ratio"] * row["x"] > 1
-        assert ("oversubscribed" in row["state"]) == shared
         assert (row["efficiency"] is None) == shared
 
 

@@ -107,6 +107,13 @@ def run(variables, folder, *command):
     return done.stdout
 
 
+def submitted(variables, folder, *words):
+    """Submit the script that `hpcfl slurm render` prints; return the number of the job."""
+    script = run(variables, folder, "hpcfl", "slurm", "render", *words)
+    (folder / "job.sbatch").write_text(script)
+    return run(variables, folder, "sbatch", "--parsable", "job.sbatch").strip()
+
+
 def facts(variables, folder, job):
     """Return what Slurm knows of a job, of each of its tasks if it is an array."""
     lines = run(variables, folder, "scontrol", "--oneliner", "show", "job", job).splitlines()
@@ -143,9 +150,9 @@ def test_a_rendered_script_runs_across_both_nodes(cluster, folder, launcher):
     if launcher == "srun" and not loads_pmix(cluster, folder):
         pytest.skip("this Slurm has no PMIx, or cannot load it")
     options = ("--nodes", 2, "--ntasks-per-node", 3, "--server-node", "--launcher", launcher)
-    submit = ("hpcfl", "slurm", "render", "bench", "--submit", *options, "--time", 5)
+    options += ("--time", 5, "--results", "my results")
     arguments = ("fedavg", "--dim", 500, "--rounds", 3, "--warmup", 0)
-    job = run(cluster, folder, *submit, "--results", "my results", "--", *arguments).strip()
+    job = submitted(cluster, folder, "bench", *options, "--", *arguments)
 
     assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
     (path,) = (folder / "my results").glob("*.h5")
@@ -169,8 +176,7 @@ def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):
     run(cluster, folder, "hpcfl", "sweep", "plan.toml", "--freeze", "--output", "sweep")
     # More ranks than tasks, too.
     options = ("--ntasks", 2, "--ranks", 4, "--time", 5, "--results", "sweep")
-    submit = ("hpcfl", "slurm", "render", "sweep-array", "--submit", *options, "--", "plan.toml")
-    job = run(cluster, folder, *submit).strip()
+    job = submitted(cluster, folder, "sweep-array", *options, "--", "plan.toml")
 
     assert finish(cluster, folder, job) == ["COMPLETED"] * 2, logs(folder)
     runs = [load(path) for path in (folder / "sweep").rglob("*.h5")]
@@ -204,10 +210,9 @@ def test_one_job_makes_the_tables_and_figures_of_scaling(cluster, folder):
     # What takes half a minute to measure is here already.
     options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 10, "--results", "r")
     studies = [f"{name}=./{name}.toml" for name in plans]
-    words = ("slurm", "render", "scaling", "--submit", *options, "--", *studies)
-    job = run(cluster, folder, "hpcfl", *words)
+    job = submitted(cluster, folder, "scaling", *options, "--", *studies)
 
-    assert finish(cluster, folder, job.strip(), 2 * JOB_SECONDS) == ["COMPLETED"], logs(folder)
+    assert finish(cluster, folder, job, 2 * JOB_SECONDS) == ["COMPLETED"], logs(folder)
     made = {path.name for path in (folder / "r").iterdir() if path.is_file()}
     names = ("strong-ranks", "strong-nodes", "server-ranks", "threads")
     assert made == {f"{n}.{e}" for n in names for e in ("md", "pdf")}
@@ -224,8 +229,8 @@ def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(clust
     learn = ("fedavg", "--devices", 4, "--epochs", 3, "--checkpoint-every", 5, "--rounds")
     options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 5, "--results", "r")
     options += ("--signal", "B:USR1@10")
-    submit = ("hpcfl", "slurm", "render", "train", "--submit", *options, "--", *learn)
-    job = run(cluster, folder, *submit, 3000).strip()
+    words = ("train", *options, "--", *learn)
+    job = submitted(cluster, folder, *words, 3000)
     checkpoint = folder / "r" / "train.checkpoint.npz"
     started = time.monotonic()
     while not checkpoint.exists():
@@ -245,7 +250,7 @@ def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(clust
     assert first.rounds == reached
     assert first.environment["hosts"] == ["n1", "n2"]
 
-    again = run(cluster, folder, *submit, reached + 2).strip()
+    again = submitted(cluster, folder, *words, reached + 2)
 
     assert finish(cluster, folder, again) == ["COMPLETED"], logs(folder)
     assert "continuing r/train.h5" in logs(folder)

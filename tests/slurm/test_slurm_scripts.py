@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from commandline import hpcfl, invoke, refusal
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError
 from hpcfl.slurm import probe
 from hpcfl.slurm.script import KINDS, Job, directives, render
-from hpcfl.slurm.submit import submit
 from hpcfl.system.doctor import Implementation
 
 ROOT = Path(__file__).parents[2]
@@ -249,8 +248,6 @@ def test_a_frozen_sweep_says_how_many_cells_there_are(tmp_path, monkeypatch):
         '[grid]\ndevices = [3]\nprotocol = ["fedavg", "secagg", "prf"]\n'
     )
     words = ("sweep-array", "--results", "s", "--", "plan.toml")
-    said = refusal("slurm", "render", "--submit", *words)
-    assert "hpcfl sweep plan.toml --freeze --output s" in said
     assert hpcfl("sweep", "plan.toml", "--freeze", "--output", "s").returncode == 0
     assert "#SBATCH --array=0-2\n" in invoke("slurm", "render", *words).stdout
 
@@ -267,27 +264,6 @@ def test_a_frozen_sweep_says_how_many_cells_there_are(tmp_path, monkeypatch):
 )
 def test_what_would_fail_in_the_queue_is_refused_at_once(words, sentence):
     assert sentence in refusal("slurm", "render", *words)
-
-
-def test_a_job_is_submitted_or_the_refusal_told(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    sbatch = tmp_path / "sbatch"
-    for body, said in (
-        ("cat >script; echo hello; echo '42;cluster'", "42"),
-        ("echo 'sbatch: error: invalid partition' >&2; exit 1", "invalid partition"),
-        ("exit 0", "refuses the job"),
-    ):
-        sbatch.write_text(f"#!/bin/bash\ncd {tmp_path}\n{body}\n")
-        sbatch.chmod(0o755)
-        if said == "42":
-            assert submit("#!/bin/bash\n") == "42"
-            assert (tmp_path / "script").read_text() == "#!/bin/bash\n"
-            continue
-        with pytest.raises(HpcflError, match=said):
-            submit("x")
-    monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    with pytest.raises(UsageError, match="no sbatch on this machine"):
-        submit("x")
 
 
 def test_the_probe_finds_what_two_ranks_find_each_other_with(tmp_path, monkeypatch):

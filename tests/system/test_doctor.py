@@ -33,8 +33,7 @@ def test_this_machine_is_examined(tmp_path, monkeypatch):
     told = json.loads(found.stdout)
     checks = {check["name"]: check["status"] for check in told["checks"]}
 
-    assert checks["results"] == OK
-    assert list(tmp_path.iterdir()) == []  # a folder that can be made is not
+    assert checks["machine"] in (OK, WARNING)
     assert told["problems"] == [*checks.values()].count(PROBLEM)
     assert found.exit_code == (1 if told["problems"] else 0)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
@@ -44,7 +43,7 @@ def test_this_machine_is_examined(tmp_path, monkeypatch):
 
 def test_the_report_has_remedies_and_fix_says_what_it_changed(monkeypatch, prefix):
     checks = [Check("a", OK, "found a"), Check("b", WARNING, "found b", "mend b")]
-    monkeypatch.setattr(doctor, "examine", lambda results: iter(checks))
+    monkeypatch.setattr(doctor, "examine", lambda: iter(checks))
     monkeypatch.setattr(sys, "prefix", str(prefix))
     result = invoke("doctor", "--fix")
     lines = result.stdout.splitlines()

@@ -10,7 +10,7 @@ import pytest
 
 import hpcfl
 from hpcfl.errors import UsageError
-from hpcfl.system import environment, machine, mpiconfig
+from hpcfl.system import environment, machine
 
 FACTS = {
     *("cpu_model", "cores_affinity", "cpu_governor", "swap_used_bytes", "kernel", "clock_source"),
@@ -127,7 +127,7 @@ def test_all_facts_are_there_and_can_be_stored_as_they_are():
 
     assert set(facts) >= FACTS
     json.dumps(facts)
-    lists = ("environment_variables", "mpi_parameters", "networks")
+    lists = ("environment_variables", "networks")
     others = {name: value for name, value in facts.items() if name not in lists}
     assert all(value is None or isinstance(value, str | int | float) for value in others.values())
     assert facts["python_version"] == ".".join(map(str, sys.version_info[:3]))
@@ -177,28 +177,6 @@ def test_only_what_changes_how_ranks_compute_and_messages_move_is_kept(monkeypat
         monkeypatch.setenv(name, "17")
     kept = environment.capture_local()["environment_variables"]
     assert {name: kept[name] for name in STEERING} == dict.fromkeys(STEERING, "17")
-
-
-def test_parameter_files_are_those_of_the_library_and_the_user(files, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "python"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    files(
-        **{
-            "python/etc/openmpi-mca-params.conf": "btl = python\n",
-            "loaded/etc/openmpi-mca-params.conf": "btl = loaded\n",
-            "home/.openmpi/mca-params.conf": "# pml = ob1\n  btl = tcp , self \nbtl_tcp_links=\n"
-            "plm_rsh_agent = sshpass -p hunter2 ssh\n",
-        }
-    )
-    own = {"~/.openmpi/mca-params.conf": {"btl": "tcp , self", "btl_tcp_links": ""}}
-    assert environment.parameters() == {"openmpi-mca-params.conf": {"btl": "python"}} | own
-    library = tmp_path / "loaded/lib/libmpi.so.40.40.9"
-    files(**{"proc/self/maps": f"7f00-7f01 r-xp 00000000 fe:00 12    {library}\n"})
-    assert environment.parameters() == {"openmpi-mca-params.conf": {"btl": "loaded"}} | own
-    # What make setup writes is found.
-    for name, (keys, value, _) in mpiconfig._SETTINGS.items():
-        files(**{f"loaded/etc/{name}": f"{keys[0]} = {value}\n"})
-        assert environment.parameters()[name] == {keys[0]: value}
 
 
 def place(host, *threads):
