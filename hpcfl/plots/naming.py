@@ -42,7 +42,7 @@ def several(runs: Sequence[Run], name: str) -> bool:
 def pooled(runs: Sequence[Run]) -> list[Run]:
     """Return the runs sorted by protocol and size; runs of one configuration become one.
 
-    The option `no_pool` keeps them separate. Training runs always stay separate.
+    Training runs always stay separate.
     """
     found = [pool.run for pool in pooling.group(runs)]
     return sorted(found, key=lambda run: (named(run), run.devices, run.config.get("dim") or 0))

@@ -1,6 +1,7 @@
 """What all commands do alike: help, wrong use, files that cannot be used, one rank that answers."""
 
 import io
+import shutil
 import warnings
 from pathlib import Path
 
@@ -20,13 +21,20 @@ HUGE = "1" + 30 * "0"
 PRIVATE = "--rounds 2 --devices 4 --per-round 2 --batch-size 2 --samples 8"
 
 
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / "good.h5"
+    api.bench("fedavg", devices=3, dim=4, rounds=1, warmup=0, output=path)
+    return path
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, results):
     """Run commands in a folder with results, one file of updates and a plan."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("HPCFL_DATA", raising=False)
-    api.bench("fedavg", devices=3, dim=4, rounds=1, warmup=0, output="good.h5")
+    shutil.copy(results, "good.h5")
     Path("plan.toml").write_text('[fixed]\ndim = 4\n[grid]\nprotocol = ["fedavg"]\ndevices = 3\n')
     np.save("three.npy", np.zeros((3, 5), np.float32))
     return tmp_path
