@@ -265,7 +265,7 @@ def test_pieces_that_do_not_belong_together_end_the_round(name):
 
             def dealing(*vector):
                 receivers, rows = send(*vector)
-                device.state.dealt = False
+                device.state.done.clear()
                 if vector:
                     rows[::2] = send(vector[0] * 0.5)[1][::2]
                 else:
