@@ -1,6 +1,5 @@
 """Small rounds with known figures, and the results files that hold them."""
 
-import h5py
 import numpy as np
 
 from hpcfl.results.record import KNOWN, RoundRecord
@@ -75,23 +74,6 @@ def assert_holds(run, records):
         assert len(stored) == len(expected), name
         for row, record in zip(stored, expected, strict=True):
             np.testing.assert_array_equal(row, getattr(record, name), err_msg=name, strict=False)
-
-
-def layout(path):
-    """Return type, axes and unit of all datasets, and type of all attributes that have no text."""
-    found = {}
-
-    def visit(name, item):
-        if isinstance(item, h5py.Dataset):
-            axes = [dimension.label for dimension in item.dims]
-            found[name] = (item.dtype.str, item.shape, axes, item.attrs.get("unit"))
-        for key, value in item.attrs.items():
-            found[f"{name}@{key}"] = type(value).__name__
-
-    with h5py.File(path) as file:
-        visit("", file)
-        file.visititems(visit)
-    return found
 
 
 def new_writer(path, **changes):

@@ -30,27 +30,24 @@ class Parameters(ProtocolOptions, SeedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
-            self.population is None or self.population >= self.devices,
-            f"{self.devices} devices cannot be drawn from {self.population}",
-        )
         if self.security == "active":
             self._check_active()
 
     def _check_active(self) -> None:
         for name in ("dropout", "gamma"):
             value = getattr(self, name)
-            _require(
-                3 * Fraction(repr(float(value))) < 1,
-                f"--{name} is {value}; with --security active it must be below 1/3, as more than "
-                "two thirds of the devices must stay to unmask the sum and agree on whose it is",
+            if 3 * Fraction(repr(float(value))) >= 1:
+                raise UsageError(
+                    f"--{name} is {value}; with --security active it must be below 1/3, as more "
+                    "than two thirds of the devices must stay to unmask the sum and agree on whose "
+                    "it is"
+                )
+        if self.degree is not None:
+            raise UsageError(
+                f"--degree is {self.degree}; with --security active every device is linked with "
+                "all others: on a ring the server could choose whom a device has as neighbours, "
+                "and they are too few for their lists to show that it cheats"
             )
-        _require(
-            self.degree is None,
-            f"--degree is {self.degree}; with --security active every device is linked with all "
-            "others: on a ring the server could choose whom a device has as neighbours, and they "
-            "are too few for their lists to show that it cheats",
-        )
 
     @property
     def threshold(self) -> int:
@@ -79,8 +76,3 @@ class Parameters(ProtocolOptions, SeedOptions):
     def weight(self, device: int) -> float:
         """Return the weight beta of a device."""
         return 1 / self.devices if self.weights is None else float(self.weights[device])
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UsageError(message)

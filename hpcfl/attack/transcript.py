@@ -2,8 +2,8 @@
 
 It is a ``.npz`` file of plain arrays, without pickle. It also has the values that honest devices
 contributed. The adversary does not know them; its findings are compared with them. The file is
-therefore insecure, as its `WARNING` says. `header` is JSON: protocol, round, nonce, parameters and
-config. `weights` is empty if all weights are equal. Each message of `PHASES`, each colluder's
+therefore insecure, as its `WARNING` says. `header` is JSON: protocol, round, nonce and
+parameters. `weights` is empty if all weights are equal. Each message of `PHASES`, each colluder's
 private mask key and each device's true values have an array of their own: for example,
 `masked_input/3` is the upload of device 3.
 """
@@ -44,7 +44,6 @@ class Transcript:
 
     kind: type[SecAgg]  # the protocol
     parameters: Parameters
-    config: Mapping[str, Any]  # the options of the run, for the record
     round_index: int
     nonce: bytes  # drawn by the server after the last key; it determines the order of a ring
     survived: Flags  # devices whose upload is in the sum
@@ -63,7 +62,6 @@ class Transcript:
             "round": self.round_index,
             "nonce": self.nonce.hex(),
             "parameters": parameters,
-            "config": self.config,
         }
         keys = {id: np.frombuffer(key, np.uint8) for id, key in self.mask_keys.items()}
         arrays: dict[str, Any] = {
@@ -114,7 +112,6 @@ def _read(file: Mapping[str, NDArray[Any]], protocol: str | None) -> Transcript:
     return Transcript(
         kind=attackable(find_named(header["protocol"], protocol)),
         parameters=Parameters(**header["parameters"], weights=weights if weights.size else None),
-        config=header["config"],
         round_index=header["round"],
         nonce=bytes.fromhex(header["nonce"]),
         survived=file["survived"],
@@ -166,12 +163,9 @@ class Recorder(RoundObserver):
 
     hears = True
 
-    def __init__(
-        self, protocol: AggregationProtocol, round_index: int, config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, protocol: AggregationProtocol, round_index: int) -> None:
         self._protocol = protocol
         self._round = round_index
-        self._config = config
         self._heard: dict[str, dict[int, Payload]] = {}
         self.transcript: Transcript | None = None
 
@@ -210,7 +204,6 @@ class Recorder(RoundObserver):
         self.transcript = Transcript(
             kind=attackable(type(self._protocol)),
             parameters=parameters,
-            config=self._config,
             round_index=self._round,
             nonce=server.state.nonce,
             survived=survived,

@@ -198,7 +198,7 @@ class Experiment(Job):
         if self.options.keep_transcript is not None:
             from hpcfl.attack.transcript import Recorder
 
-            self._recorder = Recorder(self.protocol, self.rounds - 1, self.config())
+            self._recorder = Recorder(self.protocol, self.rounds - 1)
             observer = Together(observer, self._recorder)
         return super().run(transport, observer)
 

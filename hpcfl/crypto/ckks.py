@@ -9,8 +9,8 @@ system.
 CKKS is approximate: decryption adds an error that is linear in the key. A party that adds
 ciphertexts and learns the decrypted sums could solve for the key from two ciphertexts of this size
 (Li and Micciancio, EUROCRYPT 2021). Vectors are therefore rounded to multiples of a step before
-encryption and again after decryption. The error is always below half a step (`largest_error`), so
-sums are exact and the published result contains no trace of the error.
+encryption and again after decryption. The error is always below half a step (the tests have the
+bound), so sums are exact and the published result contains no trace of the error.
 
 A vector is cut into blocks of `SLOTS` values, one ciphertext each. A ciphertext is sent as its size
 (u32) and SEAL's compressed output, whose length varies by a few bytes. The reader rebuilds the
@@ -20,7 +20,6 @@ inflates any input, so the compressed bytes are checked first (`_checked`).
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterator
 from functools import cache
@@ -46,12 +45,6 @@ _INFLATED_KEY = DEGREE * len(PRIME_BITS) * 8 + 72
 LARGEST_BYTES = _INFLATED + 1024
 LARGEST_KEY_BYTES = _INFLATED_KEY + 1024
 TYPICAL_BYTES = 235_055
-# A fresh SEAL ciphertext has an error of at most 21 per coefficient (centred binomial distribution
-# of 42 bits). Encoding rounds each coefficient as well.
-_ERROR = 21 + 0.5
-# Rounding errors of the transform and its inverse, 13 stages of butterflies each, relative to the
-# Euclidean norm of a block; they bound the error of each value (Higham 2002, theorem 24.2).
-_RELATIVE = 2 * 13 * 6.7 * 2.0**-53 * math.sqrt(DEGREE)
 # The start of SEAL's 16-byte header; the bytes behind its version: zstd, then two zeros.
 _MAGIC, _ZSTD = b"\x5e\xa1\x10", b"\x02\x00\x00"
 # The start of a single-segment zstd frame, whose content size follows as u32 (RFC 8878).
@@ -242,14 +235,3 @@ def from_steps(steps: NDArray[Any]) -> NDArray[np.float64]:
 def blocks(size: int) -> int:
     """Return the number of ciphertexts for `size` values."""
     return -(-size // SLOTS)
-
-
-def largest_error(vectors: int, largest: float) -> float:
-    """Return the largest error of a value of a decrypted sum before rounding, in steps.
-
-    At each coordinate, the magnitudes of all vectors add up to at most `largest` steps. A decrypted
-    value is a sum of `DEGREE` coefficients times cosines of odd multiples of a fraction of a half
-    turn, whose magnitudes add up to cot(pi / 2 / DEGREE). The bound holds always, not just likely.
-    """
-    cosines = 1 / math.tan(math.pi / 2 / DEGREE)
-    return vectors * _ERROR * cosines / 2.0**SCALE_BITS + _RELATIVE * largest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -80,6 +80,17 @@ def agree(private: bytes, public: list[bytes]) -> list[bytes]:
     """Return the secret shared with each key's owner; raise ValueError for a low-order key."""
     key = X25519PrivateKey.from_private_bytes(private)
     return [key.exchange(X25519PublicKey.from_public_bytes(peer)) for peer in public]
+
+
+def agreed(
+    private: bytes,
+    public: Mapping[int, bytes],
+    context: Callable[[int], bytes],
+    length: int = keystream.KEY_BYTES,
+) -> dict[int, bytes]:
+    """Return the key in common with each party, by number, for the use that its context names."""
+    secrets = zip(public, agree(private, [*public.values()]), strict=True)
+    return {number: derive(secret, context(number), length) for number, secret in secrets}
 
 
 def check_public(public: bytes) -> None:

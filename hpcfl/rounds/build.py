@@ -109,21 +109,13 @@ def check_degree(options: ProtocolOptions, devices: int) -> None:
 
 
 def with_group(options: Chosen, name: str) -> Chosen:
-    """Return the options with the protocol's group of so many bits as are asked for.
-
-    UsageError if that is another one than is asked for, or is to be found.
-    """
+    """Return the options with the protocol's group of so many bits; UsageError for "auto"."""
     if options.bits is None:
         return options
     if options.bits == "auto":
         raise UsageError("--bits auto does not allow for noise: give a number of bits")
-    family = find(name).family
-    group = group_of(family, options.bits)
-    if options.group not in ("fq", group):
-        raise UsageError(
-            f"{name} sums vectors in fq, or in {family}B of B bits, not in {options.group}: leave "
-            "--group out"
-        )
+    # Another group that is asked for is refused by the protocol.
+    group = options.group if options.group != "fq" else group_of(find(name).family, options.bits)
     return replace(options, group=group, bits=None)
 
 

@@ -265,43 +265,45 @@ class Round:
                 with self.ledger.work(step.phase, None):
                     start, size = message.start - envelope.BYTES, message.size - envelope.BYTES
                     self._range_sum.add_part(id, message.data, start, size)
-            elif isinstance(message, Part):
-                self._take_some(number, step, id, message)
-            # Nothing is what some transports deliver of a device that sent nothing.
-            elif message.size and id not in self.refused:
+            else:
                 self._take(number, step, id, message)
             del message  # before the next one is made
         self._finish(step)
-
-    def _take_some(self, number: int, step: Step, id: int, part: Part) -> None:
-        """Do the same with a part of a message."""
-        if id in self.refused or (not part.start and self._refuses(step, id, part.data)):
-            return
-        start = max(0, part.start - envelope.BYTES)
-        size = part.size - envelope.BYTES
-        self._serve(step, step.receive_part, id, part.data, number, start, size)
 
     def _counts(self, id: int) -> bool:
         """Return whether a message that the server has begun to use counts."""
         return self._server_error is None and id not in self.refused
 
-    def _refuses(self, step: Step, id: int, message: Payload) -> bool:
-        """Return whether a message says that its device takes no further part."""
-        refusal = envelope.refusal_in(message, self._index, self._address(id))
-        if refusal is not None:
-            reason = (
-                f"{envelope.party(self._address(id))} left the round in {step.phase}: {refusal}"
-            )
-            self.refused[id] = RefusedError(reason)
-        return refusal is not None
-
-    def _take(self, number: int, step: Step, id: int, message: Payload) -> None:
-        """Let the server use a device's message, or refuse the device because of it."""
-        if self._refuses(step, id, message):
+    def _take(self, number: int, step: Step, id: int, message: Payload | Part) -> None:
+        """Let the server use a device's message, or a part of it, or refuse the device for it."""
+        part = message if isinstance(message, Part) else None
+        sealed = message.data if isinstance(message, Part) else message
+        data, start = sealed, 0 if part is None else part.start
+        # Nothing is what some transports deliver of a device that sent nothing.
+        if not data.size or not self._counts(id):
             return
-        self._serve(step, step.receive, id, message, number)
-        if self._server_error is None and id not in self.refused:
-            self._observer.heard(self._index, step.name, id, message)
+        if not start:
+            address = self._address(id)
+            refusal = envelope.refusal_in(data, self._index, address)
+            if refusal is not None:
+                reason = f"{envelope.party(address)} left the round in {step.phase}: {refusal}"
+                self.refused[id] = RefusedError(reason)
+                return
+            try:
+                data = envelope.unseal(
+                    data, step.phase, number, self._index, address, envelope.SERVER
+                )
+            except MessageError as error:
+                self.refused[id] = error
+                return
+        which = id - self._devices if step.role is Role.HELPER else id
+        if part is not None:
+            place = max(0, start - envelope.BYTES), part.size - envelope.BYTES
+            self._serve(step, step.receive_part, which, data, *place, sender=id)
+            return
+        self._serve(step, step.receive, which, data, sender=id)
+        if self._counts(id):
+            self._observer.heard(self._index, step.name, id, sealed)
 
     def _reduce(self, step: Step, group: Group) -> None:
         def produce(id: int) -> Payload:
@@ -457,44 +459,30 @@ class Round:
         for id, error in getattr(self._server, "refused", {}).items():
             self.refused.setdefault(id, error)
 
-    def _serve(self, step: Step, method: Method | None, *arguments: Any) -> Any:
-        """Let the server act; keep its error until the devices can be told."""
+    def _serve(
+        self, step: Step, method: Method | None, *arguments: Any, sender: int | None = None
+    ) -> Any:
+        """Let the server act; keep its error until the devices can be told.
+
+        A malformed message costs the `sender` alone; in a route, the sender that the error names.
+        """
         if self._server_error is not None:
             return None
-        called = arguments
         try:
             # Here already: an error of the server is told to all ranks.
             with self.ledger.work(step.phase, None), self._blamed(step):
-                if method in (step.receive, step.receive_part):
-                    id, message, number, *place = arguments
-                    if not place or not place[0]:
-                        address = self._address(id)
-                        message = envelope.unseal(
-                            message, step.phase, number, self._index, address, envelope.SERVER
-                        )
-                    which = id - self._devices if step.role is Role.HELPER else id
-                    called = (which, message, *place)
-                return call(method, self._server, *called)
+                return call(method, self._server, *arguments)
         except HpcflError as error:
-            sender = self._sender_of(error, step, method, arguments)
+            if not isinstance(error, MessageError):
+                sender = None
+            elif step.pattern is Pattern.ROUTE:
+                named = (id for id in arguments[0].tolist() if envelope.party(id) == error.sender)
+                sender = next(named, None)
             if sender is None:
                 self._server_error = self._explained(step, error)
             else:
                 self.refused[sender] = error
             return None
-
-    def _sender_of(
-        self, error: HpcflError, step: Step, method: Method | None, arguments: tuple[Any, ...]
-    ) -> int | None:
-        """Return the device that an error of the server is about, if the others can go on."""
-        if not isinstance(error, MessageError):
-            return None
-        if step.pattern is Pattern.GATHER and method in (step.receive, step.receive_part):
-            return int(arguments[0])
-        if step.pattern is not Pattern.ROUTE:
-            return None
-        named = [id for id in arguments[0].tolist() if envelope.party(id) == error.sender]
-        return named[0] if named else None
 
     def _explained(self, step: Step, error: HpcflError) -> HpcflError:
         """Return an error of too few devices, or helpers, with what is known of why."""

@@ -72,40 +72,30 @@ class RoundObserver:
 NOBODY = RoundObserver()
 
 
+def _of_each(name: str) -> Any:
+    """Return a method that calls that of every observer, in order."""
+
+    def method(self: Together, *told: Any) -> None:
+        for observer in self.observers:
+            getattr(observer, name)(*told)
+
+    return method
+
+
 class Together(RoundObserver):
-    """Several observers as one, called in order."""
+    """Several observers as one."""
 
     def __init__(self, *observers: RoundObserver) -> None:
-        self._observers = observers
+        self.observers = observers
         self.hears = any(observer.hears for observer in observers)
 
-    def at(self, index: int, moment: str, phase: str) -> None:
-        for observer in self._observers:
-            observer.at(index, moment, phase)
-
-    def collect(self, scene: Scene) -> None:
-        for observer in self._observers:
-            observer.collect(scene)
-
-    def ended(self, index: int) -> None:
-        for observer in self._observers:
-            observer.ended(index)
-
-    def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
-        for observer in self._observers:
-            observer.heard(index, step, sender, message)
-
-    def refused(self, index: int, error: HpcflError) -> None:
-        for observer in self._observers:
-            observer.refused(index, error)
-
-    def warned(self, sentence: str) -> None:
-        for observer in self._observers:
-            observer.warned(sentence)
-
-    def finished(self, index: int, result: Any) -> None:
-        for observer in self._observers:
-            observer.finished(index, result)
+    at = _of_each("at")
+    collect = _of_each("collect")
+    ended = _of_each("ended")
+    heard = _of_each("heard")
+    refused = _of_each("refused")
+    warned = _of_each("warned")
+    finished = _of_each("finished")
 
 
 class Results(RoundObserver, Generic[F]):

@@ -89,15 +89,13 @@ def check_algorithm(options: TrainOptions, devices: int, dim: int) -> Federation
 def check_noise(algorithm: FederatedAlgorithm) -> None:
     """Refuse, by UsageError, noise for which sums have no room beside the vectors.
 
-    It rises or falls from round to round: the first or the last has the most.
+    That of the first round is looked at: as learning rates never rise, no round has more.
     """
-    federation = algorithm.federation
-    for index in (0, federation.rounds - 1):
-        protocol = federation.protocol
-        if isinstance(protocol, QuantisedProtocol):
-            noise = algorithm.integer_noise(protocol, index)
-            if noise is not None:
-                type(protocol)(protocol.parameters).add_noise(noise)
+    protocol = algorithm.federation.protocol
+    if isinstance(protocol, QuantisedProtocol):
+        noise = algorithm.integer_noise(protocol, 0)
+        if noise is not None:
+            type(protocol)(protocol.parameters).add_noise(noise)
 
 
 def claims(protocol: AggregationProtocol, algorithm: FederatedAlgorithm) -> list[str]:

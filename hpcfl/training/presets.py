@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any
 
 _SPARSE_SECAGG = {
-    "alpha": 0.1,
     "dropout": 0.3,
     "scaling": "paper",
     "epochs": 5,

@@ -1,14 +1,32 @@
 from pathlib import Path
 
 import golden
+import h5py
 import numpy as np
 import pytest
-from run_files import assert_holds, layout
+from run_files import assert_holds
 
 from hpcfl.results import load
 from hpcfl.results.schema import SCHEMA
 
 GOLDEN = sorted(Path(__file__).parent.glob("golden-*.h5"))
+
+
+def layout(path):
+    """Return type, axes and unit of all datasets, and type of all attributes that have no text."""
+    found = {}
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset):
+            axes = [dimension.label for dimension in item.dims]
+            found[name] = (item.dtype.str, item.shape, axes, item.attrs.get("unit"))
+        for key, value in item.attrs.items():
+            found[f"{name}@{key}"] = type(value).__name__
+
+    with h5py.File(path) as file:
+        visit("", file)
+        file.visititems(visit)
+    return found
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Enrolment
-from hpcfl.algorithms.aggregation.enrolment import STEPS, Directory, KeyReceiver
+from hpcfl.algorithms.aggregation.enrolment import STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import Flags, parse_vector, split_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
@@ -76,7 +76,7 @@ SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
 SECRET_BYTES = 32
 
 
-class Identity(KeyReceiver):
+class Identity(Enrolled):
     """An enrolled device, and the two secrets that it has in common with every other."""
 
     def __init__(self, protocol: str, id: int, devices: int, secrets: keys.SecretSource) -> None:
@@ -262,7 +262,7 @@ class ActiveDevice(SecAggDevice):
         """Check that t devices, this one among them, were shown the same request."""
         others = {*self._others()}
         if self.state.endorsed:
-            raise RefusedError(f"device {self.id} refuses to be shown endorsements twice")
+            raise self.refusal("to be shown endorsements twice")
         named, rest = split_bits(payload, self._parameters.devices, "unmask")
         senders = [id for id in named if id != self.id]
         tags = parse_vector(rest, "u1", TAG_BYTES * len(senders), "unmask").reshape(-1, TAG_BYTES)
@@ -286,16 +286,13 @@ class ActiveDevice(SecAggDevice):
 
     def send_unmask(self) -> Payload:
         if not self.state.endorsed:
-            raise RefusedError(
-                f"device {self.id} refuses to unmask a list of survivors that nobody endorsed"
-            )
+            raise self.refusal("to unmask a list of survivors that nobody endorsed")
         return super().send_unmask()
 
     def receive_pairs(self, payload: Payload) -> None:
         if not self.state.endorsed:
-            raise RefusedError(
-                f"device {self.id} refuses to reveal secrets of pairs with devices that nobody "
-                "endorsed as dropped"
+            raise self.refusal(
+                "to reveal secrets of pairs with devices that nobody endorsed as dropped"
             )
         super().receive_pairs(payload)
 

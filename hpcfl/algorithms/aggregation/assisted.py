@@ -32,6 +32,7 @@ unmask          helper to      as many: minus the sum of these devices' masks
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,13 +87,9 @@ class AssistedMember(Enrolled):
         if len({*public}) != self._helpers:
             raise from_server(PHASE, "two helpers have the same public key")
         check_public_keys(b"".join(public), "the server")
-        agreed = enumerate(keys.agree(self._pair.private, public))
-        self._keep(
-            [
-                keys.derive(one, pair_context(self.id, helper), SECRET_BYTES)
-                for helper, one in agreed
-            ]
-        )
+        context = partial(pair_context, self.id)
+        offered = dict(enumerate(public))
+        self._keep([*keys.agreed(self._pair.private, offered, context, SECRET_BYTES).values()])
 
     def mask_keys(self, round_index: int) -> list[bytes]:
         """Return the keys of the masks with all helpers, for one round later than all before."""
@@ -122,12 +119,10 @@ class HelpingMember(Enrolled):
         listed = {id: key for id, key in sent if any(key)}
         for id, key in listed.items():
             check_public_keys(key, f"device {id}")
-        agreed = keys.agree(self._pair.private, [*listed.values()])
-        secrets = [bytes(SECRET_BYTES)] * self.devices
-        for id, secret in zip(listed, agreed, strict=True):
-            secrets[id] = keys.derive(secret, pair_context(id, self.id), SECRET_BYTES)
+        context = partial(pair_context, helper=self.id)
+        agreed = keys.agreed(self._pair.private, listed, context, SECRET_BYTES)
         self._there = {*listed}
-        self._keep(secrets)
+        self._keep([agreed.get(id, bytes(SECRET_BYTES)) for id in range(self.devices)])
 
     def mask_keys(self, round_index: int, ids: Sequence[int]) -> list[bytes]:
         """Return the keys of the masks of some devices, for one round later than all before.

@@ -381,6 +381,10 @@ class RoundServer(ModelSender):
         self.round_index = round_index
         self.state = self.state_class()
         self.survivors: list[int] = []
+        # The same, looked up once a message, where the list would be gone through.
+        self._admitted: set[int] = set()
+        # Those of this round: the protocol may outlive it.
+        self._members, self._population = protocol.members, protocol.population
         # Devices whose fault was found only after all had answered.
         self.refused: dict[int, MessageError] = {}
 

@@ -32,6 +32,7 @@ decrypt          reporter to    d int64: the sum, in steps
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ from hpcfl.algorithms.aggregation.base import (
     RoundServer,
     check_finite,
 )
-from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, KeyReceiver
+from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import (
     check_public_keys,
     from_server,
@@ -76,7 +77,7 @@ def pair_context(maker: int, device: int) -> bytes:
     return f"hpcfl/1 ckks maker {maker} device {device} wrapping".encode()
 
 
-class KeyHolder(KeyReceiver):
+class KeyHolder(Enrolled):
     """An enrolled device: the key that all share, and the last round that it decrypted in."""
 
     entered = "decrypted a sum of"
@@ -105,11 +106,10 @@ class KeyHolder(KeyReceiver):
         secret = ckks.Context().written()
         sealing = self._source(SEALING_BYTES)
         sealed = AESGCM(sealing).encrypt(_NONCE, secret, _KEY)
-        others = [id for id in self._public if id != self.id]
-        agreed = keys.agree(self._pair.private, [self._public[id] for id in others])
+        others = {id: key for id, key in self._public.items() if id != self.id}
         wrapped = dict.fromkeys(range(self.devices), bytes(WRAPPED_BYTES))
-        for id, shared in zip(others, agreed, strict=True):
-            wrapping = keys.derive(shared, pair_context(self.id, id))
+        agreed = keys.agreed(self._pair.private, others, partial(pair_context, self.id))
+        for id, wrapping in agreed.items():
             wrapped[id] = AESGCM(wrapping).encrypt(_NONCE, sealing, _WRAP)
         self._keep([secret])
         return np.frombuffer(sealed + b"".join(wrapped.values()), np.uint8)
@@ -324,8 +324,6 @@ class Ckks(AggregationProtocol):
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
         ckks.library()
-        if parameters.committee is not None:
-            raise UsageError(f"{self.name} has two reporters always: leave out --committee")
         if parameters.devices > ckks.MOST_VECTORS:
             raise UsageError(
                 f"{self.name} adds up at most {ckks.MOST_VECTORS} vectors without an error, and "

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -136,15 +137,12 @@ class CodedDevice(QuantisedDevice):
             )
         for id, key in public.items():
             check_public_keys(key, f"device {id}")
-        secrets = keys.agree(own.private, [*public.values()])
-        self.state.transport_keys = {
-            id: keys.derive(secret, self._protocol.pair_context(self._round, self.id, id))
-            for id, secret in zip(public, secrets, strict=True)
-        }
+        context = partial(self._protocol.pair_context, self._round, self.id)
+        self.state.transport_keys = keys.agreed(own.private, public, context)
 
     def _deal_once(self, what: str) -> None:
         if self.state.dealt:
-            raise RefusedError(f"device {self.id} refuses to {what} twice in a round")
+            raise self.refusal(f"to {what} twice in a round")
         self.state.dealt = True
 
     def _sealed(self, peers: Sequence[int], pieces: Elements) -> tuple[Ids, Rows]:
@@ -182,17 +180,17 @@ class CodedDevice(QuantisedDevice):
 
     def _asked(self, payload: Payload, phase: str, what: str) -> list[int]:
         """Return whose pieces are to be added up, if too few could not reveal a vector."""
-        refuses, devices = f"device {self.id} refuses", self._parameters.devices
+        devices = self._parameters.devices
         survivors = read_bits(payload, devices, phase)
         if self.state.survivors is not None:
-            raise RefusedError(
-                f"{refuses} a second request to {what}: the server would learn the difference "
-                "between two sums"
+            raise self.refusal(
+                f"a second request to {what}: the server would learn the difference between two "
+                "sums"
             )
         self._require(len(survivors), f"{what} of")
         broken = objection(self._protocol.promises(), Outcome(devices, len(survivors)))
         if broken is not None:
-            raise RefusedError(f"{refuses} to {what}: {broken}")
+            raise self.refusal(f"to {what}: {broken}")
         missing = [id for id in survivors if id not in self.state.pieces]
         if missing:
             raise RefusedError(
@@ -205,9 +203,7 @@ class CodedDevice(QuantisedDevice):
         """Return the sum of the pieces that were asked for."""
         state, field = self.state, self._protocol.field
         if state.survivors is None or not state.pieces:
-            raise RefusedError(
-                f"device {self.id} refuses to send a sum of pieces: it was not asked, or has told"
-            )
+            raise self.refusal("to send a sum of pieces: it was not asked, or has told")
         total = np.zeros(self._protocol.code.width, np.uint64)
         for id in state.survivors:
             total += state.pieces[id]
@@ -217,9 +213,7 @@ class CodedDevice(QuantisedDevice):
     def _require(self, count: int, what: str) -> None:
         needed = self._protocol.needed_in_sum
         if count < needed:
-            raise RefusedError(
-                f"device {self.id} refuses to {what} {count} devices: {needed} are needed"
-            )
+            raise self.refusal(f"to {what} {count} devices: {needed} are needed")
 
 
 @dataclass

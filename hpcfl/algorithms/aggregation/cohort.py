@@ -346,7 +346,7 @@ class CohortServer(SecAggServer):
     def _add_run(self, position: int, run: Sums, sign: int) -> None:
         """Add a run to the sum, which is kept by place; it may wrap around the end."""
         if not self.state.total.size:
-            self.state.total = self._group.zeros(self._dim)
+            self.state.total = self._protocol.summed_in.zeros(self._dim)
         total, start = self.state.total, self._protocol.segments.bound(position)
         first = min(run.size, total.size - start)
         add = np.add if sign > 0 else np.subtract
@@ -357,7 +357,7 @@ class CohortServer(SecAggServer):
             add(places, part, out=places)
 
     def _remove_masks(self) -> Elements:
-        segments, group = self._protocol.segments, self._group
+        segments, group = self._protocol.segments, self._protocol.summed_in
         for id, key in zip(self.survivors, self.private_mask_keys(), strict=True):
             position = int(self._links.position[id])
             private = group.zeros(segments.length(position))

@@ -132,8 +132,8 @@ class CommitteeDevice(CodedDevice):
         self._require(len(state.advertised), "share its vector among")
         needed = self._protocol.code.needed
         if len(state.present) < needed:
-            raise RefusedError(
-                f"device {self.id} refuses to share its vector with {len(state.present)} members: "
+            raise self.refusal(
+                f"to share its vector with {len(state.present)} members: "
                 f"{needed} are needed to add it up"
             )
         # A member agrees with all.
@@ -335,20 +335,15 @@ class Committee(CodedProtocol):
             "threshold": self.parameters.threshold,
         }
 
-    @property
-    def more_members_collude(self) -> float:
-        """Probability that more than T members collude."""
-        among = self.threat.colluding_among(self.code.devices)
-        return float(among[self.code.private + 1 :].sum())
-
     def promises(self) -> list[Promise]:
         plan = self.parameters
-        private, exceeded = self.code.private, self.more_members_collude
+        code = self.code
+        private, exceeded = code.private, self.threat.more_colluding(code.devices, code.private)
         shares = f"{private} shares say" if private > 1 else "One share says"
         hidden = (
             f"the server learns the sum of at least {plan.threshold} devices' vectors, or, with "
             "colluding devices, the sum of the others, as long as at most "
-            f"{private} of {self.code.devices} members collude. {shares} nothing about a vector"
+            f"{private} of {code.devices} members collude. {shares} nothing about a vector"
         )
         hidden += unless_more_collude(exceeded)
         return [Certain(hidden, plan.threshold, exceeded), *super().promises()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import numpy as np
 
 from hpcfl.algorithms.aggregation.messages import check_public_keys, parse_vector
@@ -38,6 +36,10 @@ class Enrolled:
         """Return the public key."""
         return np.frombuffer(self._pair.public, np.uint8)
 
+    def receive_advertise_keys(self, payload: Payload) -> None:
+        """Take what all devices sent."""
+        raise NotImplementedError
+
     def _listed(self, payload: Payload, size: int, count: int) -> list[bytes]:
         """Return what so many parties sent, `size` bytes each, of a first list."""
         if self._secrets:
@@ -64,14 +66,6 @@ class Enrolled:
                 f"{self._last_round} already"
             )
         self._last_round = round_index
-
-
-class KeyReceiver(Enrolled, ABC):
-    """A device that enrols by `STEPS`: it receives what all devices sent."""
-
-    @abstractmethod
-    def receive_advertise_keys(self, payload: Payload) -> None:
-        """Take what all devices sent."""
 
 
 class Directory:
@@ -114,5 +108,5 @@ STEPS = (
         Directory.receive_advertise_keys,
         finish=Directory.finish_advertise_keys,
     ),
-    Step(PHASE, BROADCAST, Directory.send_advertise_keys, KeyReceiver.receive_advertise_keys),
+    Step(PHASE, BROADCAST, Directory.send_advertise_keys, Enrolled.receive_advertise_keys),
 )

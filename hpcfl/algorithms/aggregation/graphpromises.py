@@ -25,27 +25,8 @@ class Unopened(Promise):
         return (
             f"every device shares keys and masks with {_others(self.degree)}. It takes "
             f"{self.threshold} devices to reconstruct a secret; fewer learn nothing about it"
-            f"{colluding}. {self._cost_of_a_false_one}"
-        )
-
-    @property
-    def _cost_of_a_false_one(self) -> str:
-        """What a device that shares or answers falsely can do to others, in a sentence."""
-        false, enough = "A device that shares or answers falsely", self.threshold + REDUNDANT
-        left = self.threat.devices - self.threat.dropped
-        if enough > self.threat.devices:
-            return f"{false} can end the round: it takes {enough} answers to tell which one it is"
-        if enough > left:
-            return (
-                f"{false} harms only itself if {enough} devices answer, and can end the round if "
-                f"dropouts leave fewer, down to {left}"
-            )
-        most = (left + SPARE - self.threshold) // 2
-        if most == 1:
-            return f"{false} harms only itself while at least {enough} devices answer"
-        return (
-            "Devices that share or answer falsely harm only themselves: k of them, while at least "
-            f"{self.threshold} + 2 k devices answer, up to {most} besides the planned dropouts"
+            f"{colluding}. Devices that share or answer falsely harm only themselves: k of them, "
+            f"while at least {self.threshold} + 2 k devices answer"
         )
 
     @property

@@ -112,7 +112,7 @@ class LightSecAggDevice(CodedDevice):
         """Return the quantised vector plus the mask."""
         # The difference of two vectors under the same mask would be in the clear.
         if self.state.uploaded:
-            raise RefusedError(f"device {self.id} refuses to upload twice in a round")
+            raise self.refusal("to upload twice in a round")
         self.state.uploaded = True
         return self._masked(vector, [self.state.mask_key], [1])
 
@@ -120,7 +120,7 @@ class LightSecAggDevice(CodedDevice):
         """Check whose masks are to be added up: too few could reveal a vector."""
         survivors = self._asked(payload, "unmask", "unmask the sum")
         if self.id not in survivors:
-            raise RefusedError(f"device {self.id} refuses to unmask: it is named as dropped")
+            raise self.refusal("to unmask: it is named as dropped")
         self.state.survivors = survivors
 
     def send_unmask(self) -> Payload:

@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import MODEL, Enrolment, ModelSender
-from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, KeyReceiver
+from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import bits, check_public_keys, from_server, read_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.quantised import QuantisedDevice, QuantisedProtocol, SumServer
@@ -48,7 +49,7 @@ SEED_BYTES = 32
 MIN_SELECTED = 2
 
 
-class Member(KeyReceiver):
+class Member(Enrolled):
     """An enrolled device: its seeds, and the last round that it masked a vector for."""
 
     entered = "masked a vector for"
@@ -62,17 +63,9 @@ class Member(KeyReceiver):
             raise from_server(PHASE, "a public key is listed twice")
         for id, public in enumerate(listed):
             check_public_keys(public, f"device {id}")
-        peers = [id for id in range(self.devices) if id != self.id]
-        try:
-            shared = keys.agree(self._pair.private, [listed[id] for id in peers])
-        except ValueError:
-            raise from_server(PHASE, "a public key has low order") from None
-        seeds = [
-            keys.derive(secret, pair_context(self.id, peer), SEED_BYTES)
-            for peer, secret in zip(peers, shared, strict=True)
-        ]
-        seeds.insert(self.id, bytes(SEED_BYTES))
-        self._keep(seeds)
+        peers = {id: public for id, public in enumerate(listed) if id != self.id}
+        seeds = keys.agreed(self._pair.private, peers, partial(pair_context, self.id), SEED_BYTES)
+        self._keep([seeds.get(id, bytes(SEED_BYTES)) for id in range(self.devices)])
 
     def mask_keys(self, round_index: int, selected: Sequence[int]) -> dict[int, bytes]:
         """Return the key of the mask with every other selected device, by id, for one round.

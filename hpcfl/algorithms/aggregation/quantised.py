@@ -95,16 +95,12 @@ class QuantisedProtocol(AggregationProtocol):
         plan, largest = self.parameters, self.largest_levels(reserve=reserve, devices=devices)
         check_levels(plan.levels, largest, self.summed_in, plan.clip, noisy=reserve > 0)
 
-    def check_noise(self) -> None:
-        """Refuse, by UsageError, noise of any size where no account knows of it."""
-
     def add_noise(self, noise: IntegerNoise) -> None:
         """Let every device add noise to its integers.
 
         UsageError if a sum with its noise could wrap around, except with the probability that
         `correctness_bits` says: privacy would be kept, but not the sum.
         """
-        self.check_noise()
         plan = self.parameters
         most, _ = self.most_in_sum(plan.devices)
         self.check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
@@ -327,6 +323,10 @@ class QuantisedDevice(ModelReceiver, Contributor):
         # What was wrong with rows that this device could do without.
         self.ignored: list[MessageError] = []
 
+    def refusal(self, what: str) -> RefusedError:
+        """Return the error with which the device leaves the round: what it refuses, and why."""
+        return RefusedError(f"device {self.id} refuses {what}")
+
     def _elements(self, vector: NDArray[np.floating], where: Where) -> Elements:
         return self._protocol.elements(vector, where, self.id, self._round)
 
@@ -361,21 +361,6 @@ class QuantisedServer(RoundServer):
 
 class SumServer(QuantisedServer):
     """A server that adds up whole masked vectors."""
-
-    def __init__(
-        self,
-        protocol: QuantisedProtocol,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: SecretSource = system_secrets,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self._group = protocol.summed_in
-        # Those of this round: the protocol may outlive it.
-        self._members = protocol.members
-        self._population = protocol.population
-        # Looked up once a message, where the list of survivors would be gone through.
-        self._admitted: set[int] = set()
 
     @cached_property
     def _uploads(self) -> RangeSum:

@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed, sharing
 from hpcfl.algorithms.aggregation.base import MODEL
-from hpcfl.algorithms.aggregation.messages import Flags, from_server, parse_vector, to_flags
+from hpcfl.algorithms.aggregation.messages import Flags, parse_vector, to_flags
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.quantised import (
     Contributor,
@@ -136,15 +136,13 @@ class SecAggDevice(QuantisedDevice):
     @property
     def _links(self) -> Neighbourhood:
         if self.state.links is None:
-            raise RefusedError(f"device {self.id} refuses to go on: it has received no keys")
+            raise self.refusal("to go on: it has received no keys")
         return self.state.links
 
     def _require(self, count: int, refuses: str) -> None:
         threshold = self._protocol.topology.threshold
         if count < threshold:
-            raise RefusedError(
-                f"device {self.id} refuses to {refuses}: the threshold is {threshold}"
-            )
+            raise self.refusal(f"to {refuses}: the threshold is {threshold}")
 
     # advertise_keys
 
@@ -167,7 +165,7 @@ class SecAggDevice(QuantisedDevice):
         topology.check_place(links, self._protocol.round_context(self._round))
         state.links = links
         peers = [k for k, id in enumerate(links.holders) if id != self.id]
-        secrets = self._agree(state.transport, [links.transport_key(k) for k in peers])
+        secrets = keys.agree(state.transport.private, [links.transport_key(k) for k in peers])
         derived = self._seal_keys(peers, secrets)
         derived.insert(links.holders.index(self.id), bytes(TRANSPORT_KEY_BYTES))
         state.transport_keys = b"".join(derived)
@@ -178,20 +176,13 @@ class SecAggDevice(QuantisedDevice):
         ids = [self._links.holders[k] for k in peers]
         return self._protocol.pair_keys(self._round, self.id, ids, secrets, "share transport")
 
-    @staticmethod
-    def _agree(own: keys.KeyPair, public: list[bytes]) -> list[bytes]:
-        try:
-            return keys.agree(own.private, public)
-        except ValueError:
-            raise from_server("advertise_keys", "a public key has low order") from None
-
     # share_keys
 
     def send_share_keys(self) -> tuple[Ids, Rows]:
         """Return an encrypted share of the mask key and of the private-mask seed for every peer."""
         state, links = self.state, self._links
         if state.seed:
-            raise RefusedError(f"device {self.id} refuses to share keys twice in a round")
+            raise self.refusal("to share keys twice in a round")
         state.seed = self._secrets(SEED_BYTES)
         threshold = self._protocol.topology.threshold
         shares = sharing.deal(
@@ -255,7 +246,7 @@ class SecAggDevice(QuantisedDevice):
     def receive_challenge(self, payload: Payload) -> None:
         """Take the challenge that follows what was dealt, one in a round."""
         if self.state.challenge is not None:
-            raise RefusedError(f"device {self.id} refuses a second challenge")
+            raise self.refusal("a second challenge")
         parse_vector(payload, "u1", CHALLENGE_BYTES, "share_keys")
         self.state.challenge = sharing.Challenge.of(payload.tobytes())
 
@@ -263,9 +254,7 @@ class SecAggDevice(QuantisedDevice):
         """Return the answers to the challenge, for every member of U2 among the holders."""
         state = self.state
         if state.challenge is None or state.checked:
-            raise RefusedError(
-                f"device {self.id} refuses to answer a challenge that it has not got"
-            )
+            raise self.refusal("to answer a challenge that it has not got")
         state.checked = True
         answers = state.challenge.answers(state.shares[state.have])
         return answers.astype("<u4", copy=False).view(np.uint8)
@@ -274,7 +263,7 @@ class SecAggDevice(QuantisedDevice):
         """Take devices out of U2 whose shares do not belong together; mask with none of them."""
         state = self.state
         if not state.checked or state.expelled is not None or state.uploaded:
-            raise RefusedError(f"device {self.id} refuses to expel devices at this point")
+            raise self.refusal("to expel devices at this point")
         expelled, state.expelled = self._protocol.topology.read_expelled(payload, self._links)
         if self.id in expelled:
             raise RefusedError(
@@ -296,7 +285,7 @@ class SecAggDevice(QuantisedDevice):
     def _upload_once(self) -> None:
         """Refuse to mask a second vector: the difference of two would be in the clear."""
         if self.state.uploaded:
-            raise RefusedError(f"device {self.id} refuses to upload twice in a round")
+            raise self.refusal("to upload twice in a round")
         self.state.uploaded = True
 
     def _mask_secrets(self, ids: Sequence[int]) -> tuple[list[int], list[bytes]]:
@@ -304,7 +293,7 @@ class SecAggDevice(QuantisedDevice):
         index = self._index
         peers = [id for id in ids if id != self.id]
         public = [self._links.mask_key(index[id]) for id in peers]
-        secrets = self._agree(self.state.masking, public)
+        secrets = keys.agree(self.state.masking.private, public)
         return peers, self._protocol.mask_secrets(self._round, self.id, peers, secrets)
 
     # unmask
@@ -313,24 +302,21 @@ class SecAggDevice(QuantisedDevice):
         """Check the server's request: answering a wrong one could reveal this or another vector."""
         request = self._protocol.topology.read_request(payload, self._links)
         survivors, dropped = request.survivors, request.dropped
-        refuses = f"device {self.id} refuses to unmask"
         if self.state.request is not None:
-            raise RefusedError(f"device {self.id} refuses a second unmasking request")
+            raise self.refusal("a second unmasking request")
         both = sorted({*survivors} & {*dropped})
         if both:
-            raise RefusedError(
-                f"device {self.id} refuses to reveal its shares of both secrets of device {both[0]}"
-            )
+            raise self.refusal(f"to reveal its shares of both secrets of device {both[0]}")
         self._require(len(survivors), f"unmask the sum of {len(survivors)} devices")
         if sorted([*survivors, *dropped]) != sorted(self._members()):
-            raise RefusedError(
-                f"{refuses}: the request does not name exactly the devices that shared keys with it"
+            raise self.refusal(
+                "to unmask: the request does not name exactly the devices that shared keys with it"
             )
         if self.id not in survivors:
-            raise RefusedError(f"{refuses}: it is named as dropped")
+            raise self.refusal("to unmask: it is named as dropped")
         broken = objection(self._protocol.promises(), self._outcome(request))
         if broken is not None:
-            raise RefusedError(f"{refuses}: {broken}")
+            raise self.refusal(f"to unmask: {broken}")
         self.state.request = request
 
     def _outcome(self, request: Request) -> Outcome:
@@ -352,12 +338,12 @@ class SecAggDevice(QuantisedDevice):
 
     def receive_pairs(self, payload: Payload) -> None:
         """Check for whom the server cannot reconstruct a mask key: for dropped devices only."""
-        state, refuses = self.state, f"device {self.id} refuses to tell what it has in common with"
+        state, tell = self.state, "to tell what it has in common with others"
         wanted = self._protocol.topology.read_wanted(payload, self._links)
         if state.request is None or state.wanted is not None:
-            raise RefusedError(f"{refuses} others: it has not unmasked, or has told already")
+            raise self.refusal(f"{tell}: it has not unmasked, or has told already")
         if not {*wanted} <= {*state.request.dropped}:
-            raise RefusedError(f"{refuses} others than the dropped devices")
+            raise self.refusal(f"{tell} than the dropped devices")
         state.wanted = wanted
 
     def send_pairs(self) -> Payload:

@@ -110,7 +110,7 @@ class SparseServer(SecAggServer):
         """Add a device's values to the sum at its locations (eq. 20)."""
         positions, values, used = self._protocol.read_upload(payload, sender)
         if not self.state.total.size:
-            self.state.total = self._group.zeros(self._dim)
+            self.state.total = self._protocol.summed_in.zeros(self._dim)
         self.state.total[positions] += values
         # A copy, without the values: they would take as much memory as all vectors.
         self.state.coded[sender] = payload[:used].copy()
@@ -122,12 +122,12 @@ class SparseServer(SecAggServer):
         total, self.state.total = self.state.total, self.state.total[:0].copy()
         for id, key in zip(self.survivors, self.private_mask_keys(), strict=True):
             positions = self.received_from(id)
-            total[positions] -= self._group.elements([key], [positions.size])
+            total[positions] -= self._protocol.summed_in.elements([key], [positions.size])
         for id in self.dropped:
             # What the dropped device would have added is what its peers' masks lack to cancel.
             missing = self._protocol.pair_masks(self.round_index, id, *self._secrets_with(id))
             np.add.at(total, *missing)
-        return self._group.reduce(total)
+        return self._protocol.summed_in.reduce(total)
 
 
 class SparseSecAgg(SecAgg):

@@ -251,8 +251,6 @@ class RingGraph(Topology):
     count_bytes = 4
 
     def __init__(self, devices: int, degree: int, threshold: int) -> None:
-        if degree % 2 and degree < devices - 1:
-            raise ValueError(f"the degree of a ring is even, not {degree}")
         super().__init__(devices, degree, threshold)
         self.middle = self.slots // 2  # a device's own slot
 

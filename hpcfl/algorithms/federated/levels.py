@@ -28,7 +28,6 @@ def largest_levels(one: QuantisedProtocol, check: Callable[[int], object]) -> in
         return False
 
     # Refuse what no noise makes up for, which would otherwise look like too few levels.
-    one.check_noise()
     one.hidden_failure()
     most = bisect_left(range(1, one.largest_levels() + 1), True, key=too_many)
     if not most:

@@ -1,5 +1,7 @@
 """Sums of vectors encrypted by CKKS: exact, telling nothing of the key, and what is refused."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -72,6 +74,25 @@ EXTREMES = {
 }
 
 
+# SEAL's error of a fresh ciphertext is at most 21 a coefficient: its centred binomial distribution
+# has 42 bits. To encode rounds a coefficient besides.
+ERROR = 21 + 0.5
+# Rounding errors of a transform, 13 stages of butterflies, relative to a vector's Euclidean norm;
+# a value's is at most that of all its block, there and back (Higham 2002, theorem 24.2).
+RELATIVE = 2 * 13 * 6.7 * 2.0**-53 * math.sqrt(ckks.DEGREE)
+
+
+def largest_error(vectors, largest):
+    """Return what a value of a decrypted sum may be off by before it is rounded, in steps.
+
+    None of the values that are added, taken together, is larger than `largest` steps. A decrypted
+    value is a sum of the degree's number of coefficients times the cosines of odd multiples of half
+    a circle's part: their magnitudes add up to cot(pi / 2 / degree). Nothing in it is chance.
+    """
+    cosines = 1 / math.tan(math.pi / 2 / ckks.DEGREE)
+    return vectors * ERROR * cosines / 2.0**ckks.SCALE_BITS + RELATIVE * largest
+
+
 @pytest.mark.parametrize(
     ("devices", "name"),
     [(2, name) for name in EXTREMES]
@@ -83,12 +104,12 @@ def test_sums_stay_exact_at_the_extremes(context, devices, name):
     total, steps = added(context, [values], devices), devices * ckks.in_steps(values)
     np.testing.assert_array_equal(context.decrypt(total, values.size), steps)
     error = np.abs(context.decoded(total, values.size) - steps).max()
-    assert error <= ckks.largest_error(devices, np.abs(steps).max()) < 0.5
+    assert error <= largest_error(devices, np.abs(steps).max()) < 0.5
 
 
 def test_the_error_of_the_most_vectors_at_the_limit_is_less_than_half_a_step():
     largest = ckks.LARGEST * 2.0**ckks.STEP_BITS + ckks.MOST_VECTORS / 2
-    assert ckks.largest_error(ckks.MOST_VECTORS, largest) < 0.4
+    assert largest_error(ckks.MOST_VECTORS, largest) < 0.4
 
 
 def test_what_the_server_is_told_depends_on_the_vectors_alone():
@@ -149,26 +170,18 @@ def parties(devices=DEVICES, seed=1):
 
 def test_a_device_decrypts_a_sum_of_enough_devices_once_a_round():
     _, devices, server, _ = parties()
-    vectors = np.random.default_rng(0).uniform(-1, 1, (DEVICES, DIM))
     for id, device in enumerate(devices):
-        server.receive_encrypted_input(id, device.send_encrypted_input(vectors[id]))
+        server.receive_encrypted_input(id, device.send_encrypted_input(np.ones(DIM)))
     server.finish_encrypted_input()
     told = server.send_decrypt()
-    few = told.copy()
-    few[0] = 0b11100000
+    few = np.append(np.uint8(0b11100000), told[1:])
     with pytest.raises(RefusedError, match="a sum of 3 devices is not one of 4"):
         devices[0].receive_decrypt(few)
     with pytest.raises(MessageError, match="beyond the last, 5"):
-        devices[0].receive_decrypt(np.concatenate([few[:1] * 0 + 255, told[1:]]))
+        devices[0].receive_decrypt(np.append(np.uint8(255), told[1:]))
     devices[0].receive_decrypt(told)
     with pytest.raises(RefusedError, match="refuses round 0: it has decrypted a sum of round 0"):
         devices[0].receive_decrypt(told)
-    np.testing.assert_allclose(
-        ckks.from_steps(devices[0].send_decrypt().view("<i8")),
-        vectors.mean(axis=0),
-        atol=DEVICES * 2.0**-ckks.STEP_BITS,
-        rtol=0,
-    )
     with pytest.raises(RefusedError, match="was not given a sum"):
         devices[1].send_decrypt()
     with pytest.raises(MessageError, match="it is no reporter"):

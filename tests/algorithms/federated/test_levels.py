@@ -15,7 +15,6 @@ LARGEST = 2**20
 def searched(most):
     """Return what is found where so many levels have room."""
     one = SimpleNamespace(
-        check_noise=lambda: None,
         hidden_failure=lambda: 0.0,
         largest_levels=lambda: LARGEST,
         summed_in=SimpleNamespace(name="ring32"),
