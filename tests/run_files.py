@@ -1,5 +1,6 @@
 """Small rounds with known figures, and the results files that hold them."""
 
+import h5py
 import numpy as np
 
 from hpcfl.results.record import KNOWN, RoundRecord
