@@ -73,20 +73,9 @@ class Stretch:
 class Round:
     """Plays one round on this rank.
 
-    Parameters
-    ----------
-    devices, helpers : mapping
-        The rank's, by id.
-    server : object or None
-        The server, where it is.
-    inputs : callable
-        Returns a device's vector; called when it uploads, and not entered as CPU time.
-    prepare : callable, optional
-        Called with the live devices of this rank before the upload, outside all timed regions: for
-        vectors that take long to make. All ranks wait for each other afterwards.
-    range_sum : RangeSum, optional
-        What this rank does of uploads that are dealt out, if it is one of the server's ranks, but
-        not the first.
+    `inputs` returns a device's vector when it uploads; that is not entered as CPU time. `prepare`
+    is called with the live devices of this rank before the upload, outside all timed regions: for
+    vectors that take long to make. All ranks wait for each other afterwards.
     """
 
     def __init__(
@@ -96,12 +85,12 @@ class Round:
         ledger: Ledger,
         config: RoundConfig,
         *,
-        devices: Mapping[int, Any],
-        server: Any | None,
+        devices: Mapping[int, Any],  # this rank's, by id
+        server: Any | None,  # where it is
         inputs: Inputs,
-        helpers: Mapping[int, Any] | None = None,
+        helpers: Mapping[int, Any] | None = None,  # this rank's, by id
         prepare: Prepare | None = None,
-        range_sum: RangeSum | None = None,
+        range_sum: RangeSum | None = None,  # on a rank that is the server's, but not the first
         observer: RoundObserver = NOBODY,
     ) -> None:
         self._steps = steps

@@ -44,45 +44,21 @@ REPLACED = ("promises", "rounds_repeated")
 
 
 class Job(ABC):
-    """What is played into one results file, as seen from one rank.
+    """What is played into one results file, as seen from one rank."""
 
-    Attributes
-    ----------
-    command : str
-        The command that runs it, ``bench`` or ``train``.
-    code : tuple of str
-        Options that may name code of one's own, the argument of the command first.
-    options, asked : RunOptions
-        Its options with all defaults resolved, and as they were given.
-    protocol : AggregationProtocol
-        What sums the vectors of a round.
-    devices, dim : int
-        Numbers N of devices and d of coordinates.
-    rounds : int
-        The most rounds that there can be, warm-up included.
-    first_round : int
-        The next one to play, at the server.
-    name, recorded_as : str
-        What is run, as the names of results files begin, and the protocol, as the files call it.
-    phases : list of str
-        The phases of a round.
-    by_rank : bool
-        Whether it is recorded what each rank did with its time, and which died.
-    """
-
-    command: str
-    code: tuple[str, ...]
-    options: RunOptions
-    asked: RunOptions
-    protocol: AggregationProtocol
-    devices: int
-    dim: int
-    rounds: int
-    first_round: int
-    name: str
-    recorded_as: str
-    phases: list[str]
-    by_rank = True
+    command: str  # that runs it, ``bench`` or ``train``
+    code: tuple[str, ...]  # options that may name code of one's own, the command's argument first
+    options: RunOptions  # with all defaults resolved
+    asked: RunOptions  # the same as they were given
+    protocol: AggregationProtocol  # which sums the vectors of a round
+    devices: int  # number N of devices
+    dim: int  # number d of coordinates
+    rounds: int  # the most that there can be, warm-up included
+    first_round: int  # the next one to play, at the server
+    name: str  # of what is run, with which names of results files begin
+    recorded_as: str  # the protocol, as the files call it
+    phases: list[str]  # of a round
+    by_rank = True  # whether it is recorded what each rank did with its time, and which died
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -232,24 +208,13 @@ def run(
 ) -> None:
     """Play a job into a results file; every rank of the transport calls this.
 
-    Parameters
-    ----------
-    output : Path
-        The results file, or the folder for it; not used by a run that is resumed.
-    observer : RoundObserver
-        Watches the rounds.
-    command : sequence of str, optional
-        What does just this, for the record; by default what was typed.
-    done : callable
-        Takes, at the server, the path of the file of a run that has finished.
-    ended : callable
-        Takes after that the path of the file, whether the run finished or failed.
+    The `output` is the file, or the folder for it; a run that is resumed does not use it. `command`
+    does just this, for the record; by default it is what was typed. At the server, `done` takes the
+    path of the file of a run that has finished, and `ended` after that the path of the file,
+    whether the run finished or failed.
 
-    Raises
-    ------
-    HpcflError
-        On every rank, if something cannot work or fails; finished rounds are kept. `Left` if a
-        signal told the run to leave.
+    Raises an HpcflError on every rank if something cannot work or fails; finished rounds are kept.
+    It is `Left` if a signal told the run to leave.
     """
     interruption = current()
     writer, error = None, None

@@ -132,5 +132,5 @@ def test_rounds_of_some_devices_take_all_ranks():
     assert chosen.placement.homes.tolist() == [1, 2]
     assert transport._all_to_all(lambda: "done") == "done"
     assert transport.failed == {0, 2}
-    with pytest.raises(HpcflError, match="2 devices failed"):
+    with pytest.raises(HpcflError, match="2 devices are on ranks that died"):
         transport.select([2, 3])

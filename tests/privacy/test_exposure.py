@@ -122,6 +122,7 @@ def test_nothing_to_estimate_from_is_none(monkeypatch):
     assert (alone.simulation, alone.value) == (None, alone.formula)
     written = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert (written["colluding"], written["alpha"]) == (3, 1e-9)
+    monkeypatch.undo()
     (low, high, few), (*ends, many) = exposure(
         "secagg", Population(60, 20, 0.3), samples=3000
     ).sizes

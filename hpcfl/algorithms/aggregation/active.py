@@ -50,10 +50,10 @@ from hpcfl.algorithms.aggregation.messages import Flags, parse_vector, split_bit
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
 from hpcfl.algorithms.aggregation.secagg import (
-    DeviceState,
     SecAgg,
     SecAggDevice,
     SecAggServer,
+    SecAggState,
     ServerState,
 )
 from hpcfl.algorithms.aggregation.sharing import Challenge, Dealings
@@ -156,7 +156,7 @@ class Identities(Directory):
 
 
 @dataclass
-class ActiveDeviceState(DeviceState):
+class ActiveDeviceState(SecAggState):
     """What a device keeps in addition: the state of the request to unmask."""
 
     challenge: Challenge | None = field(default_factory=Challenge.known)

@@ -30,6 +30,7 @@ from hpcfl.algorithms.aggregation.messages import (
 )
 from hpcfl.algorithms.aggregation.promises import Outcome, objection
 from hpcfl.algorithms.aggregation.quantised import (
+    DeviceState,
     QuantisedDevice,
     QuantisedProtocol,
     QuantisedServer,
@@ -104,7 +105,7 @@ class CodedProtocol(QuantisedProtocol):
 
 
 @dataclass
-class CodedState:
+class CodedState(DeviceState):
     """What a device keeps between the steps of a round."""
 
     pair: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
@@ -112,7 +113,6 @@ class CodedState:
     transport_keys: dict[int, bytes] = field(default_factory=dict, repr=False)
     # The pieces that this device holds, by their owners.
     pieces: dict[int, Elements] = field(default_factory=dict, repr=False)
-    dealt: bool = False
     survivors: list[int] | None = None  # whose pieces are to be added up
 
 
@@ -139,11 +139,6 @@ class CodedDevice(QuantisedDevice):
             check_public_keys(key, f"device {id}")
         context = partial(self._protocol.pair_context, self._round, self.id)
         self.state.transport_keys = keys.agreed(own.private, public, context)
-
-    def _deal_once(self, what: str) -> None:
-        if self.state.dealt:
-            raise self.refusal(f"to {what} twice in a round")
-        self.state.dealt = True
 
     def _sealed(self, peers: Sequence[int], pieces: Elements) -> tuple[Ids, Rows]:
         """Return pieces, shape (peers, width), as they are sent, a row for each peer."""

@@ -35,10 +35,10 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.messages import Flags, from_server
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.aggregation.secagg import (
-    DeviceState,
     SecAgg,
     SecAggDevice,
     SecAggServer,
+    SecAggState,
     ServerState,
     pair_sign,
 )
@@ -231,7 +231,7 @@ class Floor(Promise):
 
 
 @dataclass
-class CohortDeviceState(DeviceState):
+class CohortDeviceState(SecAggState):
     """What a device keeps in addition: who survived at the positions around it."""
 
     around: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -253,7 +253,7 @@ class CohortDevice(SecAggDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the run of the quantised vector plus the private mask plus the pairs' masks."""
-        self._upload_once()
+        self._once("upload")
         segments, holders = self._protocol.segments, self._links.holders
         position = self._links.position
         # Slots are places around the ring: of those, only cohorts have anything in common.

@@ -151,7 +151,7 @@ class CommitteeDevice(CodedDevice):
     def send_share_input(self, vector: NDArray[np.floating]) -> tuple[Ids, Rows]:
         """Return a sealed share of the quantised vector for every member."""
         # Shares of two vectors, or of one with other random pieces, add up to nothing.
-        self._deal_once("share a vector")
+        self._once("share a vector")
         state, code = self.state, self._protocol.code
         elements = self._elements(vector, self.sent())
         random = code.field.elements([self._secrets(SEED_BYTES)], [code.private * code.width])

@@ -64,7 +64,6 @@ class DeviceState(CodedState):
 
     # From which the mask follows.
     mask_key: bytes = field(default=b"", repr=False)
-    uploaded: bool = False
 
 
 class LightSecAggDevice(CodedDevice):
@@ -83,7 +82,7 @@ class LightSecAggDevice(CodedDevice):
 
     def send_share_masks(self) -> tuple[Ids, Rows]:
         """Return a sealed coded piece of the mask for every peer."""
-        self._deal_once("deal pieces")
+        self._once("deal pieces")
         state, code = self.state, self._protocol.code
         state.mask_key = self._secrets(SEED_BYTES)
         counts = [code.dim, code.private * code.width]
@@ -111,9 +110,7 @@ class LightSecAggDevice(CodedDevice):
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the mask."""
         # The difference of two vectors under the same mask would be in the clear.
-        if self.state.uploaded:
-            raise self.refusal("to upload twice in a round")
-        self.state.uploaded = True
+        self._once("upload")
         return self._masked(vector, [self.state.mask_key], [1])
 
     def receive_unmask(self, payload: Payload) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -298,13 +299,20 @@ class Contributor:
         return where, values.astype(np.float64) * self._protocol.scale(self.id), clipped
 
 
+@dataclass
+class DeviceState:
+    """What a device keeps between the steps of a round."""
+
+    done: set[str] = field(default_factory=set)  # of what it does once in a round
+
+
 class QuantisedDevice(ModelReceiver, Contributor):
     """A device of a protocol that sums quantised vectors.
 
     It keeps what it needs between the steps of a round in its `state`, a dataclass.
     """
 
-    state_class: ClassVar[type[Any]] = dict
+    state_class: ClassVar[type[Any]] = DeviceState
 
     def __init__(
         self,
@@ -326,6 +334,12 @@ class QuantisedDevice(ModelReceiver, Contributor):
     def refusal(self, what: str) -> RefusedError:
         """Return the error with which the device leaves the round: what it refuses, and why."""
         return RefusedError(f"device {self.id} refuses {what}")
+
+    def _once(self, what: str) -> None:
+        """Refuse to do something for the second time in a round."""
+        if what in self.state.done:
+            raise self.refusal(f"to {what} twice in a round")
+        self.state.done.add(what)
 
     def _elements(self, vector: NDArray[np.floating], where: Where) -> Elements:
         return self._protocol.elements(vector, where, self.id, self._round)

@@ -52,6 +52,7 @@ from hpcfl.algorithms.aggregation.messages import Flags, parse_vector, to_flags
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.quantised import (
     Contributor,
+    DeviceState,
     QuantisedDevice,
     QuantisedProtocol,
     SumServer,
@@ -104,7 +105,7 @@ def pair_sign(i: int, j: int) -> int:
 
 
 @dataclass
-class DeviceState:
+class SecAggState(DeviceState):
     """What a device keeps between the steps of a round."""
 
     transport: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
@@ -121,7 +122,6 @@ class DeviceState:
     challenge: sharing.Challenge | None = None
     checked: bool = False
     expelled: int | None = None  # how many devices were, linked with this one or not
-    uploaded: bool = False
     request: Request | None = None
     wanted: Sequence[int] | None = None
 
@@ -130,8 +130,8 @@ class SecAggDevice(QuantisedDevice):
     """A device's side of one round; keys and seeds come from `secrets`."""
 
     _protocol: SecAgg
-    state: DeviceState
-    state_class: ClassVar[type[Any]] = DeviceState
+    state: SecAggState
+    state_class: ClassVar[type[Any]] = SecAggState
 
     @property
     def _links(self) -> Neighbourhood:
@@ -181,8 +181,7 @@ class SecAggDevice(QuantisedDevice):
     def send_share_keys(self) -> tuple[Ids, Rows]:
         """Return an encrypted share of the mask key and of the private-mask seed for every peer."""
         state, links = self.state, self._links
-        if state.seed:
-            raise self.refusal("to share keys twice in a round")
+        self._once("share keys")
         state.seed = self._secrets(SEED_BYTES)
         threshold = self._protocol.topology.threshold
         shares = sharing.deal(
@@ -262,7 +261,7 @@ class SecAggDevice(QuantisedDevice):
     def receive_expelled(self, payload: Payload) -> None:
         """Take devices out of U2 whose shares do not belong together; mask with none of them."""
         state = self.state
-        if not state.checked or state.expelled is not None or state.uploaded:
+        if not state.checked or state.expelled is not None or "upload" in state.done:
             raise self.refusal("to expel devices at this point")
         expelled, state.expelled = self._protocol.topology.read_expelled(payload, self._links)
         if self.id in expelled:
@@ -276,17 +275,11 @@ class SecAggDevice(QuantisedDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
-        self._upload_once()
+        self._once("upload")  # the difference of two masked vectors would be in the clear
         peers, secrets = self._mask_secrets(self._members())
         private = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
         signs = [pair_sign(self.id, peer) for peer in peers]
         return self._masked(vector, [private, *secrets], [1, *signs])
-
-    def _upload_once(self) -> None:
-        """Refuse to mask a second vector: the difference of two would be in the clear."""
-        if self.state.uploaded:
-            raise self.refusal("to upload twice in a round")
-        self.state.uploaded = True
 
     def _mask_secrets(self, ids: Sequence[int]) -> tuple[list[int], list[bytes]]:
         """Return some holders, without this one, and what masks with each of them follow from."""

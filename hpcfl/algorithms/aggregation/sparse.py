@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.secagg import (
-    DeviceState,
     SecAgg,
     SecAggDevice,
     SecAggServer,
+    SecAggState,
     ServerState,
     pair_sign,
 )
@@ -51,7 +51,7 @@ Positions = NDArray[np.int64]
 
 
 @dataclass
-class SparseDeviceState(DeviceState):
+class SparseDeviceState(SecAggState):
     """What a device keeps in addition: locations as they are sent, a few bits each."""
 
     coded: Payload = field(default_factory=lambda: np.zeros(0, np.uint8))
@@ -74,7 +74,7 @@ class SparseDevice(SecAggDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the locations and the masked values of the selected coordinates (eq. 18)."""
-        self._upload_once()
+        self._once("upload")
         dim, group = self._parameters.dim, self._parameters.arithmetic
         peers, secrets = self._mask_secrets(self._members())
         positions, masks = self._protocol.pair_masks(self._round, self.id, peers, secrets)

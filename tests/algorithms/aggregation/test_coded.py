@@ -265,7 +265,7 @@ def test_pieces_that_do_not_belong_together_end_the_round(name):
 
             def dealing(*vector):
                 receivers, rows = send(*vector)
-                device.state.dealt = False
+                device.state.done.clear()
                 if vector:
                     rows[::2] = send(vector[0] * 0.5)[1][::2]
                 else:
@@ -332,7 +332,7 @@ def test_a_round_ends_with_a_sentence_where_too_few_members_are_left():
         ("committee", range(6), "of 6 devices: 7 are needed"),
     ],
 )
-def test_pieces_are_added_up_of_enough_devices(name, survivors, words):
+def test_pieces_are_added_up_of_enough_devices_once(name, survivors, words):
     """The difference of two sums would be what one device's pieces hide."""
     protocol = light() if name == "lightsecagg" else shared()
     step = ANSWERING[name]
@@ -340,9 +340,13 @@ def test_pieces_are_added_up_of_enough_devices(name, survivors, words):
     device = played.devices[0 if name == "lightsecagg" else played.server.committee[0]]
     receive, send = (getattr(device, f"{what}_{step}") for what in ("receive", "send"))
 
-    told = raw(bits(survivors, protocol.parameters.devices))
+    devices = protocol.parameters.devices
+    told = raw(bits(survivors, devices))
     assert words in str(played.refused(RefusedError, receive, told))
     played.refused(RefusedError, send)
+    receive(raw(bits(range(devices), devices)))
+    error = played.refused(RefusedError, receive, raw(bits(range(devices - 1), devices)))
+    assert "refuses a second request to" in str(error)
 
 
 @pytest.mark.parametrize(
