@@ -25,6 +25,9 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
+# Where nothing compiled is kept, every process that a test starts compiles hpcfl again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-train bench test test-full dist-check mpi-matrix lint size docs clean distclean

@@ -34,7 +34,7 @@ from hpcfl.results import comparison, frames, pooling, reader, tables
 from hpcfl.results.comparison import Comparison
 from hpcfl.results.selection import select
 from hpcfl.results.summary import Summary, summarise
-from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
+from hpcfl.rounds.observer import NOBODY, RoundObserver
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,7 +170,6 @@ def bench(
     protocol: str | type[AggregationProtocol] | None = None,
     *,
     progress: Progress | None = None,
-    observer: RoundObserver = NOBODY,
     **options: Any,
 ) -> Run | None:
     """Measure an aggregation protocol, as `hpcfl bench` does; return the run at the server.
@@ -183,8 +182,6 @@ def bench(
     progress : callable, optional
         Called at the server with the number of every finished round and its
         :class:`~hpcfl.rounds.timed.Played`.
-    observer : RoundObserver, optional
-        Watches the rounds more closely.
     **options
         Those of ``hpcfl bench --help``. A UsageError says that there is no such option, or that
         they do not go together; if a round fails, which is an HpcflError, those before it are in
@@ -196,13 +193,13 @@ def bench(
     named = {} if protocol is None else {"protocol": _name(protocol)}
     wanted = session.asked(world, {**named, **options})
     if len(wanted.devices) > 1:
-        raise UsageError("one number of devices is measured at a time; hpcfl.sweep takes several")
+        raise UsageError("give one number of devices; hpcfl.sweep takes several")
     found: list[Path] = []
     session.run(
         world,
         wanted,
         found.append,
-        _observer(progress, observer),
+        _observer(progress),
         _command("bench", named.get("protocol"), options),
     )
     return load(found[0]) if found else None
@@ -214,7 +211,6 @@ def train(
     *,
     preset: str | None = None,
     progress: Progress | None = None,
-    observer: RoundObserver = NOBODY,
     **options: Any,
 ) -> Run | None:
     """Train a model through an aggregation protocol, as `hpcfl train` does.
@@ -232,7 +228,7 @@ def train(
     trained = session.run(
         world,
         wanted,
-        _observer(progress, observer),
+        _observer(progress),
         _command("train", named.get("algorithm"), given),
     )
     return None if trained is None else _extended(reader.load(trained[0]), trained[1])
@@ -261,7 +257,7 @@ def sweep(
     dashed = {str(name).replace("_", "-"): _plain(value) for name, value in dict(grid).items()}
     resolved = cells.resolve(plan.combine({"grid": dashed}, "hpcfl.sweep", world.size))
     todo = session.plan_cells(world, folder, lambda: arrange("hpcfl.sweep", resolved, seed), None)
-    outcomes = session.run(world, todo, folder, observer=_observer(progress, NOBODY))
+    outcomes = session.run(world, todo, folder, observer=_observer(progress))
     failed = [one for one in outcomes if one.state == session.FAILED]
     error = None
     if failed:
@@ -283,14 +279,11 @@ class Predictions(tuple["Prediction", ...]):
     calibration: Calibration
 
     def table(self) -> Table:
-        """Return one prediction phase by phase, or several side by side."""
+        """Return the predictions side by side."""
         from hpcfl.costmodel import tables as of_predictions
         from hpcfl.results.linkmodel import LinkModel
 
-        link = part(self.asked, LinkModel)
-        if len(self) == 1:
-            return of_predictions.one(self[0], link, self.calibration, self.asked.model)
-        return of_predictions.side_by_side(self, link, self.calibration)
+        return of_predictions.side_by_side(self, part(self.asked, LinkModel), self.calibration)
 
     def _repr_html_(self) -> str:
         return self.table().html()
@@ -310,7 +303,7 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
     name, given = _name(protocol), _named(options)
     if name == DP_FEDAVG:
         raise UsageError(
-            f"{DP_FEDAVG} adds its noise within a protocol: predict that one, such as secagg"
+            f"{DP_FEDAVG} adds its noise within a protocol: give that protocol, such as secagg"
         )
     asked = _resolved(PredictOptions, name, given)
     find(name)  # refuses a wrong name before a calibration is asked for
@@ -439,8 +432,8 @@ class _Reporting(RoundObserver):
         self._progress(index, result)
 
 
-def _observer(progress: Progress | None, observer: RoundObserver) -> RoundObserver:
-    return observer if progress is None else Together(observer, _Reporting(progress))
+def _observer(progress: Progress | None) -> RoundObserver:
+    return NOBODY if progress is None else _Reporting(progress)
 
 
 def _named(options: Mapping[str, Any]) -> dict[str, Any]:

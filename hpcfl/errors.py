@@ -37,7 +37,7 @@ def explained(error: BaseException) -> HpcflError | None:
             "a machine with more of it"
         )
     if isinstance(error, OverflowError) or "without overflow" in words:  # torch's
-        return UsageError(f"a number is too large to count with{said}: give a smaller one")
+        return UsageError(f"a number is too large for this machine{said}: give a smaller one")
     if isinstance(error, OSError) and error.strerror:
         named = "" if error.filename is None else f"{error.filename}: "
         return HpcflError(f"{named}{error.strerror}")

@@ -1,5 +1,7 @@
 """A calibration as no machine has: every term of every protocol costs the same."""
 
+from functools import cache
+
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.costmodel import learning
@@ -17,6 +19,7 @@ def kinds(name):
             continue
 
 
+@cache
 def flat(seconds=1e-8, names=tuple(PROTOCOLS)):
     """Return a calibration in which one of each term costs so many seconds."""
     costs = {name: {} for name in names}

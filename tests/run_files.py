@@ -77,23 +77,6 @@ def assert_holds(run, records):
             np.testing.assert_array_equal(row, getattr(record, name), err_msg=name, strict=False)
 
 
-def layout(path):
-    """Return type, axes and unit of all datasets, and type of all attributes that have no text."""
-    found = {}
-
-    def visit(name, item):
-        if isinstance(item, h5py.Dataset):
-            axes = [dimension.label for dimension in item.dims]
-            found[name] = (item.dtype.str, item.shape, axes, item.attrs.get("unit"))
-        for key, value in item.attrs.items():
-            found[f"{name}@{key}"] = type(value).__name__
-
-    with h5py.File(path) as file:
-        visit("", file)
-        file.visititems(visit)
-    return found
-
-
 def new_writer(path, **changes):
     """Open the file of a run of 3 phases, 4 devices and 3 rounds, where nothing else is said."""
     options = {
@@ -137,3 +120,12 @@ def write_seconds(path, seconds, *, protocol="secagg", scale=1, warmup=None, **o
         record.cpu_seconds *= float(value)
         records.append(record)
     return write_run(path, records, protocol=protocol, **options)
+
+
+def cut(path, rounds):
+    """Leave of a complete file what a kill after some rounds leaves."""
+    with h5py.File(path, "r+") as file:
+        file.attrs.modify("status", np.array("running", file.attrs["status"].dtype))
+        facts = file["environment"].attrs
+        facts.modify("stop_reason", np.array(b"", facts.get_id("stop_reason").dtype))
+        file["rounds/finished"][rounds:] = False

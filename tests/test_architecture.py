@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def imports(tree):
     return found
 
 
+@cache
 def read():
     """Return what each module of the package imports, by its dotted name."""
     found = {}
@@ -54,15 +56,12 @@ def read():
     return found
 
 
-IMPORTS = read()
-
-
 def graph():
     """Return the modules of the package that each of its modules imports.
 
     Not `hpcfl` itself, which is the version and the lazy front door of the API.
     """
-    known = {own.removesuffix(".__init__"): names for own, names in IMPORTS.items()}
+    known = {own.removesuffix(".__init__"): names for own, names in read().items()}
     found = {}
     for own, names in known.items():
         modules = {one if one in known else one.rpartition(".")[0] for one in names}
@@ -95,7 +94,7 @@ def test_imports_point_downwards_without_circles():
 
 def test_protocols_know_no_transport_clock_or_file():
     forbidden = {"mpi4py", "time", "pathlib", "os", "socket", "h5py"}
-    for own, names in IMPORTS.items():
+    for own, names in read().items():
         if part(own) == "algorithms":
             assert not {name.partition(".")[0] for name in names} & forbidden, own
             below = {name for name in names if name.startswith("hpcfl.comm")}

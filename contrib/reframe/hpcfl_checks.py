@@ -28,12 +28,12 @@ class HpcflBench(rfm.RunOnlyRegressionTest):
     figures = variable(
         dict,
         value={
-            "device_upload_bytes": "B",
-            "device_download_bytes": "B",
-            "device_cpu_ms": "ms",
-            "server_cpu_ms": "ms",
-            "round_ms": "ms",
-            "modelled_ms": "ms",
+            "bytes_up_mean": "B",
+            "bytes_down_mean": "B",
+            "device_cpu_seconds_median": "s",
+            "server_cpu_seconds_median": "s",
+            "round_seconds_median": "s",
+            "modelled_round_seconds_median": "s",
         },
     )
 

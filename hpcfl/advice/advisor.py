@@ -31,8 +31,8 @@ from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
 
-# Of two protocols, the one that is predicted to cost so many times less was measured to cost less,
-# in all but one of a hundred (docs/prediction.md).
+# Of two protocols whose predicted costs differ by this factor, the cheaper one also measured as
+# cheaper in all but one of a hundred pairs (docs/prediction.md).
 TOLD_APART = 1.2
 # Largest acceptable exposed fraction of an honest device's sent values, for partial uploads.
 MOST_EXPOSED = 0.5
@@ -49,8 +49,8 @@ class Choice:
     prediction: Prediction
     exposed_alone: float  # fraction of an honest device's values learned individually
     promises: tuple[str, ...]
-    fewer_helpers: bool  # than it has by default, which is why it may promise less
-    left_out: tuple[str, ...]  # of the costs
+    fewer_helpers: bool  # whether it has fewer than by default, so that it may promise less
+    left_out: tuple[str, ...]  # notes on what the costs leave out
 
     def cost(self, criterion: str) -> float:
         """Return the cost by a criterion, in seconds or bytes."""
@@ -127,7 +127,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     kind = find(name)
     if asked.security == "active":
         if active_variant(kind) is None:
-            raise UsageError("it is not for a server that cheats")
+            raise UsageError("it has no variant against a server that cheats")
         kind = find(name, asked.security)
     _check_parties(kind, asked)
     wanted = _options(kind, asked)
@@ -139,7 +139,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
             f"the server and the devices that collude with it learn {100 * exposed:.3g} % of the "
             "values of an honest device by themselves"
         )
-    # Costs are those against a curious server: nothing else is calibrated.
+    # Costs are against a curious server, because only these are calibrated.
     counted, _ = build(name, replace(wanted, security="passive"), asked.devices, asked.dim)
     return Choice(
         name,
@@ -157,9 +157,11 @@ def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> Non
     if kind.default_helpers and not asked.helpers:
         raise UsageError("it needs at least 1 helper, and there are none")
     if kind.sparse_upload and asked.alpha is None:
-        raise UsageError("it sends a part of the coordinates, so that the mean is an estimate")
+        raise UsageError(
+            "it sends a part of the coordinates, and so estimates the mean: give --alpha for that"
+        )
     if asked.dropout and not kind.tolerates_dropouts:
-        raise UsageError("a round is lost where any device vanishes")
+        raise UsageError("it loses a round in which any device drops out")
 
 
 def exposed_alone(protocol: AggregationProtocol, asked: AdviseOptions) -> float:

@@ -95,6 +95,6 @@ def _about_members(advice: Advice) -> Iterator[str]:
 
 
 def command(choice: Choice, asked: AdviseOptions) -> str:
-    """Return what is typed to measure a choice."""
+    """Return the command that measures a choice."""
     size = f"--devices {asked.devices} --dim {asked.dim}"
     return " ".join(("hpcfl bench", choice.protocol, size, *choice.options))

@@ -131,7 +131,7 @@ def netlab(
 
     if not arguments or arguments[0] not in ("bench", "train", "sweep"):
         raise UsageError(
-            "after -- comes what to run in the lab, one of bench, train and sweep: "
+            "give what to run in the lab after --, one of bench, train and sweep: "
             "hpcfl netlab --hosts 25 -- bench sparse"
         )
     asked = lab.Lab(

@@ -102,6 +102,6 @@ def calibrate(protocols: tuple[str, ...], output: Path | None) -> None:
     for name, error in found.errors.items():
         if error > learning.MOST_ERROR:
             warn(
-                f"rounds of {name} took {error:.0%} more or less than one cost of each term "
-                "explains: were other programs at work?"
+                f"the fitted costs of {name} miss its rounds by {error:.0%}: close other programs, "
+                "and calibrate again"
             )

@@ -186,7 +186,7 @@ def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
     show(as_json, found.as_dict, found.render)
     if not found.agrees:
         raise HpcflError(
-            f"{found.unmasked} values have no mask left, {found.prediction.count:.6g} are "
+            f"{found.unmasked} values have no mask left, but {found.prediction.count:.6g} are "
             "predicted: they differ by more than chance"
         )
 
@@ -228,6 +228,6 @@ def audit(algorithm: str, runs: int, seed: int, as_json: bool, **typed: Any) -> 
     show(as_json, found.as_dict, found.render)
     if not found.agrees:
         raise HpcflError(
-            f"an epsilon of at least {found.best:.6g} was measured, {found.proven:.6g} is proven: "
-            "there is less noise than the account assumes"
+            f"the measured epsilon is at least {found.best:.6g}, but the proven one is "
+            f"{found.proven:.6g}: there is less noise than the account assumes"
         )

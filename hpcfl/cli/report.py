@@ -84,7 +84,7 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
 
     if asked.target_accuracy is not None and not any(run.training for run in runs):
         raise UsageError(
-            "--target-accuracy is of training, and none of the runs is of hpcfl train: leave it out"
+            "--target-accuracy needs a run of hpcfl train, and there is none: leave it out"
         )
     pools = pooling.group(runs, trainings=True)
     found = pooling.summarised(pools, asked.target_accuracy, **values_of(asked, LinkAsked))

@@ -65,7 +65,7 @@ def warn(sentence: str) -> None:
 def warn_of_insecurity(insecure: bool) -> None:
     """Say, at rank 0, what an --insecure-seed means."""
     if insecure:
-        warn("--insecure-seed is given: keys are not secret, nor is noise")
+        warn("--insecure-seed is given: neither keys nor noise are secret")
 
 
 def usable_runs(

@@ -51,7 +51,7 @@ class Calibration:
         for name, count in terms.items():
             if count and name not in learned:
                 raise UsageError(
-                    f"what {name} cost in {protocol.name} is not calibrated: run 'hpcfl calibrate'"
+                    f"the cost of {name} in {protocol.name} is unknown: run 'hpcfl calibrate'"
                 )
             total += learned.get(name, 0.0) * count
         return total

@@ -1,9 +1,9 @@
 """Predicts a round: bytes by formula, and CPU seconds by costs learned from small real rounds.
 
-Two times are predicted. *Modelled* is that of a round on devices and links of their own, as
-:mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until its slowest
-device has computed and sent, and the server has then done its work. *Measured* is what one process
-on this machine would show.
+Two times are predicted. *Modelled* is the time of a round in which each device has its own machine
+and link, as :mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until
+its slowest device has computed and sent and the server has then done its work. *Measured* is the
+time of one process on this machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
     The work around the parties carries messages between them in one process.
     """
     if isinstance(protocol, QuantisedProtocol) and protocol.noise is not None:
-        raise UsageError("the model is of protocols alone, without the noise of devices")
+        raise UsageError(
+            "predictions do not cover the noise of devices: predict the protocol without it"
+        )
     terms = work.terms(protocol)
     phases, devices = [*exchanged(protocol).values()], protocol.parameters.devices
     upload = protocol.upload_phase()
@@ -81,8 +83,8 @@ class Prediction:
     mean_cpu_seconds: float  # mean over all devices, members included
     helper_cpu_seconds: float  # of each helper; 0 without helpers
     server_cpu_seconds: float
-    measured_seconds: float  # in one process of this machine
-    notes: tuple[str, ...]  # what to beware of
+    measured_seconds: float  # in one process on this machine
+    notes: tuple[str, ...]  # caveats
 
     @property
     def bytes_up(self) -> float:
@@ -127,7 +129,7 @@ def predict(
 ) -> Prediction:
     """Predict a round's modelled time on links and its measured time in one process here.
 
-    A UsageError says that the protocol does not declare its terms, or that they were not
+    Raise UsageError if the protocol does not declare its terms, or if they are not
     calibrated.
     """
     parameters, link = protocol.parameters, link or LinkModel()

@@ -69,7 +69,7 @@ def _read_rows(data_dir: Path, name: str) -> tuple[dict[str, Column], Labels]:
         rows = np.array([line.split(",") for line in lines if line and line[0] != "|"], ndmin=2)
         if rows.shape != (ROWS[name], len(COLUMNS) + 1):
             raise ValueError(
-                f"it has {' x '.join(map(str, rows.shape))} fields, the published file "
+                f"it has {' x '.join(map(str, rows.shape))} fields, but the published file has "
                 f"{ROWS[name]} x {len(COLUMNS) + 1}"
             )
         *attributes, labels = np.char.strip(rows).T

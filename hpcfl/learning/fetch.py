@@ -106,8 +106,8 @@ def fetch(
             ) from None
         except ValueError:  # a wrong checksum
             raise HpcflError(
-                f"what was sent is not the publisher's {file} (SHA-256 {digest}) and was not kept: "
-                "try again, or a mirror with --base-url"
+                f"the downloaded {file} is not the publisher's (SHA-256 {digest}) and was deleted: "
+                "try again, or give a mirror with --base-url"
             ) from None
         with contextlib.suppress(PermissionError):
             (folder / file).chmod(0o644)  # pooch makes files that only their owner can read

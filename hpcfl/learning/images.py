@@ -62,7 +62,7 @@ def _read_idx_part(data_dir: Path, part: str) -> tuple[Pixels, Labels]:
         if len(labels) != len(pixels) or not len(labels):
             raise ValueError(f"there are {len(labels)} {part} labels for {len(pixels)} images")
         if labels.max() >= kind.classes:
-            raise ValueError(f"there is the {part} label {labels.max()}, labels are 0 to 9")
+            raise ValueError(f"the {part} labels go up to {labels.max()}, but must be 0 to 9")
     return pixels[:, None], labels.astype(np.int64)
 
 
@@ -179,7 +179,7 @@ def _parse_writer(data: dict[str, list[list[float]]]) -> tuple[Inputs, Labels]:
     labels = np.asarray(data["y"], np.int64)
     images = np.asarray(data["x"], np.float32).reshape(len(labels), *kind.shape)
     if not ((labels >= 0) & (labels < kind.classes)).all():
-        raise ValueError(f"it has labels that are not 0 to {kind.classes - 1}")
+        raise ValueError(f"its labels must be 0 to {kind.classes - 1}")
     if not ((images >= 0) & (images <= 1)).all():
-        raise ValueError("it has pixels that are not 0 to 1")
+        raise ValueError("its pixels must be 0 to 1")
     return images, labels

@@ -32,7 +32,7 @@ def make(spec: str, dataset: Dataset, devices: int, seed: int) -> Parts:
     if spec == "writer":
         if dataset.writers is None:
             raise UsageError(
-                f"the data set {dataset.name} does not say who wrote what: the partition writer is "
+                f"the data set {dataset.name} does not record its writers: --partition writer is "
                 "for femnist"
             )
         return by_writer(dataset.writers, devices, seed)

@@ -173,8 +173,8 @@ def _layers(model: nn.Module) -> list[Any]:
 
 def _unsuited(what: str) -> UsageError:
     return UsageError(
-        "gradients can be clipped by sample where a model calls dense layers and convolutions "
-        f"without groups once each, and has no other trained parameters: the model {what}"
+        f"the model {what}: to clip the gradient of every sample, all trained parameters must be "
+        "in dense layers and in convolutions without groups, each of which the model calls once"
     )
 
 

@@ -112,7 +112,7 @@ class BenchOptions(RunOptions):
             )
         if self.max_rounds is not None and self.max_rounds < self.rounds:
             raise UsageError(
-                f"--max-rounds is {self.max_rounds}, fewer than the {self.rounds} of --rounds"
+                f"--max-rounds is {self.max_rounds}; it must be at least --rounds, {self.rounds}"
             )
 
     @property

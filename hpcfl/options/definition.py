@@ -205,7 +205,7 @@ def make(group: type[Group], given: Mapping[str, Any]) -> Group:
     }
     missing = [name for name, default in fields.items() if default is MISSING]
     if not {*missing} <= values.keys():
-        raise UsageError(f"it also needs {', '.join(n for n in missing if n not in values)}")
+        raise UsageError(f"{', '.join(n for n in missing if n not in values)} must be given")
     return group(**values)
 
 

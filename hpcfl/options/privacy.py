@@ -48,7 +48,9 @@ class NoiseOptions(_Group):
         if self.sigma is not None and self.noise_multiplier is not None:
             raise UsageError("give either --sigma or --noise-multiplier, and not both")
         if self.fast_noise and self.epsilon is not None:
-            raise UsageError("no epsilon can be kept with fast_noise: its noise can be drawn again")
+            raise UsageError(
+                "--epsilon does not go with fast_noise, whose noise anybody can draw again"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -174,7 +174,7 @@ class QuantisedOptions(_Group):
         groups = [group_of(family, str(self.bits)) for family in ("ring", "field")]
         if self.bits is not None and self.group not in ("fq", *groups):
             raise UsageError(
-                f"--group {self.group} and --bits {self.bits} are two groups: give one of them"
+                f"--group {self.group} and --bits {self.bits} disagree: give one of them"
             )
 
 
@@ -245,4 +245,4 @@ def refuse(given: Mapping[str, Any], unused: Set[str], whose: str) -> None:
     for name, value in given.items():
         if name in unused and value is not None and value is not False:
             dashed = name.replace("_", "-")
-            raise UsageError(f"--{dashed} is given, and {whose} has no use for it: leave it out")
+            raise UsageError(f"{whose} does not use --{dashed}: leave it out")

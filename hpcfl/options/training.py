@@ -148,6 +148,6 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         super().__post_init__()
         if self.error_feedback and (self.checkpoint_every is not None or self.resume is not None):
             raise UsageError(
-                "--error-feedback cannot be checkpointed: every device keeps what it has not sent, "
-                "and a checkpoint holds the server's state alone"
+                "--error-feedback does not go with checkpoints, which do not hold what each device "
+                "has not sent yet: leave one of them out"
             )

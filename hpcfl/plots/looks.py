@@ -64,7 +64,7 @@ def of_lines(lines: Iterable[tuple[str, str]]) -> dict[str, Look]:
     count = sum(map(len, labels.values()))
     if count > MOST_LINES:
         raise UsageError(
-            f"there are {count} lines to draw and {MOST_LINES} can be told apart: name fewer "
+            f"there are {count} lines to draw, but only {MOST_LINES} can be told apart: name fewer "
             "files, or choose some with --where"
         )
     found = {}

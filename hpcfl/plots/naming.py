@@ -40,7 +40,7 @@ def several(runs: Sequence[Run], name: str) -> bool:
 
 
 def pooled(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs by protocol and size, those of one configuration as one.
+    """Return the runs sorted by protocol and size; runs of one configuration become one.
 
     Training runs always stay separate.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AXES = {"devices": "devices N", "dim": "parameters d", **SCALES}
-# Options that may follow from the number of devices.
+# Options that may depend on the number of devices.
 _FOLLOWING = ("degree", "min_cohort")
 
 
@@ -39,9 +39,9 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     CPU seconds are those of the slowest device and of the server, bytes those of one device and of
     all. Both axes are logarithmic. A line is a protocol with its options. A point is the median
     over all measured rounds of the runs with the same number of devices and parameters, with its
-    95 % interval where there are enough rounds. A grey line amid the points says what proportional
-    cost would be. Runs for different links are a UsageError: their modelled seconds do not go
-    together. Against one of `SCALES` a line is one of :func:`hpcfl.results.scaling.lines`.
+    95 % interval if there are enough rounds. A grey line amid the points shows proportional cost.
+    Raise UsageError for runs with different links, whose modelled seconds are not comparable.
+    Against one of `SCALES` a line is one of :func:`hpcfl.results.scaling.lines`.
     """
     against = asked.against or "devices"
     runs = naming.pooled(runs)

@@ -21,7 +21,7 @@ _WAITING: dict[str, Any] = {"facecolor": "white", "hatch": "////", "linewidth": 
 
 
 def lacking(run: Run, asked: PlotOptions) -> str | None:
-    """Return in words why a run cannot be drawn, None if it can."""
+    """Return the reason why a run cannot be drawn, None if it can."""
     if not run.begin_seconds.size:
         return "does not record the times of ranks: hpcfl bench on several ranks does"
     if asked.round is not None and asked.round >= run.rounds:
@@ -37,7 +37,7 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     first shows computing (full colour), then time in MPI (pale), then waiting (hatched).
     """
     if len(runs) > 1:
-        raise UsageError(f"a timeline is of one run and there are {len(runs)}: name one file")
+        raise UsageError(f"a timeline shows one run, and {len(runs)} are given: name one file")
     (run,) = runs
     ranks = run.begin_seconds.shape[2]
     index = _median_round(run) if asked.round is None else asked.round

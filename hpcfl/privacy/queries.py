@@ -65,7 +65,7 @@ class Constants:
         try:
             return cls(**json.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            raise UsageError(f"{path} has no constants of the bound: {error}") from None
+            raise UsageError(f"{path} cannot be read as constants of the bound: {error}") from None
 
     @property
     def gamma(self) -> float:

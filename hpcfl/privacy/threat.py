@@ -44,7 +44,7 @@ class Threat:
     def __post_init__(self) -> None:
         if not 2 <= self.devices <= self.population:
             raise UsageError(
-                f"{self.devices} devices of {self.population} are in a round; it must be 2 to all"
+                f"a round has {self.devices} of {self.population} devices; it must have 2 to all"
             )
 
     @classmethod

@@ -159,7 +159,9 @@ def one_configuration(runs: Sequence[Run], name: str) -> Pool:
     It is a UsageError if they are of several configurations or machines, or of training.
     """
     if any(run.training for run in runs):
-        raise UsageError(f"{name} holds a training run: its rounds are not repeats of one another")
+        raise UsageError(
+            f"{name} holds a training run, whose rounds are no repeats: give runs of hpcfl bench"
+        )
     first, *others = pooling.group(runs)
     if others:
         differing = [
@@ -192,7 +194,9 @@ def compare(
             f"{first.dim} parameters, B has {second.devices} and {second.dim}"
         )
     if metric == "modelled_seconds" and first.link() != second.link():
-        raise UsageError("A and B were made for different links: modelled seconds are not compared")
+        raise UsageError(
+            "A and B model different links, so their modelled seconds cannot be compared"
+        )
     sides = [_launches(pool, metric, name) for pool, name in ((a, "A"), (b, "B"))]
     p_values = [launches_p_value(side) for side in sides]
     by_launch = any(p_value is not None and p_value <= DIFFERENT for p_value in p_values)
@@ -270,7 +274,7 @@ def _of_rounds(run: Run, metric: str) -> Floats:
         found = run.survivor_bytes("member" if party == "member" else "device")
         found = found[~np.isnan(found)] if not np.isnan(found).all() else found
     if np.isnan(found).any():
-        raise HpcflError(f"{run.path} does not tell the {metric} of every round")
+        raise HpcflError(f"{run.path} does not record the {metric} of every round")
     return found
 
 

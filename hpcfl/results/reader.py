@@ -274,7 +274,7 @@ def load(path: str | os.PathLike[str]) -> Run:
             return _read(file, path)
     except OSError as error:
         raise HpcflError(
-            f"{path} is no results file, or cannot be read as HDF5 ({hdf5.reason(error)})"
+            f"{path} is not a results file, or cannot be read as HDF5 ({hdf5.reason(error)})"
         ) from error
     except HpcflError:
         raise
@@ -288,7 +288,7 @@ def _check_schema(found: str, path: Path) -> None:
     # A minor version may add to the file, so it can be read all the same.
     if found.partition(".")[0] != SCHEMA:
         raise HpcflError(
-            f"{path} follows the schema {found or 'of another program'}, and this version of hpcfl "
+            f"{path} follows the schema {found or 'of another program'}, but this version of hpcfl "
             f"reads {SCHEMA}"
         )
 

@@ -32,11 +32,11 @@ def together(
     `code` may be ``MODULE:NAME``, and then have to be given again. All else is a UsageError.
     """
     if asked is None:
-        raise UsageError(f"{path} does not record what was asked for: it cannot be continued")
+        raise UsageError(f"{path} does not record its options, so it cannot be continued")
     try:
         before = make(group, asked)
     except (UsageError, TypeError) as error:
-        raise UsageError(f"{path} is damaged: of what was asked for, {error}") from None
+        raise UsageError(f"{path} is damaged: its options are not valid ({error})") from None
     known = options_of(group)
     changed: dict[str, Any] = {}
     for name, value in given.items():
@@ -57,15 +57,15 @@ def together(
         decided = config.get(name) if was is None else was
         if now != was and not (was is None and stored({name: now})[name] == decided):
             raise UsageError(
-                f"{path} is of a run with {name} {words(decided, nothing='none')}, not "
-                f"{words(now)}: leave it out, or give the same"
+                f"the run in {path} has {name} {words(decided, nothing='none')}, not {words(now)}: "
+                "leave the option out, or give the same value"
             )
     for name in code:
         named = getattr(before, name)
         if ":" in (named or "") and given.get(name) is None:
             shown = f"--{known[name].dashed} {words(named)}" if name in known else words(named)
             raise UsageError(
-                f"{path} is of a run with the {name} {words(named)}, which does not come with "
-                f"hpcfl, and no file decides which code is loaded: give {shown} beside --resume"
+                f"the run in {path} has the {name} {words(named)}, which does not come with hpcfl: "
+                f"give {shown} beside --resume, because no file decides which code is loaded"
             )
     return {**asked, **changed}

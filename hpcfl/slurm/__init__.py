@@ -1,1 +1,1 @@
-"""Job scripts for Slurm: filled in from templates."""
+"""Renders job scripts for Slurm from templates."""

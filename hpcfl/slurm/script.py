@@ -76,10 +76,12 @@ class Job(OptionGroup):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kind == "scaling" and (self.ranks is not None or self.server_node):
-            raise UsageError("--server-node and --ranks are not for scaling: its ranks grow")
+            raise UsageError(
+                "--server-node and --ranks are not for scaling, whose number of ranks grows"
+            )
         for word in self.sbatch:
             if not _WORD.fullmatch(word):
-                raise UsageError(f"{word!r} cannot be in an #SBATCH line, nor quoted there")
+                raise UsageError(f"{word!r} cannot be in an #SBATCH line, not even quoted")
         taken = _TAKEN.intersection(word.partition("=")[0] for word in self.arguments)
         if taken:
             raise UsageError(f"{taken.pop()} is set by the script: give --results before the --")
@@ -168,7 +170,7 @@ def _study(argument: str) -> str:
     study, _, plan = argument.partition("=")
     if study not in STUDIES or not plan:
         raise UsageError(
-            f"scaling has {argument!r} behind the --: give STUDY=PLAN, with the studies "
+            f"{argument!r} is no study: give STUDY=PLAN after the --, with STUDY one of "
             f"{', '.join(STUDIES)}"
         )
     return shlex.join([STUDIES[study], study, _as_path(plan)])

@@ -96,6 +96,6 @@ def check_same(folder: Path, stored: Manifest, asked: Manifest) -> None:
     now = {cell.id for cell in asked.cells}
     if before != now:
         raise UsageError(
-            f"{folder} holds another sweep: the plan has {counted(len(now - before), 'cell')} not "
-            f"in its {NAME}, and lacks {len(before - now)} of it; choose another --output"
+            f"{folder} holds another sweep: its {NAME} lacks {len(now - before)} cells of the "
+            f"plan, and has {len(before - now)} others; choose another --output"
         )

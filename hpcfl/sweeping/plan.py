@@ -50,16 +50,16 @@ def combine(content: Mapping[str, Any], source: str, ranks: int = 1) -> list[Set
     not use. Raise UsageError for an option that no protocol of a grid uses.
     """
     for name in content.keys() - {"fixed", "grid"}:
-        raise UsageError(f"{source}: {name!r} is neither [fixed] nor [grid], put it into one")
+        raise UsageError(f"{source}: put {name!r} into [fixed] or [grid]")
     fixed, grids = content.get("fixed", {}), content.get("grid", {})
     settings: list[Setting] = []
     for number, grid in enumerate(grids if isinstance(grids, list) else [grids], 1):
         place = f"{source}: [[grid]] number {number}" if grid is not grids else f"{source}: [grid]"
         if not isinstance(fixed, dict) or not isinstance(grid, dict):
-            raise UsageError(f"{place}: [fixed] and it must be tables of options")
+            raise UsageError(f"{place}: it and [fixed] must be tables of options")
         settings += _settings(fixed, grid, place, ranks)
     if not settings:
-        raise UsageError(f"{source}: the plan has no cells, [[grid]] is empty")
+        raise UsageError(f"{source}: the plan has no cells, because [[grid]] is empty")
     return settings
 
 
@@ -68,7 +68,7 @@ def _settings(fixed: dict[str, Any], grid: dict[str, Any], place: str, ranks: in
     said = [one for one in COMMANDS.values() if one.subject in {*fixed, *grid}]
     if len(said) != 1:
         names = " or ".join(command.subject for command in COMMANDS.values())
-        raise UsageError(f"{place}: say either {names}, in it or in [fixed]")
+        raise UsageError(f"{place}: give either {names}, here or in [fixed]")
     (command,) = said
     choices: dict[str, list[str]] = {}
     for table, spot in ((fixed, f"{place} with [fixed]"), (grid, place)):
@@ -76,14 +76,14 @@ def _settings(fixed: dict[str, Any], grid: dict[str, Any], place: str, ranks: in
             if key in choices:
                 raise UsageError(f"{spot}, {key}: it is in [fixed] too, leave one of them out")
             if isinstance(value, list) and (table is fixed or not value):
-                raise UsageError(f"{spot}, {key}: a list of values belongs in [grid], with values")
+                raise UsageError(f"{spot}, {key}: a list belongs in [grid], and must not be empty")
             try:
                 listed = value if isinstance(value, list) else [value]
                 choices[key] = [_text(command, key, one) for one in listed]
             except UsageError as error:
                 raise UsageError(f"{spot}, {key}: {error}") from None
     if len(choices.keys() & {"devices", _PER_RANK}) != 1:
-        raise UsageError(f"{place}: say either devices or {_PER_RANK}, in it or in [fixed]")
+        raise UsageError(f"{place}: give either devices or {_PER_RANK}, here or in [fixed]")
     repeats = int(choices.pop(_REPEATS, ["1"])[0])
     found, used = [], {command.subject, _PER_RANK}
     for values in itertools.product(*choices.values()):
@@ -98,7 +98,7 @@ def _settings(fixed: dict[str, Any], grid: dict[str, Any], place: str, ranks: in
         found.append(Setting((subject, *filter(None, typed)), repeats, command.name))
     for key in choices.keys() - used:
         subjects = ", ".join(choices[command.subject])
-        raise UsageError(f"{place}, {key}: there is no use for it in {subjects}")
+        raise UsageError(f"{place}, {key}: it is not an option of {subjects}")
     return found
 
 

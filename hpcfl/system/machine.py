@@ -135,8 +135,8 @@ def check_memory(what: str, needed_bytes: float, advice: str) -> None:
     free = memory_available()
     if needed_bytes > free:
         raise UsageError(
-            f"{what} take about {needed_bytes / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "
-            f"free: {advice}"
+            f"{what} take about {needed_bytes / 1e9:.1f} GB of memory, but only "
+            f"{free / 1e9:.1f} GB are free: {advice}"
         )
 
 

@@ -45,7 +45,7 @@ def check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
     refuse(given, unused_by(options), f"{options.algorithm} with {options.aggregate}")
     if given.get("data_dir") is not None and options.dataset not in FILES:
         raise UsageError(
-            f"--data-dir is given, and the data set {options.dataset} needs no files: leave it "
+            f"--data-dir is given, but the data set {options.dataset} needs no files: leave it "
             f"out, or give --dataset {', '.join(FILES)}"
         )
 

@@ -6,14 +6,13 @@ import pytest
 from calibrations import flat
 from commandline import hpcfl
 
-from hpcfl.advice.advisor import TOLD_APART, advise, exposed_alone
-from hpcfl.advice.tables import command, table
+from hpcfl.advice.advisor import TOLD_APART, advise
+from hpcfl.advice.tables import command
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.privacy.population import Population
 from hpcfl.results import load
-from hpcfl.rounds.build import build
 
 # As fast as no machine is, but every operation costs something.
 KNOWN = flat()
@@ -62,33 +61,6 @@ def test_the_first_one_costs_least(criterion):
     assert len(advice.as_good) == sum(cost <= near * costs[0] for cost in costs[1:])
 
 
-def test_a_device_of_a_committee_costs_the_mean_of_members_and_others():
-    """Members alone would have what all others are spared."""
-    size = {"devices": 150, "dim": 15_000, "dropout": 0.0}
-    choices = advise(AdviseOptions(criterion="device-cpu", **size), KNOWN).choices
-    (committee,) = (one for one in choices if one.protocol == "committee")
-    members = build("committee", committee_options(committee), 150, 15_000)[0].code.devices
-    other, member = (
-        getattr(committee.prediction, f"{one}_cpu_seconds") for one in ("device", "member")
-    )
-
-    assert 0 < members < 150
-    assert other < committee.cost("device-cpu") < member
-    assert 150 * committee.cost("device-cpu") == pytest.approx(
-        members * member + (150 - members) * other
-    )
-    shown = table(advise(AdviseOptions(**size), KNOWN), KNOWN).text(400)
-    assert "committee: a member computes" in " ".join(shown.split())
-
-
-def committee_options(choice):
-    words = [option.removeprefix("--").split() for option in choice.options]
-    return ProtocolOptions(
-        **{"dropout": 0.0, "gamma": 0.1}
-        | {name: float(value) for name, value in words if name in ("dropout", "gamma")}
-    )
-
-
 def test_costs_are_those_that_predict_prints(tmp_path, monkeypatch):
     KNOWN.save(tmp_path / "known.json")
     size = ("--devices", 60, "--dim", 3000, "--calibration", tmp_path / "known.json", "--json")
@@ -125,9 +97,9 @@ def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkey
     [
         ({}, "fedavg", "learn 100 % of the values"),
         ({}, "cohort", "sends a part of the coordinates"),
-        ({}, "prf", "a round is lost where any device vanishes"),
-        ({"security": "active"}, "secagg-graph", "not for a server that cheats"),
-        ({"security": "active"}, "ckks", "not for a server that cheats"),
+        ({}, "prf", "loses a round in which any device drops out"),
+        ({"security": "active"}, "secagg-graph", "no variant against a server that cheats"),
+        ({"security": "active"}, "ckks", "no variant against a server that cheats"),
         ({"devices": 2}, "secagg-graph", "would link every device with all others"),
     ],
 )
@@ -166,15 +138,3 @@ def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
     alone = find("sparse").masking(100, ProtocolOptions(alpha=0.1)).alone_of_sent(population)
     assert found["sparse"].exposed_alone == pytest.approx(alone)
     assert found["secagg"].exposed_alone == 0
-
-
-def exposed_of_cohort(devices, members):
-    asked = AdviseOptions(devices=devices, alpha=members / devices)
-    cohort, _ = build("cohort", ProtocolOptions(alpha=asked.alpha), devices, 1000)
-    return exposed_alone(cohort, asked)
-
-
-@pytest.mark.parametrize("devices", [2_001, 10_000])
-def test_what_a_cohort_exposes_is_that_of_all_devices_and_not_of_fewer(devices):
-    # About 0.19^9: that no other of 10 devices is honest and survives.
-    assert exposed_of_cohort(devices, members=10) == pytest.approx(0.19**9, rel=0.1)

@@ -17,18 +17,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_files_folders_and_patterns_are_read_each_once(folder, tmp_path):
-    every = hpcfl.load_many(folder)
-    some = hpcfl.load_many(str(folder / "secagg-4x*.h5"))
-    several = hpcfl.load_many([some[0].path, folder], folder / "secagg-*.h5")
-
-    assert len(every) == len(several) == 8
-    assert {(run.protocol, run.devices) for run in some} == {("secagg", 4)}
-    assert several[0].path == some[0].path
-    with pytest.raises(hpcfl.UsageError, match=r"there is no file or folder .*nothing\*\.h5"):
-        hpcfl.load_many(tmp_path / "nothing*.h5")
-
-
 def test_a_frame_has_a_row_for_each_run_and_numbers_where_numbers_are(folder):
     frame = hpcfl.load_many(folder).to_frame()
     slow = hpcfl.load_many(folder).to_frame(uplink_mbps=1.0).modelled_round_seconds_median

@@ -93,18 +93,6 @@ def test_mu_is_bounded_closely_and_converted_exactly():
     assert max(one.epsilon for one in found) < 1.2 * exact
 
 
-def test_the_threshold_is_not_chosen_on_the_runs_that_count():
-    # All differences are in the first half: the second knows nothing of them.
-    first, second = np.zeros(500), np.ones(500)
-    without = np.concatenate([first, first])
-    with_ = np.concatenate([second, first])
-    found = lower_bound(without, with_, 0.0, 0.95)
-
-    assert (found.threshold, found.runs) == (1.0, 500)
-    assert (found.true_positives, found.false_positives) == (0, 0)
-    assert found.epsilon == 0
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_correct_noise_agrees_with_its_proof(name):
     found = correct(name)

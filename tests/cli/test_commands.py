@@ -1,6 +1,7 @@
 """What all commands do alike: help, wrong use, files that cannot be used, one rank that answers."""
 
 import io
+import shutil
 import warnings
 from pathlib import Path
 
@@ -20,13 +21,20 @@ HUGE = "1" + 30 * "0"
 PRIVATE = "--rounds 2 --devices 4 --per-round 2 --batch-size 2 --samples 8"
 
 
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / "good.h5"
+    api.bench("fedavg", devices=3, dim=4, rounds=1, warmup=0, output=path)
+    return path
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, results):
     """Run commands in a folder with results, one file of updates and a plan."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("HPCFL_DATA", raising=False)
-    api.bench("fedavg", devices=3, dim=4, rounds=1, warmup=0, output="good.h5")
+    shutil.copy(results, "good.h5")
     Path("plan.toml").write_text('[fixed]\ndim = 4\n[grid]\nprotocol = ["fedavg"]\ndevices = 3\n')
     np.save("three.npy", np.zeros((3, 5), np.float32))
     return tmp_path
@@ -124,22 +132,22 @@ WRONG = {
     "train fedvag": "did you mean 'fedavg'?",
     "train fedavg --preset zcdp-adult-rl": "did you mean 'zcdp-adult-lr'?",
     "predict dp-fedavg": "adds its noise within a protocol",
-    "predict fedavg --gamma 0.2": "fedavg has no use for it",
+    "predict fedavg --gamma 0.2": "fedavg does not use --gamma",
     "attack audit fedavg": "there is no private algorithm 'fedavg'",
     "attack components": "Missing argument 'TRANSCRIPT'",
-    "privacy epsilon cdp --sigma 1": "also needs",
+    "privacy epsilon cdp --sigma 1": "must be given",
     "privacy epsilon cdp --sigma 1 --epsilon 2": "give either --sigma or --epsilon",
     "privacy epsilon cdp --sgima 1": "'--sigma'",
     "privacy epsilon nothing --sigma 1": "there is no private algorithm 'nothing'",
     "privacy exposure sparse --gamma 2/3": "66 of 100 devices collude",
     "privacy exposure secagg-graph": "give a degree",
-    "privacy exposure secagg --alpha 0.2": "secagg has no use for it",
+    "privacy exposure secagg --alpha 0.2": "secagg does not use --alpha",
     "privacy exposure prf --dropout 0.1": "give --dropout 0",
     "sweep tabel-1": "did you mean 'table-1'?",
     "sweep plan.toml --dry-run --freeze": "give only one of",
     "data fetch minst": "did you mean 'mnist'?",
     "compare good.h5 good.h5 --fail-if-slower 5": "'5' is not a share like 5% or 0.05",
-    "report good.h5 --target-accuracy 0.5": "none of the runs is of hpcfl train",
+    "report good.h5 --target-accuracy 0.5": "needs a run of hpcfl train",
     "report good.h5 --columns protocl": "did you mean 'protocol'?",
     "slurm render bench -- nosuch": "there is no protocol 'nosuch'",
 }

@@ -91,15 +91,6 @@ NOBODY, SERVER, EVERYBODY = WaitsFor
             ],
             *([4.0, 0.0, 2.0], [1.0, 1.5, 0.0]),
         ),
-        # Devices wait for the server alone, and whoever needs nobody does not wait.
-        (
-            [
-                [(0, 3.0, 3.0, 3.5, NOBODY)],
-                [(0, 1.0, 1.0, 4.0, SERVER)],
-                [(0, 9.0, 9.0, 9.5, SERVER)],
-            ],
-            *([0.0, 2.0, 0.0], [0.5, 1.0, 0.5]),
-        ),
         # What was there before is not waited for; posting, and what follows, is time in MPI.
         (
             [

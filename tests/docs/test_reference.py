@@ -12,7 +12,6 @@ from hpcfl.options.names import DATASETS
 from hpcfl.plots import KINDS
 from hpcfl.results import schema
 from hpcfl.results.columns import COLUMNS
-from hpcfl.results.footer import LINES
 from hpcfl.results.record import KNOWN
 from hpcfl.results.schema import Metric
 from hpcfl.sweeping import shipped
@@ -50,7 +49,6 @@ def test_every_registry_is_whole():
         (registries.training, [f"`{name}`" for name in models.NAMES]),
         (registries.plans, [f"## {name}" for name in shipped.titles()]),
         (tables.page, [f"| `{name}` | {column.about}" for name, column in COLUMNS.items()]),
-        (tables.page, [f"| `{key}` |" for key in LINES]),
         (tables.page, [f"| `{name}` | {what}" for name, what in KINDS.items()]),
     ):
         text = page().replace("\\", "")

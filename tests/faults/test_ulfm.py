@@ -205,7 +205,7 @@ def test_a_crash_ends_the_job_though_deaths_are_survived(rank, when):
 def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path):
     running = start(
         *(*ULFM, "-n", 5, "hpcfl", "bench", "secagg", "--dim", 1000, "--dropout", 0),
-        *("--rounds", 5, "--max-rounds", 3000, "--max-seconds", 3, "--output", tmp_path),
+        *("--rounds", 5, "--max-rounds", 9000, "--max-seconds", 6, "--output", tmp_path),
     )
     deadline = time.monotonic() + LIMIT_SECONDS
     while not list(tmp_path.glob("*.h5")) or load(next(tmp_path.glob("*.h5"))).rounds < 4:

@@ -66,24 +66,6 @@ def test_softmax_regression_moves_as_gradient_descent_written_out_does(momentum,
     np.testing.assert_allclose(update, start - weights, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize(("name", "batch_size"), [("2nn", 0), ("femnist-cnn", 7)])
-def test_the_same_device_and_round_give_the_same_bits_whatever_was_trained_before(name, batch_size):
-    inputs, labels = data(40)
-    fresh, start = trainer(name, epochs=2, batch_size=batch_size)
-    given = start.copy()
-    expected = fresh.local_update(start, inputs, labels, seed(9), round_index=3)
-    kept = expected.copy()
-    assert np.array_equal(expected, start - models.get_flat(fresh.model))
-    fresh.local_update(start + 1, *data(50, seed=1), seed(1), round_index=0)
-    fresh.evaluate(start, inputs, labels)
-
-    assert np.array_equal(expected, kept)
-    assert np.array_equal(start, given)
-    assert np.array_equal(expected, fresh.local_update(start, inputs, labels, seed(9), 3))
-    if batch_size:
-        assert not np.array_equal(expected, fresh.local_update(start, inputs, labels, seed(8), 3))
-
-
 def test_dropout_follows_the_seed_and_torchs_generator_is_left_alone():
     from torch import nn
 

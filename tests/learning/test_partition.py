@@ -90,15 +90,9 @@ def test_shards_are_the_papers(devices):
     assert (partition.class_table(labels, parts, 10)[:, 0] > 0).sum() > 12
 
 
-def test_shards_are_spread_evenly_and_two_make_two_digits():
+def test_shards_are_spread_evenly():
     held = [*map(len, partition.shards(np.repeat(np.arange(10), 600), 70, 0))]
     assert sorted(held) == [80] * 50 + [100] * 20  # 4 or 5 shards of 20
-
-    # With ten classes of equal size and ten devices, a shard is half a class.
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
-    table = partition.class_table(labels, partition.shards(labels, 10, 0, 20), 10)
-    assert set(table.ravel().tolist()) <= {0, 50, 100}
-    assert table.sum(axis=1).tolist() == [100] * 10
 
 
 def test_classes_are_divided_as_the_names_say():
@@ -148,5 +142,5 @@ def test_what_cannot_be_shared_out_is_a_sentence(spec, devices, expected):
 
     with pytest.raises(UsageError, match=expected):
         partition.make(spec, dataset(labels, writers=labels), devices, 0)
-    with pytest.raises(UsageError, match="does not say who wrote what"):
+    with pytest.raises(UsageError, match="does not record its writers"):
         partition.make("writer", dataset(labels), 3, 0)

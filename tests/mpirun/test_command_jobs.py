@@ -1,14 +1,14 @@
-"""Jobs of other commands, of hosts that are only called so, and of protocols of one's own."""
+"""Jobs of other commands, and of protocols of one's own."""
 
 import json
 import shutil
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
-from launcher import HERE, assert_refused, bench, hpcfl, mpirun, needs_mpirun, python
+from launcher import assert_refused, bench, hpcfl, mpirun, needs_mpirun, python
+from run_files import cut
 
 from hpcfl.results import load
 from hpcfl.results.reader import find
@@ -144,13 +144,6 @@ def test_one_launch_does_all_numbers_of_devices(tmp_path):
 # Protocols, lengths and files of one's own
 
 
-def cut(path, rounds):
-    """Leave of a complete file what a kill after some rounds leaves."""
-    with h5py.File(path, "r+") as file:
-        file.attrs.modify("status", np.array("running", file.attrs["status"].dtype))
-        file["rounds/finished"][rounds:] = False
-
-
 def test_the_protocol_of_the_examples_is_measured_and_trained_by_under_mpirun(folder):
     shutil.copy(ROOT / "examples/own_protocol.py", folder)
     done(hpcfl(4, "bench", "own_protocol:SignSum", *SMALL, "--output", "run.h5"))
@@ -198,26 +191,3 @@ def test_the_model_does_not_depend_on_the_number_of_ranks(tmp_path, options):
 
     assert models[1:] == [models[0], models[0]]
     np.testing.assert_equal(told[1:], [told[0], told[0]])
-
-
-# Hosts
-
-
-def test_the_first_rank_of_every_host_looks_and_rank_0_writes(tmp_path):
-    one_round = ("bench", "fedavg", "--dim", 50, "--devices", 5, "--rounds", 1, "--warmup", 0)
-    program = (sys.executable, HERE / "several_hosts.py", tmp_path, "abab")
-    job = mpirun(4, *program, *one_round, "--output", tmp_path / "run.h5")
-    assert "Traceback" not in job.stderr
-    facts = load(tmp_path / "run.h5").environment
-    before, after = (np.array(facts[f"{when}_clock_seconds"]) for when in ("before", "after"))
-
-    assert sorted(path.name for path in tmp_path.glob("*.looked")) == ["0.looked", "1.looked"]
-    assert (facts["hosts"], facts["host_ranks"]) == (["a", "b"], [2, 2])
-    assert facts["mapping"] == "in turns"
-    assert facts["host_facts"]["host_name"] == ["a", "b"]
-    assert (after > before).all()
-    assert [place["host"] for place in facts["placement"]] == list("abab")
-    assert [place["devices"] for place in facts["placement"]] == [[], [0, 3], [1, 4], [2]]
-    cores = facts["placement"][0]["cores"]
-    assert cores
-    assert {place["cores"] for place in facts["placement"]} == {cores}

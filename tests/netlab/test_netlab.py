@@ -83,7 +83,7 @@ def test_mpirun_enters_a_host_by_its_address_and_ranks_know_their_links(tmp_path
 
 def test_wrong_use_is_refused_and_a_dry_run_prints_the_script(monkeypatch):
     result = CliRunner().invoke(group, ["netlab", "--hosts", "2", "--", "report", "x"])
-    assert "comes what to run in the lab" in str(result.exception)
+    assert "give what to run in the lab" in str(result.exception)
     links = "--uplink-mbps 20 --downlink-mbps 50 --latency-ms 10"
     dry = CliRunner().invoke(group, f"netlab --hosts 2 {links} --dry-run -- bench sparse".split())
     assert dry.output.startswith(f"# read by: {lab.ISOLATED}\n")

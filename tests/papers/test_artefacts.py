@@ -1,7 +1,5 @@
 """The papers' tables and figures can be run, are compared by their seeds, and are kept as told."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,17 +132,3 @@ def test_the_command_lists_runs_and_draws(tmp_path):
     assert (tmp_path / "figures" / "sparse-secagg-figure-4.svg").exists()
     assert papers().stdout.count("not run") == len(ARTEFACTS) - 2
     assert papers("nothing").exit_code == 2
-
-
-def test_ranks_run_together_and_one_of_them_reports(tmp_path):
-    papers = [sys.executable, "-m", "papers", "queries/table-1", "--output", str(tmp_path)]
-    job = subprocess.run(
-        ["mpirun", "--oversubscribe", "-n", "3", *papers],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-
-    assert job.stdout.count("24 of 24 match") == 1

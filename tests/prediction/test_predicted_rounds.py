@@ -93,20 +93,6 @@ def test_every_term_is_there_in_some_round_of_a_calibration(name):
             assert any(counts), (party, term)
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_more_devices_and_longer_vectors_take_more(name):
-    dropout = 0.0 if name == "prf" else 0.3
-    few, many, longer = (
-        predict(protocol_of(name, devices, dim, dropout=dropout, alpha=0.3), KNOWN)
-        for devices, dim in ((20, 10_000), (80, 10_000), (20, 40_000))
-    )
-    for more in (many, longer):
-        assert more.server_cpu_seconds > few.server_cpu_seconds
-        assert more.measured_seconds > few.measured_seconds
-    assert longer.device_cpu_seconds > few.device_cpu_seconds
-    assert longer.bytes_down > few.bytes_down
-
-
 def test_costs_are_those_that_explain_rounds():
     """Whatever they are: from rounds that take what the costs say, the costs come out."""
     costs = {"peers": 3e-5, "masked values": 5e-10, "values": 7e-9, ONCE: 4e-4}

@@ -113,23 +113,31 @@ def test_no_rounds_cost_nothing_and_failures_are_taken_off_delta(name, more):
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cdp", {"sigma": 0}, "--sigma is 0"),
     ("dp-dsgd", {"colluding": 16}, "16 of 16 devices collude"),
-    ("cdp", {"per_round": 17}, "17 of 16 devices a round"),
+    ("cdp", {"per_round": 17}, "--per-round is 17; it must be at most --devices, 16"),
     ("cdp", {"strange": 1}, "no option 'strange'"),
     ("dp-dsgd", {"steps": 10}, "one step a round, not 10"),
-    ("dp-fedavg", {"honest": 3}, "distributed noise, and it alone, takes honest, unit, dim"),
-    ("dp-fedavg", {"noise": "distributed", "honest": 3, "dim": 1}, "takes honest, unit, dim"),
-    ("dp-fedavg", INTEGERS | {"honest": 21, "sampling": "exact"}, "21 of 20 devices are honest"),
-    ("dp-fedavg", INTEGERS | {"honest": 101}, "101 of 100 devices are honest"),
-    ("locks", {"first_stage": 19}, "keeps 20 of the 19 users of stage 1, of 100"),
-    ("locks", {"replies": 5}, "for the variant local"),
+    ("dp-fedavg", {"honest": 3}, "honest, unit, dim go with distributed noise"),
+    (
+        "dp-fedavg",
+        {"noise": "distributed", "honest": 3, "dim": 1},
+        "honest, unit, dim go with distributed noise",
+    ),
+    (
+        "dp-fedavg",
+        INTEGERS | {"honest": 21, "sampling": "exact"},
+        "--honest is 21; it must be at most 20",
+    ),
+    ("dp-fedavg", INTEGERS | {"honest": 101}, "--honest is 101; it must be at most 100"),
+    ("locks", {"first_stage": 19}, "--per-round is 20, --first-stage 19 and --devices 100"),
+    ("locks", {"replies": 5}, "for --variant local"),
     ("fedsgd-dpc", {"delta": 0, "mechanism": "gaussian"}, "--delta is 0"),
     (
         "fedsgd-dpc",
         {"fraction": 1.1, "mechanism": "gaussian", "record_sampling": "fixed"},
-        "a sample has 1 to all records",
+        "a sample must have 1 to all records",
     ),
     ("fedsgd-dpc", {"fraction": 0.5}, "with Laplace noise it is 1"),
-    ("fedsgd-dpc", {"fraction": 1e-5, "mechanism": "gaussian"}, "a sample has 1 to all"),
+    ("fedsgd-dpc", {"fraction": 1e-5, "mechanism": "gaussian"}, "a sample must have 1 to all"),
 ]
 
 
@@ -137,7 +145,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_wrong_settings_are_refused(name, wrong, words):
     with pytest.raises(UsageError, match=words):
         account(name, **wrong)
-    with pytest.raises(UsageError, match="also needs sigma, rounds, devices"):
+    with pytest.raises(UsageError, match=r"sigma, rounds, devices, .* must be given"):
         find_private(name).account.of()
 
 

@@ -1,7 +1,6 @@
 """What is rebuilt moves the same bytes and writes the same files as before."""
 
 import json
-from importlib.util import find_spec
 
 import epsilons
 import pytest
@@ -22,13 +21,6 @@ def test_every_protocol_is_recorded_whose_bytes_follow_from_the_seed():
     recorded = {options["protocol"] for options in recording.RUNS.values()}
 
     assert {*PROTOCOLS} == recorded - {"dp-fedavg"} | recording.NOT_RECORDED
-
-
-@pytest.mark.skipif(find_spec("tenseal") is None, reason="TenSEAL is not installed")
-def test_bytes_of_what_is_not_recorded_differ_from_run_to_run():
-    for name in recording.NOT_RECORDED:
-        one, other = (recording.wire({"protocol": name})["messages"] for _ in range(2))
-        assert one != other
 
 
 @pytest.mark.parametrize("name", recording.RUNS)

@@ -78,17 +78,10 @@ def test_a_run_that_was_resumed_on_another_machine_is_no_repeat(tmp_path):
     alike, unlike = resumed(plain, 3), resumed(plain, 3, cpu_model="another")
 
     assert [len(pool.runs) for pool in pooling.group([plain, alike, unlike])] == [2, 1]
+    disturbed = resumed(plain, 3, before_load_1min=50.0, cores_usable=2)
+    assert pooling.Pool((disturbed,)).summary(LINK).warnings
     both = ["one", "another"]
     assert pooling.differences(pooling.machine, plain, unlike) == {"cpu_model": ("one", both)}
-
-
-def test_what_disturbed_a_later_launch_is_told(tmp_path):
-    plain = run(tmp_path, "a")
-    loaded = resumed(plain, 3, before_load_1min=50.0, cores_usable=2)
-    summary = pooling.Pool((loaded,)).summary(LINK)
-
-    assert summary.warnings
-    assert not pooling.Pool((plain,)).summary(LINK).warnings
 
 
 @pytest.mark.parametrize(

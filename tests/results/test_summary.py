@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_files import random_record, simple_record
+from run_files import simple_record
 
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
@@ -58,15 +58,6 @@ def test_one_round_summed_up_by_hand(make_run):
         assert summary[name] == pytest.approx(expected), name
 
 
-def test_percentiles_are_over_rounds(make_run):
-    summary = summary_of(make_run("run.h5", [simple_record(k) for k in (5, 1, 3)]))
-
-    # 1, 3 and 5 times the round above: median 3, 95th percentile 3 + 0.9 * 2.
-    found = [summary[f"device_cpu_seconds_{of}"] for of in ("median", "p95", "max")]
-    assert found == pytest.approx([0.021, 0.0336, 0.035])
-    assert summary["bytes_up_mean"] == 630
-
-
 @pytest.mark.parametrize("wrong", [False, True])
 def test_rounds_of_warm_up_and_with_a_wrong_aggregate_change_no_figure(make_run, wrong):
     rounds = [simple_record(1), simple_record(2)]
@@ -92,13 +83,9 @@ def test_a_run_without_measured_rounds_has_no_figures(make_run, records):
     assert summary["bytes_up_mean"] is None
     assert math.isnan(summary["round_seconds_median"])
     assert math.isnan(summary.phases[0]["modelled_seconds"])
-    assert summary.as_dict()["round_seconds_p95"] is None
-
-
-def test_a_summary_is_plain_json(make_run):
-    for records in ([], [random_record(1)]):
-        given = summary_of(make_run(f"{len(records)}.h5", records)).as_dict()
-        assert json.loads(json.dumps(given, allow_nan=False)) == given
+    given = summary.as_dict()
+    assert given["round_seconds_p95"] is None
+    assert json.loads(json.dumps(given, allow_nan=False)) == given
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from hpcfl.results.reader import load
 from hpcfl.results.summary import summarise
 from hpcfl.results.tables import (
     comparison,
-    details,
     render_run,
 )
 
@@ -88,14 +87,3 @@ def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(summaries
         "2 secagg - 840 100 28.00 240.0 400.0 284.6 1.00x 1.00x 1.00x",
     ]
     assert table.records()[0]["device_cpu_seconds_median"] == pytest.approx(0.014)
-
-
-def test_details_show_what_has_a_value(make_run):
-    hosts = [f"node{i}" for i in range(100)]
-    config = {"threshold": 0, "quiet": False, "label": "", "hosts": hosts}
-    path = make_run("run.h5", [simple_record()], environment={"ranks": 3}, **config)
-    text = "\n".join(facts.text() for facts in details(load(path)))
-
-    for shown in ("alpha          0.1", "threshold      0", "quiet          False", "node99"):
-        assert shown in text
-    assert not {"preset", "label", "promises", "mpi_library"} & {*text.split()}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_files import assert_holds, layout, new_writer, random_record, write_run
+from run_files import assert_holds, new_writer, random_record
 
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import load
@@ -215,17 +215,6 @@ def test_an_exception_marks_the_run_failed_and_cuts_it(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["run.h5"]
 
 
-def test_a_full_disk_at_the_end_only_prevents_the_cutting(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("hpcfl.results.writer._copy", full)
-    path = write_run(tmp_path / "run.h5", [random_record(1)], rounds=5, status="failed")
-
-    assert_holds(load(path), [random_record(1)])
-    assert [file.name for file in tmp_path.iterdir()] == ["run.h5"]
-
-
 def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):
     path = tmp_path / "run.h5"
     writer = new_writer(path, at_end={"stop_reason": "", "after_load_1min": math.nan}, rounds=500)
@@ -258,17 +247,6 @@ def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):
 
 def growing(monkeypatch):
     monkeypatch.setattr("hpcfl.results.writer._FIRST_BYTES", 1)
-
-
-def test_a_file_that_grows_is_as_one_that_had_all_its_space(tmp_path, monkeypatch):
-    records = [*map(random_record, range(11))]
-    write_run(tmp_path / "whole.h5", records, rounds=11, gamma=0.25)
-    growing(monkeypatch)
-    write_run(tmp_path / "grown.h5", records, rounds=11, gamma=0.25)
-
-    assert layout(tmp_path / "grown.h5") == layout(tmp_path / "whole.h5")
-    assert_holds(load(tmp_path / "grown.h5"), records)
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "grown.h5", tmp_path / "whole.h5"]
 
 
 def test_a_run_of_very_many_rounds_begins_with_a_small_file(tmp_path):

@@ -150,9 +150,9 @@ def test_a_rendered_script_runs_across_both_nodes(cluster, folder, launcher):
     if launcher == "srun" and not loads_pmix(cluster, folder):
         pytest.skip("this Slurm has no PMIx, or cannot load it")
     options = ("--nodes", 2, "--ntasks-per-node", 3, "--server-node", "--launcher", launcher)
-    submit = ("hpcfl", "slurm", "render", "bench", "--submit", *options, "--time", 5)
+    options += ("--time", 5, "--results", "my results")
     arguments = ("fedavg", "--dim", 500, "--rounds", 3, "--warmup", 0)
-    job = run(cluster, folder, *submit, "--results", "my results", "--", *arguments).strip()
+    job = submitted(cluster, folder, "bench", *options, "--", *arguments)
 
     assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
     (path,) = (folder / "my results").glob("*.h5")
@@ -162,6 +162,10 @@ def test_a_rendered_script_runs_across_both_nodes(cluster, folder, launcher):
     assert (environment["hosts"], environment["host_ranks"]) == (["n1", "n2"], [1, 3])
     assert (environment["slurm_job_id"], environment["slurm_nodes"]) == (job, "2")
     assert environment["slurm_node_list"] == "n[1-2]"
+    # The first rank of every host looks at it, before and after.
+    before, after = (np.array(environment[f"{when}_clock_seconds"]) for when in ("before", "after"))
+    assert (after > before).tolist() == [True, True]
+    assert [place["host"] for place in environment["placement"]] == ["n1", "n2", "n2", "n2"]
 
 
 def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):

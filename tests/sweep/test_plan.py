@@ -119,20 +119,20 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
 WRONG = (
     (GRID + "alpha = [0.1, 2.0]", "[grid], alpha", "--alpha is 2.0; it must be"),
     (GRID + "dim = [true]", "[grid], dim", "True is neither a number nor text"),
-    (GRID + "dim = []", "[grid], dim", "a list of values belongs in [grid], with values"),
+    (GRID + "dim = []", "[grid], dim", "a list belongs in [grid], and must not be empty"),
     (GRID + "repeats = 0", "[grid], repeats", "0 is not a number of repeats"),
     (GRID + "dropout_model = ['exact']", "[grid], dropout_model", "mean 'dropout-model'?"),
-    (GRID + "[fixed]\ndim = [1, 2]", "[fixed], dim", "a list of values belongs in [grid]"),
+    (GRID + "[fixed]\ndim = [1, 2]", "[fixed], dim", "a list belongs in [grid]"),
     (GRID + "[fixed]\ndevices = 3", "[grid], devices", "it is in [fixed] too"),
     ("fixed = 3\n" + GRID, "plan.toml", "must be tables"),
-    ("[grid]\nprotocol = ['secagg']", "[grid]", "say either devices or devices-per-rank"),
+    ("[grid]\nprotocol = ['secagg']", "[grid]", "give either devices or devices-per-rank"),
     (GRID.replace("devices", "devices-per-rank").replace("3", "0"), "[grid]", "--devices is 0"),
-    (GRID + "algorithm = 'cdp'", "[grid]", "say either protocol or algorithm"),
+    (GRID + "algorithm = 'cdp'", "[grid]", "give either protocol or algorithm"),
     ("[grid]\nprotocol = ['secag']\ndevices = 3", "[grid], protocol", "no protocol 'secag'"),
     (GRID.replace("3", "'3,4'"), "[grid], devices", "not a number of devices"),
-    ("[[grid]]\nprotocol=['secagg']\ndevices=[3]\n[[grid]]\ndim=[9]", "number 2", "say either"),
+    ("[[grid]]\nprotocol=['secagg']\ndevices=[3]\n[[grid]]\ndim=[9]", "number 2", "give either"),
     ("[grid", "plan.toml", "is not TOML"),
-    (TRAIN + "aggregate = ['secagg']\nalpha = [0.1]", "[grid], alpha", "no use for it in fedavg"),
+    (TRAIN + "aggregate = ['secagg']\nalpha = [0.1]", "[grid], alpha", "not an option of fedavg"),
 )
 
 

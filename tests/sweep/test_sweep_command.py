@@ -138,7 +138,7 @@ def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(plan, folder):
     assert [job.returncode for job in jobs] == [0, 2], jobs
     assert "no cell 8" in jobs[1].stderr
     assert [path.name for path in find(folder)] == [cells[0].file]
-    assert "4 cells not in its sweep.json, and lacks 0" in changed
+    assert "its sweep.json lacks 4 cells of the plan, and has 0 others" in changed
     assert "(1 finished, 7 pending)" in listed
     assert listed.count("0 of 3") == 7
 

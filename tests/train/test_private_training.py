@@ -106,12 +106,12 @@ def test_noise_that_anybody_can_draw_again_is_no_privacy(tmp_path, name):
     run = load(trained.path)
 
     assert epsilons(trained) == epsilons(trained, "paper") == [math.inf] * 3
-    assert "HPCFL epsilon_paper: inf\nHPCFL epsilon_proven: inf\n" in footer(run)
+    assert {"HPCFL epsilon_paper: inf", "HPCFL epsilon_proven: inf"} <= {*footer(run).split("\n")}
     assert "nothing is differentially private" in str(run.config["promises"])
     said = " ".join(render_end(run).split())
     assert "inf as the paper counts, inf proven" in said
     assert "anybody can draw it again" in said
-    with pytest.raises(UsageError, match="no epsilon can be kept with fast_noise"):
+    with pytest.raises(UsageError, match="does not go with fast_noise"):
         PrivacyOptions(fast_noise=True, epsilon=2.0)
 
 

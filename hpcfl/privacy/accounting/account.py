@@ -118,7 +118,7 @@ class Account(OptionGroup, ABC):
         super().__post_init__()
         if self.per_round > self.devices:
             raise UsageError(
-                f"{self.per_round} of {self.devices} devices a round; it can be at most all of them"
+                f"--per-round is {self.per_round}; it must be at most --devices, {self.devices}"
             )
 
     def guarantee(

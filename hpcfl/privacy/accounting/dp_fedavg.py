@@ -101,11 +101,13 @@ class DPFedAvgAccount(Account):
         super().__post_init__()
         given = [getattr(self, name) is not None for name in _OF_INTEGERS]
         if not all(given) if self.noise == "distributed" else any(given):
-            raise UsageError(f"distributed noise, and it alone, takes {', '.join(_OF_INTEGERS)}")
+            raise UsageError(
+                f"{', '.join(_OF_INTEGERS)} go with distributed noise: give all of them, or none"
+            )
         most = self.per_round if self.sampling == "exact" else self.devices
         if self._honest > most:
             raise UsageError(
-                f"{self.honest} of {most} devices are honest; it can be at most all of them"
+                f"--honest is {self.honest}; it must be at most {most}, the devices of a round"
             )
 
     @property

@@ -83,7 +83,7 @@ class FedSGDDPCAccount(Account):
         if self.mechanism == "laplace" and self.fraction != 1:
             raise UsageError("--fraction is for Gaussian noise: with Laplace noise it is 1")
         if self.batch < 1 or self.fraction > most:
-            raise UsageError(f"--fraction is {self.fraction}; a sample has 1 to all records")
+            raise UsageError(f"--fraction is {self.fraction}; a sample must have 1 to all records")
 
     @property
     def actual_delta(self) -> float:

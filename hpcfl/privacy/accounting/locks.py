@@ -75,11 +75,11 @@ class LocksAccount(Account):
         super().__post_init__()
         if not self.per_round <= self.first_stage <= self.devices:
             raise UsageError(
-                f"stage 2 keeps {self.per_round} of the {self.first_stage} users of stage 1, of "
-                f"{self.devices}; the numbers must not increase"
+                f"--per-round is {self.per_round}, --first-stage {self.first_stage} and --devices "
+                f"{self.devices}; each must be at most the next"
             )
         if self.variant == "trusted" and self.replies is not None:
-            raise UsageError("--replies is for the variant local: trusted counts on the chance")
+            raise UsageError("--replies is for --variant local: leave it out")
 
     @property
     def multipliers(self) -> tuple[float, float]:

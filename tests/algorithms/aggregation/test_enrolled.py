@@ -127,23 +127,6 @@ def test_uploads_and_answers_are_masks_of_what_was_agreed_on_once(group):
         assert expected.tolist() == unpacked(answers[envelope.HELPERS + helper], dim, modulus)
 
 
-def test_no_two_pairs_rounds_or_selections_have_a_mask_key_in_common():
-    found = {}
-    for index, members in enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 4], range(DEVICES)]):
-        devices = of_pairs()
-        for id in members:
-            for peer, key in devices[id].mask_keys(index, list(members)).items():
-                # The two of a pair have the same.
-                assert key == found.setdefault((index, min(id, peer), max(id, peer)), key)
-    assert len({*found.values()}) == len(found) == 6 + 6 + 6 + 21
-    # In the same round, another selection gives other keys.
-    first, second = (of_pairs()[0].mask_keys(3, [0, 1, last]) for last in (2, 3))
-    assert first[1] != second[1]
-    # And the operating system's are never the same.
-    one, other = of_pairs(3, seed=None), of_pairs(3, seed=None)
-    assert one[0].mask_keys(0, [0, 1]) != other[0].mask_keys(0, [0, 1])
-
-
 @pytest.mark.parametrize(("name", "security"), [("prf", "passive"), ("secagg", "active")])
 def test_the_key_that_pairs_agreed_with_is_forgotten_after_the_enrolment(
     name, security, monkeypatch

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import struct
 
 import numpy as np
 import pytest
@@ -44,23 +45,6 @@ def only_at_fault(played, id, phase, reason):
 # rows of shares: device 3 sends them, device 2 is the victim
 
 
-def does_without(change, name="cohort"):
-    """Assert that rows of device 3 that are changed so leave device 2 alone without a share of it.
-
-    All others have theirs, and everybody stays.
-    """
-    protocol = make(name, DEVICES, 8)
-    played = play(protocol, change=sent_by_device(protocol, "share_keys", SENDER, change))
-    played.nobody_left()
-    ignored = {id: device.ignored for id, device in played.devices.items() if device.ignored}
-    assert [VICTIM] == list(ignored)
-    (error,) = ignored[VICTIM]
-    reason = "it does not decrypt"
-    assert ("share_keys", f"device {SENDER}", reason) == (error.phase, error.sender, error.reason)
-    assert_tells_no_secret(error, played.sources)
-    played.goes_on()
-
-
 def written(start, content):
     """Return a change of the row to the victim, from a byte on."""
 
@@ -80,19 +64,15 @@ def preceded(change):
     return lambda rows: np.vstack([change(rows.copy())[to_victim(rows)], rows])
 
 
-def as_id(id):
-    return id.to_bytes(4, "little")
-
-
 SENT_BY, SENT_TO = 8, 12  # in an envelope
 LOST_ROWS = {
     "other bytes": written(16 + 35, bytes(8)),
     "another step": written(1, b"\x63"),
     # In the name of another device, from which this takes nothing, even if it is first.
-    **{f"from {id}": written(SENT_BY, as_id(id)) for id in (0, VICTIM, 2**32 - 1)},
-    **{f"also from {id}": preceded(written(SENT_BY, as_id(id))) for id in (0, VICTIM)},
+    **{f"from {id}": written(SENT_BY, struct.pack("<I", id)) for id in (0, VICTIM, 2**32 - 1)},
+    **{f"also from {id}": preceded(written(SENT_BY, struct.pack("<I", id))) for id in (0, VICTIM)},
     # To nobody, or to its own sender.
-    **{f"to {id}": written(SENT_TO, as_id(id)) for id in (SENDER, DEVICES, 2**32 - 2)},
+    **{f"to {id}": written(SENT_TO, struct.pack("<I", id)) for id in (SENDER, DEVICES, 2**32 - 2)},
     "none": lambda rows: rows[Header.receivers_of(rows) != VICTIM],
     # Of several rows the first counts.
     "another one first": preceded(written(16, bytes(8))),
@@ -102,7 +82,17 @@ LOST_ROWS = {
 @pytest.mark.parametrize("change", LOST_ROWS.values(), ids=LOST_ROWS)
 @pytest.mark.parametrize("name", LINKED)
 def test_a_row_that_is_not_as_it_was_sent_is_a_missing_share(name, change):
-    does_without(change, name)
+    """It leaves device 2 alone without a share of device 3; all have the others, and stay."""
+    protocol = make(name, DEVICES, 8)
+    played = play(protocol, change=sent_by_device(protocol, "share_keys", SENDER, change))
+    played.nobody_left()
+    ignored = {id: device.ignored for id, device in played.devices.items() if device.ignored}
+    assert [VICTIM] == list(ignored)
+    (error,) = ignored[VICTIM]
+    reason = "it does not decrypt"
+    assert ("share_keys", f"device {SENDER}", reason) == (error.phase, error.sender, error.reason)
+    assert_tells_no_secret(error, played.sources)
+    played.goes_on()
 
 
 # what is dealt: rightly sealed, but not what it should be
@@ -165,43 +155,20 @@ def test_a_seed_that_is_no_string_of_16_bytes_costs_its_dealer(name, deals):
 # answers, and shares that do not fit them
 
 
-def play_with(name, exchange, change, id=VICTIM, devices=DEVICES, **options):
-    """Play a round in which what one device sends to the server in an exchange is changed."""
-    protocol = make(name, devices, 8)
-    return play(protocol, change=sent_by_device(protocol, exchange, id, change), **options)
-
-
 def uniform(answers):
     """Return answers about all dealers that have nothing to do with any share."""
     words = np.random.default_rng(2).integers(0, Q, answers.size // 4)
     return words.astype("<u4").view(np.uint8)
 
 
-def all_ones(answers):
-    """Return that no dealer's share came."""
-    return np.full_like(answers, 255)
-
-
-def about(place):
-    """Return a lie about the dealer at a place of the answers."""
-
-    def lie(answers):
-        words = answers.view("<u4").copy().reshape(-1, 2)
-        words[place] = (words[place].astype(np.uint64) + 12345) % Q
-        return words.reshape(-1).view(np.uint8)
-
-    return lie
-
-
-@pytest.mark.parametrize("lie", [uniform, about(0)], ids=["all", "one"])
 @pytest.mark.parametrize("name", LINKED)
-def test_with_one_answer_less_a_liar_ends_the_round_and_nobody_is_expelled(name, lie):
+def test_with_one_answer_less_a_liar_ends_the_round_and_nobody_is_expelled(name):
     """Of t + 1 answers any t fit, and nobody can tell whether dealer or holder is wrong.
 
     The round ends before anybody has masked anything.
     """
     protocol, uploads = make(name, DEVICES, 8), []
-    lying = sent_by_device(protocol, "checks", VICTIM, lie)
+    lying = sent_by_device(protocol, "checks", VICTIM, uniform)
 
     def change(header, message):
         if header.step < len(protocol.steps) and protocol.steps[header.step].upload:
@@ -216,10 +183,6 @@ def test_with_one_answer_less_a_liar_ends_the_round_and_nobody_is_expelled(name,
         str(caught.value),
     )
     assert [] == uploads
-    # The t others fit, as any t do: who says that it has no shares is still not believed.
-    played = play_with(name, "checks", all_ones, dropouts={4: "share_keys"})
-    played.nobody_left()
-    played.goes_on()
 
 
 # what the server is sent

@@ -29,7 +29,7 @@ from slow_ring import slots
 
 from hpcfl.algorithms.aggregation.sharing import Challenge
 from hpcfl.comm.phases import Pattern
-from hpcfl.errors import MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 
 DEVICES = 9  # t = 5
 WITHOUT_SHARES = 8  # dropped out before share_keys
@@ -305,6 +305,15 @@ def test_all_are_told_how_many_were_expelled_and_their_neighbours_who(place):
     assert {(RING, RING - 1, 1)} == {(o.devices, o.survivors, o.expelled) for o in outcomes}
 
 
+def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed():
+    """Places 3 to 5 are silent: of the five holders around each of them, two are left."""
+    played, order = on_small_ring(name="secagg-graph", before=("unmask", Pattern.GATHER))
+    for id in {*order} - {*order[3:6]}:
+        played.server.receive_unmask(id, played.devices[id].send_unmask())
+    error = played.refused(BelowThresholdError, played.server.finish_unmask)
+    assert f"2 of the 5 devices that hold shares of device {min(order[3:6])}'s" in str(error)
+
+
 # the challenge
 
 
@@ -407,6 +416,15 @@ def test_secrets_with_others_than_dropped_devices_are_not_told(answered, ids):
     answered.refused(RefusedError, device.send_pairs)
     for size in (0, 1, 3):
         answered.refused(MessageError, device.receive_pairs, raw(bytes(size)))
+
+
+def test_secrets_of_pairs_are_told_once(answered):
+    device = answered.devices[2]
+    device.receive_pairs(wanted(answered, [0]))
+    assert pair_secret(answered, 2, 0) == device.send_pairs().tobytes()
+    for again in ([0], [3], []):
+        error = answered.refused(RefusedError, device.receive_pairs, wanted(answered, again))
+        assert "has told already" in str(error)
 
 
 def test_secrets_of_pairs_are_not_taken_from_a_device_that_has_not_unmasked(answered):

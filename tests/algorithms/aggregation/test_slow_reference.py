@@ -13,7 +13,6 @@ from slow_reference import KEY_SHARE, SlowRound, lagrange, limbs, packed
 from slow_ring import slots
 
 from hpcfl.comm.phases import Pattern
-from hpcfl.crypto.keys import insecure_secrets
 
 DEVICES, DIM = 11, 47
 DROPOUTS = {
@@ -181,16 +180,3 @@ def test_the_nonce_is_drawn_once_all_keys_have_come():
     assert [] == begun.servers.drawn
     played = play(protocol, before=("advertise_keys", Pattern.SCATTER))
     assert [16] == [len(drawn) for drawn in played.servers.drawn]
-
-    # The same keys and another nonce give every device another neighbourhood.
-    orders = []
-    for seed in range(2):
-        server = protocol.server(0, np.zeros(DIM, np.float32), insecure_secrets(seed, 0, 0))
-        for id, keys in played.sent("advertise_keys").items():
-            server.receive_advertise_keys(id, np.frombuffer(keys, np.uint8))
-        server.finish_advertise_keys()
-        orders.append(server._links.order.tolist())
-        told = server.send_advertise_keys(3).tobytes()
-        assert told[:16] == insecure_secrets(seed, 0, 0)(16) == server.state.nonce
-        assert orders[-1][int.from_bytes(told[16:20], "little")] == 3
-    assert orders[0] != orders[1]

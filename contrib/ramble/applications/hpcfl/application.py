@@ -38,14 +38,14 @@ class Hpcfl(ExecutableApplication):
     success_criteria("valid", mode="string", match=r"^HPCFL valid: true$", file="{log_file}")
 
     for key, units in (
-        ("device_upload_bytes", "B"),
-        ("device_download_bytes", "B"),
-        ("device_cpu_ms", "ms"),
-        ("server_cpu_ms", "ms"),
-        ("round_ms", "ms"),
-        ("modelled_ms", "ms"),
-        ("rounds", ""),
-        ("survivors", ""),
+        ("bytes_up_mean", "B"),
+        ("bytes_down_mean", "B"),
+        ("device_cpu_seconds_median", "s"),
+        ("server_cpu_seconds_median", "s"),
+        ("round_seconds_median", "s"),
+        ("modelled_round_seconds_median", "s"),
+        ("rounds_measured", ""),
+        ("survivors_mean", ""),
     ):
         figure_of_merit(
             key,
