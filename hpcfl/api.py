@@ -298,7 +298,7 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
     from hpcfl.costmodel.calibration import load as load_calibration
     from hpcfl.learning.models import parameters
     from hpcfl.results.linkmodel import LinkModel
-    from hpcfl.rounds.build import build, check_degree
+    from hpcfl.rounds.build import build
 
     name, given = _name(protocol), _named(options)
     if name == DP_FEDAVG:
@@ -312,7 +312,6 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
     link = part(asked, LinkModel)
     found = []
     for count in asked.devices:
-        check_degree(asked, count)
         for length in lengths:
             built, _ = build(name, asked, count, length)
             found.append(model.predict(built, known, link))

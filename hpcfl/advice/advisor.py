@@ -49,7 +49,6 @@ class Choice:
     prediction: Prediction
     exposed_alone: float  # fraction of an honest device's values learned individually
     promises: tuple[str, ...]
-    fewer_helpers: bool  # whether it has fewer than by default, so that it may promise less
     left_out: tuple[str, ...]  # notes on what the costs leave out
 
     def cost(self, criterion: str) -> float:
@@ -147,7 +146,6 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
         predict(counted, calibration, part(asked, LinkModel)),
         exposed,
         tuple(promise.claim for promise in protocol.promises()),
-        protocol.helpers < kind.default_helpers,
         tuple(notes(counted)),
     )
 

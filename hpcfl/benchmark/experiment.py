@@ -26,7 +26,6 @@ from hpcfl.report.formats import counted, named, share
 from hpcfl.rounds.build import (
     DropoutSchedule,
     build,
-    check_degree,
     with_group,
     without_dropouts,
 )
@@ -111,7 +110,6 @@ class Experiment(Job):
     @classmethod
     def prepare(cls, options: BenchOptions, devices: int) -> Experiment:
         """Check the options for a number of devices; a UsageError is the same on every rank."""
-        check_degree(options, devices)
         updates = _updates(options, devices)
         # With the length, a run goes on without the code of a model.
         dim = options.dim if options.model is None else updates.dim

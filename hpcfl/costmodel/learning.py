@@ -33,7 +33,7 @@ from hpcfl.system import environment
 # at least LEAST_ROUNDS and take LEAST_SECONDS together, or are MOST_ROUNDS.
 SIZES = (
     *((6, 64, 0.0), (6, 64, 0.34), (12, 64, 0.3), (40, 64, 0.3), (100, 64, 0.1), (100, 64, 0.3)),
-    *((6, 30_000, 0.34), (40, 30_000, 0.3), (64, 60_000, 0.3)),
+    *((6, 30_000, 0.34), (40, 30_000, 0.3), (100, 60_000, 0.3)),
     *((20, 200_000, 0.0), (20, 200_000, 0.3), (6, 1_000_000, 0.34), (12, 1_000_000, 0.1)),
 )
 LEAST_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 0.3, 3, 60

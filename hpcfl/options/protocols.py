@@ -93,7 +93,7 @@ class GraphOptions(_Group):
 
     degree: int | None = option(
         None,
-        "Neighbours with whom a device shares keys and masks; an even number.",
+        "Neighbours with whom a device shares keys and masks, an even number; or all, if fewer.",
         at_least=2,
         default_text="all, or as many as the protocol chooses",
         marks=("label",),

@@ -19,7 +19,6 @@ from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import values_of
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS, ProtocolOptions, group_of
 from hpcfl.options.shared import SeedOptions
-from hpcfl.privacy.masking import largest_degree
 from hpcfl.privacy.population import count_of
 
 Chosen = TypeVar("Chosen", bound=ProtocolOptions)
@@ -93,19 +92,6 @@ def build(
         phase,
         seed,
     )
-
-
-def check_degree(options: ProtocolOptions, devices: int) -> None:
-    """Refuse more neighbours than a round of so many devices has, by UsageError.
-
-    A round that chance makes smaller links all of its devices.
-    """
-    most = largest_degree(devices)
-    if options.degree is not None and options.degree > most:
-        raise UsageError(
-            f"--degree is {options.degree}, and each of {devices} devices has only {devices - 1} "
-            f"others: give at most {most}, which links all, or leave it out"
-        )
 
 
 def with_group(options: Chosen, name: str) -> Chosen:

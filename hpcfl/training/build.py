@@ -22,7 +22,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS
 from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
-from hpcfl.rounds.build import build, check_degree, with_group
+from hpcfl.rounds.build import build, with_group
 
 # Levels have room for a little more noise than was found, as it may be with fewer of them. If that
 # is not enough, noise and levels are found anew, so often.
@@ -80,7 +80,6 @@ def check_algorithm(options: TrainOptions, devices: int, dim: int) -> Federation
             f"--aggregate common: with {options.algorithm} and {options.aggregate} no device keeps "
             "what it has not sent"
         )
-    check_degree(options, options.per_round or devices)
     federation = make_federation(options, np.ones(devices, np.int64), dim)
     kind.check(federation, options)
     return federation

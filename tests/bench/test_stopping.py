@@ -86,7 +86,7 @@ def test_time_runs_from_the_start_and_ends_however_few_rounds(monkeypatch):
     ("options", "sentence"),
     [
         ({"max_rounds": 1}, "--max-rounds is 1; it must be at least --rounds, 2"),
-        ({"rel_ci": 0.1, "keep_transcript": "t.npz", "insecure_seed": 1}, "--keep-transcript is"),
+        ({"rel_ci": 0.1, "keep_transcript": "t.npz", "insecure_seed": 1}, "--keep-transcript"),
     ],
 )
 def test_rules_that_cannot_work_are_refused(options, sentence):

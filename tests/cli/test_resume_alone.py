@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from commandline import hpcfl, refusal
+from run_files import cut
 
 import hpcfl as api
 from hpcfl.options.bench import BenchOptions
@@ -56,13 +56,6 @@ def told(*arguments):
     done = hpcfl(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def cut(path, rounds):
-    """Leave of a complete file what a kill after some rounds leaves."""
-    with h5py.File(path, "r+") as file:
-        file.attrs.modify("status", np.array("running", file.attrs["status"].dtype))
-        file["rounds/finished"][rounds:] = False
 
 
 def measured(*arguments, rounds=2):

@@ -5,10 +5,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from launcher import assert_refused, bench, hpcfl, mpirun, needs_mpirun, python
+from run_files import cut
 
 from hpcfl.results import load
 from hpcfl.results.reader import find
@@ -142,13 +142,6 @@ def test_one_launch_does_all_numbers_of_devices(tmp_path):
 
 
 # Protocols, lengths and files of one's own
-
-
-def cut(path, rounds):
-    """Leave of a complete file what a kill after some rounds leaves."""
-    with h5py.File(path, "r+") as file:
-        file.attrs.modify("status", np.array("running", file.attrs["status"].dtype))
-        file["rounds/finished"][rounds:] = False
 
 
 def test_the_protocol_of_the_examples_is_measured_and_trained_by_under_mpirun(folder):

@@ -17,7 +17,7 @@ TRAFFIC = ("bytes_up", "bytes_down", "messages_up", "messages_down", "survived")
 
 @pytest.mark.parametrize("ranks", [5, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 8))])
 def test_the_transport_tests_pass_under_mpirun(ranks):
-    options = ("-qxs", "-p", "no:cacheprovider", "--noconftest")
+    options = ("-qxs", "-p", "no:cacheprovider", "--noconftest", "--only-mpi")
     job = python(ranks, "-m", "pytest", *options, HERE / "transports.py")
 
     assert job.returncode == 0, job.stdout[-5000:]

@@ -25,6 +25,9 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.enrolment import enrol
 
+# More ranks than one: pytest-mpi leaves these tests out elsewhere.
+pytestmark = pytest.mark.mpi(min_size=2)
+
 DEVICES, DIM = 7, 5001
 
 

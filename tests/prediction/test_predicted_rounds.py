@@ -177,7 +177,11 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path):
     [
         ({"security": "active"}, KNOWN, "--security active"),
         ({}, Calibration({"fedavg": {}}), "secagg is not calibrated"),
-        ({}, Calibration({"secagg": {"device": {ONCE: 1.0}}}), "what peers cost in secagg is not"),
+        (
+            {},
+            Calibration({"secagg": {"device": {ONCE: 1.0}}}),
+            "the cost of peers in secagg is unknown",
+        ),
     ],
 )
 def test_what_has_no_model_or_is_not_calibrated_is_named(options, calibration, sentence):

@@ -3,9 +3,9 @@
 import math
 from collections import Counter
 
-import h5py
 import numpy as np
 import pytest
+from run_files import cut
 from runs import epsilons
 from runs import train_privately as train
 from scipy import optimize, stats
@@ -28,15 +28,6 @@ def exact_epsilon(mu, delta=1e-5):
         return float(first - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu) - delta)
 
     return float(optimize.brentq(excess, 0, 100))
-
-
-def cut(path, rounds):
-    """Leave of a run what a kill after so many rounds leaves of its results file."""
-    with h5py.File(path, "r+") as file:
-        file.attrs.modify("status", np.array("running", file.attrs["status"].dtype))
-        facts = file["environment"].attrs
-        facts.modify("stop_reason", np.array(b"", facts.get_id("stop_reason").dtype))
-        file["rounds/finished"][rounds:] = False
 
 
 def killed(folder, rounds, every, name="cdp", **options):

@@ -35,7 +35,6 @@ class PhaseCosts:
     member_up: float = 0.0
     member_down: float = 0.0
     members: int = 0
-    scattered: bool = False  # whether the server sends every device a message of its own
 
     def sends(self, size: float, senders: int, messages: float = 1) -> None:
         """Let so many devices send messages, of so many bytes together without envelopes."""
@@ -90,7 +89,6 @@ def exchanged(protocol: AggregationProtocol) -> Phases:
         elif step.role is Role.DEVICE and gathers:
             phase.sends(size, there)
         elif step.role is Role.DEVICE:
-            phase.scattered |= step.pattern is Pattern.SCATTER
             phase.receives(size, there)
         else:
             of = "helper" if step.role is Role.HELPER else "member"
