@@ -524,7 +524,7 @@ def test_an_insecure_seed_is_announced_and_recorded_and_nothing_else_is_insecure
         recorded_seed = load(path).config["insecure_seed"]
         drawn = [what for what in planted.secrets.values() if what == "drawn"]
         if seed:
-            assert "insecure-seed is given: keys are not secret" in shown
+            assert "insecure-seed is given: neither keys nor noise are secret" in shown
             assert recorded_seed == 7
             assert [] == drawn
         else:
