@@ -125,7 +125,7 @@ def finish(variables, folder, job, limit_seconds=JOB_SECONDS):
     deadline = time.monotonic() + limit_seconds
     while True:
         states = [fact["JobState"] for fact in facts(variables, folder, job)]
-        if not {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"} & set(states):
+        if not {"PENDING", "CONFIGURING", "RUNNING", "SIGNALING", "COMPLETING"} & set(states):
             return states
         assert time.monotonic() < deadline, f"{states} {logs(folder)}"
         time.sleep(0.3)
