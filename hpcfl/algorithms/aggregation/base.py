@@ -241,7 +241,7 @@ class AggregationProtocol(ABC):
         """
         return self.device(id, round_index, system_secrets)
 
-    # What it promises, and to whom
+    # Promises
 
     def promises(self) -> list[Promise]:
         """Return what the protocol hides with these parameters, and with which probability."""
@@ -258,7 +258,7 @@ class AggregationProtocol(ABC):
 
     @classmethod
     def masking(cls, devices: int, options: MaskingOptions) -> Masking:
-        """Return who masks a coordinate with whom, which determines what a curious server learns.
+        """Return the masking of coordinates, which determines what a curious server learns.
 
         There are N = `devices`. The options give the fraction of coordinates that each device sends
         and its number of neighbours.
@@ -267,7 +267,7 @@ class AggregationProtocol(ABC):
             f"the exposure of {cls.name} cannot be computed: its class has no method masking"
         )
 
-    # What it chooses and costs
+    # Choices and costs
 
     @classmethod
     def helpers_of(cls, asked: int | None) -> int:

@@ -113,7 +113,7 @@ class CodedState(DeviceState):
     transport_keys: dict[int, bytes] = field(default_factory=dict, repr=False)
     # The pieces that this device holds, by owner.
     pieces: dict[int, Elements] = field(default_factory=dict, repr=False)
-    survivors: list[int] | None = None  # whose pieces are to be added up
+    survivors: list[int] | None = None  # the devices whose pieces are to be added up
 
 
 class CodedDevice(QuantisedDevice):

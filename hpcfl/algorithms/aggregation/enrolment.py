@@ -96,7 +96,7 @@ class Directory:
         return np.frombuffer(listed, np.uint8)
 
     def finish_advertise_keys(self) -> None:
-        """Settle who has enrolled."""
+        """Close the enrolment; by default, any set of devices is accepted."""
 
 
 # Every device sends public keys and receives the keys of all devices.

@@ -767,7 +767,7 @@ class SecAgg(QuantisedProtocol):
         # One share of a mask key for every holder, if all other devices drop out.
         return max(4 * KEY_SHARE * (self.topology.degree + 1), ADVERTISED_BYTES)
 
-    # Where keys come from
+    # Key derivation
 
     def round_context(self, round_index: int) -> bytes:
         """Return the hash context of a round's links."""

@@ -118,7 +118,7 @@ class Links:
     """The server's record of the links of one round; in this class, all pairs are linked.
 
     Sets of devices that advertised keys are ndarrays of bool, shape (N,). A message is broadcast to
-    all devices or, on a ring, made for one receiver; it is None if there is none for the receiver.
+    all devices or, on a ring, made for one receiver; it is None if the receiver gets none.
     """
 
     def __init__(self, devices: int, threshold: int, public: Mapping[int, bytes]) -> None:
@@ -224,7 +224,7 @@ class Topology:
     def _read(
         self, payload: Payload, known: Neighbourhood, phase: str, lists: int, counted: str = ""
     ) -> tuple[list[Sequence[int]], int]:
-        """Return the lists of devices in a message, and the size of the set of the first."""
+        """Return the lists of devices in a message, and the total size of the first set."""
         head, size = self.count_bytes if counted else 0, -(-self.slots // 8)
         parse_vector(payload, "u1", head + lists * size, phase)
         bitmaps = payload[head:].reshape(lists, size)

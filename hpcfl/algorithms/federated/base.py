@@ -105,11 +105,11 @@ class FederatedAlgorithm(ABC):
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
         """Refuse options that conflict; the numbers of samples and d may be unknown yet."""
 
-    # Who takes part
+    # Participants
 
     @classmethod
     def invited(cls, per_round: int, devices: int, privacy: PrivacyOptions) -> int:
-        """Return the number of devices to begin a round whose sum is to have `per_round`."""
+        """Return how many of the n devices begin a round, if its sum is to have `per_round`."""
         return per_round
 
     def play_index(self, round_index: int) -> int:
@@ -132,7 +132,7 @@ class FederatedAlgorithm(ABC):
         """Return the ids of the devices that take part in a round, increasing."""
         return self.federation.participation.draw(self.play_index(round_index))
 
-    # What they contribute
+    # Contributions
 
     @property
     def first_stage(self) -> FirstStage | None:
