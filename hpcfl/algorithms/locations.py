@@ -1,4 +1,4 @@
-"""Which coordinates a sparse upload holds, on the wire: a bitmap, or Rice-coded gaps.
+"""The wire format of a sparse upload's coordinates: a bitmap, or Rice-coded gaps.
 
 ======  ====  ============================================================
 offset  size  field (little-endian)
@@ -10,9 +10,9 @@ offset  size  field (little-endian)
 8       ..    body, the first bit of a byte being its most significant
 ======  ====  ============================================================
 
-The body of a bitmap is d bits. The body of gaps is, for each location, its distance to the previous
-one less 1: first all the upper parts (distance >> k) in unary, as that many zeros and a one, then
-all the lower parts in k bits. Keeping the two apart lets both be read without a loop.
+The body of a bitmap is d bits. The body of gaps holds, for each location, its distance to the
+previous one minus 1: first all upper parts (distance >> k) in unary, as that many zeros and a one,
+then all lower parts in k bits. As the two are apart, both can be read without a loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Bytes = NDArray[np.uint8]
 
 
 def encode(positions: Positions, dim: int, coding: str) -> Bytes:
-    """Return increasing `positions` below `dim` as bytes; ``"auto"`` is the shorter coding."""
+    """Encode increasing `positions` below `dim`; ``"auto"`` takes the shorter coding."""
     bitmap_bytes = -(-dim // 8)
     gaps = np.diff(positions, prepend=-1) - 1
     rice, gap_bits = _best_rice(gaps)
@@ -45,7 +45,7 @@ def encode(positions: Positions, dim: int, coding: str) -> Bytes:
 
 
 def decode(message: Bytes, dim: int) -> tuple[Positions, int]:
-    """Return the positions, and how many bytes of `message` they took.
+    """Return the positions, and the number of bytes of `message` that encode them.
 
     ValueError if the bytes do not begin with a coded set of positions below `dim`.
     """
@@ -67,9 +67,9 @@ def decode(message: Bytes, dim: int) -> tuple[Positions, int]:
 
 
 def expected_bytes(share: float, dim: int, coding: str) -> float:
-    """Return how many bytes i.i.d. positions, each of the probability `share`, take without header.
+    """Return the mean size in bytes, without the header, of coded i.i.d. positions.
 
-    That is the mean, of `dim` positions that there are in a coding, "auto" for the shorter one.
+    Each of `dim` positions is included with the probability `share`; "auto" is the shorter coding.
     """
     bitmap = math.ceil(dim / 8)
     # E[floor(gap / 2^k)] of a geometric gap from 0: r / (1 - r), r = (1 - p)^(2^k).
@@ -90,9 +90,9 @@ def _with_header(coding: int, rice: int, count: int, body: Bytes) -> Bytes:
 
 
 def _best_rice(gaps: Positions) -> tuple[int, int]:
-    """Return the Rice parameter with the shortest code, and the code's bits."""
+    """Return the Rice parameter with the shortest code, and the code's size in bits."""
     rice, size = 0, int(gaps.sum()) + gaps.size
-    # Each step saves less than the one before: the first that saves nothing ends the search.
+    # Each step saves less than the one before, so the first without savings ends the search.
     while rice < MAX_RICE:
         longer = int((gaps >> rice + 1).sum()) + gaps.size * (2 + rice)
         if longer >= size:
@@ -126,12 +126,12 @@ def _read_gaps(body: Bytes, count: int, rice: int, dim: int) -> tuple[Positions,
     # The upper parts add up to less than dim >> rice, so this many bits hold the whole code.
     at_most = count * (1 + rice) + (dim >> rice)
     bits = np.unpackbits(body[: -(-at_most // 8)])
-    # As truth values, which NumPy searches several times as fast as numbers.
+    # NumPy searches truth values several times as fast as numbers.
     ends = np.flatnonzero(bits.view(np.bool_))[:count]
     if ends.size < count:
         raise ValueError("the coded gaps are cut short")
     unary = int(ends[-1]) + 1 if count else 0
-    # Looked at before they are shifted: beyond this the sums below would overflow.
+    # Checked before the shift: beyond this limit, the sums below would overflow.
     if unary - count > dim >> rice:
         raise ValueError(f"a location lies beyond coordinate {dim - 1}")
     size = unary + count * rice

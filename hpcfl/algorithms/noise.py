@@ -1,8 +1,8 @@
 """Discrete Gaussian noise that every device adds to its integers before they are masked.
 
-The server learns only sums, and in a sum is the noise of all its devices: so each needs to add but
-a part of what would hide it (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian
-mechanism"). Noise of real numbers, rounded, would prove nothing about sums of integers.
+The server learns only sums, and a sum holds the noise of all its devices, so each device adds only
+a part of the noise that it needs (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian
+mechanism"). Rounded real-valued noise would prove nothing about sums of integers.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from: a device's number, or one that no device has for whatever else needs noise
 
 
 def system_noise(play: int, owner: int) -> SecretSource:
-    """Return the operating system's generator, for every round and owner."""
+    """Return the operating system's generator; it serves every round and owner."""
     return system_secrets
 
 
 def insecure_noise(seed: int) -> NoiseSecrets:
-    """Return sources that repeat themselves for the same seed: for tests, never for secrets.
+    """Return sources that follow from a seed: for tests, never for secrets.
 
-    Every round and owner has one, whichever rank asks, so that results do not depend on how many
-    ranks there are.
+    Each round and owner has one source, the same on every rank, so that results do not depend on
+    the number of ranks.
     """
     return lambda play, owner: insecure_stream(seed, f"noise of {owner} in round {play}")
 
 
 @dataclass(frozen=True)
 class IntegerNoise:
-    """What a device does to a vector besides rounding it."""
+    """The noise that a device adds to its integers, and the clipping before it."""
 
     sigma: int  # parameter of the noise on every integer, about its standard deviation
-    # From which this rank's devices draw; of no other use, and never written anywhere.
+    # The key of this rank's noise; it has no other use and is never written anywhere.
     secret: bytes = field(repr=False)
-    norm: float | None = None  # vectors are clipped to this l2 norm first, if there is one
-    rounded_norm: float | None = None  # their integers, before the noise, are held to this one
+    norm: float | None = None  # l2 norm that vectors are clipped to first; None for no clipping
+    rounded_norm: float | None = None  # limit of the integers' l2 norm before the noise
 
     def __post_init__(self) -> None:
         if self.sigma > LARGEST_SIGMA:
@@ -56,20 +56,20 @@ class IntegerNoise:
             )
 
     def clip(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return a vector of at most the norm, in the same direction."""
+        """Return the vector clipped to the norm, if there is one."""
         return values if self.norm is None else clip_l2(values, self.norm)
 
     def draw(self, size: int, device: int, round_index: int) -> Signed:
-        """Return a device's noise of a round, int64 of shape (size,); the same when asked again."""
+        """Return a device's noise of a round, int64 (size,); repeated calls return the same."""
         context = f"hpcfl/1 discrete Gaussian noise round {round_index} device {device}"
         return discrete_gaussian(derive(self.secret, context.encode()), size, self.sigma)
 
     def bound(self, devices: int, dim: int, failure: float) -> int:
-        """Return what the sum of all devices' noise stays within, at all coordinates.
+        """Return a bound of all devices' summed noise at all coordinates.
 
-        But for the probability `failure`. A discrete Gaussian is subgaussian with the parameter
-        sigma (Canonne, Kamath and Steinke 2020, Corollary 17), so a sum of n exceeds t with a
-        probability of at most 2 exp(-t**2 / (2 n sigma**2)); a union bound over the coordinates.
+        It fails with probability `failure` at most. A discrete Gaussian is subgaussian with
+        parameter sigma (Canonne, Kamath and Steinke 2020, Corollary 17), so a sum of n exceeds t
+        with probability at most 2 exp(-t**2 / (2 n sigma**2)); plus a union bound.
         """
         return math.ceil(self.sigma * math.sqrt(2 * devices * math.log(2 * dim / failure)))
 
@@ -77,14 +77,14 @@ class IntegerNoise:
 def clip_l2(values: NDArray[np.floating], norm: float) -> NDArray[np.floating]:
     """Return a vector in the same direction whose l2 norm is at most `norm`.
 
-    Of a vector with a value that is not finite there is none: NaN stands for it, which no device
-    sends.
+    A vector with a value that is not finite has no such vector; NaN takes its place, which devices
+    refuse to send.
     """
     length = float(np.linalg.norm(values.astype(np.float64)))
     if not math.isfinite(length):
         return np.full_like(values, np.nan)
     if length <= norm:
         return values
-    # Rounded down: in float32 the result could otherwise be a little longer than it may be.
+    # Rounded down, because in float32 the result could otherwise exceed the norm slightly.
     factor = norm / length * (1 - 4 * float(np.finfo(values.dtype).eps))
     return values * values.dtype.type(factor)

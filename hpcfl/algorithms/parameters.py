@@ -1,4 +1,4 @@
-"""The parameters that an aggregation protocol is run with, checked before anything starts."""
+"""The parameters of an aggregation protocol, checked before a run starts."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,9 +16,9 @@ from hpcfl.privacy.population import count_of
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(ProtocolOptions, SeedOptions):
-    """What all devices and the server of a run agree on.
+    """The parameters that all devices and the server of a run agree on.
 
-    The seed is that of the stochastic rounding; never of a key.
+    The seed determines the stochastic rounding, never a key.
     """
 
     devices: int = field(kw_only=False, metadata=described("Number N of devices.", **DEVICES))
@@ -26,7 +26,7 @@ class Parameters(ProtocolOptions, SeedOptions):
     levels: int = again(ProtocolOptions, "levels", DEFAULT_LEVELS)
     # The devices' weights beta, shape (N,), adding up to 1; equal by default.
     weights: NDArray[np.float64] | None = field(default=None, compare=False)
-    population: int | None = None  # devices that the N of a round are drawn from; N by default
+    population: int | None = None  # number of devices to draw a round's N from; N by default
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,8 +53,8 @@ class Parameters(ProtocolOptions, SeedOptions):
     def threshold(self) -> int:
         """Number t of survivors needed to unmask: floor(N / 2) + 1.
 
-        If the server may cheat, floor(2 N / 3) + 1: two lists of survivors cannot both be endorsed
-        by t devices if fewer than a third collude (Bonawitz et al. 2017, section 6).
+        If the server may cheat, it is floor(2 N / 3) + 1: t devices cannot endorse each of two
+        lists of survivors if fewer than a third collude (Bonawitz et al. 2017, section 6).
         """
         return (2 * self.devices // 3 if self.security == "active" else self.devices // 2) + 1
 
@@ -65,12 +65,12 @@ class Parameters(ProtocolOptions, SeedOptions):
 
     @property
     def planned_dropouts(self) -> int:
-        """Number of devices that drop out of a round, if exactly the planned ones do."""
+        """Number of devices that are planned to drop out of a round."""
         return count_of(self.dropout, self.devices)
 
     @property
     def drop_by_chance(self) -> bool:
-        """Whether each device drops out with a probability, by itself."""
+        """Whether each device drops out at random, independently of the others."""
         return self.dropout > 0 and self.dropout_model == "bernoulli"
 
     def weight(self, device: int) -> float:

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from hpcfl.crypto.groups import Group, Signed
 from hpcfl.errors import UsageError
 
-# Coordinates that are worked on at a time, in cache: the rest of a vector needs no copies. Memory
-# for more of them would be fetched from the operating system, and cleared, for each block anew.
+# Number of coordinates to process at a time, in cache, without copies of the whole vector. Larger
+# blocks would make the operating system allocate and clear memory anew each time.
 BLOCK = 1 << 13
 
 
 @dataclass(frozen=True)
 class Quantiser:
-    """Clips, scales and rounds at random, without bias."""
+    """Clips, scales and stochastically rounds values without bias."""
 
     clip: float  # coordinates are clipped to [-clip, clip]
     levels: int  # number c of levels per unit
@@ -33,12 +33,12 @@ class Quantiser:
     ) -> Iterator[tuple[slice, Signed, int]]:
         """Yield ``c * Q_c(scale * clip(values))``, integers whose mean is ``c * scale * values``.
 
-        Part by part, with where it belongs and how many values were clipped. The `scale` is the
-        device's weight over the probability that a coordinate is included; the `generator` decides
-        which way each is rounded. ValueError if a value is not finite.
+        Each part comes with its slice and its number of clipped values. The `scale` is the device's
+        weight over the probability that a coordinate is included; the `generator` decides which way
+        values are rounded. Raise ValueError if a value is not finite.
 
-        With a `norm` the integers' l2 norm is no larger: a block that would make them longer is
-        rounded towards zero. A ValueError says that the vector, as it is scaled, is longer.
+        A `norm` limits the integers' l2 norm: a block that would exceed it is rounded towards zero.
+        Raise ValueError if the scaled vector itself exceeds it.
         """
         room = math.inf if norm is None else self._room(values, scale, norm)
         for part, scaled, clipped in self._scaled(values, scale):
@@ -56,13 +56,13 @@ class Quantiser:
     def _scaled(
         self, values: NDArray[np.floating], scale: float
     ) -> Iterator[tuple[slice, NDArray[np.float64], int]]:
-        """Yield part by part what is rounded, and how many of the values were clipped."""
+        """Yield the scaled values to round, part by part, and the number of clipped values."""
         for start in range(0, values.size, BLOCK):
             part = slice(start, start + BLOCK)
-            # In float64 before clipping: as a float32 the clip could be larger than it says.
+            # In float64 before clipping, because the clip rounded to float32 could be larger.
             scaled = values[part].astype(np.float64)
             low, high, clipped = scaled.min(), scaled.max(), 0
-            # Of a block with a NaN, both are.
+            # With a NaN in the block, both are NaN.
             if not (low > -math.inf and high < math.inf):
                 raise ValueError("it holds a value that is not a finite number")
             if low < -self.clip or high > self.clip:
@@ -72,10 +72,10 @@ class Quantiser:
             yield part, scaled, clipped
 
     def _room(self, values: NDArray[np.floating], scale: float, norm: float) -> float:
-        """Return how much rounding may add to the squared norm."""
+        """Return the amount that rounding may add to the squared norm."""
         squared = math.fsum(float(scaled @ scaled) for _, scaled, _ in self._scaled(values, scale))
-        # A little less, as sums of squares are rounded themselves. No sum of 32 bits has room for
-        # norms, of 1e11 and more, that leave so little that this matters.
+        # A little less, because sums of squares are rounded, too. This matters only for norms from
+        # 1e11 on, for which a sum of 32 bits has no room.
         room = norm * norm * (1 - 1e-11) - squared
         if room < 0:
             raise ValueError("it is longer than the norm that was to be accounted for")
@@ -83,7 +83,7 @@ class Quantiser:
 
 
 def _lengthened(scaled: NDArray[np.float64], rounded: NDArray[np.float64]) -> float:
-    """Return by how much rounding adds to the squared norm of a block."""
+    """Return the amount that rounding adds to the squared norm of a block."""
     return float((rounded - scaled) @ (rounded + scaled))
 
 
@@ -93,7 +93,7 @@ def all_finite(values: NDArray[np.floating]) -> bool:
     return all(np.isfinite(values[start : start + BLOCK]).all() for start in starts)
 
 
-# Larger than the order of any group, and still an int64 in results.
+# Larger than the order of any group, but still an int64 in results.
 MOST_LEVELS = 2.0**62
 
 
@@ -102,11 +102,10 @@ def largest_levels(
 ) -> int:
     """Return the largest number of levels with which no sum can wrap around.
 
-    The vectors of at most so many devices, whose weights add up to `weight` at most, are in the sum
-    of a coordinate, and every device rounds by less than one. So a sum is at most ``levels * clip *
-    weight / inclusion + devices`` in magnitude, which must fit the group's half range, next to a
-    `reserve` for what else may be in the sum: noise. `inclusion` is the probability that vectors
-    are scaled by, p (1 - theta).
+    A coordinate's sum holds the vectors of at most `devices` devices, whose weights add up to at
+    most `weight`, and every device rounds by less than one. So the magnitude of a sum is at most
+    ``levels * clip * weight / inclusion + devices``. With a `reserve` for noise, it must fit the
+    group's half range. `inclusion` is the probability that vectors are scaled by, p (1 - theta).
     """
     room = (group.half_range - devices - reserve) * inclusion
     # The quotient is infinite for the smallest clips.
@@ -114,7 +113,7 @@ def largest_levels(
 
 
 def check_levels(levels: int, largest: int, group: Group, clip: float, noisy: bool = False) -> None:
-    """Refuse more levels than the largest number: a sum could silently wrap around: UsageError."""
+    """Raise UsageError for more levels than `largest`, as a sum could silently wrap around."""
     if levels <= largest:
         return
     if largest >= 1 and not noisy:
@@ -123,7 +122,7 @@ def check_levels(levels: int, largest: int, group: Group, clip: float, noisy: bo
             f"largest admissible number of levels is {largest}"
         )
     if noisy and levels > 1:
-        # Noise is drawn in steps of a level: there is more room beside that of fewer levels.
+        # Noise is drawn in steps of a level, so fewer levels leave more room.
         raise UsageError(
             f"levels {levels} with clip {clip:g} and noise could overflow the group {group.name}: "
             + (f"{largest} have room" if largest >= 1 else "give fewer")

@@ -1,4 +1,4 @@
-"""What comes with hpcfl by name, and classes of the user's own: protocols and algorithms."""
+"""Protocols and algorithms by name: those of hpcfl, and the user's own classes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 from hpcfl.errors import UsageError, no_such
 from hpcfl.system.plugins import load_class
 
-# Names stand in those of files, in reports, in lines for other programs and in key derivations.
+# Names occur in file names, reports, lines for other programs and key derivations.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
 
 
 class Registered(NamedTuple):
-    """Where a class is, and what commands say of it without importing it."""
+    """The location of a class, and its description for commands that do not import it."""
 
     home: str  # MODULE:CLASS
     about: str  # one line for the help
-    kind: str = ""  # what class of algorithms it is listed with
+    kind: str = ""  # group of algorithms in which it is listed
 
 
 def registry(package: str, lines: Mapping[str, tuple[str, ...]]) -> dict[str, Registered]:
-    """Return what is registered by name; homes are within the package."""
+    """Return the registered classes by name; homes are relative to the package."""
     return {name: Registered(f"{package}.{home}", *rest) for name, (home, *rest) in lines.items()}
 
 
@@ -33,10 +33,10 @@ def find_class(
     what: str,
     others: Sequence[str] = (),
 ) -> type[Any]:
-    """Return the subclass of `kind` that is registered, or that ``MODULE:CLASS`` names.
+    """Return the registered subclass of `kind`, or the one that ``MODULE:CLASS`` names.
 
-    UsageError if there is none, or it is not complete; `what` it is, the error says, and what
-    `others` could be meant.
+    Raise UsageError if there is none or it is incomplete. The error calls the class a `what`, and
+    also lists `others`, further names that the user may have meant.
     """
     if name in known:
         return load_class(known[name].home, kind, f"the {what} {name!r}")

@@ -1,7 +1,7 @@
 """Aggregation protocols: how the sum of the devices' vectors is formed.
 
-A protocol is a class in a file of its own, which declares all that commands ask of it, and one line
-in `PROTOCOLS`.
+To add a protocol, write a class in its own file, which declares everything that commands need, and
+add one line to `PROTOCOLS`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PROTOCOLS = registry(
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
     },
 )
-# Their variants against a server that cheats.
+# Variants of these protocols against a server that cheats.
 ACTIVE = registry(
     __name__,
     {
@@ -60,7 +60,7 @@ def find(
     """Return the protocol called `name`, or the class that ``MODULE:CLASS`` names.
 
     The `security` is ``"passive"``, or ``"active"`` for the variant against a server that cheats.
-    UsageError if there is none; `others` are what else can be meant where the name was typed.
+    Raise UsageError for an unknown name; `others` are further names that the user may have meant.
     """
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
@@ -79,7 +79,7 @@ def find(
 
 
 def active_variant(kind: type[AggregationProtocol]) -> type[AggregationProtocol] | None:
-    """Return the variant of a protocol against a server that cheats; None if there is none."""
+    """Return the variant of a protocol against a server that cheats, or None."""
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
     known = ACTIVE.get(kind.name)
@@ -87,10 +87,10 @@ def active_variant(kind: type[AggregationProtocol]) -> type[AggregationProtocol]
 
 
 def find_named(name: str, given: str | None = None) -> type[AggregationProtocol]:
-    """Return the protocol that a file says it is of; ``MODULE:CLASS`` may be `given` for it.
+    """Return the protocol that a file names; the user may have `given` its ``MODULE:CLASS``.
 
-    A file never decides which code is loaded: that of a protocol which does not come with hpcfl has
-    to be named by the user. UsageError if it is not.
+    A file never decides which code is loaded: the user must name the class of a protocol that does
+    not come with hpcfl. Raise UsageError otherwise.
     """
     if name in PROTOCOLS:
         return find(name)

@@ -2,23 +2,23 @@
 
 The server may change keys, add devices, and tell different devices different lists. In the paper
 devices sign their advertised keys and the list of survivors U3, with t >= floor(2 N / 3) + 1. Here
-the same two things are authenticated in a tenth of the time:
+both are authenticated in a tenth of the time:
 
-* Before the run a public-key infrastructure, without the server, registers every device's signature
-  key. In the enrolment, once a run, each device signs an identity key (X25519), and every pair of
-  devices derives two secrets from their signed keys.
-* The keys that encrypt shares are derived from the pair's secret too, and from the four keys that
-  the two have advertised in the round. A share decrypts only if both see each other's keys as they
-  were sent, and a server in the middle cannot read it.
-* In `consistency_check` every survivor tags the request to unmask, for every other survivor, under
-  their common secret. It answers only if the tags show that it and at least t - 1 others were shown
-  the same request.
+* Before the run, a public-key infrastructure registers every device's signature key without the
+  server. In the enrolment, once a run, each device signs an identity key (X25519), and every pair
+  of devices derives two secrets from their signed keys.
+* The keys that encrypt shares are also derived from the pair's secret and from the four keys that
+  the two devices advertised in the round. A share decrypts only if each device received the other's
+  keys unchanged, so a server in the middle cannot read it.
+* In `consistency_check` every survivor tags the request to unmask for every other survivor, under
+  their common secret. A survivor unmasks only if the tags prove that at least t devices, itself
+  included, received the same request.
 
-A tag can replace a signature because only its addressee ever checks it. An honest device endorses
-one request a round, to all: two requests with t endorsements each, n_c of them by colluders, would
-need 2 (t - n_c) <= N - n_c, which t > 2 N / 3 and n_c < N / 3 exclude.
+A tag can replace a signature because only its receiver ever checks it. An honest device endorses
+one request a round. Two requests with t endorsements each, n_c of them by colluders, would need
+2 (t - n_c) <= N - n_c, which t > 2 N / 3 and n_c < N / 3 exclude.
 
-Messages, as :mod:`hpcfl.algorithms.aggregation.secagg` has them, and (all numbers little-endian):
+Messages in addition to those of :mod:`hpcfl.algorithms.aggregation.secagg` (little-endian numbers):
 
 =================  =============  =================================================================
 phase              direction      payload
@@ -27,8 +27,8 @@ advertise_keys     to the server  identity key (32 bytes), its signature (64); o
 advertise_keys     to devices     the same of all n devices, in order; once
 consistency_check  to devices     U3, and U2 without U3: the request to unmask
 consistency_check  to the server  a tag (16 bytes) for each other member of U3, in order
-unmask             to devices     bits of U4, who endorsed the request (N), then the tags for this
-                                  device of its other members
+unmask             to devices     bits of U4, which endorsed the request (N), then the tags of its
+                                  other members for this device
 unmask             to the server  shares
 =================  =============  =================================================================
 """
@@ -77,7 +77,7 @@ SECRET_BYTES = 32
 
 
 class Identity(Enrolled):
-    """An enrolled device, and the two secrets that it has in common with every other."""
+    """An enrolled device, and the two secrets that it shares with every other device."""
 
     def __init__(self, protocol: str, id: int, devices: int, secrets: keys.SecretSource) -> None:
         self._protocol = protocol
@@ -87,11 +87,11 @@ class Identity(Enrolled):
         super().__init__(id, devices, secrets)
 
     def registers(self) -> bytes:
-        """Return the public signature key, which the device is registered with."""
+        """Return the public signature key, with which the device is registered."""
         return self._signing.public
 
     def learn(self, registry: NDArray[np.uint8]) -> None:
-        """Take the registered keys of all devices, uint8 of shape (n, 32), not from the server."""
+        """Keep the registered keys of all devices, uint8 (n, 32); not received from the server."""
         self._registry = registry
 
     def send_advertise_keys(self) -> Payload:
@@ -100,10 +100,10 @@ class Identity(Enrolled):
         return np.frombuffer(public + self._signing.sign(self._context(self.id), public), np.uint8)
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Agree with every other device whose identity key has its signature.
+        """Agree on secrets with every other device whose identity key is validly signed.
 
-        For a device without a valid signature, a random secret takes the place of the common one:
-        nothing that it seals or tags is then valid, and it takes no part in any round.
+        For a device without a valid signature, a random secret replaces the common one: no share or
+        tag from that device is then valid, and it takes part in no round.
         """
         signed = self._listed(payload, SIGNED_BYTES, self.devices)
         if self._registry is None:
@@ -118,7 +118,7 @@ class Identity(Enrolled):
         self._keep([keys.derive(one, self._pair_context(id, listed), size) for id, one in agreed])
 
     def _agree(self, signed: list[bytes], registry: NDArray[np.uint8]) -> list[bytes]:
-        """Return what is agreed on with every device, and random bytes where nothing is."""
+        """Return the secret agreed on with every device, or random bytes without a valid key."""
         agreed = []
         for id, (one, registered) in enumerate(zip(signed, registry, strict=True)):
             public, signature = one[: keys.KEY_BYTES], one[keys.KEY_BYTES :]
@@ -140,11 +140,11 @@ class Identity(Enrolled):
         return named.encode() + listed[low] + listed[high]
 
     def sealing_secret(self, id: int) -> bytes:
-        """Return the secret from which keys for shares are derived with another device."""
+        """Return the secret that gives the keys for shares to and from another device."""
         return self._secret(id)[:SECRET_BYTES]
 
     def tagging_secret(self, id: int) -> bytes:
-        """Return the secret under which requests are tagged with another device."""
+        """Return the secret for the tags of requests to and from another device."""
         return self._secret(id)[SECRET_BYTES:]
 
 
@@ -152,7 +152,7 @@ class Identities(Directory):
     """The server's side of the enrolment; it does not check signatures."""
 
     def _check(self, sent: bytes, name: str) -> None:
-        """Take any."""
+        """Accept any message."""
 
 
 @dataclass
@@ -160,13 +160,13 @@ class ActiveDeviceState(SecAggState):
     """What a device keeps in addition: the state of the request to unmask."""
 
     challenge: Challenge | None = field(default_factory=Challenge.known)
-    digest: bytes = b""  # of the request that it has endorsed
-    endorsed: bool = False  # whether enough others have
+    digest: bytes = b""  # of the request that this device has endorsed
+    endorsed: bool = False  # whether enough devices have endorsed it
 
 
 @dataclass
 class ActiveServerState(ServerState):
-    """What the server keeps in addition; survivors are numbered by their place."""
+    """What the server keeps in addition; arrays are indexed by place among the survivors."""
 
     dealings: Dealings | None = field(default_factory=lambda: Dealings(Challenge.known()))
     endorsing: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -174,7 +174,7 @@ class ActiveServerState(ServerState):
 
 
 class ActiveDevice(SecAggDevice):
-    """What a device does in addition; a mixin before a protocol's device."""
+    """The additional steps of a device; a mixin to put before a protocol's device class."""
 
     _protocol: ActiveSecAgg
     state: ActiveDeviceState
@@ -186,7 +186,7 @@ class ActiveDevice(SecAggDevice):
         return super().send_advertise_keys()
 
     def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
-        """Derive from the pair's secret too, and from what both have advertised."""
+        """Derive the keys also from the pair's secret and from the keys that both advertised."""
         links = self._links
         own = links.holders.index(self.id)
         derived = []
@@ -200,7 +200,7 @@ class ActiveDevice(SecAggDevice):
         return derived
 
     def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
-        """Go on if the shares of t devices open: only their keys are known to be theirs."""
+        """Go on if the shares of t devices decrypt, which proves that their keys are authentic."""
         super().receive_share_keys(senders, rows)
         self._require_opened(self._members(), "go on")
 
@@ -209,7 +209,7 @@ class ActiveDevice(SecAggDevice):
         self._require_opened(self._members(), "go on")
 
     def _require_opened(self, ids: Iterable[int], what: str) -> None:
-        """Refuse if fewer than t of some devices have sealed shares for the keys passed on."""
+        """Refuse if the shares of fewer than t of the devices `ids` have decrypted."""
         sealed = (self.state.shares != ABSENT).any(axis=1)
         opened = {id for id, one in zip(self._links.holders, sealed, strict=True) if one}
         count = len(opened & {*ids})
@@ -222,7 +222,7 @@ class ActiveDevice(SecAggDevice):
     # consistency_check
 
     def receive_consistency_check(self, payload: Payload) -> None:
-        """Check the server's request as far as one device can."""
+        """Check the server's request as far as a single device can."""
         try:
             super().receive_unmask(payload)
         except MessageError as error:
@@ -234,7 +234,7 @@ class ActiveDevice(SecAggDevice):
         self.state.digest = hashlib.sha256(members + advertised + payload.tobytes()).digest()
 
     def send_consistency_check(self) -> Payload:
-        """Return a tag of the request for every other survivor: the only one in this round."""
+        """Return a tag for each other survivor of the only request endorsed in this round."""
         others, request = self._others(), self.state.digest
         tags = [
             signatures.tag(self._tagging_secret(id), self._tag_context(self.id, id), request)
@@ -243,8 +243,8 @@ class ActiveDevice(SecAggDevice):
         return np.frombuffer(b"".join(tags), np.uint8)
 
     def _others(self) -> list[int]:
-        """Return the survivors that the request names, without this device."""
-        # Without a digest the request was refused.
+        """Return the survivors named by the request, without this device."""
+        # Without a digest, this device has refused the request.
         if self.state.request is None or not self.state.digest:
             raise RefusedError(f"device {self.id} was not asked to unmask")
         return [id for id in self.state.request.survivors if id != self.id]
@@ -259,14 +259,14 @@ class ActiveDevice(SecAggDevice):
     # unmask
 
     def receive_unmask(self, payload: Payload) -> None:
-        """Check that t devices, this one among them, were shown the same request."""
+        """Check that t devices, including this one, endorsed the same request."""
         others = {*self._others()}
         if self.state.endorsed:
             raise self.refusal("to be shown endorsements twice")
         named, rest = split_bits(payload, self._parameters.devices, "unmask")
         senders = [id for id in named if id != self.id]
         tags = parse_vector(rest, "u1", TAG_BYTES * len(senders), "unmask").reshape(-1, TAG_BYTES)
-        # One wrong tag is its sender's or the server's doing: what counts is how many are right.
+        # A wrong tag may be due to its sender or the server, so only valid tags count.
         agreed = 1 + sum(
             sender in others
             and signatures.is_tagged(
@@ -298,7 +298,7 @@ class ActiveDevice(SecAggDevice):
 
 
 class ActiveServer(SecAggServer):
-    """What the server does in addition; a mixin before a protocol's server."""
+    """The additional steps of the server; a mixin to put before a protocol's server class."""
 
     state: ActiveServerState
     state_class: ClassVar[type[Any]] = ActiveServerState
@@ -310,7 +310,7 @@ class ActiveServer(SecAggServer):
         self.state.tags = np.zeros((count, count, TAG_BYTES), np.uint8)
 
     def send_consistency_check(self, receiver: int | None = None) -> Payload | None:
-        """Return the request: whose sum is to be unmasked, and who dropped out."""
+        """Return the request, which names the survivors and the dropped devices."""
         return super().send_unmask(receiver)
 
     def receive_consistency_check(self, sender: int, payload: Payload) -> None:
@@ -329,7 +329,7 @@ class ActiveServer(SecAggServer):
         self._enough(int(self.state.endorsing.sum()), "endorsed the list of survivors")
 
     def send_unmask(self, receiver: int | None = None) -> Payload | None:
-        """Return who endorsed the request, and their tags for the receiver."""
+        """Return the devices that endorsed the request, and their tags for the receiver."""
         if receiver is None or receiver not in self._admitted:
             return None
         own = self.survivors.index(receiver)
@@ -349,7 +349,7 @@ class ActiveSecAgg(SecAgg):
         *(
             step
             for step in SecAgg.steps
-            # A server that gave each holder a challenge of its own would learn the secret.
+            # A server that gave every holder a different challenge would learn the secret.
             if step.phase not in ("unmask", "result") and step.name != "challenge"
         ),
         Step(
@@ -375,7 +375,7 @@ class ActiveSecAgg(SecAgg):
     )
 
     def __init__(self, parameters: Parameters) -> None:
-        # The security decides on the threshold, and this class on the security.
+        # This class implies active security, which determines the threshold.
         super().__init__(replace(parameters, security="active"))
         if self.colluding_in_sum > self.tolerated:
             raise UsageError(
@@ -410,12 +410,12 @@ class ActiveSecAgg(SecAgg):
 
     @property
     def tolerated(self) -> int:
-        """How many devices may collude with a server that cheats."""
+        """Maximum number of devices that may collude with a server that cheats."""
         return 2 * self.parameters.threshold - self.parameters.devices - 1
 
     @property
     def survivors_in_sum(self) -> int:
-        # A server that cheats chooses who drops out, down to the threshold.
+        # A server that cheats can make devices drop out, down to the threshold.
         return self.parameters.threshold
 
     def promises(self) -> list[Promise]:
@@ -433,12 +433,12 @@ class ActiveSecAgg(SecAgg):
 
 @dataclass
 class ActiveSparseDeviceState(ActiveDeviceState, SparseDeviceState):
-    """What a device keeps of both."""
+    """What a device keeps for both protocols."""
 
 
 @dataclass
 class ActiveSparseServerState(ActiveServerState, SparseServerState):
-    """What the server keeps of both."""
+    """What the server keeps for both protocols."""
 
 
 class ActiveSparseDevice(ActiveDevice, SparseDevice):
@@ -450,7 +450,7 @@ class ActiveSparseDevice(ActiveDevice, SparseDevice):
 
 
 class ActiveSparseServer(ActiveServer, SparseServer):
-    """The server of `sparse` that devices need not trust."""
+    """The server of `sparse`, which devices need not trust."""
 
     _protocol: ActiveSparse
     state: ActiveSparseServerState

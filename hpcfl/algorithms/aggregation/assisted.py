@@ -1,13 +1,13 @@
-"""Masks that helpers know: one message a device and round (e-SeaFL, Behnia et al., ACSAC 2024).
+"""Masks known to helpers, one message per device and round (e-SeaFL, Behnia et al., ACSAC 2024).
 
-Device i agrees once with each of K helpers on a secret k_ih. In round r it uploads its vector plus
-the masks PRF(k_ih, r), and is done. The server names the survivors to the helpers. Each helper
+Device i agrees once with each of K helpers on a secret k_ih. In round r it only uploads its vector
+plus the masks PRF(k_ih, r). The server tells the helpers which devices survived. Each helper
 answers with one vector, minus the sum of its masks with the survivors, which removes these masks
-from the sum. A missing device costs nothing, whenever it vanishes; without a helper the round is
-lost.
+from the sum. A missing device costs nothing, whenever it vanishes; a missing helper makes the round
+fail.
 
 This is e-SeaFL (arXiv:2304.03841) against curious parties, without its commitments. A vector is
-hidden as long as one helper does not pool what it knows with the server. With K = 1 it is additive
+hidden as long as one helper does not collude with the server. With K = 1 it is additive
 sharing between two servers, as in Prio and DAP, without proofs that vectors are valid.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of all n devices that
@@ -19,12 +19,12 @@ phase           direction      payload
 advertise_keys  helper to      public key (32 bytes); once, before the first round
                 server
 advertise_keys  to the server  public key (32 bytes); once
-advertise_keys  to devices     the K helpers' keys, bits of those whose keys were received; once
-advertise_keys  to helpers     the n devices' keys, zeros for one that sent none; once
+advertise_keys  to devices     the K helpers' keys, bits of the devices with received keys; once
+advertise_keys  to helpers     the n devices' keys, zeros for a missing key; once
 model           to devices     d float32
 masked_input    to the server  d group elements
 unmask          to helpers     bits of the devices whose vectors are in the sum
-unmask          helper to      as many: minus the sum of these devices' masks
+unmask          helper to      d group elements: minus the sum of these devices' masks
                 server
 ==============  =============  ====================================================================
 """
@@ -59,17 +59,17 @@ SECRET_BYTES = 32
 
 
 def pair_context(device: int, helper: int) -> bytes:
-    """Return the context in which a device and a helper derive what they have in common."""
+    """Return the context that derives the secret of a device and a helper."""
     return f"hpcfl/1 assisted device {device} helper {helper} secret".encode()
 
 
 def mask_context(round_index: int) -> bytes:
-    """Return the context in which that gives the key of a round's mask."""
+    """Return the context that derives the key of a round's mask from that secret."""
     return f"hpcfl/1 assisted round {round_index} additive mask".encode()
 
 
 class AssistedMember(Enrolled):
-    """An enrolled device: its secrets with the helpers, and the last round that it masked for."""
+    """An enrolled device: its secrets with the helpers, and the last round that it masked in."""
 
     entered = "masked a vector for"
 
@@ -78,12 +78,12 @@ class AssistedMember(Enrolled):
         self._helpers = helpers
 
     def receive_offer(self, payload: Payload) -> None:
-        """Agree on a secret with every helper, unless these know nothing of this device."""
+        """Agree on a secret with every helper; refuse if this device's key was not received."""
         cut = keys.KEY_BYTES * self._helpers
         public = self._listed(payload[:cut], keys.KEY_BYTES, self._helpers)
         if self.id not in read_bits(payload[cut:], self.devices, PHASE):
             raise RefusedError(f"device {self.id} is told that its public key was not received")
-        # With one helper behind two names, it alone would know both masks.
+        # A helper behind two names would know both masks alone.
         if len({*public}) != self._helpers:
             raise from_server(PHASE, "two helpers have the same public key")
         check_public_keys(b"".join(public), "the server")
@@ -92,15 +92,15 @@ class AssistedMember(Enrolled):
         self._keep([*keys.agreed(self._pair.private, offered, context, SECRET_BYTES).values()])
 
     def mask_keys(self, round_index: int) -> list[bytes]:
-        """Return the keys of the masks with all helpers, for one round later than all before."""
-        # The difference of two vectors under the same masks would be in the clear.
+        """Return the keys of a round's masks with all helpers; refuse an earlier round."""
+        # Two vectors under the same masks would reveal their difference.
         self.enter(round_index)
         context = mask_context(round_index)
         return [keys.derive(self._secret(helper), context) for helper in range(self._helpers)]
 
 
 class HelpingMember(Enrolled):
-    """An enrolled helper: its secrets with the devices, and the last round that it answered in."""
+    """An enrolled helper: its secrets with the devices, and the last round that it answered."""
 
     party = "helper"
     entered = "had a list of survivors for"
@@ -125,21 +125,21 @@ class HelpingMember(Enrolled):
         self._keep([agreed.get(id, bytes(SECRET_BYTES)) for id in range(self.devices)])
 
     def mask_keys(self, round_index: int, ids: Sequence[int]) -> list[bytes]:
-        """Return the keys of the masks of some devices, for one round later than all before.
+        """Return the keys of a round's masks of some devices; refuse an earlier round.
 
-        One that has not enrolled has no mask: what it sent all the same is its own choice.
+        A device that has not enrolled has no mask; its upload, if any, is its own choice.
         """
-        # The difference of two sums would be that of fewer devices.
+        # The difference of two sums would be a sum over fewer devices.
         self.enter(round_index)
         return [keys.derive(self._secret(id), mask_context(round_index)) for id in self.known(ids)]
 
     def known(self, ids: Sequence[int]) -> list[int]:
-        """Return those of some devices that have enrolled."""
+        """Return the enrolled ones among some devices."""
         return [id for id in ids if id in self._there]
 
 
 class Offers(Directory):
-    """The server's side of the enrolment, which passes keys on."""
+    """The server's side of the enrolment, which relays keys."""
 
     def __init__(self, devices: int, helpers: int) -> None:
         super().__init__(devices)
@@ -147,7 +147,7 @@ class Offers(Directory):
         self._offers: dict[int, bytes] = {}
 
     def receive_offer(self, number: int, payload: Payload) -> None:
-        """Keep a helper's public key, which devices can use: without it none of them enrols."""
+        """Check and keep a helper's public key: with a bad one, no device would enrol."""
         name = f"helper {number}"
         offer = parse_vector(payload, "u1", keys.KEY_BYTES, PHASE, name).tobytes()
         if number in self._offers:
@@ -158,7 +158,7 @@ class Offers(Directory):
         self._offers[number] = offer
 
     def send_offer(self) -> Payload:
-        """Return the helpers' public keys, and which devices' were received."""
+        """Return the helpers' public keys, and the devices whose keys were received."""
         missing = [number for number in range(self._helpers) if number not in self._offers]
         if missing:
             raise BelowThresholdError(
@@ -184,18 +184,18 @@ ENROLMENT = (
 
 
 class AssistedDevice(QuantisedDevice):
-    """A device's side of one round; its member is what it keeps from round to round."""
+    """A device's side of one round; `_member` is its state for all rounds."""
 
     _member: AssistedMember
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
-        """Return the quantised vector plus the masks of all helpers."""
+        """Return the quantised vector plus its masks with all helpers."""
         mask_keys = self._member.mask_keys(self._round)
         return self._masked(vector, mask_keys, [1] * len(mask_keys))
 
 
 class Helper:
-    """A helper's side of one round; `member` is what it keeps from round to round."""
+    """A helper's side of one round; `member` is its state for all rounds."""
 
     def __init__(self, protocol: Assisted, round_index: int, member: HelpingMember) -> None:
         self._protocol = protocol
@@ -204,7 +204,7 @@ class Helper:
         self._keys: list[bytes] | None = None
 
     def receive_unmask(self, payload: Payload) -> None:
-        """Take who is in the sum: no fewer than the threshold."""
+        """Take the survivors' mask keys; refuse fewer survivors than the threshold."""
         member, devices = self._member, self._protocol.parameters.devices
         survivors = read_bits(payload, member.devices, "unmask")
         outcome = Outcome(devices, len(member.known(survivors)))
@@ -214,7 +214,7 @@ class Helper:
         self._keys = member.mask_keys(self._round, survivors)
 
     def send_unmask(self) -> Payload:
-        """Return minus the sum of the masks of the devices in the sum."""
+        """Return minus the sum of the survivors' masks."""
         if self._keys is None:
             raise RefusedError(f"{self._member.name} was not asked to unmask")
         group, threads = self._protocol.summed_in, self._protocol.parameters.threads
@@ -231,18 +231,18 @@ class AssistedServer(SumServer):
     state_class = set
 
     def send_unmask(self) -> Payload:
-        """Return who is in the sum."""
+        """Return the devices in the sum."""
         return bits([self._members[slot] for slot in self.survivors], self._population)
 
     def receive_unmask(self, number: int, payload: Payload) -> None:
-        """Add what takes a helper's masks off the sum."""
+        """Add a helper's vector, which removes its masks from the sum."""
         name = self._first("unmask", number, self.state, "helper")
         dim = self._protocol.upload_dim
         self._uploads.add(self._protocol.read_elements(payload, dim, "unmask", name))
         self.state.add(number)
 
     def finish_unmask(self) -> None:
-        """Refuse the round if a helper has not answered: its masks are still in the sum."""
+        """End the round if a helper has not answered, as its masks are still in the sum."""
         missing = [k for k in range(self._protocol.helpers) if k not in self.state]
         if missing:
             raise BelowThresholdError(
@@ -255,7 +255,7 @@ Device, Server = AssistedDevice, AssistedServer
 
 
 class Assisted(QuantisedProtocol):
-    """Secure aggregation of whole vectors with the masks of helpers."""
+    """Secure aggregation of whole vectors with masks shared with helpers."""
 
     name = "assisted"
     options = (*QuantisedProtocol.options, HelperOptions, ThreadOptions)
@@ -290,7 +290,7 @@ class Assisted(QuantisedProtocol):
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
-        """Return the enrolment: every device agrees on a secret with every helper."""
+        """Return the enrolment, in which every device agrees on a secret with every helper."""
         return Enrolment(
             ENROLMENT,
             keys.KEY_BYTES,

@@ -29,26 +29,26 @@ from hpcfl.options.definition import OptionGroup
 from hpcfl.options.protocols import CommonOptions, MaskingOptions
 from hpcfl.privacy.masking import Masking
 
-# First element of the spawn keys of the run's seed: what the random numbers are for.
+# First element of each spawn key of the run's seed: the purpose of the random numbers.
 ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)
 ALL = slice(None)
 
 
 @dataclass(frozen=True)
 class Enrolment:
-    """What devices and server do once, before the first round of a run."""
+    """The exchanges of devices, server and helpers once, before the first round of a run."""
 
     steps: tuple[Step, ...]  # its exchanges, in order
-    # No device sends more than this to the server at once, in bytes, less envelope.
+    # Upper bound of a device's message to the server, in bytes without the envelope.
     largest_message: int
-    # Return the sides of the server, of a device by its id, and of a helper by its number; devices
-    # and helpers keep what they learn for all rounds.
+    # Return the server's side, the side of a device by its id, and that of a helper by its number.
+    # Devices and helpers keep what they learn for all rounds.
     server: Callable[[], Any]
     device: Callable[[int, SecretSource], Any]
     helper: Callable[[int, SecretSource], Any] | None = None
-    # Size of the public key with which a device is registered beforehand, without the server. A
+    # Size of the public key that a device registers beforehand, without the server; 0 for none. A
     # device's ``registers()`` returns its key, and its ``learn(registry)`` takes the keys of all
-    # devices, uint8 of shape (n, registered_bytes). 0 if nothing is registered.
+    # devices, uint8 of shape (n, registered_bytes).
     registered_bytes: int = 0
 
 
@@ -56,11 +56,11 @@ class Enrolment:
 class Aggregate:
     """The result of a round."""
 
-    encoded: NDArray[Any]  # the sum as the server has it, shape (d,)
-    # The weight of the devices that are in it; where coordinates differ, shape (d,).
+    encoded: NDArray[Any]  # the sum in the form that the server holds, shape (d,)
+    # Weight of the devices in the sum; of shape (d,) if it differs between coordinates.
     weight: float | NDArray[np.float64]
     survived: float  # the weight of all survivors; 1 if nobody dropped out
-    # From some of the sum to real numbers; None if it is of real numbers.
+    # Converts a part of the sum to real numbers; None if the sum holds real numbers.
     decode: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None
 
     def __repr__(self) -> str:
@@ -72,16 +72,16 @@ class Aggregate:
 
     @property
     def total(self) -> NDArray[np.float64]:
-        """The sum of the survivors' weighted vectors, over the divisor; shape (d,)."""
+        """The sum of the survivors' weighted vectors, divided by the divisor; shape (d,)."""
         return self._total_at(ALL)
 
     @cached_property
     def has_mean(self) -> bool:
-        """Whether the survivors weigh anything; if not, their mean is NaN."""
+        """Whether the survivors' weight is positive; otherwise their mean is NaN."""
         return bool(np.any(self.weight))
 
     def mean_at(self, part: slice) -> NDArray[np.float64]:
-        """Return a part of the mean; all of it would take the memory of four vectors."""
+        """Return a part of the mean; the whole mean would need the memory of four vectors."""
         total = self._total_at(part)
         weight = self.weight[part] if isinstance(self.weight, np.ndarray) else self.weight
         nobody = np.full_like(total, 0.0 if self.has_mean else np.nan)
@@ -89,7 +89,7 @@ class Aggregate:
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """The weighted mean of the survivors' vectors, or its estimate; 0 where nobody sent."""
+        """The weighted mean of the survivors' vectors, or its estimate; 0 where no device sent."""
         return self.mean_at(ALL)
 
     @property
@@ -103,24 +103,24 @@ class AggregationProtocol(ABC):
 
     name: ClassVar[str]  # on the command line and in every key derivation
     steps: tuple[Step, ...]  # its exchanges, in order
-    # What it can be told; other options are refused.
+    # Options that the protocol accepts; others are refused.
     options: ClassVar[tuple[type[OptionGroup], ...]] = (CommonOptions,)
 
-    # What commands know of a protocol before they make it.
-    min_devices: ClassVar[int] = 1  # fewer make no sense
+    # What commands can ask before they create a protocol.
+    min_devices: ClassVar[int] = 1  # the protocol needs at least this number
     tolerates_dropouts: ClassVar[bool] = True  # whether a round can end without a device
-    # Whether an upload has only some coordinates of the vector (alpha), and whether these are the
-    # same for all devices.
+    # Whether an upload holds only some coordinates of the vector (alpha), and whether all devices
+    # send the same ones.
     sparse_upload: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
-    # The kind of groups that it can sum in (``--bits``): "ring", modulo 2^B, or "field", modulo a
+    # The groups that the protocol can sum in (``--bits``): "ring", modulo 2^B, or "field", modulo a
     # prime. Empty if there is no choice.
     family: ClassVar[str] = ""
     most_helpers: ClassVar[int] = 0  # see `hpcfl.comm.phases.Role`
     default_helpers: ClassVar[int] = 0
-    has_committee: ClassVar[bool] = False  # whether some steps are for a committee
-    noise_adds_up: ClassVar[bool] = True  # whether the noise of enough devices is in every sum
-    devices_learn_sum: ClassVar[bool] = False  # noise of the server hides nothing from them
+    has_committee: ClassVar[bool] = False  # whether a committee plays some steps
+    noise_adds_up: ClassVar[bool] = True  # whether every sum holds the noise of enough devices
+    devices_learn_sum: ClassVar[bool] = False  # if so, the server's noise hides nothing from them
 
     def __init_subclass__(cls) -> None:
         steps = getattr(cls, "steps", ())
@@ -139,7 +139,7 @@ class AggregationProtocol(ABC):
             )
         self.parameters = parameters
         self.helpers = self.helpers_of(parameters.helpers)
-        # Who plays the rounds, of those that enrolled; see `join`.
+        # Which of the enrolled devices play the rounds; see `join`.
         self.enrolled: Mapping[int, Any] = {}
         self.members: Sequence[int] = ()
         self.population = 0
@@ -156,26 +156,26 @@ class AggregationProtocol(ABC):
     ) -> Any:
         """Return the server's side of a round, which starts from `model`, shape (d,).
 
-        What nobody may foresee comes from `secrets`.
+        Unpredictable values, such as nonces, come from `secrets`.
         """
 
     def helper(self, number: int, round_index: int, secrets: SecretSource) -> Any:
-        """Return the side of a helper, 0 to K - 1, of a round."""
+        """Return the side of helper `number`, 0 to K - 1, in a round."""
         raise UsageError(
             f"{self.name} has helpers, and its class has no method helper: see docs/own-protocol.md"
         )
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment | None:
-        """Return what devices and helpers do once, before the first round; None for nothing."""
+        """Return the enrolment before the first round, or None if the protocol has none."""
         return None
 
     def join(self, enrolled: Mapping[int, Any], members: Sequence[int], population: int) -> None:
         """Let enrolled devices play the rounds.
 
-        `enrolled` are this rank's devices by the ids 0 to n - 1 that they enrolled with, and its
-        helpers, which follow: n, n + 1, ... `members` are the ids of the devices 0 to N - 1 of the
-        rounds, in increasing order, and n is the `population`.
+        `enrolled` maps ids to this rank's devices, which enrolled with ids 0 to n - 1, and its
+        helpers, whose ids are n, n + 1, ... `members` are the enrolment ids of the rounds' devices
+        0 to N - 1, in increasing order. n is the `population`.
         """
         self.enrolled, self.members, self.population = enrolled, members, population
 
@@ -183,7 +183,7 @@ class AggregationProtocol(ABC):
 
     @abstractmethod
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the sum of weighted vectors that the server's `total` stands for."""
+        """Return the sum of weighted vectors that the server's `total` encodes."""
 
     def aggregate(self, server: Any) -> Aggregate:
         """Return the result of a round, at the server."""
@@ -193,7 +193,7 @@ class AggregationProtocol(ABC):
         return Aggregate(server.total, weight, survived, decode=self.decode)
 
     def weight_in_sum(self, server: Any) -> float | NDArray[np.float64]:
-        """Return the weight of the devices in a sum; where coordinates differ, shape (d,)."""
+        """Return the weight of the devices in a sum; shape (d,) if it differs by coordinate."""
         return self._weight_of(server.survivors)
 
     def _weight_of(self, devices: list[int]) -> float:
@@ -216,59 +216,58 @@ class AggregationProtocol(ABC):
     def divisor(self) -> float:
         """The number by which devices divide their weighted vectors.
 
-        In the paper (eq. 16) it is the planned probability p (1 - theta) that a coordinate reaches
-        the sum. By default it is p, and the server, which knows who survived, divides by their
-        weight.
+        In the paper (eq. 16) it is p (1 - theta), the planned probability that a coordinate reaches
+        the sum. By default it is p, and the server divides by the weight of the actual survivors.
         """
         planned = 1 - self.parameters.dropout if self.parameters.scaling == "paper" else 1.0
         return self.inclusion * planned
 
     def sent_in(self, round_index: int) -> Where:
-        """Return the coordinates that all devices send in a round, where these are the same."""
+        """Return the coordinates that devices send in a round, if all send the same ones."""
         return ALL
 
     # Validation without a device
 
     @property
     def repeatable(self) -> bool:
-        """Whether what a device added to a sum follows from the run's seed and its vector."""
+        """Whether a device's contribution follows from the run's seed and the device's vector."""
         return True
 
     def stand_in(self, server: Any, id: int, round_index: int) -> Any:
-        """Return an object whose ``contribution`` stands in for that of a device in the sum.
+        """Return an object whose ``contribution`` gives what a device added to the sum.
 
-        Validation uses it for a device whose rank died. It needs nothing that only that device
-        knew, such as keys and shares.
+        Validation uses it for a device whose rank died. It needs no secrets of that device, such as
+        keys and shares.
         """
         return self.device(id, round_index, system_secrets)
 
-    # What it promises, and to whom
+    # Promises
 
     def promises(self) -> list[Promise]:
-        """Return what the protocol hides with these parameters, and how surely."""
+        """Return what the protocol hides with these parameters, and with which probability."""
         return []
 
     def outcome(self, server: Any) -> Outcome:
-        """Return what has happened in a round, from the server's side of it."""
+        """Return what has happened in a round, as the server's side knows it."""
         return Outcome(self.parameters.devices, len(server.survivors))
 
     @property
     def needed_in_sum(self) -> int:
-        """Fewest devices in a sum with which a round ends."""
+        """Minimum number of devices in the sum for a round to succeed."""
         return 1 if self.tolerates_dropouts else self.parameters.devices
 
     @classmethod
     def masking(cls, devices: int, options: MaskingOptions) -> Masking:
-        """Return who masks a coordinate with whom, which determines what a curious server learns.
+        """Return the masking of coordinates, which determines what a curious server learns.
 
-        There are N = `devices`; the options are the number of coordinates that each sends and the
-        number of its neighbours.
+        There are N = `devices`. The options give the fraction of coordinates that each device sends
+        and its number of neighbours.
         """
         raise UsageError(
             f"the exposure of {cls.name} cannot be computed: its class has no method masking"
         )
 
-    # What it chooses and costs
+    # Choices and costs
 
     @classmethod
     def helpers_of(cls, asked: int | None) -> int:
@@ -279,47 +278,47 @@ class AggregationProtocol(ABC):
         return given
 
     def settings(self) -> dict[str, Any]:
-        """Return what the protocol has chosen by itself, for the record."""
+        """Return the settings that the protocol has chosen by itself, for the record."""
         return {}
 
     @classmethod
     def phases(cls) -> list[str]:
-        """Return the names of the phases, in order, those of an enrolment included."""
+        """Return the names of the phases, in order, including those of the enrolment."""
         own, enrolment = phase_names(cls.steps), cls.enrolment(2, cls.default_helpers)
         once = [] if enrolment is None else phase_names(enrolment.steps)
         return [phase for phase in once if phase not in own] + own
 
     @classmethod
     def upload_phase(cls) -> str:
-        """Return the phase in which the devices' vectors are sent."""
+        """Return the phase in which devices send their vectors."""
         return next(step.phase for step in cls.steps if step.upload)
 
     def sizes(self) -> dict[Method, float]:
-        """Return the bytes of each message, or of a row in a route, by the method that makes it.
+        """Return the size of each message, or row of a route, by the method that makes it.
 
-        Without envelopes, and in expectation. A method is missing if its size is not known.
+        Sizes are expected bytes without envelopes. Messages of unknown size are left out.
         """
         return {}
 
     @property
     def members_in_round(self) -> int:
-        """How many devices are the committee of a round; 0 without."""
+        """Number of committee members in a round; 0 without a committee."""
         return 0
 
     @property
     def rows_of_device(self) -> int:
-        """Most rows that a device sends in a route."""
+        """Maximum number of rows that a device sends in a route."""
         return int(self.settings().get("degree", self.parameters.devices - 1))
 
     @property
     def largest_message(self) -> int:
-        """An upper bound of a device's upload, in bytes, without the envelope."""
+        """Upper bound of the size of a device's upload in bytes, without the envelope."""
         group, dim = self.summed_in, self.parameters.dim
         return 4 * dim if group is None else group.wire_bytes(dim)
 
     @property
     def largest_reply(self) -> int:
-        """The same for all other messages of a device to the server."""
+        """Upper bound, as above, for all other messages of a device to the server."""
         sizes, replies = self.sizes(), [step for step in self.steps if not step.upload]
         sent = [step.send for step in replies if step.pattern is Pattern.GATHER]
         if not all(method in sizes for method in sent):
@@ -328,7 +327,7 @@ class AggregationProtocol(ABC):
 
 
 class ModelReceiver:
-    """The part of a device that receives the current model."""
+    """The part of a device's side that receives the current model."""
 
     def __init__(self, dim: int) -> None:
         self._dim = dim
@@ -344,7 +343,7 @@ class ModelReceiver:
 
 
 class ModelSender:
-    """The part of a server that sends the current model."""
+    """The part of a server's side that sends the current model."""
 
     def __init__(self, model: NDArray[np.float32]) -> None:
         self.model = model.astype("<f4", copy=False)
@@ -358,7 +357,7 @@ MODEL = Step("model", Pattern.BROADCAST, ModelSender.send_model, ModelReceiver.r
 
 
 class RoundServer(ModelSender):
-    """The common part of the servers of hpcfl: who has sent what, and when a round must end.
+    """The common part of hpcfl's servers: it records senders and ends rounds that cannot succeed.
 
     A server keeps what it needs between the steps of a round in its `state`, a dataclass.
     """
@@ -381,17 +380,17 @@ class RoundServer(ModelSender):
         self.round_index = round_index
         self.state = self.state_class()
         self.survivors: list[int] = []
-        # The same, looked up once a message, where the list would be gone through.
+        # The survivors as a set, for a fast look-up per message.
         self._admitted: set[int] = set()
-        # Those of this round: the protocol may outlive it.
+        # The values of this round: the protocol may outlive it.
         self._members, self._population = protocol.members, protocol.population
-        # Devices whose fault was found only after all had answered.
+        # Devices whose faults were found only after all devices had answered.
         self.refused: dict[int, MessageError] = {}
 
     def _first(
         self, phase: str, sender: int, received: Container[int], party: str = "device"
     ) -> str:
-        """Return what a sender is called; MessageError if its message was received before."""
+        """Return a sender's name for errors; MessageError if it has sent this message before."""
         name = f"{party} {sender}"
         if sender in received:
             raise MessageError(phase, name, "it was received twice")
@@ -400,7 +399,7 @@ class RoundServer(ModelSender):
     def _take_keys(
         self, public: dict[int, bytes], sender: int, payload: Payload, size: int
     ) -> None:
-        """Keep a device's public keys, with which something can be agreed."""
+        """Check and keep a device's public keys."""
         name = self._first("advertise_keys", sender, public)
         advertised = parse_vector(payload, "u1", size, "advertise_keys", name).tobytes()
         check_public_keys(advertised, name)
@@ -413,13 +412,13 @@ class RoundServer(ModelSender):
         return bits(ids, self._devices)
 
     def _enough(self, count: int, what: str) -> None:
-        """End the round if too few devices did something."""
+        """End the round if `count` devices, which did `what`, are too few for a sum."""
         self._require(count, what, self._protocol.needed_in_sum)
 
     def _require(
         self, count: int, what: str, needed: int, who: str = "devices", among: int | None = None
     ) -> None:
-        """End the round if fewer than `needed` of `among` (by default, all devices) did it."""
+        """End the round if `count`, out of `among` (by default all devices), is below `needed`."""
         if count < needed:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: {count} of {among or self._devices} {who} "
@@ -428,7 +427,7 @@ class RoundServer(ModelSender):
 
     def _settle_survivors(self, what: str) -> None:
         """Fix the set of survivors; end the round if their sum would break a promise."""
-        # Requests, seeds and shares go by id, in whatever order the uploads were received.
+        # Requests, seeds and shares are in order of ids; uploads arrive in any order.
         self.survivors.sort()
         self._enough(len(self.survivors), what)
         broken = objection(self._protocol.promises(), self._protocol.outcome(self))

@@ -5,10 +5,10 @@ sends it to all others, sealed for each. In a round devices encrypt their weight
 server adds the ciphertexts, and all survivors decrypt the sum. Two of them, the *reporters*, send
 the sum to the server; the suite treats these two as a committee, with figures of their own.
 
-All devices have the key, so a single device that gives it to the server opens every vector. The
+All devices have the key, so a single device that gives it to the server reveals every vector. The
 scheme is approximate, and the errors of decrypted values would reveal the key to the server.
-Devices therefore round what they send and report to multiples of a step: sums are exact and depend
-on the vectors alone (see `hpcfl.crypto.ckks`).
+Devices therefore round both uploads and reported sums to multiples of a step: sums are exact and
+depend on the vectors alone (see `hpcfl.crypto.ckks`).
 
 Messages, after the envelope (all numbers little-endian; "ciphertexts" as in the module
 `hpcfl.crypto.ckks`, "bits" a bitmap of the N devices, the first bit of a byte being its most
@@ -18,9 +18,9 @@ significant):
 phase            direction      payload
 ===============  =============  ===================================================================
 advertise_keys   to the server  public key (32 bytes); once
-advertise_keys   to devices     the n devices' keys, zeros for one that sent none; once
-advertise_keys   maker to       the key sealed, and for each of the n devices what it is sealed
-                 server         under, sealed (32 bytes); once
+advertise_keys   to devices     the n devices' keys, zeros for a missing key; once
+advertise_keys   maker to       the sealed key, and its sealing secret, sealed for each of the n
+                 server         devices (32 bytes); once
 advertise_keys   to devices     the same; once
 model            to devices     d float32
 encrypted_input  to the server  ciphertexts
@@ -65,20 +65,20 @@ from hpcfl.options.protocols import MaskingOptions
 from hpcfl.privacy.masking import UnderOneKey
 
 WRAPPED_BYTES = SEALING_BYTES + 16
-# So many tell the server the sum, of which one is enough.
+# Number of devices that report the sum to the server; one of them is enough.
 REPORTERS = 2
-# Of what nobody sends twice: the sealed key, and what it is sealed under, once for each device.
+# A constant nonce is safe: each key seals one message, the shared key or its sealing secret.
 _NONCE = bytes(12)
 _KEY, _WRAP = b"hpcfl/1 ckks shared key", b"hpcfl/1 ckks wrapped"
 
 
 def pair_context(maker: int, device: int) -> bytes:
-    """Return the context in which the maker and a device derive what seals the key for it."""
+    """Return the context that derives the wrapping key of the maker and a device."""
     return f"hpcfl/1 ckks maker {maker} device {device} wrapping".encode()
 
 
 class KeyHolder(Enrolled):
-    """An enrolled device: the key that all share, and the last round that it decrypted in."""
+    """An enrolled device: the shared key, and the last round in which it decrypted a sum."""
 
     entered = "decrypted a sum of"
 
@@ -87,11 +87,11 @@ class KeyHolder(Enrolled):
         self._source = secrets
         self._public: dict[int, bytes] = {}
         self._maker = -1
-        # Whether this device makes the key: the first one whose public key was received.
+        # Whether this device makes the key, as the first device whose public key was received.
         self.in_committee = False
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Take note of who there is, and who makes the key."""
+        """Record the enrolled devices, and which of them makes the key."""
         listed = dict(enumerate(self._listed(payload, keys.KEY_BYTES, self.devices)))
         self._public = {id: key for id, key in listed.items() if any(key)}
         if self._public.get(self.id) != self._pair.public:
@@ -102,7 +102,7 @@ class KeyHolder(Enrolled):
         self.in_committee = self.id == self._maker
 
     def send_shared_key(self) -> Payload:
-        """Make the key; return it sealed for every device."""
+        """Make the shared key, and return it sealed for every device."""
         secret = ckks.Context().written()
         sealing = self._source(SEALING_BYTES)
         sealed = AESGCM(sealing).encrypt(_NONCE, secret, _KEY)
@@ -115,7 +115,7 @@ class KeyHolder(Enrolled):
         return np.frombuffer(sealed + b"".join(wrapped.values()), np.uint8)
 
     def receive_shared_key(self, payload: Payload) -> None:
-        """Open the key."""
+        """Decrypt and keep the shared key."""
         if self.in_committee:
             return
         cut = payload.size - WRAPPED_BYTES * self.devices
@@ -134,7 +134,7 @@ class KeyHolder(Enrolled):
         self._keep([secret])
 
     def context(self, round_index: int) -> ckks.Context:
-        """Return the key that all share."""
+        """Return the CKKS context of the shared key."""
         if not self._secrets:
             raise RefusedError(f"{self.name} refuses round {round_index}: it has not enrolled")
         return ckks.Context(self._secrets)
@@ -153,7 +153,7 @@ class KeyRelay(Directory):
         if short or sender != min(self._sent, default=-1):
             reason = "it holds no key, or another device is to make it"
             raise MessageError(PHASE, f"device {sender}", reason)
-        # A copy: the transport uses its memory again.
+        # A copy, because the transport reuses its memory.
         self._sealed = payload.copy()
 
     def send_shared_key(self) -> Payload:
@@ -173,12 +173,12 @@ class WeightedVector:
         self._scale = protocol.parameters.weight(id) / protocol.divisor
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[slice, NDArray[np.float64]]:
-        """Return where and what the device added to the sum."""
+        """Return the coordinates and values that the device added to the sum."""
         return slice(None), ckks.from_steps(ckks.in_steps(vector.astype(np.float64) * self._scale))
 
 
 class CkksDevice(ModelReceiver, WeightedVector):
-    """A device's side of one round; `holder` is what it keeps from round to round."""
+    """A device's side of one round; `holder` is its state for all rounds."""
 
     def __init__(self, protocol: Ckks, id: int, round_index: int, holder: KeyHolder) -> None:
         ModelReceiver.__init__(self, protocol.parameters.dim)
@@ -187,13 +187,13 @@ class CkksDevice(ModelReceiver, WeightedVector):
         self._round = round_index
         self._holder = holder
         self._decrypted: NDArray[np.int64] | None = None
-        # Whether it tells the server the sum.
+        # Whether this device reports the sum to the server.
         self.in_committee = False
 
     def send_encrypted_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the weighted vector, encrypted."""
         check_finite(self.id, vector)
-        # Before it is weighted: so no sum is larger either.
+        # This bounds the vector before weighting, so the sum has the same bound.
         largest = ckks.LARGEST * self._protocol.divisor
         if np.abs(vector).max() > largest:
             raise RefusedError(
@@ -205,13 +205,13 @@ class CkksDevice(ModelReceiver, WeightedVector):
         return np.frombuffer(encrypted, np.uint8)
 
     def receive_decrypt(self, payload: Payload) -> None:
-        """Decrypt the sum, if it is one of enough devices."""
+        """Decrypt the sum if enough devices are in it."""
         devices = self._protocol.parameters.devices
         survivors, encrypted = split_bits(payload, devices, "decrypt")
         broken = objection(self._protocol.promises(), Outcome(devices, len(survivors)))
         if broken is not None:
             raise RefusedError(f"device {self.id} refuses to decrypt: {broken}")
-        # What is decrypted for the server once could be another sum the second time.
+        # Only once a round: a second request could be for another sum.
         self._holder.enter(self._round)
         context = self._holder.context(self._round)
         try:
@@ -226,7 +226,7 @@ class CkksDevice(ModelReceiver, WeightedVector):
         self.in_committee = self.id in survivors[:REPORTERS]
 
     def send_decrypt(self) -> Payload:
-        """Return the sum."""
+        """Return the decrypted sum."""
         if self._decrypted is None:
             raise RefusedError(f"device {self.id} was not given a sum to decrypt")
         return self._decrypted.astype("<i8", copy=False).view(np.uint8)
@@ -237,7 +237,7 @@ class CkksServer(RoundServer):
 
     def __init__(self, protocol: Ckks, round_index: int, model: NDArray[np.float32]) -> None:
         super().__init__(protocol, round_index, model)
-        # Its key is its own, and opens nothing.
+        # The server's own key, which decrypts nothing.
         self._context = ckks.Context()
         self._sum: list[Any] = []
         self._told: dict[int, NDArray[np.int64]] = {}
@@ -254,24 +254,24 @@ class CkksServer(RoundServer):
         self.survivors.append(sender)
 
     def finish_encrypted_input(self) -> None:
-        """Settle whose sum it is, and who tells it."""
+        """Fix the devices in the sum and the reporters."""
         self._settle_survivors("sent their encrypted vectors")
         self.committee = self.survivors[:REPORTERS]
 
     def send_decrypt(self) -> Payload:
-        """Return the sum, and who is in it."""
+        """Return the devices in the sum, and the encrypted sum."""
         added, self._sum = ckks.Context.summed(self._sum), []
         return np.concatenate([self._bits(self.survivors), np.frombuffer(added, np.uint8)])
 
     def receive_decrypt(self, sender: int, payload: Payload) -> None:
-        """Keep the sum that a reporter tells."""
+        """Keep the sum that a reporter sends."""
         name = self._first("decrypt", sender, self._told)
         if sender not in self.committee:
             raise MessageError("decrypt", name, "it is no reporter")
         self._told[sender] = parse_vector(payload, "<i8", self._dim, "decrypt", name).copy()
 
     def finish_decrypt(self) -> None:
-        """Take the sum if reporters agree on it."""
+        """Take the sum if all reporters that answered agree on it."""
         if not self._told:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: no reporter sent the sum"
@@ -332,7 +332,7 @@ class Ckks(AggregationProtocol):
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
-        """Return the enrolment: one device makes a key, and all others get it."""
+        """Return the enrolment, in which one device makes a key for all others."""
         return Enrolment(
             ENROLMENT,
             ckks.LARGEST_KEY_BYTES + 16 + WRAPPED_BYTES * devices,

@@ -1,12 +1,12 @@
-"""The common part of protocols in which devices deal coded pieces and others add them up.
+"""The common part of protocols in which devices deal coded pieces and holders add them up.
 
 A device cuts a vector, or its mask, into pieces, adds T random ones, and encodes all U of them
 (:class:`~hpcfl.crypto.coding.Code`) into one piece for each holder. The holders send the server
 sums of the pieces that they hold; any U of these sums give the sum of the vectors.
 
-A piece travels to its holder encrypted under the pair's key. A dealer is left out if more holders
-lack its piece than the plan can do without; if fewer do, the holder may be lying. Up to (n - U) / 2
-wrong sums among n are found and left out.
+A piece is encrypted for its holder under the pair's key. A dealer is left out if more holders lack
+its piece than the plan tolerates; if fewer do, the holders may be lying. Up to (n - U) / 2 wrong
+sums among n are found and left out.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from hpcfl.privacy.threat import LIARS
 
 
 class CodedProtocol(QuantisedProtocol):
-    """A protocol in which devices deal coded pieces; its `code` is the same for all of them."""
+    """A protocol in which devices deal coded pieces; all devices use the same `code`."""
 
     options = (*QuantisedProtocol.options, ThreatOptions)
     min_devices = 2
     family = "field"
-    piece: ClassVar[str] = "piece"  # what errors call one
+    piece: ClassVar[str] = "piece"  # name of a piece in errors
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
-        # A field with room for the sum of N vectors has numbers for the code's N + U points.
+        # A field with room for the sum of N vectors has elements for the code's N + U points.
         self.code = self.choose_code()
         self.steps = tuple(
             replace(step, row_bytes=self.row_bytes) if step.pattern is ROUTE else step
@@ -67,7 +67,7 @@ class CodedProtocol(QuantisedProtocol):
 
     @property
     def field(self) -> Field:
-        """Where vectors are summed, and coded."""
+        """The field in which vectors are summed and coded."""
         assert isinstance(self.summed_in, Field)
         return self.summed_in
 
@@ -77,17 +77,17 @@ class CodedProtocol(QuantisedProtocol):
 
     @property
     def piece_bytes(self) -> int:
-        """Size of a piece."""
+        """Size of a piece in bytes."""
         return self.field.wire_bytes(self.code.width)
 
     @property
     def row_bytes(self) -> int:
-        """Size of a sealed piece."""
+        """Size of a sealed piece in bytes."""
         return self.piece_bytes + sealed.TAG_BYTES
 
     @property
     def needed_in_sum(self) -> int:
-        # Holders add pieces up for no fewer.
+        # Holders refuse to add up the pieces of fewer devices.
         return self.parameters.threshold
 
     @classmethod
@@ -95,11 +95,11 @@ class CodedProtocol(QuantisedProtocol):
         return OnlySummed(devices)
 
     def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:
-        """Return a coded piece, or a sum of them; MessageError if it is none."""
+        """Return a coded piece or a sum of pieces; MessageError if the payload holds neither."""
         return self.read_elements(payload, self.code.width, phase, sender)
 
     def pair_context(self, round_index: int, i: int, j: int) -> bytes:
-        """Return the context in which the secret of two devices gives the key of their rows."""
+        """Return the context that derives the key of two devices' rows from their secret."""
         low, high = min(i, j), max(i, j)
         return f"hpcfl/1 {self.name} round {round_index} pair {low} {high} piece transport".encode()
 
@@ -109,15 +109,15 @@ class CodedState(DeviceState):
     """What a device keeps between the steps of a round."""
 
     pair: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
-    # With those to whom rows go, and from whom they come.
+    # Keys shared with the senders and receivers of rows, by id.
     transport_keys: dict[int, bytes] = field(default_factory=dict, repr=False)
-    # The pieces that this device holds, by their owners.
+    # The pieces that this device holds, by owner.
     pieces: dict[int, Elements] = field(default_factory=dict, repr=False)
-    survivors: list[int] | None = None  # whose pieces are to be added up
+    survivors: list[int] | None = None  # the devices whose pieces are to be added up
 
 
 class CodedDevice(QuantisedDevice):
-    """A device that deals pieces, and may hold some; keys and pieces come from `secrets`."""
+    """A device that deals pieces and may hold some; keys and pieces come from `secrets`."""
 
     _protocol: CodedProtocol
     state: CodedState
@@ -128,7 +128,7 @@ class CodedDevice(QuantisedDevice):
         return np.frombuffer(self.state.pair.public, np.uint8)
 
     def _agree(self, ids: Sequence[int], listed: bytes) -> None:
-        """Agree on a key with others, whose public keys these are, end to end."""
+        """Agree on a key with each of the devices `ids`; `listed` are their public keys."""
         size, own = keys.KEY_BYTES, self.state.pair
         public = {id: listed[size * k : size * (k + 1)] for k, id in enumerate(ids)}
         if public.pop(self.id, own.public) != own.public:
@@ -141,7 +141,7 @@ class CodedDevice(QuantisedDevice):
         self.state.transport_keys = keys.agreed(own.private, public, context)
 
     def _sealed(self, peers: Sequence[int], pieces: Elements) -> tuple[Ids, Rows]:
-        """Return pieces, shape (peers, width), as they are sent, a row for each peer."""
+        """Return pieces, shape (peers, width), sealed in one row for each peer."""
         protocol = self._protocol
         rows = np.empty((len(peers), protocol.row_bytes), np.uint8)
         for row, peer, piece in zip(rows, peers, pieces, strict=True):
@@ -151,7 +151,7 @@ class CodedDevice(QuantisedDevice):
         return np.array(peers, np.int64), rows
 
     def _keep(self, phase: str, senders: Ids, rows: Rows) -> None:
-        """Keep the pieces of others; what is none is missing to its sender."""
+        """Decrypt and keep the pieces of others; ignore a row without a valid piece."""
         for sender, row in zip(senders.tolist(), rows, strict=True):
             try:
                 content = self._unsealed(phase, sender, row)
@@ -170,11 +170,11 @@ class CodedDevice(QuantisedDevice):
         return sealed.unseal(key, labels, row, phase, sender)
 
     def send_held(self) -> Payload:
-        """Return whose pieces this device holds."""
+        """Return the owners of the pieces that this device holds."""
         return bits(self.state.pieces, self._parameters.devices)
 
     def _asked(self, payload: Payload, phase: str, what: str) -> list[int]:
-        """Return whose pieces are to be added up, if too few could not reveal a vector."""
+        """Return the devices whose pieces to add up; refuse a sum that could reveal a vector."""
         devices = self._parameters.devices
         survivors = read_bits(payload, devices, phase)
         if self.state.survivors is not None:
@@ -195,7 +195,7 @@ class CodedDevice(QuantisedDevice):
         return survivors
 
     def _sum_of_pieces(self) -> Payload:
-        """Return the sum of the pieces that were asked for."""
+        """Return the sum of the requested pieces, once."""
         state, field = self.state, self._protocol.field
         if state.survivors is None or not state.pieces:
             raise self.refusal("to send a sum of pieces: it was not asked, or has told")
@@ -217,9 +217,9 @@ class CodedServerState:
 
     public: dict[int, bytes] = field(default_factory=dict)
     dealers: set[int] = field(default_factory=set)
-    # Of those who said it, whose pieces they hold, by device.
+    # For each holder that reported it: the owners of its pieces, as flags by device.
     held: dict[int, Flags] = field(default_factory=dict)
-    # Sums of pieces, by who added them up.
+    # Sums of pieces, by the device that added them up.
     answers: dict[int, Elements] = field(default_factory=dict, repr=False)
 
 
@@ -236,7 +236,7 @@ class CodedServer(QuantisedServer):
         self._require(count, what, code.needed, who, code.devices)
 
     def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
-        """Keep a device's public key, with which something can be agreed."""
+        """Check and keep a device's public key."""
         self._take_keys(self.state.public, sender, payload, keys.KEY_BYTES)
 
     def finish_advertise_keys(self) -> None:
@@ -246,7 +246,7 @@ class CodedServer(QuantisedServer):
         return b"".join(self.state.public[id] for id in ids)
 
     def _take_dealers(self, phase: str, ids: Ids) -> None:
-        """Take note of who dealt pieces."""
+        """Record the devices that dealt pieces."""
         dealers = {*ids.tolist()}
         unknown = dealers - {*self.state.public}
         if unknown:
@@ -255,13 +255,13 @@ class CodedServer(QuantisedServer):
         self._enough(len(dealers), "dealt pieces")
 
     def _take_held(self, phase: str, sender: int, payload: Payload) -> None:
-        """Take note of whose pieces a holder has."""
+        """Record whose pieces a holder has."""
         name = self._first(phase, sender, self.state.held)
         listed = read_bits(payload, self._devices, phase, name)
         self.state.held[sender] = to_flags(listed, self._devices)
 
     def _leave_out_unheld(self, phase: str) -> None:
-        """Leave out dealers of whom more holders have no piece than the plan does without."""
+        """Leave out dealers whose pieces are missing at more holders than the plan tolerates."""
         state = self.state
         dealers, holders = np.array(sorted(state.dealers)), np.array(sorted(state.held))
         held = np.stack([state.held[id][dealers] for id in holders.tolist()], axis=1)
@@ -272,15 +272,15 @@ class CodedServer(QuantisedServer):
         self._enough(len(state.dealers), "dealt pieces rightly")
 
     def _take_answer(self, phase: str, sender: int, payload: Payload) -> None:
-        """Keep the sum of the pieces that a device holds."""
+        """Keep a device's sum of pieces."""
         name = self._first(phase, sender, self.state.answers)
-        # A copy: the transport uses its memory again.
+        # A copy, because the transport reuses its memory.
         self.state.answers[sender] = self._protocol.read_piece(payload, phase, name).copy()
 
     def _decoded(self, phase: str, number_of: dict[int, int]) -> Elements:
-        """Return the sum of what was coded, of the survivors, shape (d,).
+        """Return the sum of the survivors' coded vectors or masks, shape (d,).
 
-        Devices have numbers as holders of pieces.
+        `number_of` maps a device to its number as a holder of pieces.
         """
         code, answers = self._protocol.code, self.state.answers
         answered = sorted(answers, key=number_of.__getitem__)
@@ -296,9 +296,9 @@ class CodedServer(QuantisedServer):
         return code.decode(sums[used], numbers[used])
 
     def _fitting(self, sums: Elements, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows that lie on one polynomial, at least U of them.
+        """Return the indices of the rows that lie on one polynomial; there are at least U.
 
-        All elements of a row are put into random combinations of them, as many as the field takes.
+        Random combinations of a row's elements are checked; their number depends on the field.
         """
         code, field = self._protocol.code, self._protocol.field
         random = field.elements([self._secrets(SEED_BYTES)], [field.checks * code.width])

@@ -2,22 +2,22 @@
 
 In SparseSecAgg pairs of devices select coordinates, and the server learns the sum over each
 component of a graph. Here a coordinate belongs to a cohort of m = round(alpha N) devices, and the
-server learns one sum over its survivors. As many values are sent, but no locations: the round's
-keys determine who sends what.
+server learns one sum over the cohort's survivors. Devices send as many values as there, but no
+locations: the round's keys determine which device sends which coordinates.
 
 The N devices are on a ring (see :mod:`hpcfl.algorithms.aggregation.topology`), in an order drawn
-once all have advertised their keys. The coordinates are dealt out around the ring too, in N
+after all keys are advertised. The coordinates are dealt out around the ring too, in N
 segments of equal length, and the device at position p sends the segments p to p + m - 1.
 The m positions s - m + 1 to s are then the cohort of segment s. A device sends one run of places,
 and the places that two devices share form a run: no location is drawn, sent or looked up.
 
-Coordinates are dealt out in steps of the golden section of d, not in order: a cohort with few
+Coordinates are dealt out in steps of the golden section of d, not in order. A cohort with few
 survivors then affects places all over the model, not one part of it.
 
 On the wire, ``masked_input`` is one group element for each coordinate of the run, and nothing else.
 The request to unmask ends with a bitmap of the survivors at the 2 m - 1 positions around a device.
-From it the device counts the survivors of each of its cohorts, and refuses if one has fewer than
-promised (:class:`Floor`).
+From it the device counts the survivors of each of its cohorts, and refuses if a cohort has too few
+for the promise (:class:`Floor`).
 """
 
 from __future__ import annotations
@@ -62,34 +62,34 @@ from hpcfl.privacy.threat import Threat
 from hpcfl.report.formats import counted
 
 Value = TypeVar("Value", bound=np.generic)
-# Places that are dealt at once, in the cache.
+# Number of places that are dealt at once and fit the cache.
 DEALT_AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The places of the coordinates on a ring, in segments, and which of them a device sends."""
+    """The places of the coordinates on a ring, in segments, and the places that a device sends."""
 
     dim: int  # number d of coordinates
     ring: int  # number N of segments, and of positions
     size: int  # number of devices of a cohort
 
     def dealt(self, start: int, count: int) -> NDArray[np.int64]:
-        """Return the coordinates that lie at `count` places from `start` on, in their order."""
+        """Return the coordinates at `count` places from `start` on, in the order of the places."""
         step, dim = golden_step(self.dim), np.uint64(self.dim)
-        # Multiples of the step, block by block: those of the first one, and where a block begins.
+        # Multiples of the step, block by block: each block is the first one shifted.
         multiples = first_multiples(self.dim, min(self.dim, DEALT_AT_ONCE))
         found = np.empty(count, np.uint64)
         for first in range(0, count, DEALT_AT_ONCE):
             block = found[first : first + DEALT_AT_ONCE]
             begin = np.uint64((start + first) * step % self.dim)
             np.add(multiples[: block.size], begin, out=block)
-            # Below 2 d: less d it is below d, or wraps around and is large.
+            # A value is below 2 d. Minus d, it is below d, or it wraps around and becomes large.
             np.minimum(block, block - dim, out=block)
         return found.view(np.int64)
 
     def in_coordinates(self, by_place: NDArray[Value]) -> NDArray[Value]:
-        """Return a value for each coordinate from one for each place, shape (d,)."""
+        """Reorder values by place to values by coordinate, shape (d,)."""
         found = np.empty_like(by_place)
         for first in range(0, self.dim, DEALT_AT_ONCE):
             values = by_place[first : first + DEALT_AT_ONCE]
@@ -97,7 +97,7 @@ class Segments:
         return found
 
     def bound(self, segment: int) -> int:
-        """Return where a segment begins; segment n + s is s, and begins d places later."""
+        """Return the first place of a segment; segment N + s is s, d places further on."""
         turns, rest = divmod(segment, self.ring)
         return turns * self.dim + rest * self.dim // self.ring
 
@@ -107,22 +107,22 @@ class Segments:
 
     @property
     def longest(self) -> int:
-        """The most coordinates that a device sends.
+        """Maximum number of coordinates that a device sends.
 
-        Bounds are multiples of d / N, rounded down. What is lost by that takes all multiples of
-        gcd(d, N) / N below 1, so somewhere it is enough for the length to be rounded up.
+        Bounds are multiples of d / N, rounded down. The rounding errors are all the multiples of
+        gcd(d, N) / N below 1, so the length of some device's run is rounded up.
         """
         return -(-self.size * self.dim // self.ring)
 
     def coordinates(self, position: int) -> NDArray[np.int64]:
-        """Return the coordinates that the device at a position sends, in their order."""
+        """Return the coordinates that the device at a position sends, in the order of its run."""
         return self.dealt(self.bound(position), self.length(position))
 
     def common(self, position: int, other: int) -> Iterator[tuple[bool, int, int]]:
-        """Yield what the device at a position has in common with another.
+        """Yield the parts of the run of the device at a position that another also sends.
 
-        Whether this device's run begins before the other's, and start and stop of the part of this
-        device's run that both send.
+        Each item says whether this device's run begins before the other's, and gives the start and
+        stop of the common part within this device's run.
         """
         ahead = (other - position) % self.ring
         own = self.bound(position)
@@ -135,10 +135,10 @@ class Segments:
 
 @lru_cache(maxsize=8)
 def golden_step(dim: int) -> int:
-    """Return the number nearest to the golden section of `dim` that has no divisor in common.
+    """Return the number coprime to `dim` that is nearest to its golden section.
 
-    Its multiples modulo `dim` are all numbers below `dim`, and any of them in a row lie as evenly
-    as can be (the three-distance theorem).
+    Its multiples modulo `dim` are all numbers below `dim`, and any consecutive ones are spread as
+    evenly as possible (the three-distance theorem).
     """
     nearest = round(dim * (math.sqrt(5) - 1) / 2)
     for distance in range(dim):
@@ -150,7 +150,7 @@ def golden_step(dim: int) -> int:
 
 @lru_cache(maxsize=8)
 def first_multiples(dim: int, count: int) -> NDArray[np.uint64]:
-    """Return the first multiples of the golden step modulo `dim`, 0 among them."""
+    """Return the first `count` multiples of the golden step modulo `dim`, starting with 0."""
     found = np.arange(count, dtype=np.uint64) * np.uint64(golden_step(dim)) % np.uint64(dim)
     found.setflags(write=False)
     return found
@@ -162,33 +162,33 @@ def cohort_size(devices: int, alpha: float) -> int:
 
 
 def linking_degree(size: int, devices: int) -> int:
-    """Return the least degree, even, with which all devices of a cohort are neighbours."""
+    """Return the smallest even degree that makes all devices of a cohort neighbours."""
     return min(2 * (size - 1), largest_degree(devices))
 
 
 @dataclass(frozen=True)
 class Floor(Promise):
-    """Every cohort has at least `floor` honest survivors, whoever drops out.
+    """Every cohort has at least `floor` honest survivors, whichever devices drop out.
 
     The colluders are fixed before the ring is drawn. A cohort therefore rarely holds more than
-    `colluding` of them, even if an adversary that knows the ring chooses the dropouts; with
-    `floor` survivors more than that, at least `floor` are honest.
+    `colluding` of them, even if an adversary that knows the ring chooses the dropouts. Of at least
+    `floor` + `colluding` survivors, at least `floor` are honest.
     """
 
     threat: Threat
     size: int  # number m of devices of a cohort
-    floor: int  # honest survivors that are promised; 1, which is nothing, promises nothing
-    # Probability that is left for a cohort of a round to have more colluders than reckoned with.
+    floor: int  # number of promised honest survivors; 1 is no promise
+    # Accepted probability that a cohort of a round has more colluders than `colluding`.
     accepted: float
 
     @property
     def colluding(self) -> int:
-        """Most colluders of any cohort, but for the probability that is left."""
+        """Maximum number of colluders in any cohort, except with the accepted probability."""
         return self.threat.most_colluding(self.size, self.accepted, self.threat.devices)
 
     @property
     def least(self) -> int:
-        """Fewest survivors of a cohort that is unmasked."""
+        """Minimum number of survivors of a cohort to unmask it."""
         return self.floor + self.colluding if self.floor > 1 else 0
 
     @property
@@ -212,7 +212,7 @@ class Floor(Promise):
 
     @property
     def exceeded(self) -> float:
-        """Probability that any cohort has more colluders than that."""
+        """Probability that any cohort has more colluders than `colluding`."""
         beyond = self.threat.more_colluding(self.size, self.colluding)
         return min(1.0, self.threat.devices * beyond)
 
@@ -232,7 +232,7 @@ class Floor(Promise):
 
 @dataclass
 class CohortDeviceState(SecAggState):
-    """What a device keeps in addition: who survived at the positions around it."""
+    """What a device keeps in addition: the survivors at the positions around it."""
 
     around: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
 
@@ -252,11 +252,11 @@ class CohortDevice(SecAggDevice):
     state_class = CohortDeviceState
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
-        """Return the run of the quantised vector plus the private mask plus the pairs' masks."""
+        """Return the run of the quantised vector plus the private and the pairwise masks."""
         self._once("upload")
         segments, holders = self._protocol.segments, self._links.holders
         position = self._links.position
-        # Slots are places around the ring: of those, only cohorts have anything in common.
+        # Of the holders, only those at a distance below m share coordinates with this device.
         middle = self._links.numbers[holders.index(self.id)]
         near = [
             (k, (position + self._links.numbers[k] - middle) % segments.ring)
@@ -280,7 +280,7 @@ class CohortDevice(SecAggDevice):
         return self._protocol.segments.coordinates(self._links.position)
 
     def receive_unmask(self, payload: Payload) -> None:
-        """Check the request, and that each of its cohorts has survivors enough."""
+        """Check the request, and that each cohort of this device has enough survivors."""
         around = 2 * self._protocol.cohort_size - 1
         cut = payload.size - -(-around // 8)
         if cut < 0:
@@ -317,7 +317,7 @@ class CohortServer(SecAggServer):
         return replace(super().outcome(), cohorts=self.survivors_of_cohorts())
 
     def weight_of_places(self) -> NDArray[np.float64]:
-        """Return by coordinate the weight of those in its sum, shape (d,)."""
+        """Return for each coordinate the weight of the devices in its sum, shape (d,)."""
         segments, ring = self._protocol.segments, self._links.order.size
         weights = self._parameters.weights
         each = np.full(ring, 1 / ring) if weights is None else weights
@@ -327,14 +327,14 @@ class CohortServer(SecAggServer):
         return segments.in_coordinates(np.repeat(weight, np.diff(bounds)))
 
     def survivors_of_cohorts(self) -> NDArray[np.int64]:
-        """Return how many survivors each segment's cohort has, shape (N,)."""
+        """Return the number of survivors of each segment's cohort, shape (N,)."""
         size, ring = self._protocol.cohort_size, self._links.order.size
         # The cohort of segment s is at the positions s - m + 1 to s.
         places = np.arange(1 - size, ring) % ring
         return _counts(self.state.survived[self._links.order[places]], size)
 
     def send_unmask(self, receiver: int | None = None) -> Payload | None:
-        """Return the request, and who survived around a device."""
+        """Return the request, and the survivors at the positions around a device."""
         request = super().send_unmask(receiver)
         if request is None or receiver is None:
             return None
@@ -344,7 +344,7 @@ class CohortServer(SecAggServer):
         return np.concatenate([request, around])
 
     def _add_run(self, position: int, run: Sums, sign: int) -> None:
-        """Add a run to the sum, which is kept by place; it may wrap around the end."""
+        """Add a run, which may wrap around the end, to the sum, which is kept by place."""
         if not self.state.total.size:
             self.state.total = self._protocol.summed_in.zeros(self._dim)
         total, start = self.state.total, self._protocol.segments.bound(position)
@@ -369,7 +369,7 @@ class CohortServer(SecAggServer):
                 (peer, int(self._links.position[peer]), secret)
                 for peer, secret in zip(*self._secrets_with(id), strict=True)
             ]
-            # What the dropped device would have added is what its peers' masks lack to cancel.
+            # The masks that the dropped device would have added cancel those of its peers.
             missing = self._protocol.pair_masks(self.round_index, (id, position), others)
             self._add_run(position, missing, 1)
         total, self.state.total = self.state.total, self.state.total[:0].copy()
@@ -377,21 +377,21 @@ class CohortServer(SecAggServer):
 
 
 def _counts(flags: NDArray[Any], size: int) -> NDArray[np.int64]:
-    """Return how many flags are set in every stretch of so many in a row.
+    """Return the number of set flags in every window of `size` flags.
 
-    Each device needs that of a stretch twice as long: no work may grow with its square.
+    Every device calls this for nearly 2 m flags, so the work must not grow with m squared.
     """
     before = np.cumsum(np.append(0, flags), dtype=np.int64)
     return before[size:] - before[:-size]
 
 
 def _windows(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Return the sum over every stretch of so many values in a row; 0 where all of them are."""
+    """Return the sum over every window of `size` values; exactly 0 if all of them are 0."""
     return np.lib.stride_tricks.sliding_window_view(values, size).sum(axis=1)
 
 
 class Cohort(SecAgg):
-    """Secure aggregation of runs of coordinates within cohorts; `segments` says who sends what."""
+    """Secure aggregation of runs of coordinates within cohorts, as `segments` assigns them."""
 
     name = "cohort"
     options = (
@@ -405,7 +405,7 @@ class Cohort(SecAgg):
     sparse_upload = True
     device_class = CohortDevice
     server_class = CohortServer
-    # No range of an upload belongs to a range of the coordinates.
+    # A range of an upload does not correspond to a fixed range of coordinates.
     steps = tuple(replace(step, receive_part=None, by_all_ranks=False) for step in SecAgg.steps)
 
     def __init__(self, parameters: Parameters) -> None:
@@ -421,7 +421,7 @@ class Cohort(SecAgg):
     def _topology(self) -> Topology:
         if self.parameters.min_cohort == 1:
             return ring_of(self.parameters)
-        # A floor holds whoever drops out, so nobody's leaving may cut a cohort in two.
+        # A floor holds whichever devices drop out, so no dropouts may cut a cohort in two.
         least = linking_degree(self.cohort_size, self.parameters.devices)
         return ring_of(self.parameters, least)
 
@@ -439,11 +439,11 @@ class Cohort(SecAgg):
         weights = self.parameters.weights
         if weights is None:
             return size, size / devices
-        # Those with the most weight may be a cohort.
+        # The devices with the most weight may form a cohort.
         return size, float(np.sort(weights)[-size:].sum())
 
     def weight_in_sum(self, server: CohortServer) -> NDArray[np.float64]:
-        """Return by coordinate the weight of its cohort's survivors, over the inclusion."""
+        """Return for each coordinate its cohort's surviving weight, divided by the inclusion."""
         return server.weight_of_places() / self.inclusion
 
     @property
@@ -456,11 +456,11 @@ class Cohort(SecAgg):
         return Floor(self.threat, size, plan.min_cohort, 2.0**-plan.security_bits)
 
     def honest_among(self, survivors: int) -> int:
-        """Return the floor: how many survive of all does not tell how many do of a cohort."""
+        """Return the floor; the number of all survivors does not tell a cohort's survivors."""
         return self.honest_in_sum()
 
     def _check_floor(self) -> None:
-        """Refuse a floor for which devices would often refuse to unmask."""
+        """Refuse a floor that would often make devices refuse to unmask."""
         floor, bits = self._floor, self.parameters.correctness_bits
         chance = refused(self.threat, floor.size, floor.least)
         if floor.floor > 1 and chance > 2.0**-bits:
@@ -481,7 +481,7 @@ class Cohort(SecAgg):
 
     @property
     def survivors_in_sum(self) -> int:
-        """Fewest survivors of any cohort, but for 2 to the minus correctness bits."""
+        """Minimum survivors of any cohort, except with 2 to the minus correctness bits."""
         return fewest_survivors(
             self.threat, self.cohort_size, 2.0**-self.parameters.correctness_bits
         )
@@ -499,7 +499,7 @@ class Cohort(SecAgg):
 
     def sizes(self) -> dict[Method, float]:
         run = self.summed_in.bits / 8 * self.inclusion * self.parameters.dim
-        # Who survived around a device is behind the request.
+        # The bitmap of the survivors around a device follows the request.
         request = super().sizes()[SecAggServer.send_unmask] + -(-(2 * self.cohort_size - 1) // 8)
         upload: dict[Method, float] = {SecAggDevice.send_masked_input: run}
         return super().sizes() | upload | {SecAggServer.send_unmask: request}
@@ -507,15 +507,15 @@ class Cohort(SecAgg):
     def pair_masks(
         self, round_index: int, own: tuple[int, int], others: list[tuple[int, int, bytes]]
     ) -> Sums:
-        """Return what a device adds to its run for others, with its signs.
+        """Return the signed sum of the pairwise masks that a device adds to its run.
 
-        The device is given by id and position, each of the others also by the common secret.
+        `own` is the device's id and position; `others` have id, position and the common secret.
         """
         (id, position), segments, group = own, self.segments, self.summed_in
         run = group.zeros(segments.length(position))
         for peer, place, secret in others:
             for first, start, stop in segments.common(position, place):
-                # Of two runs that a pair has in common, each has a key of its own.
+                # If a pair has two runs in common, each run has its own key.
                 leader = id if first else peer
                 (key,) = self.pair_keys(
                     round_index, id, [peer], [secret], f"additive mask of the run of {leader}"

@@ -1,6 +1,6 @@
-"""A committee that adds up shares: no masks (packed sharing, Franklin and Yung, STOC 1992).
+"""A committee adds up shares, without masks (packed sharing, Franklin and Yung, STOC 1992).
 
-C of the N devices are the committee of a round, as in DisAgg (arXiv:2605.13708). Every device cuts
+C of the N devices form the committee of a round, as in DisAgg (arXiv:2605.13708). Every device cuts
 its vector into l pieces, adds T random ones, and encodes the l + T pieces into C shares, one for
 each member: the values of a polynomial of degree l + T - 1 at C points. Any T shares reveal nothing
 about the vector. A member adds up the shares of the survivors; any l + T of these sums give the sum
@@ -13,21 +13,21 @@ so nobody can try keys until the committee suits them. More than T members collu
 except with probability 2 to the minus correctness bits: one may vanish, and one answer falsely.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of the N devices, the
-first bit of a byte being its most significant; "members" are those that advertised keys):
+first bit of a byte being its most significant; "members" are those with advertised keys):
 
 ==============  ===============  =================================================================
 phase           direction        payload
 ==============  ===============  =================================================================
 model           to devices       d float32
 advertise_keys  to the server    public key (32 bytes)
-advertise_keys  to devices       nonce (16 bytes), bits of U1, who advertised keys, then those of
-                                 the members by id
+advertise_keys  to devices       nonce (16 bytes), bits of U1, which advertised keys, then the keys
+                                 of the members by id
 advertise_keys  to members       the keys of U1, by id
 share_input     device to        AES-GCM ciphertext of a share: ceil(d / l) elements
                 member
-share_input     member to        bits of those whose shares it holds, itself among them
+share_input     member to        bits of the devices whose shares it holds, itself included
                 server
-sum_shares      to members       bits of U3, whose vectors are to be added up
+sum_shares      to members       bits of U3, the devices whose shares are to be added up
 sum_shares      member to        the sum of their shares: ceil(d / l) elements
                 server
 ==============  ===============  =================================================================
@@ -73,21 +73,21 @@ from hpcfl.options.protocols import CommitteeOptions
 from hpcfl.privacy.threat import LIARS, Threat
 
 NONCE_BYTES = 16
-# Without --committee, the smallest committee with which a device sends at most so many times what
-# it would if all devices were members.
+# Without --committee, the committee is the smallest one with which a device sends at most this many
+# times the bytes that it would send if all devices were members.
 MOST_EXPANDED = 2
 
 
 def choose_code(plan: Parameters, threat: Threat, members: int, field: Field) -> Code | None:
-    """Return how vectors are shared with so many members; None if too few of them are sure.
+    """Return the code for `members` members; None if too few can be relied on.
 
-    No more than T collude and, where one more vanishes and one answers falsely, l + T are left.
+    At most T members collude, and l + T remain if one more vanishes and one answers falsely.
     """
     private = max(1, threat.most_colluding(members, 2.0**-plan.security_bits))
     absent = threat.most_dropped(members, 2.0**-plan.correctness_bits)
     needed = members - absent - LIARS
     if members == plan.devices:
-        # Then no round ends with fewer.
+        # In this case no round succeeds with fewer devices.
         needed = max(needed, plan.threshold)
     if needed <= private:
         return None
@@ -98,8 +98,8 @@ def choose_code(plan: Parameters, threat: Threat, members: int, field: Field) ->
 class DeviceState(CodedState):
     """What a device keeps between the steps of a round."""
 
-    members: list[int] = field(default_factory=list)  # all of the committee, by their numbers
-    present: list[int] = field(default_factory=list)  # those of them that advertised keys
+    members: list[int] = field(default_factory=list)  # whole committee, in order of share numbers
+    present: list[int] = field(default_factory=list)  # members that advertised keys
     advertised: list[int] = field(default_factory=list)  # U1
 
 
@@ -112,13 +112,13 @@ class CommitteeDevice(CodedDevice):
 
     @property
     def in_committee(self) -> bool:
-        """Whether this device is a member."""
+        """Whether this device is a member of the committee."""
         return self.id in self.state.members
 
     # advertise_keys
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Check who the committee is, and agree on keys with its members."""
+        """Determine the committee from the nonce, and agree on keys with its members."""
         phase, state = "advertise_keys", self.state
         nonce, rest = payload[:NONCE_BYTES].tobytes(), payload[NONCE_BYTES:]
         state.advertised, rest = split_bits(rest, self._parameters.devices, phase)
@@ -136,12 +136,12 @@ class CommitteeDevice(CodedDevice):
                 f"to share its vector with {len(state.present)} members: "
                 f"{needed} are needed to add it up"
             )
-        # A member agrees with all.
+        # A member agrees on keys with all dealers.
         if not self.in_committee:
             self._agree(state.present, listed)
 
     def receive_dealers_keys(self, payload: Payload) -> None:
-        """Agree on keys with all that may send a member their shares."""
+        """Agree, as a member, on keys with all devices that may send shares."""
         size = keys.KEY_BYTES * len(self.state.advertised)
         listed = parse_vector(payload, "u1", size, "advertise_keys").tobytes()
         self._agree(self.state.advertised, listed)
@@ -150,7 +150,7 @@ class CommitteeDevice(CodedDevice):
 
     def send_share_input(self, vector: NDArray[np.floating]) -> tuple[Ids, Rows]:
         """Return a sealed share of the quantised vector for every member."""
-        # Shares of two vectors, or of one with other random pieces, add up to nothing.
+        # Shares of two vectors, or with different random pieces, do not fit together.
         self._once("share a vector")
         state, code = self.state, self._protocol.code
         elements = self._elements(vector, self.sent())
@@ -160,7 +160,7 @@ class CommitteeDevice(CodedDevice):
         numbers = [state.members.index(id) for id in (*mine, *others)]
         shares = code.encode(elements, random, numbers)
         if mine:
-            # A copy: a view would keep the shares of all.
+            # A copy, because a view would keep all shares in memory.
             state.pieces[self.id] = shares[0].copy()
         return self._sealed(others, shares[len(mine) :])
 
@@ -171,7 +171,7 @@ class CommitteeDevice(CodedDevice):
     # sum_shares
 
     def receive_sum_shares(self, payload: Payload) -> None:
-        """Check whose shares are to be added up: too few could reveal a vector."""
+        """Check the list of devices to add up: too few could reveal a vector."""
         self.state.survivors = self._asked(payload, "sum_shares", "add up the shares")
 
     def send_sum_shares(self) -> Payload:
@@ -186,8 +186,8 @@ class CommitteeServer(CodedServer):
     committee: Sequence[int] = ()
 
     def send_advertise_keys(self) -> Payload:
-        """Return who the committee is, and the public keys of its members."""
-        # Drawn now that no key can be chosen any more: the committee follows from it.
+        """Return the nonce that draws the committee, and the public keys of its members."""
+        # Drawn after the last key, so no device can choose keys that suit a committee.
         nonce, public = self._secrets(NONCE_BYTES), self.state.public
         self.committee = self._protocol.drawn(nonce, self.round_index)
         present = [id for id in self.committee if id in public]
@@ -200,7 +200,7 @@ class CommitteeServer(CodedServer):
         return np.frombuffer(self._keys_of(sorted(self.state.public)), np.uint8)
 
     def receive_share_input(self, ids: Ids) -> None:
-        """Take note of who shared its vector."""
+        """Record the devices that shared their vectors."""
         self._take_dealers("share_input", ids)
 
     def _check_member(self, phase: str, sender: int) -> None:
@@ -208,23 +208,23 @@ class CommitteeServer(CodedServer):
             raise MessageError(phase, f"device {sender}", "it is not in the committee")
 
     def receive_held(self, sender: int, payload: Payload) -> None:
-        """Take note of whose shares a member holds."""
+        """Record whose shares a member holds."""
         self._check_member("share_input", sender)
         self._take_held("share_input", sender, payload)
 
     def finish_held(self) -> None:
-        """Settle whose sum it is, and check what it is promised to hide."""
+        """Fix the devices in the sum, and check the promises about it."""
         self._enough_holders(len(self.state.held), "hold shares")
         self._leave_out_unheld("share_input")
         self.survivors = [*self.state.dealers]
         self._settle_survivors("shared their vectors")
 
     def send_sum_shares(self) -> Payload:
-        """Return whose shares are to be added up."""
+        """Return the devices whose shares are to be added up."""
         return self._bits(self.survivors)
 
     def receive_sum_shares(self, sender: int, payload: Payload) -> None:
-        """Keep the sum of the shares that a member holds."""
+        """Keep a member's sum of shares."""
         self._check_member("sum_shares", sender)
         self._take_answer("sum_shares", sender, payload)
 
@@ -238,7 +238,7 @@ Device, Server = CommitteeDevice, CommitteeServer
 
 
 class Committee(CodedProtocol):
-    """Secure aggregation of whole vectors, shared with a committee."""
+    """Secure aggregation of whole vectors that are shared with a committee."""
 
     name = "committee"
     options = (*CodedProtocol.options, CommitteeOptions)
@@ -321,7 +321,7 @@ class Committee(CodedProtocol):
         return whole
 
     def drawn(self, nonce: bytes, round_index: int) -> list[int]:
-        """Return which devices are the committee, in the order of the shares' numbers."""
+        """Return the devices of the committee, in the order of their share numbers."""
         context = f"hpcfl/1 committee round {round_index} members".encode()
         digest = hashlib.sha256(context + nonce).digest()
         return subset(digest, self.parameters.devices, self.code.devices)

@@ -1,14 +1,14 @@
-"""Common coordinates: SecAgg of the same alpha d coordinates of every device, others each round.
+"""Common coordinates: SecAgg on alpha d coordinates, the same for all devices, new in each round.
 
-This saves the same bytes as SparseSecAgg without its exposure: at a coordinate either everybody
-sends, and the server learns the sum of all survivors, or nobody does. The mean of a round is
-unbiased, because the coordinates are drawn at random. Its error does not shrink with the number of
-devices: no device sends the missing coordinates. With `cohort` and as many values, it shrinks.
+This saves as many bytes as SparseSecAgg without its exposure: either all devices send a coordinate,
+and the server learns the sum over all survivors, or no device sends it. The mean of a round is
+unbiased because the coordinates are drawn at random. Its error does not shrink with more devices,
+because no device sends the missing coordinates; with `cohort` and as many values, it shrinks.
 
 Systematic sampling (W. G. Madow and L. H. Madow, "On the theory of systematic sampling", 1944)
 draws the coordinates: from a random start, in steps of the golden section of d, which spreads them
-evenly over the vector (see the module `cohort`). All know the start, which follows from the run's
-seed and the round. On the wire, ``masked_input`` is one group element for each coordinate.
+evenly over the vector (see the module `cohort`). All parties know the start: it follows from the
+run's seed and the round. On the wire, ``masked_input`` is one group element for each coordinate.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CommonCoordinates(SecAgg):
 
 @dataclass(frozen=True)
 class AllOrNobody(Masking):
-    """With probability alpha everybody sends a coordinate, masked together; otherwise nobody."""
+    """With probability alpha all devices send a coordinate, masked together; otherwise none do."""
 
     devices: int  # number N of devices
     alpha: float
@@ -63,7 +63,7 @@ class AllOrNobody(Masking):
 
     @property
     def together(self) -> InCohorts:
-        """Where everybody sends."""
+        """The masking of a coordinate that all devices send."""
         return InCohorts(self.devices, self.degree)
 
     def sent(self, population: Population) -> float:

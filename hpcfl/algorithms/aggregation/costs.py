@@ -1,9 +1,9 @@
 """Bytes of a round by formula, phase by phase and role by role.
 
 They follow from the sizes of a protocol's messages (`AggregationProtocol.sizes`) and from its
-steps, which say who sends them to whom. Of what chance decides (how many coordinates are selected,
-which neighbours drop out) it is the expectation. The devices that drop out do so before the upload,
-exactly floor(theta N) of them.
+steps, which define senders and receivers. Random quantities (the number of selected coordinates,
+which neighbours drop out) enter with their expected values. Exactly floor(theta N) devices drop
+out, all of them before the upload.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from hpcfl.errors import UsageError
 
 @dataclass
 class PhaseCosts:
-    """What moves in a phase."""
+    """Bytes and messages of a phase."""
 
     name: str
-    # Bytes of a device that sends and receives in the phase, envelopes included; its messages.
+    # Bytes, envelopes included, and messages of one device that sends and receives in the phase.
     up: float = 0.0
     down: float = 0.0
     messages_up: float = 0.0
     messages_down: float = 0.0
-    routed: float = 0.0  # those of the bytes that it sends, and receives, in rows of a route
+    routed: float = 0.0  # bytes in rows of a route: those sent, and as many received
     senders: int = 0
     receivers: int = 0
-    helper_up: float = 0.0  # of each helper
+    helper_up: float = 0.0  # bytes of each helper
     helper_down: float = 0.0
-    # What members of a committee move besides what devices do; how many they are.
+    # Bytes of a committee member in addition to those of a device, and the number of members.
     member_up: float = 0.0
     member_down: float = 0.0
     members: int = 0
 
     def sends(self, size: float, senders: int, messages: float = 1) -> None:
-        """Let so many devices send messages, of so many bytes together without envelopes."""
+        """Add `messages` from each sender, `size` bytes in total without envelopes."""
         self.up += size + ENVELOPE_BYTES * messages
         self.messages_up += messages
         self.senders = senders
 
     def receives(self, size: float, receivers: int, messages: float = 1) -> None:
-        """Let so many devices receive messages, of so many bytes together without envelopes."""
+        """Add `messages` to each receiver, `size` bytes in total without envelopes."""
         self.down += size + ENVELOPE_BYTES * messages
         self.messages_down += messages
         self.receivers = receivers
@@ -53,9 +53,9 @@ Phases = Mapping[str, PhaseCosts]
 
 
 def exchanged(protocol: AggregationProtocol) -> Phases:
-    """Return the phases of a round with the bytes that move in each.
+    """Return the phases of a round with the bytes of each.
 
-    UsageError if the protocol does not say the size of a message.
+    Raise UsageError if the protocol does not give the size of a message.
     """
     phases = {name: PhaseCosts(name) for name in protocol.phases()}
     sizes = {ModelSender.send_model: 4.0 * protocol.parameters.dim} | protocol.sizes()

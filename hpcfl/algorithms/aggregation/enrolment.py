@@ -1,4 +1,4 @@
-"""What enrolments share: the server relays public keys, and every device checks them."""
+"""The common part of enrolments: the server relays public keys, and devices check them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ PHASE = "advertise_keys"
 
 
 class Enrolled:
-    """A party that enrols with its number, and remembers the last round that it entered."""
+    """A party that enrols under a number, and remembers the last round that it entered."""
 
     party = "device"
-    entered = "taken part in"  # what a round is refused for the second time
+    entered = "taken part in"  # why a round is refused a second time, for errors
 
     def __init__(self, number: int, devices: int, secrets: keys.SecretSource) -> None:
         self.id = number
         self.devices = devices
         self._pair = keys.KeyPair.generate(secrets)
-        # With each other party, end to end.
+        # Concatenated secrets shared with each other party.
         self._secrets = b""
         self._size = 0
         self._last_round = -1
 
     @property
     def name(self) -> str:
-        """What errors call the party."""
+        """Name of the party in errors."""
         return f"{self.party} {self.id}"
 
     def send_advertise_keys(self) -> Payload:
@@ -37,27 +37,27 @@ class Enrolled:
         return np.frombuffer(self._pair.public, np.uint8)
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Take what all devices sent."""
+        """Process the list of what all devices sent."""
         raise NotImplementedError
 
     def _listed(self, payload: Payload, size: int, count: int) -> list[bytes]:
-        """Return what so many parties sent, `size` bytes each, of a first list."""
+        """Return the items of `count` parties, `size` bytes each; refuse a second list."""
         if self._secrets:
             raise RefusedError(f"{self.name} refuses to enrol twice")
         raw = parse_vector(payload, "u1", size * count, PHASE).tobytes()
         return [raw[start : start + size] for start in range(0, len(raw), size)]
 
     def _keep(self, secrets: list[bytes]) -> None:
-        """Keep what was agreed on, and forget the private key from which all of it follows."""
+        """Keep the agreed secrets, and forget the private key that they follow from."""
         self._secrets, self._size = b"".join(secrets), len(secrets[0])
         self._pair = keys.KeyPair(b"", self._pair.public)
 
     def _secret(self, number: int) -> bytes:
-        """Return what was agreed on with another party."""
+        """Return the secret agreed on with another party."""
         return self._secrets[self._size * number : self._size * (number + 1)]
 
     def enter(self, round_index: int) -> None:
-        """Refuse a round that has been: what was said in it could be shown again."""
+        """Enter a round; refuse one that is not later than all before, against replays."""
         if not self._secrets:
             raise RefusedError(f"{self.name} refuses round {round_index}: it has not enrolled")
         if round_index <= self._last_round:
@@ -69,7 +69,7 @@ class Enrolled:
 
 
 class Directory:
-    """The server's side of an enrolment: what every device sent, passed on to all."""
+    """The server's side of an enrolment, which passes every device's message on to all."""
 
     def __init__(self, devices: int, size: int = keys.KEY_BYTES) -> None:
         self._devices = devices
@@ -77,7 +77,7 @@ class Directory:
         self._sent: dict[int, bytes] = {}
 
     def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
-        """Keep what a device sends."""
+        """Check and keep a device's message."""
         name = f"device {sender}"
         sent = parse_vector(payload, "u1", self._size, PHASE, name).tobytes()
         if sender in self._sent:
@@ -86,20 +86,20 @@ class Directory:
         self._sent[sender] = sent
 
     def _check(self, sent: bytes, name: str) -> None:
-        """Refuse what is of no use to anybody."""
+        """Refuse unusable public keys."""
         check_public_keys(sent, name)
 
     def send_advertise_keys(self) -> Payload:
-        """Return what all sent, zeros for a device that sent nothing."""
+        """Return the messages of all devices, with zeros for a missing one."""
         nothing = bytes(self._size)
         listed = b"".join(self._sent.get(id, nothing) for id in range(self._devices))
         return np.frombuffer(listed, np.uint8)
 
     def finish_advertise_keys(self) -> None:
-        """Settle who has enrolled."""
+        """Close the enrolment; by default, any set of devices is accepted."""
 
 
-# Every device sends public keys, and receives those of all.
+# Every device sends public keys and receives the keys of all devices.
 STEPS = (
     Step(
         PHASE,

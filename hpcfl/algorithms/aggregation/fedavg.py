@@ -1,4 +1,4 @@
-"""FedAvg in the clear: every device sends its weighted vector, the server adds them up.
+"""FedAvg in the clear: devices send weighted vectors, the server adds them.
 
 The baseline for every protocol that hides vectors (McMahan et al. 2017).
 
@@ -32,7 +32,7 @@ from hpcfl.privacy.masking import InTheClear
 
 
 class FedAvgDevice(ModelReceiver):
-    """A device that sends its weighted vector as it is."""
+    """A device that sends its weighted vector without masks."""
 
     def __init__(self, protocol: FedAvg, id: int) -> None:
         super().__init__(protocol.parameters.dim)
@@ -41,11 +41,11 @@ class FedAvgDevice(ModelReceiver):
         self._scale = protocol.parameters.weight(id) / protocol.divisor
 
     def send_upload(self, vector: NDArray[np.floating]) -> Payload:
-        """Return the weighted vector, float32, little-endian; zeros left out if that is shorter."""
+        """Return the weighted vector, little-endian float32; without zeros if that is shorter."""
         weighted = self._weighted(vector)
         check_finite(self.id, weighted)
         whole = weighted.view(np.uint8)
-        # To compare takes a sixth of counting what is not zero.
+        # Counting zeros after a comparison takes a sixth of the time of counting nonzero values.
         if 4 * np.count_nonzero(weighted == 0) <= locations.HEADER.itemsize:
             return whole
         positions = np.flatnonzero(weighted)
@@ -68,11 +68,11 @@ class FedAvgServer(RoundServer):
         self.total = np.zeros(self._dim)
 
     def receive_upload(self, sender: int, payload: Payload) -> None:
-        """Add a device's vector, of finite numbers, to the sum."""
+        """Add a device's vector to the sum; refuse values that are not finite."""
         name = self._first("upload", sender, self.survivors)
         where: NDArray[np.int64] | slice = slice(None)
         count, used = self._dim, 0
-        # Only what is shorter than the whole vector is sent with locations.
+        # A payload has locations only if that makes it shorter than the whole vector.
         if payload.size < 4 * self._dim:
             try:
                 where, used = locations.decode(payload, self._dim)
@@ -80,7 +80,7 @@ class FedAvgServer(RoundServer):
                 raise MessageError("upload", name, str(error)) from None
             count = where.size
         values = parse_vector(payload[used:], "<f4", count, "upload", name)
-        # One that is not would make the sum, and every model after it, worthless.
+        # An infinity or NaN would make the sum, and every later model, worthless.
         if not all_finite(values):
             raise MessageError("upload", name, "a value is not finite")
         self.total[where] += values

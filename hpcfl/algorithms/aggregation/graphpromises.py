@@ -12,7 +12,7 @@ from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
 
 @dataclass(frozen=True)
 class Unopened(Promise):
-    """Fewer than t devices cannot reconstruct a secret, if all are linked with all."""
+    """Fewer than t devices cannot reconstruct a secret on a complete graph."""
 
     threat: Threat
     degree: int
@@ -40,12 +40,12 @@ def _others(count: int) -> str:
 
 @dataclass(frozen=True)
 class Linked(Promise):
-    """Secrets cannot be opened and honest survivors stay linked, with few neighbours each."""
+    """On a ring, secrets cannot be reconstructed and honest survivors stay connected."""
 
-    threat: Threat  # who colludes, and how many are to drop out
+    threat: Threat  # the colluders and the planned dropouts
     degree: int
     threshold: int
-    accepted: float  # probability of a failure that is accepted
+    accepted: float  # accepted probability of a failure
 
     @property
     def claim(self) -> str:

@@ -1,15 +1,15 @@
-"""LightSecAgg (So et al., MLSys 2022, arXiv:2109.14236): the sum of the masks, recovered in one go.
+"""LightSecAgg (So et al., MLSys 2022, arXiv:2109.14236) recovers the sum of the masks in one go.
 
 Every device draws one mask for its vector, cuts it into U - T pieces, adds T random ones, and
 encodes the U pieces into N, one for each device: the values of a polynomial of degree U - 1 at N
-points (Lagrange coding). Any T of them say nothing about the mask. Devices that are still there at
-the end add up the pieces that they hold of the survivors' masks; any U of these sums give the sum
-of the masks, which the server subtracts from the sum of the uploads. The server's work therefore
+points (Lagrange coding). Any T pieces reveal nothing about the mask. The devices that remain at the
+end add up the pieces that they hold of the survivors' masks; any U of these sums give the sum of
+the masks, which the server subtracts from the sum of the uploads. The server's work therefore
 does not grow with the number of dropouts, and no secret of a single device is ever reconstructed.
 The price is paid beforehand: encoding, and N / (U - T) vectors sent by each device.
 
-U and T follow from the plan of the round: T devices may collude, and U answer correctly in the end,
-even if besides the planned dropouts one device vanishes and another answers falsely. U is at least
+U and T follow from the plan of the round: T devices may collude, and U answer correctly at the end,
+even if one more device than planned vanishes and another answers falsely. U is at least
 the threshold t, a majority.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of the N devices, the
@@ -20,20 +20,20 @@ phase           direction        payload
 ==============  ===============  =================================================================
 model           to devices       d float32
 advertise_keys  to the server    public key (32 bytes)
-advertise_keys  to devices       bits of U1, who advertised keys, then their keys
+advertise_keys  to devices       bits of U1, which advertised keys, then their keys
 share_masks     device to peer   AES-GCM ciphertext of a coded piece: ceil(d / (U - T)) elements
-share_masks     to the server    bits of those whose pieces the device holds, itself among them
-share_masks     to devices       bits of U2, whose masks can be taken off: the others leave
+share_masks     to the server    bits of the devices whose pieces it holds, itself included
+share_masks     to devices       bits of U2, whose masks can be removed; other devices leave
 masked_input    to the server    d group elements
 unmask          to devices       bits of U3, whose vectors are in the sum
 unmask          to the server    the sum of their pieces: ceil(d / (U - T)) elements
 ==============  ===============  =================================================================
 
-The phases before ``masked_input`` need no vector: devices may play them while they train. As in the
+The phases before ``masked_input`` need no vector: devices may play them during training. As in the
 paper, the server is honest but curious, and devices follow the protocol. In addition, a malformed
-message excludes only its sender. A device is left out, and told so, if too many others hold no
-piece of its mask. Up to (n - U) / 2 wrong sums among n sums of pieces are found; more end the
-round, or change the sum as other vectors could have.
+message excludes only its sender. A device is left out, and is told so, if too many others hold no
+piece of its mask. Up to (n - U) / 2 wrong sums among n sums of pieces are found; more of them end
+the round, or change the sum, as wrong vectors also could.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from hpcfl.privacy.threat import LIARS
 class DeviceState(CodedState):
     """What a device keeps between the steps of a round."""
 
-    # From which the mask follows.
+    # The key of the mask.
     mask_key: bytes = field(default=b"", repr=False)
 
 
@@ -73,7 +73,7 @@ class LightSecAggDevice(CodedDevice):
     state_class = DeviceState
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Agree on a key with everybody else in U1."""
+        """Agree on a key with every other device in U1."""
         phase = "advertise_keys"
         members, rest = split_bits(payload, self._parameters.devices, phase)
         listed = parse_vector(rest, "u1", keys.KEY_BYTES * len(members), phase).tobytes()
@@ -89,7 +89,7 @@ class LightSecAggDevice(CodedDevice):
         drawn = code.field.elements([state.mask_key, self._secrets(SEED_BYTES)], counts)
         peers = [*state.transport_keys]
         coded = code.encode(drawn[: code.dim], drawn[code.dim :], [self.id, *peers])
-        # A copy: a view would keep the pieces of all.
+        # A copy, because a view would keep all pieces in memory.
         state.pieces[self.id] = coded[0].copy()
         return self._sealed(peers, coded[1:])
 
@@ -99,7 +99,7 @@ class LightSecAggDevice(CodedDevice):
         self._require(len(self.state.pieces), "go on with")
 
     def receive_dealers(self, payload: Payload) -> None:
-        """Go on if this device's mask can be taken off."""
+        """Go on if the server can remove this device's mask."""
         dealers = read_bits(payload, self._parameters.devices, "share_masks")
         if self.id not in dealers:
             raise RefusedError(
@@ -109,12 +109,12 @@ class LightSecAggDevice(CodedDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the mask."""
-        # The difference of two vectors under the same mask would be in the clear.
+        # Two vectors under the same mask would reveal their difference.
         self._once("upload")
         return self._masked(vector, [self.state.mask_key], [1])
 
     def receive_unmask(self, payload: Payload) -> None:
-        """Check whose masks are to be added up: too few could reveal a vector."""
+        """Check the list of masks to add up: too few could reveal a vector."""
         survivors = self._asked(payload, "unmask", "unmask the sum")
         if self.id not in survivors:
             raise self.refusal("to unmask: it is named as dropped")
@@ -131,16 +131,16 @@ class LightSecAggServer(CodedServer, SumServer):
     _protocol: LightSecAgg
 
     def send_advertise_keys(self) -> Payload:
-        """Return who advertised keys, and the keys."""
+        """Return the devices that advertised keys, and the keys."""
         listed = np.frombuffer(self._keys_of(sorted(self.state.public)), np.uint8)
         return np.concatenate([self._bits(self.state.public), listed])
 
     def receive_share_masks(self, ids: Ids) -> None:
-        """Take note of who dealt pieces."""
+        """Record the devices that dealt pieces."""
         self._take_dealers("share_masks", ids)
 
     def receive_held(self, sender: int, payload: Payload) -> None:
-        """Take note of whose pieces a device holds."""
+        """Record whose pieces a device holds."""
         if sender not in self.state.dealers:
             raise MessageError("share_masks", f"device {sender}", "it dealt no pieces")
         self._take_held("share_masks", sender, payload)
@@ -150,7 +150,7 @@ class LightSecAggServer(CodedServer, SumServer):
         self._leave_out_unheld("share_masks")
 
     def send_dealers(self) -> Payload:
-        """Return whose masks can be taken off the sum."""
+        """Return the devices whose masks can be removed from the sum."""
         return self._bits(self.state.dealers)
 
     def _check_sender(self, sender: int) -> None:
@@ -160,17 +160,17 @@ class LightSecAggServer(CodedServer, SumServer):
         super()._check_sender(sender)
 
     def send_unmask(self) -> Payload:
-        """Return whose masks are to be added up."""
+        """Return the devices whose masks are to be added up."""
         return self._bits(self.survivors)
 
     def receive_unmask(self, sender: int, payload: Payload) -> None:
-        """Keep the sum of the pieces that a survivor holds."""
+        """Keep a survivor's sum of pieces."""
         if sender not in self.survivors:
             raise MessageError("unmask", f"device {sender}", "it is not a survivor")
         self._take_answer("unmask", sender, payload)
 
     def finish_unmask(self) -> None:
-        """Recover the sum of the masks, and take it off that of the uploads."""
+        """Recover the sum of the masks, and subtract it from the sum of the uploads."""
         masks = self._decoded("unmask", {id: id for id in self.state.answers})
         unmasked, field = self._uploads.take(), self._protocol.field
         field.add_into(unmasked, field.dtype.type(field.modulus) - masks)
@@ -241,7 +241,7 @@ class LightSecAgg(CodedProtocol):
 
     @property
     def needed_in_sum(self) -> int:
-        # Those in the sum are those who know the pieces of it.
+        # The devices in the sum are also the ones that hold its pieces.
         return self.code.needed
 
     def settings(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 def parse_vector(
     payload: Payload, dtype: str, length: int, phase: str, sender: str = SERVER
 ) -> NDArray[Any]:
-    """Return `payload` as a vector of exactly `length` numbers; MessageError if it is none."""
+    """Return `payload` as a vector of `length` numbers; MessageError if its size differs."""
     expected = np.dtype(dtype).itemsize * length
     if payload.size != expected:
         raise MessageError(phase, sender, f"received {payload.size} bytes, expected {expected}")
@@ -27,12 +27,12 @@ def parse_vector(
 
 
 def from_server(phase: str, reason: str) -> MessageError:
-    """Return the error for a message of the server."""
+    """Return the error for a malformed message from the server."""
     return MessageError(phase, SERVER, reason)
 
 
 def check_public_keys(advertised: bytes, sender: str) -> None:
-    """Refuse public keys, end to end, with which nothing can be agreed."""
+    """Refuse concatenated public keys if any of them cannot be used for a key agreement."""
     try:
         for start in range(0, len(advertised), keys.KEY_BYTES):
             keys.check_public(advertised[start : start + keys.KEY_BYTES])
@@ -41,24 +41,24 @@ def check_public_keys(advertised: bytes, sender: str) -> None:
 
 
 def to_flags(ids: Iterable[int], count: int) -> Flags:
-    """Return a set of ids below `count` as ndarray of bool, shape (count,)."""
+    """Return a set of ids below `count` as an ndarray of bool, shape (count,)."""
     flags = np.zeros(count, np.bool_)
     flags[list(ids)] = True
     return flags
 
 
 def bits(ids: Iterable[int], count: int) -> Payload:
-    """Return a set of ids below `count` as a bitmap, the first bit of a byte the highest."""
+    """Return a set of ids below `count` as a bitmap, most significant bit of a byte first."""
     return np.packbits(to_flags(ids, count))
 
 
 def from_bits(bitmap: Payload) -> list[int]:
-    """Return the numbers of the bits that are set."""
+    """Return the indices of the bits that are set."""
     return np.flatnonzero(np.unpackbits(bitmap)).tolist()
 
 
 def split_bits(payload: Payload, count: int, phase: str) -> tuple[list[int], Payload]:
-    """Return whom the bitmap of devices names that a message begins with, and the rest."""
+    """Return the devices in the bitmap at the start of a message, and the rest of the message."""
     size = -(-count // 8)
     if payload.size < size:
         raise from_server(phase, f"{payload.size} bytes hold no list of devices")
@@ -68,7 +68,7 @@ def split_bits(payload: Payload, count: int, phase: str) -> tuple[list[int], Pay
 def read_bits(
     bitmap: Payload, count: int, phase: str, sender: str = SERVER, party: str = "device"
 ) -> list[int]:
-    """Return which of so many parties a bitmap names; MessageError if it names others."""
+    """Return which of `count` parties a bitmap names; MessageError if it names others."""
     named = from_bits(parse_vector(bitmap, "u1", -(-count // 8), phase, sender))
     if named and named[-1] >= count:
         raise MessageError(phase, sender, f"it names a {party} beyond the last, {count - 1}")

@@ -3,8 +3,8 @@
 Every pair of the n enrolled devices agrees once on a seed. In round t a pair masks with
 ``PRF(seed, t)``, so a round is only the model down and a masked vector up. In equation 7 a pair has
 two masks, and each device adds one and subtracts the other. A single mask, added by one device and
-subtracted by the other, hides as much for half the work. There are no private masks and no shares:
-the server cannot remove the masks of a missing device, and refuses the round.
+subtracted by the other, hides as much for half the work. Without private masks and shares, the
+server cannot remove the masks of a missing device, and refuses the round.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap, the first bit of a
 byte being its most significant):
@@ -18,8 +18,8 @@ model           to devices     d float32, then bits of the devices that are sele
 masked_input    to the server  d group elements
 ==============  =============  ====================================================================
 
-In the enrolment devices are identified by their ids; in a round the r selected ones are numbered
-from 0, and only keys and bits use the ids.
+The enrolment identifies devices by their ids. A round numbers its r selected devices from 0, and
+only keys and bits use the ids.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Member(Enrolled):
     entered = "masked a vector for"
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Agree on a seed with every other device: no key twice, its own as it sent it."""
+        """Agree on a seed with every other device; refuse repeated keys or a changed own key."""
         listed = self._listed(payload, keys.KEY_BYTES, self.devices)
         if listed[self.id] != self._pair.public:
             raise from_server(PHASE, "this device's own key is not as it sent it")
@@ -68,17 +68,17 @@ class Member(Enrolled):
         self._keep([seeds.get(id, bytes(SEED_BYTES)) for id in range(self.devices)])
 
     def mask_keys(self, round_index: int, selected: Sequence[int]) -> dict[int, bytes]:
-        """Return the key of the mask with every other selected device, by id, for one round.
+        """Return the keys of one round's masks with every other selected device, by id.
 
-        The round is later than all before, and the selected are in increasing order. RefusedError
-        if the masks would not hide this device's vector.
+        The round must be later than all before; `selected` is in increasing order. RefusedError if
+        the masks would not hide this device's vector.
         """
         refuses = f"{self.name} refuses round {round_index}: it"
         if self._secrets and self.id not in selected:
             raise RefusedError(f"{refuses} is not among the selected")
         if self._secrets and len(selected) < MIN_SELECTED:
             raise RefusedError(f"{refuses} is selected alone, so the sum would be its vector")
-        # The difference of two vectors under the same masks would be in the clear.
+        # Two vectors under the same masks would reveal their difference.
         self.enter(round_index)
         context = round_context(round_index, selected, self.devices)
         return {
@@ -87,25 +87,25 @@ class Member(Enrolled):
 
 
 def pair_context(i: int, j: int) -> bytes:
-    """Return the context in which the secret of a pair of devices gives its seed."""
+    """Return the context that derives the seed of two devices from their secret."""
     return f"hpcfl/1 prf pair {min(i, j)} {max(i, j)} seed".encode()
 
 
 def round_context(round_index: int, selected: Sequence[int], devices: int) -> bytes:
-    """Return the context in which a seed gives the key of a round's mask: round and selection.
+    """Return the context that derives a round's mask key from a seed.
 
-    A server that selects differently towards different devices gets masks that do not cancel.
+    It includes the selection, so masks do not cancel if the server tells devices different ones.
     """
     digest = hashlib.sha256(bits(selected, devices).tobytes()).hexdigest()
     return f"hpcfl/1 prf round {round_index} selected {digest} of {devices} additive mask".encode()
 
 
 class KeyDirectory(Directory):
-    """The server's side of the enrolment, which refuses keys that it already has."""
+    """The server's side of the enrolment, which refuses repeated keys."""
 
     def _check(self, sent: bytes, name: str) -> None:
         super()._check(sent, name)
-        # Devices would refuse a list with a key twice, all of them.
+        # All devices would refuse a list that has a key twice.
         if sent in self._sent.values():
             raise MessageError(PHASE, name, "its public key is taken already")
 
@@ -119,14 +119,14 @@ class KeyDirectory(Directory):
 
 
 class PrfDevice(QuantisedDevice):
-    """A device's side of one round; its member is what it keeps from round to round."""
+    """A device's side of one round; `_member` is its state for all rounds."""
 
     _member: Member
-    state: list[int]  # who is selected
+    state: list[int]  # ids of the selected devices
     state_class = list
 
     def receive_model(self, payload: Payload) -> None:
-        """Keep the model, and who is selected."""
+        """Keep the model and the selection."""
         cut = 4 * self._parameters.dim
         self.state = read_bits(payload[cut:], self._member.devices, "model")
         super().receive_model(payload[:cut])
@@ -142,7 +142,7 @@ class PrfServer(SumServer):
     """The server's side of one round."""
 
     def send_model(self) -> Payload:
-        """Return the model, and who is selected."""
+        """Return the model and the selection."""
         return np.concatenate([super().send_model(), bits(self._members, self._population)])
 
     def finish_masked_input(self) -> None:
@@ -192,7 +192,7 @@ class Prf(QuantisedProtocol):
 
     @property
     def survivors_in_sum(self) -> int:
-        # A round in which anybody is missing is refused.
+        # A round with a missing device is refused.
         return self.parameters.devices
 
     def settings(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""What a round promises to its participants, checked against what happened in it.
+"""What a round promises to its participants, and how the outcome is checked against it.
 
 Devices may leave early or be expelled, so each promise defines what must have happened for it to
 hold. The server checks it when the survivors are known, and a device when it is asked to unmask. If
-a promise is broken, the round ends with the reason before anything is revealed.
+a promise is broken, the round ends with an error before anything is revealed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hpcfl.report.formats import counted
 
 @dataclass(frozen=True)
 class Outcome:
-    """What has happened in a round when its sum is about to be unmasked."""
+    """The outcome of a round just before its sum is unmasked."""
 
     devices: int  # N, of the round
-    survivors: int  # of them in the sum
-    # How many are in the sum of each cohort: of all at the server, of its own at a device.
+    survivors: int  # number of them in the sum
+    # Survivors of each cohort: the server has all cohorts, a device only its own.
     cohorts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    expelled: int = 0  # for the shares that they dealt, when the ring was known
+    expelled: int = 0  # devices expelled for wrong shares, after the ring was known
 
 
 class Promise(ABC):
@@ -35,32 +35,32 @@ class Promise(ABC):
     @property
     @abstractmethod
     def claim(self) -> str:
-        """What is promised, against whom and on what conditions; no full stop at the end."""
+        """The promise, the adversary and the conditions, without a full stop at the end."""
 
     @property
     @abstractmethod
     def worst(self) -> float:
-        """At most how likely it is that the promise fails in any round that is accepted.
+        """Upper bound of the probability that the promise fails in any accepted round.
 
-        The probability is over what nobody chooses: the order of the ring, who of a population
-        takes part. An account of many rounds is charged this beforehand.
+        It is over choices that no party controls: the order of the ring, and the participants from
+        a population. An account of many rounds is charged this probability beforehand.
         """
 
     def failure(self, outcome: Outcome) -> float:
-        """Return the same for a round with this outcome; by default the outcome does not matter."""
+        """Return the same bound for a round with this outcome; by default, it is `worst`."""
         return self.worst
 
     def broken(self, outcome: Outcome) -> str | None:
-        """Return in a clause why the promise does not hold after all; None if it does."""
+        """Return a clause that says why the outcome breaks the promise, or None."""
         return None
 
 
 @dataclass(frozen=True)
 class Certain(Promise):
-    """A promise for every sum of enough devices, except with a probability known beforehand."""
+    """A promise for every sum of enough devices, except with a fixed probability."""
 
     claim: str = ""
-    least: int = 0  # devices in a sum: devices and helpers help with no smaller one
+    least: int = 0  # devices in a sum; devices and helpers do not help to unmask a smaller one
     worst: float = 0.0
 
     def broken(self, outcome: Outcome) -> str | None:
@@ -70,7 +70,7 @@ class Certain(Promise):
 
 
 def unless_more_collude(exceeded: float) -> str:
-    """Return the end of a claim that fails where more devices collude than are reckoned with."""
+    """Return the end of a claim that fails if more devices collude than assumed."""
     if not exceeded:
         return ""
     return f". The probability that more collude is at most 2^{math.log2(exceeded):.1f}"
@@ -78,11 +78,11 @@ def unless_more_collude(exceeded: float) -> str:
 
 @dataclass(frozen=True)
 class NoiseInSum(Promise):
-    """The noise of enough honest devices is in every sum."""
+    """Every sum includes the noise of enough honest devices."""
 
-    honest: int  # how many, at the least
-    colluding: int  # most of a sum's devices that collude
-    exceeded: float  # probability that more do
+    honest: int  # minimum number of honest devices
+    colluding: int  # maximum number of colluders in a sum
+    exceeded: float  # probability that more collude
 
     @property
     def claim(self) -> str:
@@ -94,13 +94,13 @@ class NoiseInSum(Promise):
 
     @property
     def worst(self) -> float:
-        # Also where one's own noise is all that was planned for: if more are there, an account
-        # takes all of them for honest but so many.
+        # This holds also if the plan relies on a device's own noise only: with more survivors, an
+        # account takes all but `colluding` of them as honest.
         return self.exceeded
 
     def broken(self, outcome: Outcome) -> str | None:
         summed = int(outcome.cohorts.min(initial=outcome.survivors))
-        # One whose noise is its own has nothing to fear from how few the others are.
+        # A device that relies on its own noise only does not need other devices.
         if self.honest == 1 or summed - self.colluding >= self.honest:
             return None
         return (
@@ -110,12 +110,12 @@ class NoiseInSum(Promise):
 
 
 def objection(promises: Iterable[Promise], outcome: Outcome) -> str | None:
-    """Return why the first promise that is broken is; None if all hold."""
+    """Return the reason of the first broken promise, or None if all hold."""
     return next((why for one in promises if (why := one.broken(outcome)) is not None), None)
 
 
 def failure_of(promises: Sequence[Promise], outcome: Outcome) -> float:
-    """Return at most how likely any promise fails; NaN where nothing is promised."""
+    """Return an upper bound of the probability that any promise fails; NaN without any."""
     if not promises:
         return math.nan
     return min(1.0, sum(promise.failure(outcome) for promise in promises))

@@ -1,4 +1,4 @@
-"""Protocols that sum quantised vectors in a group: what they and their parties have in common."""
+"""The common part of protocols that sum quantised vectors in a group, and of their parties."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QuantisedProtocol(AggregationProtocol):
 
     options = (*AggregationProtocol.options, QuantisedOptions)
     family = "ring"
-    # Of what the parties of a round are made, unless `device` and `server` say otherwise.
+    # Classes of the parties of a round, unless `device` and `server` are overridden.
     device_class: ClassVar[Callable[..., Any]]
     server_class: ClassVar[Callable[..., Any]]
 
@@ -48,7 +48,7 @@ class QuantisedProtocol(AggregationProtocol):
             )
         self.quantiser = Quantiser(parameters.clip, parameters.levels)
         self.noise: IntegerNoise | None = None
-        # By device of this rank: how many values were clipped, and of how many that were sent.
+        # By device of this rank: the number of clipped values, and of all values sent.
         self.clipped: dict[int, tuple[int, int]] = {}
         self.check_levels()
 
@@ -66,17 +66,17 @@ class QuantisedProtocol(AggregationProtocol):
 
     @property
     def upload_dim(self) -> int:
-        """Number of coordinates of an upload, where that is the same for all devices."""
+        """Number of coordinates of an upload, if it is the same for all devices."""
         return self.parameters.dim
 
     @property
     def largest_message(self) -> int:
         return self.summed_in.wire_bytes(self.upload_dim)
 
-    # Levels, and the noise beside them
+    # Levels and noise
 
     def most_in_sum(self, devices: int) -> tuple[int, float]:
-        """Return how many of a round's devices may be in a coordinate's sum, and their weight."""
+        """Return the maximum number of devices in a coordinate's sum, and of their weight."""
         return devices, 1.0
 
     def largest_levels(
@@ -84,8 +84,8 @@ class QuantisedProtocol(AggregationProtocol):
     ) -> int:
         """Return the most levels with which no coordinate's sum can wrap around.
 
-        In another `group` than the protocol's own, with a `reserve` for the noise in a sum, or with
-        up to so many `devices` in a round, if these are given.
+        By default, `group` is the protocol's own and `devices` the number in a round; `reserve` is
+        the room for the noise in a sum.
         """
         most, weight = self.most_in_sum(devices or self.parameters.devices)
         group, clip = group or self.summed_in, self.parameters.clip
@@ -99,45 +99,45 @@ class QuantisedProtocol(AggregationProtocol):
     def add_noise(self, noise: IntegerNoise) -> None:
         """Let every device add noise to its integers.
 
-        UsageError if a sum with its noise could wrap around, except with the probability that
-        `correctness_bits` says: privacy would be kept, but not the sum.
+        Raise UsageError if a sum with its noise could wrap around with a probability above that of
+        `correctness_bits`. Wrapping around would keep privacy but make the sum wrong.
         """
         plan = self.parameters
         most, _ = self.most_in_sum(plan.devices)
         self.check_levels(noise.bound(most, plan.dim, 2.0**-plan.correctness_bits))
         self.noise = noise
 
-    # Who is reckoned with, and what a sum then hides
+    # The assumed threat, and what a sum hides from it
 
     @cached_property
     def threat(self) -> Threat:
-        """Who is reckoned with."""
+        """The colluding and dropped devices that the protocol assumes."""
         return Threat.of(self.parameters)
 
     @property
     def colluding_in_sum(self) -> int:
-        """Most devices of a sum that collude, but for 2 to the minus security bits."""
+        """Maximum number of colluders in a sum, except with 2 to the minus security bits."""
         failure = 2.0**-self.parameters.security_bits
         return self.threat.most_colluding(self.parameters.devices, failure)
 
     @property
     def more_colluding(self) -> float:
-        """Probability that a sum's devices hold more colluders than that."""
+        """Probability that a sum has more colluders than `colluding_in_sum`."""
         return self.threat.more_colluding(self.parameters.devices, self.colluding_in_sum)
 
     @property
     def survivors_in_sum(self) -> int:
-        """Fewest devices that are to be in a sum."""
+        """Minimum number of devices that are planned to be in a sum."""
         return self.parameters.devices - self.threat.dropped
 
     def honest_among(self, survivors: int) -> int:
-        """Return the fewest honest devices among so many survivors that are in one coordinate."""
+        """Return the minimum number of honest devices in a coordinate, given all survivors."""
         return max(1, survivors - self.colluding_in_sum)
 
     def honest_in_sum(self) -> int:
-        """Return the fewest honest survivors whose vectors, and noise, are in one coordinate.
+        """Return the minimum number of honest survivors, with their noise, in one coordinate.
 
-        Whose sum it is is one of them. A round with fewer ends.
+        The device whose privacy is at stake is one of them. A round with fewer ends.
         """
         return max(1, self.survivors_in_sum - self.colluding_in_sum)
 
@@ -147,14 +147,14 @@ class QuantisedProtocol(AggregationProtocol):
         return [NoiseInSum(self.honest_in_sum(), self.colluding_in_sum, self.more_colluding)]
 
     def hidden_failure(self) -> float:
-        """Return how likely an accepted round's sum hides less than an account counts on, at most.
+        """Return an upper bound of the probability that a sum hides less than accounts assume.
 
-        Masks may fail as their promises say, and more devices may collude than is reckoned with.
-        UsageError if masks may fail with certainty, so that nothing can be counted on.
+        Masks may fail with the probability of their promises, and more devices may collude than
+        assumed. Raise UsageError if the bound reaches 1, so that no account can rely on the sum.
         """
         masks = [one for one in self.promises() if not isinstance(one, NoiseInSum)]
-        # An account counts on who was there, which may be more than was planned for: so it is not
-        # the plan that says whether anybody's noise but one's own is relied on.
+        # An account counts on the actual survivors, who may be more than planned. So the plan does
+        # not decide whether an account relies on the noise of other devices.
         alone = self.honest_among(self.parameters.devices) == 1
         failure = (0.0 if alone else self.more_colluding) + sum(one.worst for one in masks)
         if failure >= 1:
@@ -168,7 +168,7 @@ class QuantisedProtocol(AggregationProtocol):
     # From a vector to group elements
 
     def scale(self, device: int) -> float:
-        """Return what a device multiplies its vector by, its weight over the divisor."""
+        """Return the factor of a device's vector: its weight over the divisor."""
         return self.parameters.weight(device) / self.divisor
 
     def blocks(
@@ -176,9 +176,9 @@ class QuantisedProtocol(AggregationProtocol):
     ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
         """Yield a device's `values`, weighted, scaled and rounded to integers, part by part.
 
-        Each comes with where it belongs. The same arguments give the same rounding, and the same
-        noise if there is any: that is how a round is validated. RefusedError if a value is not a
-        finite number.
+        Each part comes with its slice. The same arguments give the same rounding and the same
+        noise, if any, which validation relies on. Raise RefusedError if a value is not a finite
+        number.
         """
         noise, norm = None, None
         if self.noise is not None:
@@ -201,7 +201,7 @@ class QuantisedProtocol(AggregationProtocol):
     def quantise(
         self, values: NDArray[np.floating], device: int, round_index: int
     ) -> NDArray[np.int64]:
-        """Return what `blocks` yields in one array."""
+        """Return the integers of `blocks` in one array."""
         integers = np.empty(values.size, np.int64)
         for part, block in self.blocks(values, device, round_index):
             integers[part] = block
@@ -210,7 +210,7 @@ class QuantisedProtocol(AggregationProtocol):
     def elements(
         self, vector: NDArray[np.floating], where: Where, device: int, round_index: int
     ) -> Elements:
-        """Return the same of a vector as group elements, without memory for the integers."""
+        """Return the same integers as group elements, without memory for the integers."""
         group, values = self.summed_in, vector[where]
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
         for part, block in self.blocks(values, device, round_index):
@@ -234,11 +234,11 @@ class QuantisedProtocol(AggregationProtocol):
     # Messages
 
     def read_values(self, payload: Payload, length: int, id: int) -> Elements:
-        """Return the group elements of a device's upload; MessageError if it is not so many."""
+        """Return the `length` group elements of a device's upload; MessageError otherwise."""
         return self.read_elements(payload, length, "masked_input", f"device {id}")
 
     def read_elements(self, payload: Payload, length: int, phase: str, sender: str) -> Elements:
-        """Return so many group elements; MessageError if a message is not just that."""
+        """Return `length` group elements; MessageError if the payload is anything else."""
         group = self.summed_in
         packed = parse_vector(payload, "u1", group.wire_bytes(length), phase, sender)
         try:
@@ -250,7 +250,7 @@ class QuantisedProtocol(AggregationProtocol):
         return values
 
     def check_sum(self, total: Elements) -> Elements:
-        """Return the sum of uploads that was formed on the way, of group elements."""
+        """Check and return a sum of uploads that the transport has formed."""
         if total.shape != (self.upload_dim,):
             reason = f"received a sum of shape {total.shape}"
             raise MessageError("masked_input", "the devices", reason)
@@ -260,10 +260,10 @@ class QuantisedProtocol(AggregationProtocol):
 
 
 class Contributor:
-    """Says what a device contributed, for validation only.
+    """Gives a device's contribution to the sum, for validation only.
 
-    The vector and the rounding follow from the run's seed; the server also knows which coordinates
-    the device sent, and so an object of this class stands in for a device whose rank died.
+    The vector and the rounding follow from the run's seed, and the server knows which coordinates
+    the device sent. So an object of this class can stand in for a device whose rank died.
     """
 
     def __init__(
@@ -275,24 +275,24 @@ class Contributor:
         self._where = where
 
     def sent(self) -> Where:
-        """Return the coordinates that the upload holds, in the order of its values."""
+        """Return the coordinates of the upload, in the order of its values."""
         return self._protocol.sent_in(self._round) if self._where is None else self._where
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
-        """Return where and what the device added to the sum."""
+        """Return the coordinates and values that the device added to the sum."""
         where = self.sent()
         return where, self._protocol.quantise(vector[where], self.id, self._round)
 
     def contributions(
         self, vector: NDArray[np.floating]
     ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
-        """Yield the same block by block."""
+        """Yield the contribution block by block."""
         where = self.sent()
         for part, block in self._protocol.blocks(vector[where], self.id, self._round):
             yield part if isinstance(where, slice) else where[part], block
 
     def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
-        """Return the contribution before clipping and rounding, and how much was clipped."""
+        """Return the contribution before clipping and rounding, and the count of clipped values."""
         where = self.sent()
         values = vector[where]
         clipped = int(np.count_nonzero(np.abs(values) > self._protocol.parameters.clip))
@@ -303,7 +303,7 @@ class Contributor:
 class DeviceState:
     """What a device keeps between the steps of a round."""
 
-    done: set[str] = field(default_factory=set)  # of what it does once in a round
+    done: set[str] = field(default_factory=set)  # completed actions that are allowed once a round
 
 
 class QuantisedDevice(ModelReceiver, Contributor):
@@ -326,17 +326,17 @@ class QuantisedDevice(ModelReceiver, Contributor):
         self._secrets = secrets
         self._parameters = protocol.parameters
         self.state = self.state_class()
-        # What the device keeps from its enrolment on, where there is one.
+        # The device's state from its enrolment, if the protocol has one.
         self._member: Any = protocol.enrolled[protocol.members[id]] if protocol.enrolled else None
-        # What was wrong with rows that this device could do without.
+        # Errors of malformed rows that this device can do without.
         self.ignored: list[MessageError] = []
 
     def refusal(self, what: str) -> RefusedError:
-        """Return the error with which the device leaves the round: what it refuses, and why."""
+        """Return the error with which the device leaves the round; `what` it refuses, and why."""
         return RefusedError(f"device {self.id} refuses {what}")
 
     def _once(self, what: str) -> None:
-        """Refuse to do something for the second time in a round."""
+        """Refuse to do `what` a second time in a round."""
         if what in self.state.done:
             raise self.refusal(f"to {what} twice in a round")
         self.state.done.add(what)
@@ -347,7 +347,7 @@ class QuantisedDevice(ModelReceiver, Contributor):
     def _masked(
         self, vector: NDArray[np.floating], mask_keys: list[bytes], signs: list[int]
     ) -> Payload:
-        """Return the quantised vector plus some masks, packed."""
+        """Return the quantised vector plus the signed masks, packed."""
         group = self._protocol.summed_in
         elements = self._elements(vector, self.sent())
         group.mask(elements, mask_keys, signs, self._parameters.threads)
@@ -358,12 +358,12 @@ class QuantisedServer(RoundServer):
     """A server that ends with an unmasked sum of group elements."""
 
     _protocol: QuantisedProtocol
-    unmasked: Elements | None = None  # between the phases in which masks go and the sum is decoded
-    # Signed integers of as many bytes as an element has.
+    unmasked: Elements | None = None  # set after the masks are removed, until the sum is decoded
+    # Signed integers of the same width as an element.
     total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
 
     def finish_result(self) -> None:
-        """Return to signed integers, and to the original coordinates."""
+        """Convert the sum to signed integers at the original coordinates."""
         unmasked, self.unmasked = self.unmasked, None
         assert unmasked is not None
         values = self._protocol.summed_in.signed(unmasked)
@@ -378,7 +378,7 @@ class SumServer(QuantisedServer):
 
     @cached_property
     def _uploads(self) -> RangeSum:
-        """The sum of the uploads; of a range of them, if this is the first of several ranks."""
+        """The sum of the uploads, or of a range of their values if the server has several ranks."""
         return RangeSum.of(self._protocol, range(self._protocol.upload_dim))
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
@@ -388,14 +388,14 @@ class SumServer(QuantisedServer):
         self._admit(sender)
 
     def receive_part_masked_input(self, sender: int, part: Payload, start: int, size: int) -> None:
-        """Add some of a device's masked vector to the sum."""
+        """Add a part of a device's masked vector to the sum."""
         if not start:
             self._check_sender(sender)
         if self._uploads.add_part(sender, part, start, size):
             self._admit(sender)
 
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
-        """Take the sum of the masked vectors, formed on the way."""
+        """Add a sum of masked vectors that the transport has formed."""
         self._protocol.check_sum(total)
         for sender in senders:
             self._check_sender(sender)
@@ -409,7 +409,7 @@ class SumServer(QuantisedServer):
         self._uploads.add(values)
 
     def _check_sender(self, sender: int) -> None:
-        """Refuse an upload of somebody who has none to send, or not its first."""
+        """Refuse an upload from a device that may not send one, or has sent one before."""
         self._first("masked_input", sender, self._admitted)
 
     def _admit(self, sender: int) -> None:
@@ -417,7 +417,7 @@ class SumServer(QuantisedServer):
         self.survivors.append(sender)
 
     def finish_masked_input(self) -> None:
-        """Settle whose sum it is, and check what it is promised to hide."""
+        """Fix the devices in the sum, and check the promises about it."""
         self._settle_survivors("sent their masked vectors")
 
     def finish_result(self) -> None:

@@ -1,7 +1,7 @@
-"""A server of several ranks: each adds up and unmasks a range of what devices upload.
+"""A server of several ranks, each of which adds up and unmasks a range of the uploads.
 
-Together the ranks are one party and know what a server of one rank knows. The first one plays the
-protocol; the others receive their part of every upload that it accepts, and, after it has
+Together the ranks are one party and know as much as a server of one rank. The first rank plays the
+protocol. The others receive their part of every upload that it accepts and, after it has
 reconstructed the secrets, the keys of all masks.
 """
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
     from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 
-# A range begins with a whole number of 64 values, of bytes, and of the units that parts of uploads
-# are multiples of, whatever the bits of a value.
+# For any number of bits per value, a range begins at a multiple of 64 values, of a byte, and of the
+# unit of an upload's parts.
 UNIT_BYTES = 26_880
 
 
 @dataclass(frozen=True)
 class Dealt:
-    """How the values of an upload are dealt out to the ranks of a server."""
+    """The ranges of an upload's values that are dealt out to the ranks of a server."""
 
     ranges: Sequence[range]  # of each rank, end to end; none is empty
     bits: int  # of a value
 
     @classmethod
     def out(cls, bits: int, count: int, ranks: int) -> Dealt:
-        """Deal out so many values; a UsageError says that there are too few."""
+        """Deal out `count` values; raise UsageError if there are too few."""
         unit = 8 * UNIT_BYTES // bits
         units = -(-count // unit)
         if units < ranks:
@@ -50,7 +50,7 @@ class Dealt:
 
     @classmethod
     def uploads_of(cls, protocol: AggregationProtocol, ranks: int) -> Dealt:
-        """Deal out the values of a protocol's uploads; UsageError if that cannot be."""
+        """Deal out the values of a protocol's uploads; UsageError if that is impossible."""
         group = protocol.summed_in
         if group is None or not any(step.by_all_ranks for step in protocol.steps):
             raise UsageError(
@@ -60,16 +60,16 @@ class Dealt:
         return cls.out(group.bits, getattr(protocol, "upload_dim", protocol.parameters.dim), ranks)
 
     def cuts(self, envelope: int, largest: int) -> list[slice]:
-        """Return the bytes that each rank receives of a message of up to `largest`.
+        """Return the slice of bytes that each rank receives of a message of up to `largest` bytes.
 
-        The first of them has the `envelope` in front.
+        The first slice begins with the `envelope`.
         """
         inner = [envelope + values.start * self.bits // 8 for values in self.ranges[1:]]
         return [slice(*ends) for ends in pairwise([0, *inner, largest])]
 
 
 def mask_rows(keys: Sequence[bytes], signs: Sequence[int]) -> Rows:
-    """Return the keys of masks and the signs with which they are added, a row each."""
+    """Return one row for each mask, with its key and the sign with which it is added."""
     rows = np.empty((len(keys), KEY_BYTES + 1), np.uint8)
     rows[:, :KEY_BYTES] = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, KEY_BYTES)
     rows[:, KEY_BYTES] = np.array(signs) > 0
@@ -77,7 +77,7 @@ def mask_rows(keys: Sequence[bytes], signs: Sequence[int]) -> Rows:
 
 
 class RangeSum:
-    """The sum of the uploads over a range of their values."""
+    """The sum of a range of the uploads' values."""
 
     def __init__(self, group: Group, values: range, count: int, threads: int = 1) -> None:
         self._group, self._values, self._count, self._threads = group, values, count, threads
@@ -85,20 +85,20 @@ class RangeSum:
 
     @classmethod
     def of(cls, protocol: QuantisedProtocol, values: range) -> RangeSum:
-        """Return the sum of a protocol's uploads, to which nothing has been added."""
+        """Return an empty sum for a protocol's uploads."""
         threads = protocol.parameters.threads
         return cls(protocol.summed_in, values, protocol.upload_dim, threads)
 
     def add(self, words: Elements) -> None:
-        """Add the words of an upload at all places of the range."""
+        """Add an upload's words for the whole range."""
         self._sum.add(words)
 
     def add_part(self, sender: int, part: Payload, start: int, size: int) -> bool:
-        """Add some of an upload, from the byte `start` on, of `size`; return whether the last.
+        """Add a part of an upload of `size` bytes, from byte `start`; return whether the last.
 
-        MessageError if an upload has another size. Nothing else can be wrong with it: a word that
-        is not an element counts as the one that it is congruent to, and bits behind the last value
-        do not count.
+        MessageError if the upload has a wrong size. There are no other errors: a word that is not
+        an element counts as the element that it is congruent to, and bits after the last value are
+        ignored.
         """
         group = self._group
         if size != group.wire_bytes(self._count):
@@ -113,11 +113,11 @@ class RangeSum:
         return place + words.size == self._values.stop
 
     def take(self) -> Elements:
-        """Return the sum as it is; it is kept no longer."""
+        """Return the sum, still masked, and free it."""
         return self._sum.take()
 
     def unmask(self, masks: Payload) -> Elements:
-        """Return the sum without masks, the bytes of `mask_rows`; it is kept no longer."""
+        """Return the sum without `masks`, the bytes of `mask_rows`, and free it."""
         words, masks = self.take(), masks.reshape(-1, KEY_BYTES + 1)
         keys = (row[:KEY_BYTES].tobytes() for row in masks)
         signs = 2 * masks[:, KEY_BYTES].astype(np.int64) - 1

@@ -1,10 +1,10 @@
 """The server's reconstruction of secrets from shares, some of which may be missing or wrong.
 
-A holder that received no valid share of a secret writes `ABSENT`, which is no field element, in
-each limb of its place. Its other shares count.
+A holder that received no valid share of a secret writes `ABSENT`, which is not a field element, in
+each limb of that share. Its other shares count.
 
-Wrong shares contradict the others. They are found if for each of them two shares more than the
-threshold were received; exactly t shares are always consistent.
+Wrong shares contradict the others. To find w wrong shares, t + 2 w shares must have been received;
+exactly t shares are always consistent.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ ABSENT = 2**32 - 1
 
 @dataclass(frozen=True)
 class Shares:
-    """The shares that were received of some owners' secrets."""
+    """The received shares of some owners' secrets."""
 
-    owners: Ids  # shape (S,): whose secrets they are, increasing
+    owners: Ids  # shape (S,): the owners of the secrets, increasing
     holders: Ids  # shape (S, m): each owner's holders; arbitrary where no share was received
     numbers: Ids  # shape (m,): the holders' numbers in the secret sharing
     received: Flags  # shape (S, m)
     values: Elements  # shape (S, m, width); zero where none was received
-    holding: int  # how many devices were sent shares of a secret
+    holding: int  # number of devices that were sent shares of a secret
     field: Field = FQ
 
     def without_absent(self) -> Shares:
-        """Return the same with those that are marked as absent taken out."""
+        """Return the shares without those that are marked as absent."""
         absent = self.received & (self.values == ABSENT).all(axis=2)
         if not absent.any():
             return self
@@ -43,11 +43,11 @@ class Shares:
         return replace(self, received=self.received & ~absent, values=values)
 
     def without_checks(self) -> Shares:
-        """Return the same without the last value of each share, which only checks the others."""
+        """Return the shares without the last value of each, which only checks the others."""
         return replace(self, values=self.values[:, :, :-1])
 
     def with_at_least(self, count: int) -> Shares:
-        """Return those of the owners of whom so many shares were received."""
+        """Return the shares of the owners with at least `count` received shares."""
         enough = self.received.sum(axis=1) >= count
         return replace(
             self,
@@ -60,7 +60,7 @@ class Shares:
     def combine(self, threshold: int) -> Elements:
         """Return the secrets, shape (S, width), from the first `threshold` shares of each.
 
-        BelowThresholdError if an owner's are fewer.
+        Raise BelowThresholdError if an owner has fewer shares.
         """
         count, width = len(self.owners), self.values.shape[2]
         if not count:
@@ -83,11 +83,11 @@ class Shares:
 
 
 def reconcile(shares: Shares, threshold: int) -> Shares:
-    """Return the shares without those that are wrong.
+    """Return the shares without the wrong ones.
 
-    Of n shares of an owner's secret that were received, up to floor((n - t) / 2) wrong ones are
-    found, whatever they are: no other polynomial of degree t - 1 agrees with as many of them. Where
-    leaving out so many does not help, none of the owner's shares is any good.
+    Among n received shares of an owner's secret, up to floor((n - t) / 2) wrong ones are always
+    found, because no other polynomial of degree t - 1 agrees with as many shares. If the shares
+    still contradict each other without that many, all shares of the owner are left out.
     """
     wrong = np.flatnonzero(~_consistent(shares, threshold))
     if not wrong.size:
@@ -97,10 +97,10 @@ def reconcile(shares: Shares, threshold: int) -> Shares:
     for index, pattern in enumerate(patterns):
         rows, places = wrong[which.reshape(-1) == index], np.flatnonzero(pattern)
         most = (places.size - threshold) // 2
-        # Few wrong ones are found sooner than many.
+        # Few wrong shares are found faster than many.
         for tried in [*(1 << k for k in range(most.bit_length()) if 1 << k < most), most]:
             some = replace(shares, received=shares.received[rows], values=shares.values[rows])
-            # With all that may be wrong left out, one more than t are left to be compared.
+            # Without all possibly wrong shares, t + 1 shares are left to compare.
             few = np.zeros(rows.size, np.bool_)
             if tried > 0:
                 found = _wrong_places(some, places, tried)
@@ -115,9 +115,9 @@ def reconcile(shares: Shares, threshold: int) -> Shares:
 
 
 def _wrong_places(shares: Shares, places: Ids, most: int) -> Flags:
-    """Return which shares are wrong, up to so many of each owner, received at these places."""
+    """Return the wrong shares among these places, at most `most` of each owner."""
     owners, holders, width = shares.values.shape
-    # A wrong share may be right in some of its values.
+    # A wrong share may have some correct values.
     words = shares.values[:, places].transpose(0, 2, 1).reshape(-1, places.size)
     found = coding.wrong_places(words, shares.numbers[places] + 1, most, shares.field)
     wrong = np.zeros((owners, holders), np.bool_)
@@ -132,13 +132,13 @@ def _consistent(shares: Shares, threshold: int) -> Flags:
 
 
 def to_leave_out(missing: Flags, holders: Ids, most: int) -> Flags:
-    """Return which owners to do without, shape (S,).
+    """Return the owners to leave out, as flags of shape (S,).
 
-    `missing`, shape (S, m), says which of an owner's holders have no right share of its secret;
-    their ids, `holders`, have that shape or (m,). Of each such pair one is at fault. Where more
-    than `most` holders lack an owner's shares, whoever is in most of these pairs is
-    taken to be at fault: the owner is left out, or what the holder says is no longer counted. No
-    owner is left out who is right, and of whose holders no more than `most` are at fault.
+    `missing`, shape (S, m), flags the holders without a valid share of an owner's secret;
+    `holders`, their ids, have that shape or (m,). In each such pair one party is at fault. If more
+    than `most` holders lack an owner's share, the party in most of these pairs is taken to be at
+    fault: the owner is left out, or the holder's claims no longer count. An honest owner is never
+    left out if at most `most` of its holders are at fault.
     """
     missing, holders = missing.copy(), np.broadcast_to(holders, missing.shape)
     out = np.zeros(len(missing), np.bool_)

@@ -1,4 +1,4 @@
-"""Rows that devices send each other through the server, which cannot read them: AES-GCM.
+"""Rows that devices send each other through the server, encrypted by AES-GCM.
 
 A key serves one pair of devices in one round, and seals one row in either direction.
 """
@@ -14,24 +14,24 @@ from hpcfl.errors import MessageError
 
 TAG_BYTES = 16
 
-# The nonce of a row, and what is authenticated with it.
+# The nonce and the associated data of a row.
 Labels = tuple[bytes, bytes]
 
 
 def labels(protocol: str, round_index: int, sender: int, receiver: int) -> Labels:
-    """Return what a row of a device for another one is sealed with besides the key."""
+    """Return the nonce and associated data of a row from one device to another."""
     nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
     return nonce, f"hpcfl/1 {protocol} round {round_index} from {sender} to {receiver}".encode()
 
 
 def seal(key: bytes, labels: Labels, content: bytes) -> Payload:
-    """Return a sealed row, `TAG_BYTES` longer than what is in it."""
+    """Return a sealed row, `TAG_BYTES` longer than its content."""
     nonce, associated = labels
     return np.frombuffer(AESGCM(key).encrypt(nonce, content, associated), np.uint8)
 
 
 def unseal(key: bytes, labels: Labels, row: Payload, phase: str, sender: int) -> Payload:
-    """Return what is in a row; MessageError if it is not what its sender sealed."""
+    """Return the content of a row; MessageError if its authentication fails."""
     nonce, associated = labels
     try:
         content = AESGCM(key).decrypt(nonce, row.tobytes(), associated)

@@ -1,7 +1,7 @@
 """SecAgg: secure aggregation with double masking (Bonawitz et al., CCS 2017, Fig. 4).
 
-The names of the sets are the paper's: U1 advertised keys, U2 shared them, U3 uploaded, U4 answered
-the unmasking request. The server is honest but curious, and devices may vanish at any step.
+The sets of devices have the paper's names: U1 advertised keys, U2 shared them, U3 uploaded, and U4
+answered the unmasking request. The server is honest but curious; devices may vanish at any step.
 
 Messages, after the envelope (all numbers little-endian):
 
@@ -10,31 +10,31 @@ phase           direction        payload
 ==============  ===============  =================================================================
 model           to devices       d float32
 advertise_keys  to the server    share-transport key (32 bytes), mask key (32)
-advertise_keys  to devices       the keys of those it is linked with (see the module `topology`)
+advertise_keys  to devices       the keys of the receiver's links (see the module `topology`)
 share_keys      device to peer   AES-GCM ciphertext of 10 + 6 limbs: shares of the mask key's
-                                 private half and of the private-mask seed, a check behind each
+                                 private half and of the private-mask seed, each before its check
 share_keys      to devices       the challenge (16 bytes)
 share_keys      to the server    2 limbs for each member of U2 whose shares the device should have:
                                  the answers to the challenge; all ones without a share
-share_keys      to devices       only if somebody is expelled from U2: who (see the module
-                                 `topology`)
+share_keys      to devices       only if a device is expelled from U2: the expelled devices (see the
+                                 module `topology`)
 masked_input    to the server    d group elements
 unmask          to devices       U3, and U2 without U3 (see the module `topology`)
-unmask          to the server    shares: 6 limbs for each member of U3, 10 for each of U2 without
-                                 U3, of those whose shares the device holds; all ones for a share
-                                 that it was not sent
-unmask          to devices       only if a mask key cannot be reconstructed: whose (`topology`)
-unmask          to the server    then: the secret (16 bytes) from which masks with each of them
-                                 follow
+unmask          to the server    shares that the device holds: 6 limbs for each member of U3, 10 for
+                                 each of U2 without U3; all ones for a share that it did not
+                                 receive
+unmask          to devices       only if a mask key cannot be reconstructed: its owner (`topology`)
+unmask          to the server    then: for each such owner, the secret (16 bytes) that gives the
+                                 masks with it
 ==============  ===============  =================================================================
 
 Devices that deal or answer falsely harm only themselves if they are few enough. A malformed message
-excludes its sender. U2 are the devices that sent rows, whatever their rows contain; the relay tells
-everybody. Holders answer a challenge about the shares that they received (see `sharing`). A dealer
-is expelled, before anybody masks with it, if too many holders have no valid share of its secrets. A
-holder that later sends another share than it answered for is detected. If t valid shares do not
-give the mask key of a dropped device, every survivor reveals the secret of its masks with that
-device; that device's private-mask seed is never requested.
+excludes its sender. U2 are the devices that sent rows, whatever the rows contain; all devices learn
+U2 from the relay. Holders answer a challenge about the shares that they received (see `sharing`). A
+dealer is expelled, before any device masks with it, if too many holders have no valid share of its
+secrets. A holder is detected if it later sends a share that does not fit its answer. If t valid
+shares do not give the mask key of a dropped device, every survivor reveals the secret of its masks
+with that device; that device's private-mask seed is never requested.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ from hpcfl.privacy.threat import LIARS, SPARE
 
 
 def pair_sign(i: int, j: int) -> int:
-    """Return the sign with which device `i` adds the mask it has in common with `j` (eq. 18)."""
+    """Return the sign with which device `i` adds the mask that it shares with `j` (eq. 18)."""
     return 1 if i < j else -1
 
 
@@ -111,17 +111,17 @@ class SecAggState(DeviceState):
     transport: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
     masking: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
     seed: bytes = field(default=b"", repr=False)  # of the private mask
-    # The keys that shares travel under, by holder, end to end, until all shares were opened.
+    # Concatenated keys that encrypt shares, by holder; kept until all shares are opened.
     transport_keys: bytes = field(default=b"", repr=False)
     links: Neighbourhood | None = None
-    # By holder: whether it is in U2, and its shares, the device's own among them.
+    # By holder, this device included: whether it is in U2, and the shares from it.
     have: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
     shares: Elements = field(
         default_factory=lambda: np.zeros((0, KEY_SHARE + SEED_SHARE), np.uint32), repr=False
     )
     challenge: sharing.Challenge | None = None
     checked: bool = False
-    expelled: int | None = None  # how many devices were, linked with this one or not
+    expelled: int | None = None  # number of expelled devices, linked with this one or not
     request: Request | None = None
     wanted: Sequence[int] | None = None
 
@@ -157,7 +157,7 @@ class SecAggDevice(QuantisedDevice):
         return self.state.transport.public + self.state.masking.public
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Take the keys of those this device is linked with, its own as it sent them."""
+        """Keep the keys of linked devices; refuse a list that changes this device's own keys."""
         topology, state = self._protocol.topology, self.state
         links = topology.read_key_list(payload, self.id, self._advertised)
         links.check_keys()
@@ -172,14 +172,14 @@ class SecAggDevice(QuantisedDevice):
         state.have = np.zeros(len(links.holders), np.bool_)
 
     def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
-        """Return the key that shares travel under to each of the holders with these indices."""
+        """Return the keys that encrypt shares between this device and the holders `peers`."""
         ids = [self._links.holders[k] for k in peers]
         return self._protocol.pair_keys(self._round, self.id, ids, secrets, "share transport")
 
     # share_keys
 
     def send_share_keys(self) -> tuple[Ids, Rows]:
-        """Return an encrypted share of the mask key and of the private-mask seed for every peer."""
+        """Return encrypted shares of the mask key and of the private-mask seed for each peer."""
         state, links = self.state, self._links
         self._once("share keys")
         state.seed = self._secrets(SEED_BYTES)
@@ -201,8 +201,8 @@ class SecAggDevice(QuantisedDevice):
     def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
         """Decrypt the shares of the peers in U2, which must be at least t - 1.
 
-        U2 are those who took part, and the masks of the pairs with them must be added. Of a row
-        that holds no share this device cannot answer for its sender, and says so; others can.
+        U2 are the devices that shared keys; this device must add its masks with each of them. If a
+        row holds no valid share, this device's answer marks the share as absent.
         """
         state, index = self.state, self._index
         for sender, row in zip(senders.tolist(), rows, strict=True):
@@ -243,14 +243,14 @@ class SecAggDevice(QuantisedDevice):
         return sealed.labels(self._protocol.name, self._round, sender, receiver)
 
     def receive_challenge(self, payload: Payload) -> None:
-        """Take the challenge that follows what was dealt, one in a round."""
+        """Keep the challenge, which the server draws after the dealing; refuse a second one."""
         if self.state.challenge is not None:
             raise self.refusal("a second challenge")
         parse_vector(payload, "u1", CHALLENGE_BYTES, "share_keys")
         self.state.challenge = sharing.Challenge.of(payload.tobytes())
 
     def send_checks(self) -> Payload:
-        """Return the answers to the challenge, for every member of U2 among the holders."""
+        """Return the answers to the challenge for every holder in U2."""
         state = self.state
         if state.challenge is None or state.checked:
             raise self.refusal("to answer a challenge that it has not got")
@@ -259,7 +259,7 @@ class SecAggDevice(QuantisedDevice):
         return answers.astype("<u4", copy=False).view(np.uint8)
 
     def receive_expelled(self, payload: Payload) -> None:
-        """Take devices out of U2 whose shares do not belong together; mask with none of them."""
+        """Remove the expelled devices from U2, so that this device does not mask with them."""
         state = self.state
         if not state.checked or state.expelled is not None or "upload" in state.done:
             raise self.refusal("to expel devices at this point")
@@ -275,14 +275,14 @@ class SecAggDevice(QuantisedDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
-        self._once("upload")  # the difference of two masked vectors would be in the clear
+        self._once("upload")  # the difference of two uploads would reveal that of the vectors
         peers, secrets = self._mask_secrets(self._members())
         private = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
         signs = [pair_sign(self.id, peer) for peer in peers]
         return self._masked(vector, [private, *secrets], [1, *signs])
 
     def _mask_secrets(self, ids: Sequence[int]) -> tuple[list[int], list[bytes]]:
-        """Return some holders, without this one, and what masks with each of them follow from."""
+        """Return the holders `ids` without this device, and the secrets of the masks with them."""
         index = self._index
         peers = [id for id in ids if id != self.id]
         public = [self._links.mask_key(index[id]) for id in peers]
@@ -292,7 +292,7 @@ class SecAggDevice(QuantisedDevice):
     # unmask
 
     def receive_unmask(self, payload: Payload) -> None:
-        """Check the server's request: answering a wrong one could reveal this or another vector."""
+        """Check the server's request: the answer to a wrong one could reveal a vector."""
         request = self._protocol.topology.read_request(payload, self._links)
         survivors, dropped = request.survivors, request.dropped
         if self.state.request is not None:
@@ -313,13 +313,13 @@ class SecAggDevice(QuantisedDevice):
         self.state.request = request
 
     def _outcome(self, request: Request) -> Outcome:
-        """Return what the round has come to, as far as this device is told."""
+        """Return the outcome of the round as far as this device knows it."""
         return Outcome(self._parameters.devices, request.total, expelled=self.state.expelled or 0)
 
     def send_unmask(self) -> Payload:
         """Return the shares of the survivors' seeds and of the dropped devices' mask keys.
 
-        Shares that this device was not sent are all ones.
+        All ones stand for shares that this device did not receive.
         """
         request, shares, index = self.state.request, self.state.shares, self._index
         if request is None:
@@ -330,7 +330,7 @@ class SecAggDevice(QuantisedDevice):
         return parts.astype("<u4", copy=False).view(np.uint8)
 
     def receive_pairs(self, payload: Payload) -> None:
-        """Check for whom the server cannot reconstruct a mask key: for dropped devices only."""
+        """Check that the server asks for secrets of pairs with dropped devices only."""
         state, tell = self.state, "to tell what it has in common with others"
         wanted = self._protocol.topology.read_wanted(payload, self._links)
         if state.request is None or state.wanted is not None:
@@ -340,7 +340,7 @@ class SecAggDevice(QuantisedDevice):
         state.wanted = wanted
 
     def send_pairs(self) -> Payload:
-        """Return what masks with those that were asked for follow from."""
+        """Return the secrets of the masks with the devices that the server asked for."""
         if self.state.wanted is None:
             raise RefusedError(f"device {self.id} was not asked for secrets of pairs")
         _, secrets = self._mask_secrets(self.state.wanted)
@@ -360,7 +360,7 @@ class ServerState:
     seed_shares: dict[int, Elements] = field(default_factory=dict, repr=False)
     mask_key_shares: dict[int, Elements] = field(default_factory=dict, repr=False)
     seeds: list[bytes] = field(default_factory=list, repr=False)  # of the survivors, in order
-    # Of dropped devices: the mask keys, and instead the secrets that survivors told.
+    # For dropped devices: the mask keys or, without them, the secrets sent by survivors.
     private: dict[int, bytes] = field(default_factory=dict, repr=False)
     told: dict[int, dict[int, bytes]] = field(default_factory=dict, repr=False)
     wanted: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -375,7 +375,7 @@ class SecAggServer(SumServer):
     state_class: ClassVar[type[Any]] = ServerState
 
     def take_range(self, values: range) -> None:
-        """Leave all but a range of the uploads' values to other ranks of the server."""
+        """Sum only a range of the uploads' values; other ranks of the server sum the rest."""
         self._uploads = RangeSum.of(self._protocol, values)
 
     @property
@@ -386,25 +386,25 @@ class SecAggServer(SumServer):
     # advertise_keys
 
     def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
-        """Keep a device's public keys, with which something can be agreed."""
+        """Check and keep a device's public keys."""
         self._take_keys(self.state.public, sender, payload, ADVERTISED_BYTES)
 
     def finish_advertise_keys(self) -> None:
         state = self.state
         self._enough(len(state.public), "advertised keys")
-        # Drawn now that no key can be chosen any more: the order of a ring follows from it.
+        # Drawn after the last key, so no device can choose keys that give a certain ring order.
         state.nonce = self._secrets(NONCE_BYTES)
         context = self._protocol.round_context(self.round_index)
         self._links = self._protocol.topology.link(state.public, state.nonce, context)
 
     def send_advertise_keys(self, receiver: int | None = None) -> Payload | None:
-        """Return the keys of those that a device is linked with."""
+        """Return the keys of the devices that a device is linked with."""
         return self._links.key_list(receiver)
 
     # share_keys
 
     def receive_share_keys(self, ids: Ids) -> None:
-        """Take note of who shared keys."""
+        """Record the devices that shared keys."""
         unknown = {*ids.tolist()} - {*self.state.public}
         if unknown:
             raise MessageError("share_keys", f"device {min(unknown)}", "it advertised no keys")
@@ -418,7 +418,7 @@ class SecAggServer(SumServer):
         self._enough(int(flags.sum()), what)
 
     def send_challenge(self) -> Payload:
-        """Return the challenge, which nobody knew when secrets were shared."""
+        """Draw and return the challenge, which no device knew when it shared its secrets."""
         challenge = self._secrets(CHALLENGE_BYTES)
         self.state.dealings = Dealings(sharing.Challenge.of(challenge))
         return np.frombuffer(challenge, np.uint8)
@@ -432,7 +432,7 @@ class SecAggServer(SumServer):
         return self.state.dealings
 
     def receive_checks(self, sender: int, payload: Payload) -> None:
-        """Keep a holder's answers."""
+        """Check and keep a holder's answers."""
         if not self._has_shared(sender):
             raise MessageError("share_keys", f"device {sender}", "it shared no keys")
         self._first("share_keys", sender, self._dealings.answers)
@@ -440,7 +440,7 @@ class SecAggServer(SumServer):
         self._dealings.receive(sender, owners, payload)
 
     def finish_checks(self) -> None:
-        """Find out whose shares belong together; expel the others."""
+        """Expel the dealers whose shares are inconsistent for too many holders."""
         dealings, sharers = self._dealings, self.state.sharers
         self._enough(len(dealings.answers), "answered the challenge")
         dealings.settle(self._links, sharers, self._protocol.most_at_fault)
@@ -456,11 +456,11 @@ class SecAggServer(SumServer):
         return to_flags(dealings.expelled if dealings else (), self._devices)
 
     def wants_expelled(self) -> bool:
-        """Return whether somebody is to be expelled."""
+        """Return whether any device is to be expelled."""
         return bool(self._expelled.any())
 
     def send_expelled(self, receiver: int | None = None) -> Payload | None:
-        """Return who is expelled."""
+        """Return the expelled devices."""
         return self._links.bits(receiver, self._expelled, counted=True)
 
     # masked_input
@@ -476,14 +476,14 @@ class SecAggServer(SumServer):
         super().finish_masked_input()
 
     def outcome(self) -> Outcome:
-        """Return what the round has come to: what promises are checked against."""
+        """Return the outcome of the round, against which promises are checked."""
         expelled = int(self._expelled.sum())
         return Outcome(self._devices, len(self.survivors), expelled=expelled)
 
     # unmask
 
     def send_unmask(self, receiver: int | None = None) -> Payload | None:
-        """Return the request: whose sum is to be unmasked, and who dropped out."""
+        """Return the request, which names the survivors and the dropped devices."""
         return self._links.bits(receiver, self.state.survived, self.state.gone, counted=True)
 
     def _check_survivor(self, phase: str, sender: int, answered: Container[int]) -> str:
@@ -492,7 +492,7 @@ class SecAggServer(SumServer):
         return self._first(phase, sender, answered)
 
     def receive_unmask(self, sender: int, payload: Payload) -> None:
-        """Keep a survivor's shares."""
+        """Check and keep a survivor's shares."""
         state = self.state
         name = self._check_survivor("unmask", sender, state.seed_shares)
         survivors = self._links.asked_of(sender, state.survived)
@@ -507,9 +507,9 @@ class SecAggServer(SumServer):
     def finish_unmask(self) -> None:
         """Reconstruct the secrets.
 
-        A share that is not the one that its holder answered the challenge for has been refused.
-        Among exactly t holders any answers are consistent: a wrong dealer or holder among them is
-        found by the mask key's public half, and of a seed only if it is too long.
+        Shares that do not fit their holder's answer to the challenge were refused before. Answers
+        of exactly t holders are always consistent. A wrong dealer or holder among them is detected
+        by the public half of a mask key; for a seed, only if the result is too long.
         """
         state, collect = self.state, self._links.collect
         self._enough(len(state.seed_shares), "answered the unmasking request")
@@ -525,13 +525,13 @@ class SecAggServer(SumServer):
             try:
                 self.state.seeds.append(shamir.from_limbs(one, SEED_BYTES))
             except ValueError as error:
-                # It has shared, rightly, what is not a seed. Its upload is in the sum, under a mask
-                # of its own making: as if it had uploaded another vector.
+                # The device shared a value that is not a seed. Its upload stays in the sum under
+                # a mask of its own choice, which is as if it had uploaded another vector.
                 self._refuse("unmask", id, str(error))
                 self.state.seeds.append(bytes(SEED_BYTES))
 
     def _reconstruct_mask_keys(self, shares: Shares) -> None:
-        """Find the mask keys of the dropped devices, of those whose shares give the right one."""
+        """Find the dropped devices' mask keys where the shares give the advertised key."""
         threshold = self._links.threshold
         shares = shares.without_checks().with_at_least(threshold)
         for id, one in zip(shares.owners.tolist(), shares.combine(threshold), strict=True):
@@ -542,18 +542,18 @@ class SecAggServer(SumServer):
             if keys.KeyPair.from_private(private).public == self._mask_public(id):
                 self.state.private[id] = private
 
-    # Secrets of pairs, where a mask key cannot be reconstructed
+    # Secrets of pairs, if a mask key cannot be reconstructed
 
     def wants_pairs(self) -> bool:
         """Return whether a dropped device's mask key could not be reconstructed."""
         return bool(self.state.wanted.any())
 
     def send_pairs(self, receiver: int | None = None) -> Payload | None:
-        """Return whose mask keys could not be reconstructed."""
+        """Return the devices whose mask keys could not be reconstructed."""
         return self._links.bits(receiver, self.state.wanted)
 
     def receive_pairs(self, sender: int, payload: Payload) -> None:
-        """Keep the secrets that a survivor shares with them."""
+        """Keep the secrets that a survivor shares with these devices."""
         name = f"device {sender}"
         if sender not in self.state.seed_shares:
             raise MessageError("unmask", name, "it has not answered the unmasking request")
@@ -563,7 +563,7 @@ class SecAggServer(SumServer):
             self.state.told.setdefault(id, {})[sender] = secret.tobytes()
 
     def finish_pairs(self) -> None:
-        """Check that all pairs with those devices are known."""
+        """Check that the secrets of all pairs with these devices are known."""
         for id in np.flatnonzero(self.state.wanted).tolist():
             told = self.state.told.get(id, {})
             silent = {*self._links.neighbours(id, self.state.survived)} - {*told}
@@ -576,17 +576,17 @@ class SecAggServer(SumServer):
     # Masks
 
     def private_mask_keys(self) -> list[bytes]:
-        """Return the keys of the survivors' private masks, in their order."""
+        """Return the keys of the survivors' private masks, in the order of the survivors."""
         return [
             self._protocol.private_mask_key(self.round_index, id, seed)
             for id, seed in zip(self.survivors, self.state.seeds, strict=True)
         ]
 
     def send_masks(self) -> Rows:
-        """Return the keys of the masks that are taken off the sum, for other ranks of the server.
+        """Return the keys of the masks to subtract from the sum, for other ranks of the server.
 
-        Those of the survivors' private masks, and of the pairwise masks that nothing cancelled. A
-        pair of two dropped devices added nothing, so it needs nothing.
+        These are the survivors' private masks and the pairwise masks between a survivor and a
+        dropped device. A pair of two dropped devices has no mask in the sum.
         """
         mask_keys = self.private_mask_keys()
         signs = [-1] * len(mask_keys)
@@ -597,7 +597,7 @@ class SecAggServer(SumServer):
         return mask_rows(mask_keys, signs)
 
     def finish_masks(self) -> None:
-        """Take the masks off the sum (eq. 21, corrected)."""
+        """Subtract the masks from the sum (eq. 21, corrected)."""
         self.unmasked = self._remove_masks()
 
     def _remove_masks(self) -> Elements:
@@ -608,7 +608,7 @@ class SecAggServer(SumServer):
         return self._protocol.sent_in(self.round_index)
 
     def _secrets_with(self, id: int) -> tuple[list[int], list[bytes]]:
-        """Return the survivors that a dropped device masked with, and what masks follow from."""
+        """Return a dropped device's surviving peers, and the secrets of its masks with them."""
         peers, state = self._links.neighbours(id, self.state.survived), self.state
         if id not in state.private:
             return peers, [state.told[id][peer] for peer in peers]
@@ -697,7 +697,7 @@ class SecAgg(QuantisedProtocol):
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
         self.topology = self._topology()
-        # Lists and requests are broadcast, or are each device's own.
+        # Lists and requests are broadcast on a complete graph, and per device on a ring.
         self.steps = tuple(
             replace(step, pattern=self.topology.pattern)
             if step.name in ("advertise_keys", "expelled", "unmask", "pairs")
@@ -707,7 +707,7 @@ class SecAgg(QuantisedProtocol):
         )
 
     def _topology(self) -> Topology:
-        """Return SecAgg's complete graph, or the ring that is asked for."""
+        """Return SecAgg's complete graph, or the ring of the degree in the parameters."""
         plan = self.parameters
         if plan.degree is None:
             return Topology(plan.devices, plan.devices - 1, plan.threshold)
@@ -731,10 +731,10 @@ class SecAgg(QuantisedProtocol):
 
     @property
     def most_at_fault(self) -> int:
-        """How many holders of a secret may be at fault, and dealers as well.
+        """Maximum number of a secret's holders that may be at fault; the same for dealers.
 
-        So many, who may vanish afterwards, and as many others whose shares are of no use, leave t
-        shares after the planned dropouts, but for 2 to the minus correctness bits on a ring.
+        If this many holders vanish later, and the shares of as many others are invalid, t shares
+        remain after the planned dropouts; on a ring, except with 2 to the minus correctness bits.
         """
         holders, failure = self.topology.degree + 1, 2.0**-self.parameters.correctness_bits
         left = holders + SPARE - self.threat.most_dropped(holders, failure)
@@ -764,17 +764,17 @@ class SecAgg(QuantisedProtocol):
 
     @property
     def largest_reply(self) -> int:
-        # As many shares of mask keys as there can be, should all others drop out.
+        # One share of a mask key for every holder, if all other devices drop out.
         return max(4 * KEY_SHARE * (self.topology.degree + 1), ADVERTISED_BYTES)
 
-    # Where keys come from
+    # Key derivation
 
     def round_context(self, round_index: int) -> bytes:
-        """Return the context in which a round's keys are linked."""
+        """Return the hash context of a round's links."""
         return f"hpcfl/1 {self.name} round {round_index} links".encode()
 
     def pair_context(self, round_index: int, i: int, j: int, use: str) -> bytes:
-        """Return the context in which the secret of a pair of devices gives a key for one use."""
+        """Return the context that derives a key for one use from the secret of two devices."""
         low, high = min(i, j), max(i, j)
         return f"hpcfl/1 {self.name} round {round_index} pair {low} {high} {use}".encode()
 
@@ -786,17 +786,17 @@ class SecAgg(QuantisedProtocol):
     def mask_secrets(
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
     ) -> list[bytes]:
-        """Return what the masks of device `i` and each peer follow from, of what their keys gave.
+        """Return the secrets of the masks of device `i` and each peer, from their agreed secrets.
 
-        It is bound to the two ids, so that telling it tells nothing of masks with anybody else,
-        even one that has advertised the same key.
+        Each is bound to the two ids. Revealing it reveals nothing about masks with other devices,
+        even if one of them advertised the same key.
         """
         return self.pair_keys(round_index, i, peers, secrets, "additive mask")
 
     def pair_keys(
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes], use: str
     ) -> list[bytes]:
-        """Return the key that device `i` has in common with each peer, for one use."""
+        """Return the keys that device `i` shares with each peer, for one use."""
         return [
             keys.derive(secret, self.pair_context(round_index, i, peer, use))
             for peer, secret in zip(peers, secrets, strict=True)

@@ -1,15 +1,15 @@
 """How the two secrets of a device are shared, and how inconsistent shares are detected.
 
 Each secret is shared with an additional uniform element, its check r. After all shares are dealt,
-the server draws a challenge, one coefficient c_k for every limb, and the holder at the point x
+the server draws a challenge with one coefficient c_k for every limb. The holder at the point x
 answers z(x) = r(x) + sum of c_k s_k(x) from its shares. Answers about an honest dealer lie on one
 polynomial of degree t - 1. Each wrong share passes with probability 1 / q at most, because c was
 unknown to the dealer (Schwartz 1980). As r is uniform and used once, the answers say nothing about
-the secret. Later a holder sends its share with its check, and both must fit its answer.
+the secret. Later a holder sends its share with the check, and both must fit its answer.
 
 The challenge must be the same for all holders: a server that gives each a different one learns the
 secret. If the server may cheat (module `active`) there is no challenge, and all coefficients are 1;
-this finds only dealers that do not exploit it.
+this detects only dealers that do not exploit the known coefficients.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from hpcfl.errors import BelowThresholdError, MessageError
 CHALLENGE_BYTES = 16
 MASK_KEY_LIMBS = shamir.limb_count(keys.KEY_BYTES)
 SEED_LIMBS = shamir.limb_count(SEED_BYTES)
-# What a holder has of each secret: a share of every limb, and one of the check.
+# Elements that a holder has of each secret: a share of every limb and of the check.
 KEY_SHARE = MASK_KEY_LIMBS + 1
 SEED_SHARE = SEED_LIMBS + 1
-# What a holder is sent: both, sealed by AES-GCM.
+# Size of the message to a holder: the shares of both secrets, sealed by AES-GCM.
 SHARE_BYTES = 4 * (KEY_SHARE + SEED_SHARE) + TAG_BYTES
 ANSWERS = 2
 
@@ -49,8 +49,8 @@ def deal(
 ) -> Elements:
     """Return the shares of a mask key's private half and of a private-mask seed.
 
-    One row for each of the holders with these numbers, uint32 of shape (holders, KEY_SHARE +
-    SEED_SHARE); `threshold` of them reconstruct the secrets.
+    The shape is (holders, KEY_SHARE + SEED_SHARE), uint32, with one row for each holder in
+    `numbers`; any `threshold` rows reconstruct the secrets.
     """
     width, degree = KEY_SHARE + SEED_SHARE, threshold - 1
     uniform = FQ.elements([secrets(SEED_BYTES)], [ANSWERS + degree * width])
@@ -69,19 +69,19 @@ class Challenge:
 
     @classmethod
     def of(cls, seed: bytes) -> Challenge:
-        """Return the challenge that a seed of `CHALLENGE_BYTES` gives."""
+        """Return the challenge that follows from a seed of `CHALLENGE_BYTES`."""
         drawn = FQ.elements([seed], [MASK_KEY_LIMBS + SEED_LIMBS]).astype(np.uint64)
         return cls(np.insert(drawn, [MASK_KEY_LIMBS, drawn.size], 1))
 
     @classmethod
     def known(cls) -> Challenge:
-        """Return the challenge that everybody knows beforehand: all coefficients are 1."""
+        """Return the publicly known challenge, whose coefficients are all 1."""
         return cls(np.ones(KEY_SHARE + SEED_SHARE, np.uint64))
 
     def answers(self, shares: Elements) -> Elements:
-        """Return the answers from shares, from shape (n, KEY_SHARE + SEED_SHARE) to (n, ANSWERS).
+        """Return answers, shape (n, ANSWERS), from shares, shape (n, KEY_SHARE + SEED_SHARE).
 
-        Rows of `ABSENT`, for shares that there are none of, give such rows.
+        Rows of `ABSENT`, which mark missing shares, give rows of `ABSENT`.
         """
         of_keys, of_seeds = shares[:, :KEY_SHARE], shares[:, KEY_SHARE:]
         found = np.stack([self._answer(of_keys, False), self._answer(of_seeds, True)], axis=1)
@@ -89,7 +89,7 @@ class Challenge:
         return found
 
     def fits(self, shares: Elements, answers: Elements, seeds: bool) -> Flags:
-        """Return which shares of seeds, or else of mask keys, fit the answers; shape (n,)."""
+        """Return which shares fit the answers, shape (n,); of `seeds`, or else of mask keys."""
         return self._answer(shares, seeds) == answers
 
     def _answer(self, shares: Elements, seeds: bool) -> Elements:
@@ -100,23 +100,23 @@ class Challenge:
 
 @dataclass
 class Dealings:
-    """The server's record of who dealt valid shares, as far as holders' answers show.
+    """The server's record of the dealers with valid shares, according to holders' answers.
 
     A dealer is `expelled` if more of its holders lack a valid share than may be at fault. All other
-    dealers have enough valid shares left, however the rest behave. If only t + 1 answered, a false
-    answer cannot be told from a false dealer, and the round ends, unless the dealer itself did not
-    answer.
+    dealers have enough valid shares left, however the rest behave. If only t + 1 holders answered,
+    a false answer cannot be told from a false dealer, and the round ends, unless the dealer itself
+    did not answer.
     """
 
     challenge: Challenge
-    # By holder: whose shares it has, what it answered, and which of these are wrong.
+    # By holder: the owners of its shares, its answers, and the owners of wrong answers.
     owners: dict[int, Ids] = field(default_factory=dict)
     answers: dict[int, Elements] = field(default_factory=dict)
     wrong: dict[int, set[int]] = field(default_factory=dict)
     expelled: frozenset[int] = frozenset()
 
     def receive(self, holder: int, owners: Ids, payload: Payload) -> None:
-        """Keep a holder's answers for these owners."""
+        """Check and keep a holder's answers for these owners."""
         name = f"device {holder}"
         answers = parse_vector(payload, "<u4", ANSWERS * owners.size, "share_keys", name)
         answers = answers.reshape(-1, ANSWERS)
@@ -125,24 +125,24 @@ class Dealings:
         self.owners[holder], self.answers[holder] = owners, answers.copy()
 
     def settle(self, links: Links, owners: Flags, most: int) -> None:
-        """Find out which answers are right: those that lie on one polynomial with enough others.
+        """Accept the answers that lie on one polynomial with enough others.
 
-        `most` is how many of each owner's holders may be at fault.
-        BelowThresholdError if nobody can tell whether a dealer is false or one of its holders is:
-        t + 1 answered.
+        `most` is the number of each owner's holders that may be at fault.
+        Raise BelowThresholdError if only t + 1 holders answered, so that a false dealer cannot be
+        told from a false holder.
         """
         received = links.collect(self.answers, owners, ANSWERS)
         right = reconcile(received, links.threshold)
         if int(right.received.sum()) == sum(answered.size for answered in self.owners.values()):
             return
-        # Those that are marked as absent count as answers here.
+        # Answers that are marked as absent count here, too.
         answered = {id: np.zeros_like(answers) for id, answers in self.answers.items()}
         all_received = links.collect(answered, owners, ANSWERS).received
         counts, off = all_received.sum(axis=1), all_received & ~right.received
         self._check_clear(received, right, counts, links.threshold + 1)
-        # Answers that have no polynomial are not those about a right dealer.
+        # Answers about an honest dealer lie on a polynomial.
         lost: Flags = np.logical_not(right.received.any(axis=1))
-        # Any t answers lie on one polynomial: they say nothing for whom all others contradict.
+        # Any t answers lie on one polynomial, so they prove nothing if all others contradict.
         lost |= (counts > links.threshold + 1) & (right.received.sum(axis=1) <= links.threshold)
         disputed = off & ~lost[:, None]
         lost |= to_leave_out(disputed, right.holders, most)
@@ -153,10 +153,10 @@ class Dealings:
             self.wrong.setdefault(holder, set()).add(owner)
 
     def _check_clear(self, received: Shares, right: Shares, counts: Ids, few: int) -> None:
-        """Refuse to expel a dealer if one false answer explains as well what was answered."""
+        """End the round if a single false answer would explain the answers about a dealer."""
         contradicting = received.received & ~right.received
         unclear = (counts == few) & (contradicting.sum(axis=1) == few)
-        # Who did not answer itself is as good as gone: it costs nothing to expel it.
+        # A dealer that did not answer itself counts as gone, so expelling it costs nothing.
         unclear &= np.isin(received.owners, list(self.answers))
         if unclear.any():
             owner = received.owners[np.argmax(unclear)]
@@ -167,10 +167,10 @@ class Dealings:
             )
 
     def verified(self, holder: int, owners: Ids, shares: Elements, seeds: bool) -> Elements:
-        """Return a holder's shares of some owners' secrets, `ABSENT` for those of no use.
+        """Return a holder's shares of some owners' secrets, with `ABSENT` for unusable ones.
 
-        They are of seeds, or else of mask keys, shape (n, SEED_SHARE or KEY_SHARE), their owners in
-        the order in which the holder answered for them. MessageError if one fits no answer.
+        They are of `seeds` or else of mask keys, shape (n, SEED_SHARE or KEY_SHARE), with owners in
+        the order of the holder's answers. Raise MessageError if a share does not fit its answer.
         """
         name = f"device {holder}"
         _check_elements(shares, "unmask", name)

@@ -1,8 +1,8 @@
 """SparseSecAgg (Ergun, Sami and Guler 2021): secure aggregation of sparse vectors.
 
-Keys, shares and unmasking are SecAgg's. Every pair of devices has two more keys from the same
-agreement: one selects coordinates (eq. 13), one masks them (eq. 11). A device sends the coordinates
-that it selected with at least one peer. On the wire, ``masked_input`` is the locations
+Keys, shares and unmasking are those of SecAgg. Every pair of devices derives two more keys from the
+same agreement: one selects coordinates (eq. 13), the other masks them (eq. 11). A device sends the
+coordinates that it selected with at least one peer. On the wire, ``masked_input`` is the locations
 (:mod:`hpcfl.algorithms.locations`) followed by one group element for each.
 
 The additive mask of a pair is drawn for the selected coordinates only: its k-th element belongs to
@@ -52,21 +52,21 @@ Positions = NDArray[np.int64]
 
 @dataclass
 class SparseDeviceState(SecAggState):
-    """What a device keeps in addition: locations as they are sent, a few bits each."""
+    """What a device keeps in addition: its coded locations, a few bits each."""
 
     coded: Payload = field(default_factory=lambda: np.zeros(0, np.uint8))
 
 
 @dataclass
 class SparseServerState(ServerState):
-    """What the server keeps in addition: the sum, and each device's locations in it."""
+    """What the server keeps in addition: the sum, and each device's coded locations."""
 
     total: Sums = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     coded: dict[int, Payload] = field(default_factory=dict)
 
 
 class SparseDevice(SecAggDevice):
-    """A device that sends the coordinates it selected with its peers."""
+    """A device that sends the coordinates that it selected with its peers."""
 
     _protocol: SparseSecAgg
     state: SparseDeviceState
@@ -83,7 +83,7 @@ class SparseDevice(SecAggDevice):
         where = np.flatnonzero(selected)
         coded = locations.encode(where, dim, self._parameters.locations)
         self.state.coded = coded
-        # Where a coordinate is among those: half as long as a sum over all coordinates would be.
+        # The index of each coordinate in the upload: half the memory of a sum over all coordinates.
         place = np.empty(dim, np.uint32)
         place[where] = np.arange(where.size, dtype=np.uint32)
         pairwise = group.zeros(where.size)
@@ -112,7 +112,7 @@ class SparseServer(SecAggServer):
         if not self.state.total.size:
             self.state.total = self._protocol.summed_in.zeros(self._dim)
         self.state.total[positions] += values
-        # A copy, without the values: they would take as much memory as all vectors.
+        # A copy without the values, which would take as much memory as all vectors.
         self.state.coded[sender] = payload[:used].copy()
 
     def received_from(self, id: int) -> Positions:
@@ -124,7 +124,7 @@ class SparseServer(SecAggServer):
             positions = self.received_from(id)
             total[positions] -= self._protocol.summed_in.elements([key], [positions.size])
         for id in self.dropped:
-            # What the dropped device would have added is what its peers' masks lack to cancel.
+            # The masks that the dropped device would have added cancel those of its peers.
             missing = self._protocol.pair_masks(self.round_index, id, *self._secrets_with(id))
             np.add.at(total, *missing)
         return self._protocol.summed_in.reduce(total)
@@ -136,11 +136,11 @@ class SparseSecAgg(SecAgg):
     name = "sparse"
     options = (CommonOptions, QuantisedOptions, GraphOptions, ThreatOptions, SparseOptions)
     sparse_upload = True
-    # At a coordinate the sum is over the few devices that selected it.
+    # At each coordinate, only the few devices that selected it are in the sum.
     noise_adds_up = False
     device_class: ClassVar[Callable[..., Any]] = SparseDevice
     server_class: ClassVar[Callable[..., Any]] = SparseServer
-    # No range of an upload belongs to a range of the coordinates.
+    # A range of an upload does not correspond to a fixed range of coordinates.
     steps = tuple(replace(step, receive_part=None, by_all_ranks=False) for step in SecAgg.steps)
 
     def __init__(self, parameters: Parameters) -> None:
@@ -163,7 +163,7 @@ class SparseSecAgg(SecAgg):
     def pair_probability(self) -> Fraction:
         """Probability pi = alpha / (N - 1) that a pair selects a coordinate (eq. 13).
 
-        On a ring of degree k it is alpha / k, so that a device sends as much.
+        On a ring of degree k it is alpha / k, so that a device sends as many coordinates.
         """
         return Fraction(self.parameters.alpha) / self._peers
 
@@ -179,7 +179,7 @@ class SparseSecAgg(SecAgg):
 
     @property
     def largest_message(self) -> int:
-        # Gaps may be asked for where they are longer: two bits a coordinate bound them.
+        # Gaps may be chosen even if longer than a bitmap; they need at most two bits a coordinate.
         located = locations.HEADER.itemsize + 2 * -(-self.parameters.dim // 8) + 1
         return located + super().largest_message
 
@@ -191,7 +191,7 @@ class SparseSecAgg(SecAgg):
         return super().sizes() | upload
 
     def read_upload(self, payload: Payload, id: int) -> tuple[Positions, Elements, int]:
-        """Return the locations of an upload, its values, and how many bytes the former took."""
+        """Return an upload's locations, its values, and the size of the locations in bytes."""
         try:
             positions, used = locations.decode(payload, self.parameters.dim)
         except ValueError as error:
@@ -201,10 +201,10 @@ class SparseSecAgg(SecAgg):
     def pair_masks(
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
     ) -> tuple[Positions, Sums]:
-        """Return where and what device `i` adds for its peers, with its signs.
+        """Return the coordinates and values that device `i` adds for its peers.
 
-        The coordinates that each pair selected, the pairs' lists end to end, and the signed element
-        that device `i` adds at each.
+        The coordinates are the concatenated selections of the pairs; the values are the signed mask
+        elements that device `i` adds there.
         """
         selection = self.pair_keys(round_index, i, peers, secrets, "multiplicative mask")
         additive = self.pair_keys(round_index, i, peers, secrets, "additive mask")
@@ -212,5 +212,5 @@ class SparseSecAgg(SecAgg):
         group = self.summed_in
         elements = group.elements(additive, counts.tolist())
         signs = np.array([pair_sign(i, peer) for peer in peers], np.int64)
-        # Of a ring the lowest bits of a product are right, whatever became of the sign.
+        # In a ring the lowest bits of a product are correct even if the sign wrapped around.
         return positions, np.repeat(signs.astype(group.sums), counts) * elements

@@ -1,11 +1,11 @@
-"""Who shares keys and masks with whom: everybody with everybody, or neighbours on a ring.
+"""Which devices share keys and masks: all pairs of devices, or neighbours on a ring.
 
 In SecAgg (`Topology`; Bonawitz et al. 2017) every device is linked with every other. In SecAgg+
 (`RingGraph`; Bell et al., CCS 2020) all N devices are put on a ring in an order drawn after the
 last key was advertised, and each is linked with the k nearest, k / 2 on either side (a Harary
 graph). A device then does O(k) work, and the server sends it only the keys of its neighbours.
 Devices that advertised no keys also have a place and count as dropped, so the degree and threshold
-chosen for N devices stay right.
+that were chosen for N devices stay valid.
 
 The order follows from the keys *and a nonce* of the server, so no device can try keys until the
 order suits it. The *holders* of a device have the shares of its secrets: they are the device itself
@@ -25,8 +25,8 @@ ring      nonce (16 bytes), u32 position,    u32 size of U3, bits of U3, bits of
           in U1 by slot
 ========  =================================  ===================================================
 
-The request for secrets of pairs is one such bitmap. So is the list of expelled devices, which on a
-ring follows their number (u32). The slots of a device at position p are the positions p - k/2 to
+The request for secrets of pairs is one such bitmap. So is the list of expelled devices; on a ring
+their number (u32) precedes it. The slots of a device at position p are the positions p - k/2 to
 p + k/2, its own included; with a degree of N - 1, all positions, beginning at p - N // 2.
 """
 
@@ -71,35 +71,35 @@ NEIGHBOUR = np.dtype([("id", "<u4"), ("keys", "u1", ADVERTISED_BYTES)])
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """What a device knows of those it is linked with."""
+    """What a device knows about its linked devices."""
 
     own: int  # the device's id
     holders: tuple[int, ...]  # ids of the holders of its shares, its own included
     numbers: tuple[int, ...]  # the holders' numbers in its secret sharing
-    # The two public keys of every holder, end to end: where they were broadcast, a part of the
-    # message, which all devices of a process have in common.
+    # The concatenated pairs of public keys of all holders. If keys are broadcast, this is a view of
+    # the message, which all devices of a process share.
     advertised: Payload
     position: int = 0  # the device's place on the ring; 0 where there is no ring
-    nonce: bytes = field(default=b"", repr=False)  # what the order follows from besides the keys
+    nonce: bytes = field(default=b"", repr=False)  # determines the order, with the keys
 
     def advertised_by(self, index: int) -> bytes:
-        """Return the two keys of a holder, the one for shares and the one for masks."""
+        """Return a holder's two keys, the first for shares and the second for masks."""
         start = ADVERTISED_BYTES * index
         return self.advertised[start : start + ADVERTISED_BYTES].tobytes()
 
     def transport_key(self, index: int) -> bytes:
-        """Return the key under which shares travel to or from a holder."""
+        """Return the public key of a holder for encrypting shares."""
         return self.advertised_by(index)[: keys.KEY_BYTES]
 
     def mask_key(self, index: int) -> bytes:
-        """Return the key with which masks are agreed with a holder."""
+        """Return the public key of a holder for agreeing on masks."""
         return self.advertised_by(index)[keys.KEY_BYTES :]
 
     def check_keys(self) -> None:
-        """Refuse keys with which nothing can be agreed, as errors of their owners.
+        """Refuse unusable keys, as errors of their owners.
 
-        A key may be listed twice. Whoever advertises another device's can use it for nothing, and
-        what a third one agrees on with the two differs: ids go into what is derived from a secret.
+        A key may be listed twice. A device that advertises another's key cannot use it, and a third
+        device derives different keys with the two, because the derivation includes ids.
         """
         for k, id in enumerate(self.holders):
             check_public_keys(self.advertised_by(k), f"device {id}")
@@ -107,18 +107,18 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class Request:
-    """Whose secrets a device is asked for, of those that it is linked with."""
+    """The linked devices whose secrets a device is asked for."""
 
-    survivors: Sequence[int]  # whose private-mask seeds
-    dropped: Sequence[int]  # whose mask keys
-    total: int  # how many survivors there are, linked with this device or not
+    survivors: Sequence[int]  # asked for: shares of their private-mask seeds
+    dropped: Sequence[int]  # asked for: shares of their mask keys
+    total: int  # number of survivors, linked with this device or not
 
 
 class Links:
-    """The server's side: who is linked with whom in one round; here, everybody with everybody.
+    """The server's record of the links of one round; in this class, all pairs are linked.
 
-    Sets of devices are ndarrays of bool, shape (N,), of devices that advertised keys. A message is
-    for one device, None where there is none for it; or for all, where lists are broadcast.
+    Sets of devices that advertised keys are ndarrays of bool, shape (N,). A message is broadcast to
+    all devices or, on a ring, made for one receiver; it is None if the receiver gets none.
     """
 
     def __init__(self, devices: int, threshold: int, public: Mapping[int, bytes]) -> None:
@@ -131,27 +131,27 @@ class Links:
         return np.flatnonzero(self._advertised)
 
     def key_list(self, receiver: int | None) -> Payload | None:
-        """Return the message with the keys."""
+        """Return the message with the list of keys."""
         listed = b"".join(self._public[id] for id in sorted(self._public))
         return np.concatenate([np.packbits(self._advertised), np.frombuffer(listed, np.uint8)])
 
     def bits(self, receiver: int | None, *sets: Flags, counted: bool = False) -> Payload | None:
-        """Return bitmaps of devices; `counted`, on a ring, behind the size of the first set."""
+        """Return bitmaps of sets; if `counted`, on a ring, the size of the first precedes them."""
         return np.concatenate([np.packbits(one) for one in sets])
 
     def neighbours(self, id: int, among: Flags) -> list[int]:
-        """Return those of `among` that a device is linked with, in increasing order."""
+        """Return the devices of `among` that a device is linked with, in increasing order."""
         return sorted(other for other in self.asked_of(id, among).tolist() if other != id)
 
     def asked_of(self, holder: int, owners: Flags) -> Ids:
-        """Return those of `owners` whose shares a holder has, in the order of its reply."""
+        """Return the `owners` whose shares a holder has, in the order of its reply."""
         holders = self.holders(holder)
         return holders[owners[holders]]
 
     def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
         """Return the shares of the owners' secrets, of `width` limbs each.
 
-        `shares` is what every holder that replied sent: uint32 of shape (owners asked of, width).
+        `shares` are the replies by holder: uint32 of shape (owners asked for, width).
         """
         holders = np.array(sorted(shares), np.int64)
         ids = np.flatnonzero(owners)
@@ -163,14 +163,14 @@ class Links:
 
 
 class Topology:
-    """Who can be linked with whom, as all parties know beforehand; here everybody with everybody.
+    """The possible links, which all parties know beforehand; in this class, all pairs of devices.
 
-    `degree` is the number of a device's neighbours, if all devices advertise keys, `threshold` that
-    of holders needed to reconstruct a secret, and `slots` that of bits of a bitmap.
+    `degree` is the number of a device's neighbours if all devices advertise keys, `threshold` the
+    number of holders needed to reconstruct a secret, and `slots` the number of bits of a bitmap.
     """
 
     pattern: ClassVar[Pattern] = Pattern.BROADCAST  # how the server's lists and requests travel
-    count_bytes: ClassVar[int] = 0  # of a number of devices in front of a list
+    count_bytes: ClassVar[int] = 0  # size of the number of devices before a list
 
     def __init__(self, devices: int, degree: int, threshold: int) -> None:
         self.devices, self.threshold = devices, threshold
@@ -178,7 +178,7 @@ class Topology:
         self.slots = self.degree + 1
 
     def promise(self, parameters: Parameters) -> Promise:
-        """Return what the topology protects, and how surely."""
+        """Return the promise that secrets stay protected, with its failure probability."""
         return Unopened(Threat.of(parameters), self.degree, self.threshold)
 
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> Links:
@@ -187,11 +187,11 @@ class Topology:
 
     @property
     def list_bytes(self) -> int:
-        """Size of a list of keys, if all devices advertise some."""
+        """Size of a list of keys in bytes, if all devices advertise keys."""
         return -(-self.devices // 8) + ADVERTISED_BYTES * self.devices
 
     def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
-        """Return what the server's list tells the device `own`, which advertised these keys."""
+        """Return the neighbourhood of device `own`, which sent `advertised`, from a key list."""
         phase = "advertise_keys"
         named, rest = split_bits(payload, self.devices, phase)
         listed = parse_vector(rest, "u1", ADVERTISED_BYTES * len(named), phase)
@@ -206,25 +206,25 @@ class Topology:
         return read_bits(bitmap, self.devices, phase, SERVER)
 
     def read_request(self, payload: Payload, neighbourhood: Neighbourhood) -> Request:
-        """Return the survivors and the dropped devices that a request names."""
+        """Return the survivors and the dropped devices named in a request."""
         (survivors, dropped), total = self._read(payload, neighbourhood, "unmask", 2, "survivors")
         return Request(survivors, dropped, total)
 
     def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> Sequence[int]:
-        """Return the devices of which secrets of pairs are asked for."""
+        """Return the devices whose secrets of pairs are asked for."""
         return self._read(payload, neighbourhood, "unmask", 1)[0][0]
 
     def read_expelled(
         self, payload: Payload, neighbourhood: Neighbourhood
     ) -> tuple[list[int], int]:
-        """Return which holders were expelled, and how many devices in all."""
+        """Return the expelled holders, and the number of all expelled devices."""
         (listed,), total = self._read(payload, neighbourhood, "share_keys", 1, "expelled devices")
         return [id for id in listed if id in neighbourhood.holders], total
 
     def _read(
         self, payload: Payload, known: Neighbourhood, phase: str, lists: int, counted: str = ""
     ) -> tuple[list[Sequence[int]], int]:
-        """Return so many lists of devices, and how many there are of the first, if `counted`."""
+        """Return the lists of devices in a message, and the total size of the first set."""
         head, size = self.count_bytes if counted else 0, -(-self.slots // 8)
         parse_vector(payload, "u1", head + lists * size, phase)
         bitmaps = payload[head:].reshape(lists, size)
@@ -235,17 +235,17 @@ class Topology:
         return named, total
 
     def check_place(self, neighbourhood: Neighbourhood, context: bytes) -> None:
-        """Refuse a wrong place on a ring, as far as a device can tell; without a ring, nothing."""
+        """Refuse a wrong place on a ring, as far as a device can tell; no check without a ring."""
 
 
 @lru_cache(maxsize=4)
 def _tuple_of(bitmap: bytes) -> tuple[int, ...]:
-    """Return the devices whose bits are set: one tuple for all that were sent the same."""
+    """Return the devices whose bits are set; equal bitmaps share one cached tuple."""
     return tuple(from_bits(np.frombuffer(bitmap, np.uint8)))
 
 
 class RingGraph(Topology):
-    """Every device is linked with its k nearest on a ring."""
+    """Every device is linked with its k nearest devices on a ring."""
 
     pattern = Pattern.SCATTER
     count_bytes = 4
@@ -298,7 +298,7 @@ class RingGraph(Topology):
         return [holder_at[slot] for slot in slots]
 
     def check_place(self, neighbourhood: Neighbourhood, context: bytes) -> None:
-        # Who knows only its neighbours must trust the server, honest-but-curious, with the order.
+        # A device that knows only its neighbours must trust the honest-but-curious server's order.
         if self.degree < self.devices - 1:
             return
         known = neighbourhood
@@ -313,9 +313,9 @@ class RingGraph(Topology):
 
 
 class RingLinks(Links):
-    """All devices on a ring, of which those that advertised keys are linked.
+    """All devices on a ring; the ones that advertised keys are linked.
 
-    `order` are the ids around the ring, `position` each device's place; int64, shape (N,).
+    `order` holds the ids around the ring, `position` each device's place; int64, shape (N,).
     """
 
     def __init__(
@@ -329,7 +329,7 @@ class RingLinks(Links):
         self.position[self.order] = np.arange(self.order.size)
 
     def _around(self, id: int) -> Ids:
-        """Return who is in a device's slots."""
+        """Return the ids of the devices in a device's slots."""
         places = self.position[id] - self._middle + np.arange(self._slots)
         return self.order[places % self.order.size]
 
@@ -377,7 +377,7 @@ class RingLinks(Links):
 def ring_order(
     devices: int, public: Mapping[int, bytes], nonce: bytes, context: bytes
 ) -> NDArray[np.int64]:
-    """Return the ids around the ring, which follow from nonce and keys: int64, shape (N,)."""
+    """Return the ids around the ring, drawn from nonce and keys: int64, shape (N,)."""
     digest = hashlib.sha256(context + nonce)
     for id in sorted(public):
         digest.update(id.to_bytes(4, "little") + public[id])
@@ -385,9 +385,9 @@ def ring_order(
 
 
 def ring_of(parameters: Parameters, least: int = 2) -> RingGraph:
-    """Return the ring with the degree that is asked for, or the smallest that is safe.
+    """Return the ring with the requested degree, or with the smallest safe degree.
 
-    UsageError if the degree that is asked for is below `least`.
+    Raise UsageError if the requested degree is below `least`.
     """
     threat = Threat.of(parameters)
     if parameters.degree is None:

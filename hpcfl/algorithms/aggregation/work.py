@@ -1,10 +1,10 @@
-"""What the work of each party in a round grows with: the terms of the learned cost model.
+"""The terms of the learned cost model: quantities that a party's work in a round grows with.
 
-`terms` says how much of each a party has in a round: peers, values, masked values, and the like; a
-protocol of one's own says it in a method ``terms``. What one of each costs is learned from small
-real rounds (:mod:`hpcfl.costmodel.learning`), for each protocol and party by itself, so that a term
-need only be proportional to the work that it stands for. Each party also has a cost once in a
-round. Values that do not fit the cache cost more: `far` counts them once more.
+`terms` gives the amount of each for a party in a round: peers, values, masked values, and the like;
+your own protocol declares them in a method ``terms``. The cost per unit is learned from small real
+rounds (:mod:`hpcfl.costmodel.learning`), for each protocol and party separately, so a term need
+only be proportional to the work. Each party also has a constant cost per round. Values that do not
+fit the cache cost more: `far` counts them in a second term.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from hpcfl.crypto.groups import Group, Ring
 from hpcfl.errors import UsageError
 
 Terms = dict[str, float]
-# Coordinates, eight bytes each, that fit the cache.
+# Number of coordinates, of eight bytes each, that fit the cache.
 CACHED = 1 << 17
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """How many are in a round of which as many drop out as are planned to."""
+    """The numbers of devices in a round with exactly the planned dropouts."""
 
     devices: int  # N
     degree: int  # neighbours of a device
@@ -45,7 +45,7 @@ class Crowd:
 
     @classmethod
     def of(cls, parameters: Parameters, degree: int | None = None) -> Crowd:
-        """Return who is in a round; all are neighbours by default."""
+        """Return the numbers for a round; by default, all devices are neighbours."""
         known = parameters.devices - 1 if degree is None else degree
         return cls(parameters.devices, known, parameters.planned_dropouts)
 
@@ -56,26 +56,26 @@ class Crowd:
 
     @property
     def broken_pairs(self) -> float:
-        """Expected neighbours of which one is a survivor and the other has dropped out."""
+        """Expected number of pairs of neighbours with one survivor and one dropped device."""
         return self.dropped * self.degree * self.survivors / max(1, self.devices - 1)
 
 
 def far(name: str, count: float, length: float | None = None) -> Terms:
-    """Return work on some values of a vector of that length (`count` by default), cached or not."""
+    """Return the work on `count` values of a vector of `length` (`count` by default)."""
     length = count if length is None else length
     beyond = max(0.0, 1 - CACHED / length) if length else 0.0
     return {name: count, f"{name}, not cached": count * beyond}
 
 
 def masked(group: Group, count: float, name: str = "masked values") -> Terms:
-    """Return so many elements of keystream added to a vector: bytes of them in a ring."""
+    """Return the work of adding `count` keystream elements to a vector; in a ring, by bytes."""
     if isinstance(group, Ring):
         return {f"{name}, bytes": count * group.dtype.itemsize}
     return {name: count}
 
 
 def summed(group: Group, vectors: float, length: float) -> Terms:
-    """Return so many uploads of that many values unpacked and added up."""
+    """Return the work of unpacking and adding up `vectors` uploads of `length` values."""
     ring = isinstance(group, Ring)
     size = group.dtype.itemsize if ring else 1
     name = "received values, bytes" if ring else "received values"
@@ -83,22 +83,22 @@ def summed(group: Group, vectors: float, length: float) -> Terms:
 
 
 def packed(group: Group, count: float) -> Terms:
-    """Return so many elements packed for the wire, or unpacked."""
+    """Return the work of packing, or unpacking, `count` elements."""
     return {} if group.whole_words else {"packed bytes": count * group.bits / 8}
 
 
 def coded(group: Group, rows: int, inner: int, columns: int) -> Terms:
-    """Return a product of matrices over a field: elements of at most 16 bits take a quarter."""
+    """Return the work of a matrix product; elements of at most 16 bits take a quarter."""
     name = "products of short elements" if group.bits <= 16 else "products"
     return {name: float(rows * inner * columns)}
 
 
 @singledispatch
 def terms(protocol: AggregationProtocol) -> dict[str, Terms]:
-    """Return what the work of each party in a round grows with, less what comes once.
+    """Return the terms of each party's work in a round, without the constant.
 
-    Parties are ``device``, ``server``, and, where there are some, ``helper`` and ``member`` of a
-    committee, whose work as a device is in it. UsageError if nothing declares it.
+    Parties are ``device``, ``server`` and, if the protocol has them, ``helper`` and ``member`` of a
+    committee; a member's work includes its work as a device. UsageError if there are no terms.
     """
     own = getattr(protocol, "terms", None)
     if own is None:
@@ -111,7 +111,7 @@ def terms(protocol: AggregationProtocol) -> dict[str, Terms]:
 
 
 def notes(protocol: AggregationProtocol) -> list[str]:
-    """Return in clauses what the costs leave out."""
+    """Return clauses that state what the costs leave out."""
     if isinstance(protocol, Prf):
         return ["without the enrolment before the first round, one agreement a pair"]
     if isinstance(protocol, Assisted):
@@ -151,7 +151,7 @@ def _of_secagg(protocol: SecAgg) -> dict[str, Terms]:
 
 @singledispatch
 def mask_terms(protocol: SecAgg, crowd: Crowd) -> tuple[Terms, Terms]:
-    """Return what masking a vector, and taking masks off the sum, grows with."""
+    """Return the terms of masking a vector, and of removing masks from the sum."""
     group, dim, survivors = protocol.summed_in, protocol.upload_dim, crowd.survivors
     device = far("values", dim) | masked(group, (crowd.degree + 1) * dim)
     unmasked = masked(group, (survivors + crowd.broken_pairs) * dim, "unmasked values")
@@ -189,7 +189,7 @@ def _masks_of_cohort(protocol: Cohort, crowd: Crowd) -> tuple[Terms, Terms]:
     dim, size, survivors = protocol.parameters.dim, protocol.cohort_size, crowd.survivors
     group, segment = protocol.summed_in, dim / crowd.devices
     run = size * segment
-    # Those at a distance of 1, 2, ... on either side have ever less in common.
+    # Devices at distances 1, 2, ... on either side share ever fewer coordinates.
     reach = min(size - 1, math.ceil(crowd.degree / 2))
     both = min(2 * reach, crowd.degree)
     common = 2 * sum(size - distance for distance in range(1, reach + 1)) * segment
@@ -240,7 +240,7 @@ def _of_ckks(protocol: Ckks) -> dict[str, Terms]:
 
 
 def _recovery(protocol: CodedProtocol, answers: float) -> Terms:
-    """Return what recovering what was coded, from so many sums of pieces, grows with."""
+    """Return the terms of decoding the coded sum from `answers` sums of pieces."""
     code = protocol.code
     return (
         {"values of answers": answers * code.width, "interpolated": code.needed * code.pieces}

@@ -1,6 +1,6 @@
-"""Federated algorithms: who takes part in a round, what they contribute, and what it costs.
+"""Federated algorithms: a round's participants, their contributions, and the privacy costs.
 
-An algorithm is a class in a file of its own and one line in `REGISTRY`.
+To add an algorithm, write a class in its own file, and add one line to `REGISTRY`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcfl.algorithms.federated.private import PrivateAlgorithm
 
 
-# The last word is "sparsified", "private" or nothing: what it is listed with.
+# The last word is the group that the algorithm is listed in: "sparsified", "private" or none.
 REGISTRY = registry(
     __name__,
     {
@@ -62,7 +62,7 @@ PRIVATE = tuple(name for name, known in REGISTRY.items() if known.kind == "priva
 def find(name: str) -> type[FederatedAlgorithm]:
     """Return the algorithm called `name`, or the class that ``MODULE:CLASS`` names.
 
-    UsageError if there is none.
+    Raise UsageError if there is none.
     """
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
 
@@ -81,9 +81,9 @@ def find(name: str) -> type[FederatedAlgorithm]:
 
 
 def find_private(name: str) -> type[PrivateAlgorithm]:
-    """Return the algorithm called `name`, or ``MODULE:CLASS``, that accounts for its privacy.
+    """Return the private algorithm called `name`, or the one that ``MODULE:CLASS`` names.
 
-    UsageError if there is none.
+    Raise UsageError if there is none.
     """
     found: Any = find(name) if name in PRIVATE or ":" in name else None
     if found is None or not found.private:

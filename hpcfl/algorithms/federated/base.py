@@ -1,4 +1,4 @@
-"""What every federated algorithm decides: who takes part, what they contribute, what it costs."""
+"""The base of federated algorithms: participants, their contributions, and privacy costs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Vector = NDArray[np.float32]
 
 
 class Learn(Protocol):
-    """Trains on a device's data from the model that it received.
+    """Trains on a device's data, starting from the model that the device received.
 
-    The arguments are those of `PrivateTrainer.local_update` that a plain trainer does not have.
+    The arguments are those that `PrivateTrainer.local_update` has and a plain trainer does not.
     """
 
     def __call__(self, **private: object) -> Vector: ...
@@ -33,14 +33,14 @@ class Learn(Protocol):
 
 @dataclass(frozen=True)
 class Federation:
-    """Who trains what."""
+    """The devices of a run, their data sizes and rounds, and how they train and aggregate."""
 
     sizes: NDArray[np.int64]  # shape (n,): number of samples of every device
-    participation: Participation  # who takes part in which round
-    rounds: int  # that are planned
+    participation: Participation  # the devices that take part in each round
+    rounds: int  # number of planned rounds
     seed: int  # of the run
-    protocol: AggregationProtocol  # how vectors are summed, as it is for r devices
-    local: LocalOptions | None  # how a device trains, where it does
+    protocol: AggregationProtocol  # how vectors are summed, for a round of r devices
+    local: LocalOptions | None  # how a device trains, if it does
 
     @property
     def devices(self) -> int:
@@ -50,43 +50,43 @@ class Federation:
 
 @dataclass(frozen=True)
 class Spent:
-    """What rounds cost in privacy, each an epsilon at the run's delta."""
+    """The privacy cost of rounds: two epsilons at the run's delta."""
 
-    paper: float  # what the algorithm's paper claims
-    proven: float  # what is proven for the rounds as they were run
+    paper: float  # epsilon that the algorithm's paper claims
+    proven: float  # epsilon that is proven for the actual rounds
 
 
 @dataclass(frozen=True)
 class FirstStage:
-    """Exchanges that a round begins with: they say which devices go on to the sum."""
+    """Exchanges at the beginning of a round that decide which devices go on to the sum."""
 
-    steps: tuple[Step, ...]  # the model's among them
-    # From the device's id, the number of the round and the length of the model to the device's
-    # side. After the exchanges, its ``kept`` says whether the device goes on, and
-    # ``kept_update(update)`` returns what it then puts into the sum.
+    steps: tuple[Step, ...]  # including the step of the model
+    # Returns a device's side from its id, the number of the round and the length of the model.
+    # After the exchanges, its ``kept`` says whether the device goes on, and
+    # ``kept_update(update)`` returns its contribution to the sum.
     device: Callable[[int, int, int], Any]
-    # From the number of the round and the model to the server's side. Its ``kept`` are the slots,
-    # among those invited, of the devices that go on, increasing.
+    # Returns the server's side from the number of the round and the model. Its ``kept`` lists the
+    # devices that go on, by their slots among the invited ones, increasing.
     server: Callable[[int, Vector], Any]
 
 
 class FederatedAlgorithm(ABC):
-    """Who takes part, what they contribute, with what noise, and what it costs; on one rank.
+    """Decides a round's participants, contributions, noise and privacy cost; one per rank.
 
-    All ranks have the same, and the same random choices. A new algorithm has a `name` and a
-    `contribution`; everything else has a default.
+    All ranks have equal objects and make the same random choices. A new algorithm has a `name` and
+    a `contribution`; everything else has a default.
     """
 
     name: ClassVar[str]  # on the command line
-    # What it can be told; options that neither it nor the protocol has are refused.
+    # Options that the algorithm accepts; those of neither it nor the protocol are refused.
     options: ClassVar[tuple[type[OptionGroup], ...]] = (LocalOptions,)
     noisy_steps: ClassVar[bool] = False  # whether devices clip gradients and add noise in each step
-    private: ClassVar[bool] = False  # whether there is an account of what rounds cost in privacy
-    leaves_out: ClassVar[bool] = False  # whether a device sends some coordinates only
+    private: ClassVar[bool] = False  # whether the algorithm accounts for its privacy cost
+    leaves_out: ClassVar[bool] = False  # whether a device sends only some coordinates
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
-        # Rounds that earlier launches may have played besides those before the present one.
+        # Rounds that earlier launches may have played in vain, after their last checkpoint.
         self.repeated = 0
 
     # Options
@@ -98,33 +98,33 @@ class FederatedAlgorithm(ABC):
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options that have another default, which may depend on those `given`."""
+        """Return options with different defaults, which may depend on the `given` options."""
         return {}
 
     @classmethod  # noqa: B027
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
-        """Refuse what does not go together; the samples' numbers and d may not be known yet."""
+        """Refuse options that conflict; the numbers of samples and d may be unknown yet."""
 
-    # Who takes part
+    # Participants
 
     @classmethod
     def invited(cls, per_round: int, devices: int, privacy: PrivacyOptions) -> int:
-        """Return how many of the n devices begin a round in whose sum `per_round` are to be."""
+        """Return how many of the n devices begin a round, if its sum is to have `per_round`."""
         return per_round
 
     def play_index(self, round_index: int) -> int:
-        """Return the number of rounds that may have been played before this one is.
+        """Return the number of rounds that may have been played before this one.
 
-        All that chance decides follows from it. A round that is played again, by a launch that goes
-        on from a checkpoint, has another number than before: so it has other participants, batches
-        and noise, and costs as much privacy as a new round does.
+        All random choices follow from it. A round that is played again from a checkpoint has a new
+        number, so its participants, batches and noise differ, and it costs as much privacy as a
+        new round.
         """
         return round_index + self.repeated
 
     def resume(self, survivors: Sequence[int], repeated: int) -> None:
-        """Take up a run whose earlier launches may have played `repeated` rounds in vain.
+        """Resume a run whose earlier launches may have played `repeated` rounds in vain.
 
-        `survivors` are the devices in the sum of each round before the one to go on with.
+        `survivors` are the numbers of devices in the sums of all rounds so far.
         """
         self.repeated = repeated
 
@@ -132,11 +132,11 @@ class FederatedAlgorithm(ABC):
         """Return the ids of the devices that take part in a round, increasing."""
         return self.federation.participation.draw(self.play_index(round_index))
 
-    # What they contribute
+    # Contributions
 
     @property
     def first_stage(self) -> FirstStage | None:
-        """What a round begins with, before vectors are summed; None if all participants go on."""
+        """The exchanges before vectors are summed; None if all participants go on."""
         return None
 
     def phases(self, protocol: AggregationProtocol) -> list[str]:
@@ -149,23 +149,23 @@ class FederatedAlgorithm(ABC):
 
     @abstractmethod
     def contribution(self, device: int, round_index: int, learn: Learn) -> NDArray[np.floating]:
-        """Return what a device puts into the sum of a round, shape (d,).
+        """Return a device's contribution to the sum of a round, shape (d,).
 
-        `learn` trains on the device's data from the model that the device received.
+        `learn` trains on the device's data, starting from the model that it received.
         """
 
     def take_choices(self, dim: int) -> tuple[list[NDArray[np.int64]], int] | None:
-        """Return the coordinates that this rank's devices chose since this was last asked.
+        """Return the coordinates that this rank's devices chose since the last call.
 
-        With them, how many of `dim` a device chooses. None for an algorithm that chooses none.
+        The second item is how many of `dim` a device chooses. None if it chooses no coordinates.
         """
         return None
 
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
-        """Return what every device adds to its integers."""
+        """Return the noise that every device adds to its integers, or None."""
         return None
 
-    # What becomes of the sum, and what it costs
+    # The use of the sum, and its cost
 
     def weights(self, participants: list[int]) -> NDArray[np.float64]:
         """Return the weights, adding up to 1, with which the participants' vectors are summed."""
@@ -175,34 +175,34 @@ class FederatedAlgorithm(ABC):
     def update(
         self, aggregate: Aggregate, participants: list[int], round_index: int
     ) -> NDArray[np.float64]:
-        """Return, at the server, what to subtract from the model, shape (d,)."""
+        """Return, at the server, the vector to subtract from the model, shape (d,)."""
         return aggregate.mean
 
     def observe(self, survivors: int) -> None:  # noqa: B027
-        """Take note, at the server, of how many devices were in the sum of a round."""
+        """Record, at the server, the number of devices in the sum of a round."""
 
     def spent(self, rounds: int) -> Spent | None:
-        """Return what `rounds` rounds cost in privacy, those played in vain among them.
+        """Return the privacy cost of `rounds` rounds, including those played in vain.
 
-        None without any promise.
+        None if the algorithm promises no privacy.
         """
         return None
 
     def promises(self) -> list[str]:
-        """Return, in sentences, what the account counts on in this run besides its settings."""
+        """Return sentences that state what the account assumes in this run."""
         return []
 
     def settings(self) -> Mapping[str, object]:
-        """Return what the algorithm has chosen by itself, for the record."""
+        """Return the settings that the algorithm has chosen by itself, for the record."""
         return {}
 
 
 class FederatedAveraging(FederatedAlgorithm):
     """Federated averaging (McMahan et al. 2017): every device sends its update.
 
-    With error feedback (Seide et al. 2014), a device adds to its next update what the protocol did
-    not send of it; for protocols that send the same coordinates of all. What is sent counts as
-    delivered, though the device may drop out.
+    With error feedback (Seide et al. 2014), a device adds the unsent part of its update to its next
+    one; this needs a protocol whose devices all send the same coordinates. Sent coordinates count
+    as delivered even if the device drops out.
     """
 
     name = "fedavg"
@@ -223,6 +223,6 @@ class FederatedAveraging(FederatedAlgorithm):
         update += self._unsent.get(device, 0)
         self._unsent[device] = update.copy()
         self._unsent[device][protocol.sent_in(round_index)] = 0
-        # The sum is divided by the part of the rounds in which a coordinate is sent: here the
-        # coordinate makes up for the other rounds by itself.
+        # The sum is divided by the fraction of rounds in which a coordinate is sent. With error
+        # feedback, the coordinate itself makes up for the other rounds.
         return np.float32(protocol.inclusion) * update

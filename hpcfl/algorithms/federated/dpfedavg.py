@@ -4,13 +4,13 @@ Every update is clipped to the norm C, and the sum of a round's updates gets Gau
 standard deviation sigma = z C; the model moves by the sum over the expected number of updates.
 
 central
-    A trusted server adds the noise. If it sums integers, their rounding can move the sum by
-    sqrt(d) of them more, which sigma is enlarged for.
+    A trusted server adds the noise. If it sums integers, rounding can move the sum by up to
+    sqrt(d) integers more, so sigma is enlarged accordingly.
 distributed
     Every device adds discrete Gaussian noise to its integers (see :mod:`hpcfl.algorithms.noise`),
-    so much that the honest survivors' alone is enough. The integers are held to a norm that their
-    rounding hardly ever reaches. The server sees who takes part, so that no sampling amplifies
-    anything.
+    enough that the honest survivors' noise alone suffices. The integers' norm is limited to a value
+    that rounding hardly ever reaches. The server sees which devices take part, so sampling does not
+    amplify privacy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hpcfl.report.formats import counted
 
 
 class DPFedAvg(PrivateAlgorithm):
-    """Clipped updates, a noisy sum."""
+    """Federated averaging of clipped updates with a noisy sum."""
 
     name = "dp-fedavg"
     options = (*PrivateAlgorithm.options, UpdateNoiseOptions, ThreatOptions)
@@ -105,10 +105,10 @@ class DPFedAvg(PrivateAlgorithm):
     def noise_in_sum(self) -> float:
         """Standard deviation of the noise on a coordinate of a round's sum, over the norm C.
 
-        The sum is that of the vectors as the model moves by it: where devices send a part of the
-        coordinates, what is sent counts for the others, and so does its noise. Where devices add
-        the noise, it is that of as many as are expected in a sum, and the account counts on fewer.
-        Rounding to integers, which takes more, is included.
+        It is for the sum by which the model moves: if devices send only a part of the coordinates,
+        sent values and their noise are scaled up for the others. If devices add the noise, it is
+        that of the expected number of devices in a sum; the account counts on fewer. The extra
+        noise for rounding to integers is included.
         """
         protocol, clip = self.federation.protocol, self.privacy.clip_norm
         if self.privacy.noise == "central":
@@ -123,7 +123,7 @@ class DPFedAvg(PrivateAlgorithm):
     def update(
         self, aggregate: Aggregate, participants: list[int], round_index: int
     ) -> NDArray[np.float64]:
-        # Over the expected number, never over that of the survivors: that would be news of them.
+        # Divided by the expected number of devices: the number of survivors would reveal something.
         expected = self.federation.participation.per_round * self._surviving
         total = aggregate.total * len(participants)
         if self.privacy.noise == "central":
@@ -159,7 +159,7 @@ class DPFedAvg(PrivateAlgorithm):
 
     @property
     def exact_dropouts(self) -> bool:
-        # Rounds of a fixed size stay of that size: a user is replaced, not added.
+        # In rounds of a fixed size, a user replaces another one and is not added.
         by_number = self.federation.participation.mode == "poisson"
         central = self.privacy.noise == "central"
         return central and by_number and self._exactly_so_many_drop_out()
@@ -182,10 +182,10 @@ class DPFedAvg(PrivateAlgorithm):
         return settings | {"failure": failure}
 
     def _integer_settings(self, rounds: int, survivors: Sequence[int]) -> dict[str, Any]:
-        """Return what the account of distributed noise takes besides.
+        """Return the additional settings of the account of distributed noise.
 
-        A cohort's part of the coordinates is clipped to sqrt(part) of the norm, so that the noise
-        may be smaller by as much: as with fewer integers to a unit. Parts differ by a coordinate.
+        A cohort's part of the coordinates is clipped to sqrt(part) of the norm, so its noise is
+        smaller by that factor, as with fewer integers per unit. Parts may differ by a coordinate.
         """
         protocol = self.federation.protocol
         assert isinstance(protocol, QuantisedProtocol)
@@ -202,14 +202,14 @@ class DPFedAvg(PrivateAlgorithm):
         }
 
     def _central_sigma(self, protocol: AggregationProtocol) -> float:
-        """Return the standard deviation of the server's noise, for a protocol's sums.
+        """Return the standard deviation of the server's noise for a protocol's sums.
 
-        It is enlarged for rounding to integers. Of integers u times a vector of at most the norm C,
-        of d coordinates, the norm is at most u C + sqrt(d).
+        It is enlarged for rounding to integers: if a vector of d coordinates and norm at most C is
+        multiplied by u and rounded, its norm is at most u C + sqrt(d).
         """
         sigma = self.sigma / protocol.divisor
         if isinstance(protocol, QuantisedProtocol):
-            # The most devices that a round can have: the fewest integers to a unit.
+            # A round of all devices has the fewest integers per unit.
             unit = protocol.parameters.levels / self.federation.devices / protocol.divisor
             sigma *= 1 + math.sqrt(protocol.parameters.dim) / (unit * self.privacy.clip_norm)
         return sigma

@@ -1,7 +1,7 @@
-"""How finely vectors are rounded where an account pays for the rounding: as finely as can be.
+"""The largest number of levels, for accounts in which rounding costs privacy or noise.
 
-Rounding moves each of d coordinates by up to an integer, which costs privacy or noise. The more
-integers to a unit, the less that is; and a sum must not wrap around, with its noise.
+Rounding moves each of d coordinates by up to one integer. The more integers per unit, the lower the
+cost, but a sum with its noise must not wrap around.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hpcfl.errors import UsageError
 
 
 def largest_levels(one: QuantisedProtocol, check: Callable[[int], object]) -> int:
-    """Return the most levels with which the noise can be drawn, and no sum with it wraps around.
+    """Return the most levels with which the noise can be drawn and no sum wraps around.
 
-    `one` is the protocol with one level; `check` refuses, by UsageError, a number of levels that
-    leaves no room for the noise. UsageError if there is no other.
+    `one` is the protocol with one level; `check` raises UsageError for a number of levels that
+    leaves no room for the noise. Raise UsageError if no number of levels leaves room.
     """
 
     def too_many(levels: int) -> bool:
@@ -27,7 +27,7 @@ def largest_levels(one: QuantisedProtocol, check: Callable[[int], object]) -> in
             return True
         return False
 
-    # Refuse what no noise makes up for, which would otherwise look like too few levels.
+    # Refuse masks that fail with certainty, which would otherwise look like too few levels.
     one.hidden_failure()
     most = bisect_left(range(1, one.largest_levels() + 1), True, key=too_many)
     if not most:

@@ -1,19 +1,19 @@
 """Sampling by noisy norms in two stages: `locks`.
 
-In a round, stage 1 invites each of n users with probability m / n. They train, clip their
-updates to the norm C and send the norms z, in a phase `norms` of its own. Stage 2 keeps b of them
-in expectation, each with a probability pi = min(1, b z / Z'), where Z' is the noisy sum of norms,
-at least b C: users who have learned more are heard more often (the LOCKS paper; where its text
-leaves several readings, the one under which b users are kept). An update y = g / pi makes the sum
+In a round, stage 1 invites each of n users with probability m / n. They train, clip their updates
+to the norm C and send the norms z in a separate phase, `norms`. Stage 2 keeps b of them in
+expectation, each with probability pi = min(1, b z / Z'), where Z' is the noisy sum of norms, at
+least b C. Users with larger updates are kept more often (the LOCKS paper; where its text is
+ambiguous, we take the reading under which b users are kept). An update y = g / pi makes the sum
 unbiased.
 
 trusted
-    The server, which is trusted, adds the noise, once to the sum of the norms and once to the sum
-    of the y, all of which have the norm S = Z' / b.
+    The trusted server adds noise twice: to the sum of the norms, and to the sum of the y, each of
+    which has the norm S = Z' / b.
 local
-    Every user adds noise to its norm and to its update. The server sees who takes part. A pi below
-    `LEAST_PROBABILITY` is taken for that, where the paper's 1e-6 would let one update, or its
-    noise, outweigh all others: such updates are biased.
+    Every user adds noise to its norm and to its update. The server sees which users take part. In
+    g / pi, a pi below `LEAST_PROBABILITY` is replaced by it, which biases such updates; the paper's
+    limit, 1e-6, would let one update, or its noise, outweigh all others.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ LEAST_PROBABILITY = 0.05
 
 
 class Locks(PrivateAlgorithm):
-    """Norms first, then updates of those that are kept.
+    """Two-stage sampling: all users send norms, then the kept users send updates.
 
-    `scale` is the norm S of what the latest round's users sent, at the server (``trusted``).
+    At a trusted server, `scale` is the norm S of the vectors that the latest round's users sent.
     """
 
     name = "locks"
@@ -87,7 +87,7 @@ class Locks(PrivateAlgorithm):
     def update(
         self, aggregate: Aggregate, participants: list[int], round_index: int
     ) -> NDArray[np.float64]:
-        """Return the sum, with the server's noise if it is trusted, over m."""
+        """Return the sum, with the noise of a trusted server, divided by m."""
         federation, total = self.federation, aggregate.total * len(participants)
         if self.privacy.variant == "trusted":
             relative = self.sigma / self.privacy.clip_norm
@@ -98,7 +98,7 @@ class Locks(PrivateAlgorithm):
 
     @property
     def exact_dropouts(self) -> bool:
-        # Of stage 2: nobody drops out of stage 1.
+        # This is about stage 2: no user drops out of stage 1.
         return self.privacy.variant == "trusted" and self._exactly_so_many_drop_out()
 
     def account_settings(
@@ -117,7 +117,7 @@ class Locks(PrivateAlgorithm):
 
     @property
     def sigma_norms(self) -> float:
-        """Noise on a norm, or on their sum."""
+        """Parameter of the noise on a norm, or on the sum of the norms."""
         return self.sigma if self.privacy.sigma_norms is None else self.privacy.sigma_norms
 
     @property
@@ -136,17 +136,17 @@ class NormsDevice(ModelReceiver):
         self._round = round_index
 
     def send_norms(self, update: Vector) -> Payload:
-        """Return the update's norm, float64, little-endian; with noise if nobody is trusted."""
+        """Return the update's norm, little-endian float64; with noise in the local variant."""
         algorithm = self._algorithm
         norm = float(np.linalg.norm(update.astype(np.float64)))
         if algorithm.privacy.variant == "local":
-            # Another number than a device's, so that the noise is not that of its update.
+            # No device has this number, so the noise differs from that of any update.
             source = algorithm.noise(self._round, algorithm.federation.devices + 1 + self.id)
             norm += float(source.gaussian(1, algorithm.sigma_norms)[0])
         return np.array([norm], "<f8").view(np.uint8)
 
     def receive_norms(self, payload: Payload) -> None:
-        """Take what the update is multiplied by."""
+        """Keep the factor of the update."""
         factor = float(parse_vector(payload, "<f8", 1, "norms", "the server")[0])
         if not (np.isfinite(factor) and factor >= 0):
             raise MessageError("norms", "the server", f"{factor} is not a factor of an update")
@@ -158,7 +158,7 @@ class NormsDevice(ModelReceiver):
         return self.factor > 0
 
     def kept_update(self, update: Vector) -> Vector:
-        """Return what a kept user sends."""
+        """Return a kept user's update times its factor; with noise in the local variant."""
         algorithm = self._algorithm
         if algorithm.privacy.variant == "local":
             source = algorithm.noise(self._round, self.id)
@@ -168,7 +168,7 @@ class NormsDevice(ModelReceiver):
 
 
 class NormsServer(ModelSender):
-    """The server of the first stage; `factors` are those of the users that are kept."""
+    """The server of the first stage; `factors` are those of the kept users."""
 
     def __init__(self, algorithm: Locks, round_index: int, model: NDArray[np.float32]) -> None:
         super().__init__(model)
@@ -183,7 +183,7 @@ class NormsServer(ModelSender):
         return sorted(self.factors)
 
     def receive_norms(self, sender: int, payload: Payload) -> None:
-        """Take a user's norm."""
+        """Check and keep a user's norm."""
         norm = float(parse_vector(payload, "<f8", 1, "norms", f"device {sender}")[0])
         if not np.isfinite(norm):
             raise MessageError("norms", f"device {sender}", "its norm is not finite")
@@ -192,7 +192,7 @@ class NormsServer(ModelSender):
         self._norms[sender] = norm
 
     def finish_norms(self) -> None:
-        """Draw who is kept."""
+        """Draw the kept users."""
         algorithm = self._algorithm
         clip, kept = algorithm.privacy.clip_norm, algorithm.kept
         source = algorithm.noise(self._round, -1)
@@ -217,17 +217,17 @@ class NormsServer(ModelSender):
         }
 
     def send_norms(self, receiver: int) -> Payload:
-        """Return what the update of a user is multiplied by."""
+        """Return the factor of a user's update, 0 if the user is not kept."""
         return np.array([self.factors.get(receiver, 0.0)], "<f8").view(np.uint8)
 
 
 def uniform(source: NoiseSource, size: int) -> NDArray[np.float64]:
-    """Return uniform numbers between 0 and 1 from noise: the distribution function of Laplace's."""
+    """Return uniform numbers in [0, 1]: the distribution function applied to Laplace noise."""
     noise = source.laplace(size, 1.0)
     return np.where(noise < 0, 0.5 * np.exp(-np.abs(noise)), 1 - 0.5 * np.exp(-np.abs(noise)))
 
 
-# Norms up, and down what an update is multiplied by, 0 for not kept.
+# Norms go up, and the factors of updates come down, 0 for a user that is not kept.
 STEPS = (
     MODEL,
     Step(

@@ -1,15 +1,15 @@
-"""Noisy gradients of every device: `cdp` and `dp-dsgd`.
+"""Noisy gradients on every device: `cdp` and `dp-dsgd`.
 
 A device takes tau steps theta <- theta - eta (g + N(0, sigma**2 I)), where g is the mean of its
 samples' gradients, each clipped to the norm G, and the server takes the mean of the models (Hu,
 Gong and Guo 2021, "Concentrated differentially private federated learning", Algorithm 1). The
 baseline `dp-dsgd` is the same with one step a round.
 
-Where the protocol sums integers, the noise of the last step is discrete: Gaussian noise that is
-rounded by each device for itself proves nothing about a sum of integers. In units of the protocol's
-integers, an access of a record moves the vector by at most u 2 eta G / gamma, and rounding, with
-the same random numbers, by one more in each coordinate: sqrt(d) in all. The account is that of a
-sigma smaller by the same ratio.
+If the protocol sums integers, the noise of the last step is discrete, because Gaussian noise that
+each device rounds separately proves nothing about a sum of integers. In units of the protocol's
+integers, one access of a record moves the vector by at most u 2 eta G / gamma. Rounding with the
+same random numbers adds at most one in each coordinate, sqrt(d) in all. The account uses a sigma
+that is smaller by the same ratio.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hpcfl.privacy.accounting.cdp import CDPAccount, DPDSGDAccount
 from hpcfl.privacy.accounting.distributed import rounded_distance
 from hpcfl.privacy.accounting.fedsgd_dpc import FedSGDDPCAccount
 
-# With more than it, a sum of discrete Gaussians is one but for less than 1e-270 in divergence.
+# Above it, a sum of discrete Gaussians is one itself, up to a divergence below 1e-270.
 LEAST_INTEGER_SIGMA = 8
 
 
@@ -44,11 +44,11 @@ def _local(federation: Federation) -> LocalOptions:
 
 
 class NoisyGradients(PrivateAlgorithm):
-    """Systems whose devices add noise to the gradients of their own steps."""
+    """Algorithms whose devices add noise to the gradients of their own steps."""
 
     noisy_steps = True
     options = (*PrivateAlgorithm.options, StepNoiseOptions)
-    one_step: ClassVar[bool] = False  # whether a device takes just one step a round
+    one_step: ClassVar[bool] = False  # whether a device takes only one step a round
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class NoisyGradients(PrivateAlgorithm):
             )
 
     def participations(self, device: int, round_index: int) -> int:
-        """Return how often a device may have taken part before: its batches follow from that."""
+        """Return how often a device may have taken part before, which determines its batches."""
         before = self.federation.participation.before(self.play_index(round_index))
         return int(before[device])
 
@@ -92,7 +92,7 @@ class NoisyGradients(PrivateAlgorithm):
 
     @property
     def _batch(self) -> int:
-        """What the steps of the device with the fewest samples divide by."""
+        """The divisor of gradient sums on the device with the fewest samples."""
         return self._local.divisor(int(self.federation.sizes.min()))
 
 
@@ -100,7 +100,7 @@ class NoisySGD(NoisyGradients):
     """Algorithm 1: tau noisy steps on every device of a round."""
 
     name = "cdp"
-    # The noise of the last step is of integers, where these are summed.
+    # If integers are summed, the noise of the last step is discrete.
     options = (*NoisyGradients.options, ThreatOptions, ConvexOptions)
     account = CDPAccount
 
@@ -116,7 +116,7 @@ class NoisySGD(NoisyGradients):
     def contribution(self, device: int, round_index: int, learn: Learn) -> Vector:
         source = self.noise(round_index, device)
         steps, sigma = self._steps, self.sigma
-        # The last step's noise is added to the integers, if there are any.
+        # If integers are summed, the last step's noise is added to them.
         noisy = steps - 1 if self._summed_in_integers else steps
         taken = 0
 
@@ -128,7 +128,7 @@ class NoisySGD(NoisyGradients):
         return learn(participation=self.participations(device, round_index), noise=noise)
 
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
-        """Return what devices add to their integers for the last step's noise."""
+        """Return the last step's noise, which devices add to their integers, or None."""
         if not self._summed_in_integers:
             return None
         eta = self._local.rate(round_index)
@@ -136,7 +136,7 @@ class NoisySGD(NoisyGradients):
         return IntegerNoise(sigma, self._integer_secret(round_index))
 
     def proven(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> float:
-        """Return the epsilon, of a sigma that allows for rounding where integers are summed."""
+        """Return the proven epsilon; if integers are summed, sigma is lowered for rounding."""
         if not self._summed_in_integers:
             return super().proven(rounds, sigma)
         protocol, local = self.federation.protocol, self._local
@@ -190,7 +190,7 @@ class NoisySGD(NoisyGradients):
 
     @staticmethod
     def _unit(protocol: QuantisedProtocol) -> float:
-        """Return how many integers a real unit of a device's vector is."""
+        """Return the number of integers per unit of a device's vector."""
         return protocol.parameters.levels * protocol.scale(0)
 
 
@@ -206,10 +206,10 @@ class DistributedSGD(NoisySGD):
 class FedSGDDPC(NoisyGradients):
     """FedSGD-DPC (the queries-and-replies paper): one noisy gradient of b devices in turn.
 
-    Laplace noise hides the mean over all of a device's samples, Gaussian noise that over a Poisson
-    sample of them. Of means over all samples, those of fewer need more noise: every device has its
-    own, and sigma is that of the device with the fewest. Every answer is private by itself, so that
-    rounding it afterwards changes nothing.
+    Laplace noise hides the mean over all of a device's samples, Gaussian noise the mean over a
+    Poisson sample of them. A mean over fewer samples needs more noise, so each device has its own
+    scale; sigma is that of the device with the fewest samples. Every answer is private by itself,
+    so rounding it afterwards costs nothing.
     """
 
     name = "fedsgd-dpc"
@@ -239,7 +239,7 @@ class FedSGDDPC(NoisyGradients):
         source = self.noise(round_index, device)
         sigma = self.sigma
         if self._local.batch_size == 0:
-            # The sensitivity of a mean is the larger the fewer samples there are.
+            # The sensitivity of a mean is inversely proportional to the number of samples.
             sizes = self.federation.sizes
             sigma *= sizes.min() / sizes[device]
         draw = source.laplace if self.privacy.mechanism == "laplace" else source.gaussian

@@ -13,18 +13,18 @@ from hpcfl.errors import UsageError
 
 @dataclass(frozen=True)
 class Participation:
-    """Draws the devices of a round; the same on every rank.
+    """Draws the devices of a round, identically on every rank.
 
-    With the mode ``"exact"`` r devices are drawn anew for each round; with ``"poisson"`` each with
-    probability r / n; ``"balanced"`` takes r devices in turn, in a random order that is repeated,
-    so that after any number of rounds no two have taken part more than one round more or less.
+    The mode ``"exact"`` draws r devices anew for each round; ``"poisson"`` draws each device with
+    probability r / n; ``"balanced"`` takes r devices in turn, in a repeated random order, so that
+    the numbers of rounds of any two devices differ by at most one at any time.
     """
 
     devices: int  # number n of devices
     per_round: int  # number r of devices in a round, exactly or on average
     mode: str
     seed: int
-    # How often each device has taken part before round t, as far as it was asked for.
+    # Item t: how often each device took part before round t; computed on demand.
     _before: list[NDArray[np.int64]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
@@ -51,7 +51,7 @@ class Participation:
         return sorted(chosen.tolist())
 
     def before(self, round_index: int) -> NDArray[np.int64]:
-        """Return in how many rounds each device takes part before a round, shape (n,)."""
+        """Return the number of rounds before this one that each device takes part in; (n,)."""
         known = self._before
         if not known:
             known.append(np.zeros(self.devices, np.int64))
@@ -62,9 +62,9 @@ class Participation:
         return known[round_index]
 
     def most_before(self, round_index: int) -> int:
-        """Return in how many rounds the device that takes part most often does so before a round.
+        """Return the maximum over all devices of the rounds that they take part in before this one.
 
-        Where all are in every round, or take turns, without a draw: there may be millions.
+        If all devices are in every round, or take turns, nothing is drawn: there may be millions.
         """
         if self.mode == "balanced" or self.per_round == self.devices:
             return -(-round_index * self.per_round // self.devices)

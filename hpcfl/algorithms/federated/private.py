@@ -1,4 +1,4 @@
-"""What all differentially private algorithms have in common: noise, its options, its account."""
+"""The common part of differentially private algorithms: noise, its options and its account."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from hpcfl.options.training import TrainOptions
 if TYPE_CHECKING:
     from hpcfl.privacy.accounting.account import Account
 
-# How often a slow account is asked in a run: for the first numbers of rounds, and some others.
+# How often a slow account is computed: for the first numbers of rounds, and for some others.
 ALWAYS_ASKED, ASKED = 3, 20
 
-# Whose noise that of integers is, which is divided among devices later on.
+# The "device" number for the noise of integers, which is divided among devices later.
 INTEGERS = -2
 
 
 class PrivateAlgorithm(FederatedAlgorithm):
-    """An algorithm with an account of what it costs in privacy.
+    """An algorithm with an account of its privacy cost.
 
-    Every class declares its `account`. `sigma` is the noise: as asked for, or as it takes to have
-    the epsilon after all rounds. `survivors` are the devices in the sum of each round so far, at
-    the server. UsageError if the options do not go together, or no noise reaches the epsilon.
+    Every class declares its `account`. `sigma` is the noise: the requested one, or the noise that
+    gives the requested epsilon after all rounds. `survivors` are, at the server, the numbers of
+    devices in the sums so far. UsageError if options conflict, or no noise reaches the epsilon.
     """
 
     private = True
@@ -57,9 +57,9 @@ class PrivateAlgorithm(FederatedAlgorithm):
 
     @staticmethod
     def _check_trusted_server(protocol: AggregationProtocol, by_chance: bool) -> None:
-        """Refuse rounds that tell more than what a trusted server adds its noise to.
+        """Refuse rounds that reveal more than the sum that a trusted server adds noise to.
 
-        Users may be there `by_chance`, which is secret.
+        `by_chance` says whether participants are drawn at random and must stay secret.
         """
         if protocol.devices_learn_sum:
             raise UsageError(
@@ -67,7 +67,7 @@ class PrivateAlgorithm(FederatedAlgorithm):
                 "use another --aggregate"
             )
         parameters = protocol.parameters
-        # Of those who are asked for, or of all invited if they are fewer, each stays by itself.
+        # Each requested device, or each invited one if they are fewer, stays independently.
         empty = 2 * math.exp(-parameters.devices * (1 - parameters.dropout))
         if by_chance and parameters.drop_by_chance and empty > 2.0**-parameters.security_bits:
             raise UsageError(
@@ -79,10 +79,10 @@ class PrivateAlgorithm(FederatedAlgorithm):
     def account_settings(
         self, rounds: int, sigma: float, survivors: Sequence[int] = ()
     ) -> dict[str, Any]:
-        """Return the account's settings for so many rounds, those played in vain among them.
+        """Return the account's settings for `rounds` rounds, including those played in vain.
 
-        `survivors` are the devices in the sums of the rounds of which that is known, where an
-        account depends on it; of the others it counts on what the protocol accepts.
+        `survivors` are the known numbers of devices in the rounds' sums, if an account depends on
+        them. For other rounds it assumes the fewest that the protocol accepts.
         """
         return {
             "sigma": sigma,
@@ -94,22 +94,22 @@ class PrivateAlgorithm(FederatedAlgorithm):
         }
 
     def account_for(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> Any:
-        """Return the account of so many rounds; see `account_settings`."""
+        """Return the account of `rounds` rounds; see `account_settings`."""
         return self.account(**self.account_settings(rounds, sigma, survivors))
 
     def paper(self, rounds: int, sigma: float) -> float:
-        """Return the epsilon that the paper claims for a noise of sigma."""
+        """Return the epsilon that the paper claims for the noise `sigma`."""
         return float(self.account_for(rounds, sigma).paper().epsilon)
 
     def proven(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> float:
-        """Return the epsilon that is proven for a noise of sigma; see `account_settings`."""
+        """Return the epsilon that is proven for the noise `sigma`; see `account_settings`."""
         return float(self.account_for(rounds, sigma, survivors).proven().epsilon)
 
     def spent(self, rounds: int) -> Spent:
-        """Return what `rounds` rounds cost in privacy, or at most cost.
+        """Return the privacy cost of `rounds` rounds, or an upper bound of it.
 
-        Where an account takes long, it is asked for some numbers of rounds only; a number in
-        between costs at most what the next of those does.
+        A slow account is computed for some numbers of rounds only. A number in between costs at
+        most as much as the next of those.
         """
         if rounds == 0:
             return Spent(0.0, 0.0)
@@ -126,12 +126,12 @@ class PrivateAlgorithm(FederatedAlgorithm):
 
     @property
     def slow_account(self) -> bool:
-        """Whether the account is of sampled releases, which takes about a second."""
+        """Whether the account is for sampled releases and takes about a second."""
         return True
 
     @property
     def counts_survivors(self) -> bool:
-        """Whether the account depends on how many devices are in a sum."""
+        """Whether the account depends on the number of devices in a sum."""
         return False
 
     def observe(self, survivors: int) -> None:
@@ -147,17 +147,17 @@ class PrivateAlgorithm(FederatedAlgorithm):
 
     @property
     def _surviving(self) -> float:
-        """Part of the vectors that a sum is expected to hold, as devices scale them."""
+        """Expected fraction of the vectors in a sum, with the scaling by devices."""
         parameters = self.federation.protocol.parameters
         return 1.0 if parameters.scaling == "paper" else 1 - parameters.dropout
 
     @property
     def exact_dropouts(self) -> bool:
-        """Whether a user who comes can make another one drop out, which a sum of all shows.
+        """Whether an additional user can make another one drop out, which changes the sum.
 
-        If of N participants exactly floor(theta N) drop out, with one user more it may be one more:
-        then the sum moves by up to 2 C (docs/privacy.md has the proof). Where each drops out by
-        chance, a user's coming changes nothing for the others, and the sum moves by C.
+        If exactly floor(theta N) of N participants drop out, one more user can cause one more
+        dropout, and the sum moves by up to 2 C (docs/privacy.md has the proof). If devices drop out
+        at random, an additional user does not affect the others, and the sum moves by C.
         """
         return False
 
@@ -180,7 +180,7 @@ class PrivateAlgorithm(FederatedAlgorithm):
         ]
 
     def settings(self) -> dict[str, object]:
-        # Of no rounds, an account is found at once.
+        # The account of zero rounds is fast.
         proven = self.account_for(0, self.sigma).proven()
         return {
             "sigma": self.sigma,
@@ -191,21 +191,21 @@ class PrivateAlgorithm(FederatedAlgorithm):
     def _honest(
         self, protocol: QuantisedProtocol, rounds: int, survivors: Sequence[int]
     ) -> tuple[int, ...]:
-        """Return how many honest devices' noise is in every coordinate of each round's sum.
+        """Return for each round the number of honest devices with noise in every coordinate.
 
-        Of rounds that are to come, and of those that a killed launch has played, nobody knows more
-        than what the protocol accepts.
+        For future rounds, and for rounds of a killed launch, it is the fewest that the protocol
+        accepts.
         """
         known = [protocol.honest_among(count) for count in survivors[:rounds]]
         accepted = protocol.honest_in_sum()
         return (*known, *[accepted] * (rounds - len(known)))
 
     def _integer_secret(self, round_index: int) -> bytes:
-        """Return from what this rank's devices draw the noise of their integers in a round."""
+        """Return the key from which this rank's devices draw integer noise in a round."""
         return self._secrets(self.play_index(round_index), INTEGERS)(16)
 
     def noise(self, round_index: int, device: int) -> NoiseSource:
-        """Return where a device's noise comes from, or that of whoever has another number."""
+        """Return the noise source of a device, or of another owner by its number."""
         play = self.play_index(round_index)
         if not self.privacy.fast_noise:
             return SecureNoise(self._secrets(play, device))

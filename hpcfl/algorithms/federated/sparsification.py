@@ -1,8 +1,8 @@
 """Sparsification in the clear: every device sends k = round(alpha d) coordinates of its update.
 
-``rand-k`` draws them, ``top-k`` takes those of the largest magnitude. Devices choose differently:
-that is why these updates cannot be masked, and what SparseSecAgg is an answer to (Ergun, Sami and
-Guler 2021, Figure 2). The devices' overlap measures it.
+``rand-k`` draws them at random, ``top-k`` takes those of the largest magnitude. Devices choose
+different coordinates, so these updates cannot be masked; SparseSecAgg solves this problem (Ergun,
+Sami and Guler 2021, Figure 2). `pairwise_overlap` measures how far their choices agree.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Positions = NDArray[np.int64]
 
 
 class Sparsified(FederatedAlgorithm):
-    """Federated averaging of sparsified updates; remembers what is not sent if asked to.
+    """Federated averaging of sparsified updates, optionally with error feedback.
 
-    The fraction alpha of the coordinates, in (0, 1], is sent. With error feedback, what a device
-    has not sent is added to its next update (Seide et al. 2014; Karimireddy et al. 2019), and no
-    value is scaled. `selected` is what each device of this rank chose in its latest round,
-    increasing.
+    A device sends the fraction alpha, in (0, 1], of the coordinates. With error feedback, a device
+    adds the unsent part to its next update (Seide et al. 2014; Karimireddy et al. 2019), and no
+    value is scaled. `selected` holds the coordinates that each device of this rank chose in its
+    latest round, increasing.
     """
 
-    # Whether d / k times what is sent is the update, on average: else no factor makes it so.
+    # Whether d / k times the sent values equal the update on average; otherwise none are scaled.
     unbiased: ClassVar[bool] = False
 
     leaves_out = True
@@ -68,7 +68,7 @@ class Sparsified(FederatedAlgorithm):
         return chosen, self.count(dim)
 
     def count(self, dim: int) -> int:
-        """Return the number k of coordinates that are sent of `dim`, at least one."""
+        """Return the number k of coordinates to send of `dim`, at least one."""
         return max(1, round(self._alpha * dim))
 
     def sparsify(self, update: Vector, device: int, round_index: int) -> Vector:
@@ -115,11 +115,11 @@ class TopK(Sparsified):
 
 
 def pairwise_overlap(counts: NDArray[np.int64], selections: int, size: int) -> float:
-    """Return which part of its coordinates a pair of devices has in common, mean over all pairs.
+    """Return the fraction of its coordinates that a pair of devices shares, mean over all pairs.
 
-    A coordinate that c devices chose is common to c (c - 1) / 2 pairs. `counts`, shape (d,), says
-    how many of the `selections` devices chose each coordinate, `size` how many coordinates each of
-    them chose. NaN with fewer than two devices.
+    A coordinate that c devices chose is common to c (c - 1) / 2 pairs. `counts`, shape (d,), has
+    the number of devices that chose each coordinate, `selections` is the number of devices, and
+    `size` the number of coordinates that each chose. NaN with fewer than two devices.
     """
     if selections < 2:
         return float("nan")
