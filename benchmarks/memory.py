@@ -37,7 +37,7 @@ CASES: tuple[tuple[str, int, int, int, dict[str, Any]], ...] = (
 
 
 def typed(options: dict[str, Any]) -> list[str]:
-    """Return options as they are given on the command line."""
+    """Return options as words of the command line."""
     words = []
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]

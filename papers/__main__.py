@@ -53,8 +53,8 @@ def main(
 ) -> None:
     """Run tables and figures of the papers again, and say where they differ.
 
-    ID is a table or figure, or a paper for all of its own; without any ID all are listed. A run
-    that was interrupted continues where it was; what was run before is not run again. Under mpirun,
+    ID is a table or figure, or a paper for all of its tables and figures. Without an ID, all are
+    listed. An interrupted run continues, and stored results are not computed again. Under mpirun,
     ranks share the devices.
 
     \b

@@ -81,7 +81,7 @@ def room(size: int) -> Payload:
 
 
 class Pattern(Enum):
-    """Who sends to whom in a step."""
+    """The senders and receivers of a step's messages."""
 
     BROADCAST = "the server to every live device, one message for all"
     SCATTER = "the server to every live device, one message each"
@@ -110,7 +110,7 @@ class Step:
     send: Method | None = None
     receive: Method | None = None
     role: Role = Role.DEVICE
-    to: Role = Role.DEVICE  # who receives the rows of a route
+    to: Role = Role.DEVICE  # receivers of the rows of a route
     upload: bool = False  # whether the devices' vectors enter here
     row_bytes: int = 0  # size of a row's payload in a route
     finish: Method | None = None  # server method, called when all messages have arrived

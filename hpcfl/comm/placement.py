@@ -53,7 +53,7 @@ class Placement:
         return np.flatnonzero(self.homes[: self.devices] == rank).tolist()
 
     def select(self, ids: Sequence[int]) -> Placement:
-        """Return the placement of some devices, numbered anew from 0, and of all helpers."""
+        """Return the placement of some devices, renumbered from 0, and of all helpers."""
         homes = np.append(self.homes[list(ids)], self.homes[self.devices :])
         return Placement(homes, self.ranks, self.servers, self.helpers)
 

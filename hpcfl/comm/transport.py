@@ -156,7 +156,7 @@ class Transport(ABC):
     def route(
         self, senders: Sequence[int], rows: Iterable[Rows], width: int
     ) -> tuple[Iterator[tuple[int, Received]], NDArray[np.bool_]]:
-        """Return the rows that each device of this rank received, by id, and who took part.
+        """Return the rows that each device of this rank received, and the senders of all ranks.
 
         `senders` are the devices of this rank that send; `rows` yields the sealed rows of each,
         shape (k, width). All rows have moved when this returns; the iterator frees them. The

@@ -175,7 +175,7 @@ class Training(Job):
         return self._reason_to_stop(self._accuracy, 0)
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
-        # Every rank needs this number to choose the participants and the noise by itself.
+        # Every rank needs this number to choose the same participants and the right noise.
         self.algorithm.repeated = transport.tell(self.algorithm.repeated)
         self._start, self._since = time.monotonic(), self.first_round
         return super().run(transport, observer)

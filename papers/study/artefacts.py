@@ -1,4 +1,4 @@
-"""The parts of the study, each run, tabulated and drawn by itself."""
+"""The parts of the study; each is run, tabulated and drawn separately."""
 
 from __future__ import annotations
 
