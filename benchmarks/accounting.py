@@ -1,11 +1,11 @@
-"""How close the accounts of privacy are to the truth: the table of docs/privacy.md.
+"""How close the privacy accounts are to the truth: the table of docs/privacy.md.
 
-For settings of all private systems, the proven epsilon beside the true one on the worst datasets
-that are known (a lower bound), and beside the tightest bound that is known for the mechanism; then
-noise calibrated to epsilon 0.01 at delta 1e-10. What is compared with is computed here, from
-densities: the privacy loss of one release is rounded to a fine grid, once down and once up, and
-convolved by a plain Fourier transform. Ends with status 1 if a value is not between the true one
-and its limit. Takes 50 s on one core.
+For settings of all private systems, this compares the proven epsilon with the true epsilon on the
+worst known datasets (a lower bound) and with the tightest known bound for the mechanism. Then it
+compares noise calibrated to epsilon 0.01 at delta 1e-10. The reference values are computed here
+from densities: the privacy loss of one release is rounded to a fine grid, once down and once up,
+and convolved by a plain Fourier transform. The exit status is 1 if a value is not between the true
+one and its limit. Takes 50 s on one core.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from hpcfl.privacy.accounting.account import least_noise
 
 Floats = NDArray[np.float64]
 
-# Width of a grid, over the epsilon that is asked for and the number of releases.
+# Width of a grid, relative to the expected epsilon divided by the number of releases.
 SLACK = 1e-3
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A privacy loss ln dP/dQ of one release: cells, their masses by P, bounds of their losses."""
+    """A privacy loss ln dP/dQ of one release: for each cell its mass under P and loss bounds."""
 
     masses: Floats
     low: Floats
     high: Floats
 
     def epsilon(self, count: int, delta: float, near: float, up: bool) -> float:
-        """Return the epsilon of `count` releases, the losses rounded up or down.
+        """Return the epsilon of `count` releases with losses rounded up or down.
 
-        The grid is made for an epsilon of about `near`.
+        The grid is suited to an epsilon of about `near`.
         """
         width = SLACK * near / count
         index = np.ceil(self.high / width) if up else np.floor(self.low / width)
@@ -79,7 +79,7 @@ class Loss:
 def mixtures(
     z: float, first: dict[float, float], second: dict[float, float], cells: int = 400_000
 ) -> Loss:
-    """Return the loss of two mixtures of N(m, z**2), given as {m: weight}; it must not decrease."""
+    """Return the loss of two mixtures of N(m, z**2), given as {m: weight}; it must be monotone."""
     means = [*first, *second]
     x = np.linspace(min(means) - 14 * z, max(means) + 14 * z, cells + 1)
 
@@ -103,25 +103,25 @@ def gaussian(z: float) -> list[Loss]:
 
 
 def poisson(q: float, z: float) -> list[Loss]:
-    """Return the losses of a member's removal and of its addition."""
+    """Return the losses for the removal and the addition of a member."""
     with_, without = {1.0: q, 0.0: 1 - q}, {0.0: 1.0}
     return [mixtures(z, with_, without), mixtures(z, without, with_)]
 
 
 def replaced(q: float, z: float) -> list[Loss]:
-    """Return that of samples without replacement (Zhu, Dong and Wang 2022)."""
+    """Return the loss of sampling without replacement (Zhu, Dong and Wang 2022)."""
     removed, added = poisson(q, z)
     up, down = removed.low >= 0, added.high <= 0
     parts = [
         np.concatenate([getattr(removed, name)[up], getattr(added, name)[down], [0.0]])
         for name in ("masses", "low", "high")
     ]
-    parts[0][-1] = 1 - parts[0].sum()  # cells with 0 in them included: their losses are near 0
+    parts[0][-1] = 1 - parts[0].sum()  # includes cells that contain 0, with losses near 0
     return [Loss(*parts)]
 
 
 def replaced_in_datasets(q: float, z: float) -> list[Loss]:
-    """Return those of a record +C or -C among zeros, and among -C: sums move by 2 C = 1."""
+    """Return the losses of a record +C or -C among zeros, and among -C: sums move by 2 C = 1."""
     zeros = mixtures(z, {0.5: q, 0.0: 1 - q}, {-0.5: q, 0.0: 1 - q})
     return [zeros, *poisson(q, z)]
 
@@ -136,7 +136,7 @@ def laplace(z: float, cells: int = 200_000) -> list[Loss]:
 
 
 def integers(sigma: float, summands: int, shift: int) -> list[Loss]:
-    """Return that of a sum of discrete Gaussians and the same shifted."""
+    """Return the loss of a sum of discrete Gaussians and the same sum shifted."""
     reach = math.ceil(13 * sigma * math.sqrt(summands)) + shift
     size = 1 << math.ceil(math.log2(2 * reach + 1))
     x = np.arange(size) - size // 2
@@ -148,7 +148,7 @@ def integers(sigma: float, summands: int, shift: int) -> list[Loss]:
     else:
         spectrum = np.fft.rfft(np.fft.ifftshift(one))
         masses = np.clip(np.fft.fftshift(np.fft.irfft(spectrum**summands, size)), 0, None)
-        # Where the transform has no digits, those of one discrete Gaussian, which is all but it.
+        # Where the transform has no correct digits, use a discrete Gaussian, which is very close.
         log_p = np.log(np.maximum(masses, 1e-300))
         far = masses < 1e-13 * masses.max()
         log_p[far] = (-0.5 * (x / sigma) ** 2 / summands + log_p[size // 2])[far]
@@ -161,7 +161,7 @@ def integers(sigma: float, summands: int, shift: int) -> list[Loss]:
 
 @dataclass(frozen=True)
 class Case:
-    """A setting: its account, the losses that are true and that the tightest bound composes."""
+    """A setting: its account, the true losses, and the losses that the tightest bound composes."""
 
     name: str
     algorithm: str
@@ -186,7 +186,7 @@ class Case:
         return self._epsilon(self.truth, self.at(sigma, **changes), near, up=False)
 
     def best(self, sigma: float, near: float, up: bool, **changes: Any) -> float:
-        """Return the epsilon of the tightest bound that is known."""
+        """Return the epsilon of the tightest known bound."""
         return self._epsilon(self.tightest or self.truth, self.at(sigma, **changes), near, up=up)
 
     @staticmethod
@@ -196,7 +196,7 @@ class Case:
 
 
 def sgd(settings: Any) -> tuple[list[Loss], int]:
-    """Return that of all accesses of a record together: they are one Gaussian."""
+    """Return the loss of all accesses to a record together, which form one Gaussian."""
     accesses = settings.worst_participations
     if settings.shuffle != "fresh":
         accesses = -(-accesses * settings.steps * settings.batch_size // settings.samples)
@@ -206,7 +206,7 @@ def sgd(settings: Any) -> tuple[list[Loss], int]:
 
 
 def sgd_integers(settings: Any) -> tuple[list[Loss], int]:
-    """Return the integers of a round with the last step's noise, moved as far as they can be."""
+    """Return the loss of a round's integers with the last step's noise, at the largest shift."""
     sigma = settings.integer_sigma
     shift = sigma * 2 * settings.clip_norm / settings.batch_size / settings.sigma
     return integers(sigma, settings.per_round, math.floor(shift + 1e-9)), (
@@ -229,14 +229,14 @@ def distributed(settings: Any) -> tuple[list[Loss], int]:
 
 
 def distributed_by_round(settings: Any) -> tuple[list[Loss], int]:
-    """Return that of rounds with less noise or more, which is Gaussian but for 1e-6."""
+    """Return the loss of rounds with different noise, which is Gaussian up to 1e-6."""
     planned = settings.sigma / settings.clip_norm
     each = [planned * math.sqrt(h / settings.honest) for h in settings.honest_by_round]
     return gaussian(sum(z**-2 for z in each) ** -0.5), 1
 
 
 def distributed_plain(settings: Any) -> tuple[list[Loss], int]:
-    """Return that of Gaussian noise of the same multiplier on real numbers."""
+    """Return the loss of Gaussian noise with the same multiplier on real numbers."""
     return gaussian(settings.sigma / settings.clip_norm / math.sqrt(settings.rounds)), 1
 
 
@@ -249,7 +249,7 @@ def trusted(settings: Any) -> tuple[list[Loss], int]:
 
 
 def local(settings: Any) -> tuple[list[Loss], int]:
-    """Return the worst of many pairs of norms in rounds of stage 2, and the worst in others."""
+    """Return the loss of the worst pair of norms in rounds of stage 2 and in other rounds."""
     a, b = np.meshgrid(np.linspace(0, 1, 201), np.linspace(0, 1, 201))
     zs, z0 = settings.sigma_norms / settings.clip_norm, settings.sigma / settings.clip_norm
     both = ((a - b) ** 2 / zs**2 + (a + b) ** 2 / z0**2).max()
@@ -353,7 +353,7 @@ TARGET, SMALL_DELTA = 0.01, 1e-10
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a case."""
+    """The result of a case."""
 
     case: Case
     proven: float
@@ -362,23 +362,23 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether the value is a bound, and within its limit."""
+        """Whether the value is a valid bound and within its limit."""
         return self.true <= self.proven <= self.case.limit * self.best
 
 
 def spent(case: Case) -> Row:
-    """Compare an account."""
+    """Compare the epsilon of an account."""
     proven = case.proven(case.sigma)
     true = case.true(case.sigma, proven)
     return Row(case, proven, true, case.best(case.sigma, proven, up=True))
 
 
 def calibrated(case: Case) -> Row:
-    """Compare noise for TARGET and SMALL_DELTA: the noise, and what others have with it, or need.
+    """Compare the noise calibrated to TARGET and SMALL_DELTA with the noise that is necessary.
 
-    The row's values are noises: `proven` the calibrated one, `best` a lower bound on what the
-    tightest bound takes, so far as the limit asks; `true` is `proven`, or infinite if that is too
-    little noise for the datasets that are known.
+    The row's values are noises. `proven` is the calibrated one. `best` is a lower bound on the
+    noise for the tightest bound, down to the limit. `true` equals `proven`, or is infinite if that
+    is too little noise on the known datasets.
     """
     changes = {**case.calibrated, "delta": SMALL_DELTA}
 

@@ -1,9 +1,9 @@
 """CPU time of `--security active` over that of the passive variant: N = 100, d = 165,000.
 
-Runs of both take turns in one process; 30 devices drop out before they upload. A device's time is
-the median over the surviving devices, of all phases; medians over the rounds. What the paper's
-signatures would take in place of tags is given apart: one of every peer's keys, and t - 1 of the
-list of survivors. Takes about 90 s on one core.
+Runs of both alternate in one process; 30 devices drop out before they upload. A device's time
+covers all phases and is the median over the surviving devices, then over the rounds. The cost of
+the paper's signatures instead of tags is printed separately: one signature of every peer's keys,
+and t - 1 of the list of survivors. Takes about 90 s on one core.
 """
 
 from __future__ import annotations

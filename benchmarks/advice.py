@@ -1,13 +1,13 @@
-"""How often the protocol that `hpcfl advise` names first is the best one, or nearly, when measured.
+"""How often the first protocol that `hpcfl advise` names is measured as the best, or nearly so.
 
     python benchmarks/advice.py --output FOLDER [--passes P] [--sizes K]
 
-Plays all protocols that qualify at sizes that nothing was fitted to, in one process, and prints by
-how much the protocol that is named first costs more than the one that was measured to cost least,
-for every question. A size is N, d and dropouts; a question is a size, a criterion, an uplink and
-what is allowed: whole vectors without helpers, or all that there is. Each pass calibrates anew, and
-the median of the passes counts. FOLDER keeps what was measured, and a pass that was
-stopped goes on. A pass over all 40 sizes takes 75 minutes on a core with nothing else to do.
+Plays all qualifying protocols in one process, at sizes that no model was fitted to. For every
+question it compares the measured cost of the protocol named first with the lowest measured cost. A
+size is N, d and dropouts. A question is a size, a criterion, an uplink and the allowed protocols:
+whole vectors without helpers, or all. Each pass calibrates again, and the median of the passes
+counts. FOLDER keeps the measurements, so that an interrupted pass continues. A pass over all 40
+sizes takes 75 minutes on an idle core.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ DIMS = {
     170: (1_300, 6_800, 23_000, 75_000, 150_000),
     240: (1_900, 5_000, 14_000, 34_000, 95_000),
 }
-DROPOUTS = (0.2, 0.0, 0.1, 0.3)  # in turn: every N has all of them
+DROPOUTS = (0.2, 0.0, 0.1, 0.3)  # assigned in turn, so that every N has all of them
 PAIRS = [(devices, dim) for devices, dims in DIMS.items() for dim in dims]
 SIZES = [(*pair, DROPOUTS[number % len(DROPOUTS)]) for number, pair in enumerate(PAIRS)]
-# In an order in which any first few are of all kinds.
+# Reordered, so that the first few are a mixture of all kinds.
 SIZES = [SIZES[17 * number % len(SIZES)] for number in range(len(SIZES))]
 ALLOWED: dict[str, dict[str, Any]] = {
     "whole vectors": {},
@@ -57,9 +57,9 @@ ALLOWED: dict[str, dict[str, Any]] = {
 LIMIT = 1.1
 ROUNDS = 5
 Size = tuple[int, int, float]  # N, d, dropout
-# What is to be least, and the uplink in Mbit/s.
+# The criterion to minimise, and the uplink in Mbit/s.
 COSTS = (("time", 2.0), ("time", 20.0), ("time", 200.0), ("upload", 2.0), ("device-cpu", 2.0))
-# What each protocol cost, in the order of COSTS.
+# The costs of each protocol, in the order of COSTS.
 Costs = Mapping[str, Sequence[float]]
 
 
@@ -68,14 +68,14 @@ def run_command(*arguments: str) -> None:
 
 
 def asked_of(size: Size, allowed: str, cost: tuple[str, float] = COSTS[0]) -> AdviseOptions:
-    """Return what advice is asked for."""
+    """Return the options of `hpcfl advise` for a question."""
     devices, dim, dropout = size
     given = {"devices": devices, "dim": dim, "dropout": dropout, **ALLOWED[allowed]}
     return AdviseOptions(criterion=cost[0], uplink_mbps=cost[1], **given)
 
 
 def measured(run: Run, criterion: str, uplink: float) -> float:
-    """Return what a round cost, as `hpcfl advise` means it."""
+    """Return the cost of a round, as `hpcfl advise` defines it."""
     kept = run.measured
     if criterion == "time":
         link = LinkModel(uplink_mbps=uplink)
@@ -89,7 +89,7 @@ def measured(run: Run, criterion: str, uplink: float) -> float:
 
 
 def measure(folder: Path, number: int, sizes: Sequence[Size]) -> Calibration:
-    """Play what a pass lacks, and return its calibration."""
+    """Play the missing sizes of a pass, and return its calibration."""
     path, file = folder / f"calibration-{number}.json", folder / f"rounds-{number}.csv"
     if not path.exists():
         run_command("calibrate", "--output", str(path))
@@ -113,7 +113,7 @@ def measure(folder: Path, number: int, sizes: Sequence[Size]) -> Calibration:
 
 
 def read(file: Path) -> dict[Size, dict[str, list[float]]]:
-    """Return what was measured, by size and protocol."""
+    """Return the measured costs by size and protocol."""
     found: dict[Size, dict[str, list[float]]] = defaultdict(dict)
     if file.exists():
         with file.open(newline="") as stream:
@@ -123,9 +123,9 @@ def read(file: Path) -> dict[Size, dict[str, list[float]]]:
 
 
 def judged(costs: Mapping[Size, Costs], known: Calibration) -> Iterator[tuple[str, float, bool]]:
-    """Yield every question with how many times the best one what is named first costs.
+    """Yield every question with the cost of the first protocol over that of the best one.
 
-    And whether the first one's cost is within what `advise` says of its errors.
+    The third value tells whether the first protocol's cost is within the bounds that `advise` says.
     """
     for size, allowed, cost in itertools.product(costs, ALLOWED, COSTS):
         choices = advise(asked_of(size, allowed, cost), known).choices
@@ -139,7 +139,7 @@ def judged(costs: Mapping[Size, Costs], known: Calibration) -> Iterator[tuple[st
 
 
 def ends(choice: Choice, criterion: str) -> tuple[float, float]:
-    """Return what nine of ten are said to lie between."""
+    """Return the bounds between which nine of ten costs should lie."""
     if criterion == "time":
         return choice.prediction.modelled_within
     least, most = (0.99, 1.01) if criterion == "upload" else DEVICE_WITHIN

@@ -1,12 +1,12 @@
-"""CPU time of whole rounds against that of an earlier version of hpcfl, launch by launch in turns.
+"""CPU time of whole rounds against that of an earlier version of hpcfl, in alternating launches.
 
     git worktree add ../hpcfl-27b6567 27b6567
     python benchmarks/against.py ../hpcfl-27b6567
 
-N = 100, d = 165,000, 30 devices drop out before they upload; all devices and the server together,
-in one process. The ratio is of the medians over all launches; the interval is that of the ratios of
-neighbouring launches, the smallest and the largest left out. What checks of promises, of shares and
-of rows cost: a secagg round takes at most 1.03 times the CPU time of commit 27b6567, a cohort round
+N = 100, d = 165,000; 30 devices drop out before they upload. All devices and the server run in one
+process. The ratio is that of the medians over all launches. The interval is the range of the ratios
+of neighbouring launches, without the smallest and the largest. With its checks of promises, shares
+and rows, a secagg round takes at most 1.03 times the CPU time of commit 27b6567, a cohort round
 1.10 times.
 """
 
@@ -28,7 +28,7 @@ LIMITS = {"secagg": 1.03, "cohort": 1.10}
 
 
 def seconds(checkout: Path, protocol: str, rounds: int) -> list[float]:
-    """Return the CPU seconds of rounds of the version in a checkout."""
+    """Return the CPU seconds of each round with the version in a checkout."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
         command = [sys.executable, "-m", "hpcfl", "bench", protocol, "--dim", "165000"]

@@ -3,8 +3,8 @@
 python benchmarks/coded_masks.py              a minute of one core
 python benchmarks/coded_masks.py --rounds 9   more rounds
 
-What is dealt beforehand, the CPU time of encoding a mask, and the server's time to recover the sum
-of the masks, beside what `secagg` takes to unmask.
+Prints the bytes dealt before the upload, the CPU time to encode a mask, and the server's time to
+recover the sum of the masks, beside its time to unmask in `secagg`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcfl.comm.phases import ENVELOPE_BYTES
 from hpcfl.crypto.groups import FIELDS, FQ
 
 DEVICES, DIM, GAMMA = 100, 165_000, 0.33
-# Besides those that are planned to drop out one device may vanish, and one answer falsely: U = 70,
+# Besides the planned dropouts, one more device may drop out and one may answer falsely: U = 70,
 # T = 33.
 DROPOUT = 0.28
 

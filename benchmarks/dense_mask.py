@@ -1,7 +1,7 @@
 """Time of one device's dense mask: against the bare AES-CTR keystream, and by bits of a value.
 
-N = 100 masks (99 pairwise, one private) of d = 1,663,370 elements; CPU seconds, those that are
-compared taken in turns, the median of their ratios. Takes about 30 s on one core.
+N = 100 masks (99 pairwise, one private) of d = 1,663,370 elements. Compared works alternate, and
+the figures are medians of the ratios of their CPU seconds. Takes about 30 s on one core.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPEATS = 9
 
 
 def bare(keys: list[bytes]) -> None:
-    """Generate the keystreams of all masks, in the same blocks, and use them for nothing."""
+    """Generate the keystreams of all masks in the same blocks, and discard them."""
     streams = [keystream.open_stream(key) for key in keys]
     block = np.empty(keystream.BLOCK_BYTES, np.uint8)
     for start in range(0, 4 * DIM, keystream.BLOCK_BYTES):
@@ -32,7 +32,7 @@ def bare(keys: list[bytes]) -> None:
 
 
 def elements_of_few_bits(group: Group, key: bytes) -> None:
-    """Draw B bits an element, and take them apart: what the groups do not do."""
+    """Draw B bits per element and unpack them, an alternative that the groups do not use."""
     group.unpack(keystream.read([key], [group.wire_bytes(DIM)]), DIM)
 
 

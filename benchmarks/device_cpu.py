@@ -1,7 +1,7 @@
 """CPU time of a device in a round of `sparse` and `cohort` against `secagg`: N = 100, alpha = 0.1.
 
-All phases; the median over the surviving devices and rounds. The limits are meant for
-d = 1,663,370; with short vectors the key agreements, which all protocols need, weigh more. Takes
+The time covers all phases and is the median over the surviving devices and rounds. The limits are
+meant for d = 1,663,370. With short vectors, the key agreements of all protocols weigh more. Takes
 about 90 s on one core.
 """
 

@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: rounds in one process, and a line for each figure."""
+"""Common functions of the benchmark scripts: play rounds in one process, and print figures."""
 
 from __future__ import annotations
 

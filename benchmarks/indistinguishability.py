@@ -1,10 +1,10 @@
-"""Look longer for a difference between the uploads of two vectors than the tests do.
+"""Search longer than the tests for a difference between the uploads of two vectors.
 
     python benchmarks/indistinguishability.py --count 100
 
-Every repetition takes new keys, and looks at every protocol and group with the battery of
-tests/campaigns/test_indistinguishable.py. The alarms of all repetitions together are false with a
-probability of at most 1e-6.
+Every repetition takes new keys and examines every protocol and group with the battery of
+tests/campaigns/test_indistinguishable.py. The probability of any false alarm in all repetitions is
+at most 1e-6.
 """
 
 from __future__ import annotations

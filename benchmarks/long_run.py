@@ -1,6 +1,6 @@
-"""Memory, descriptors and file of a long run: hpcfl bench under mpirun, looked at from outside.
+"""Memory, descriptors and file of a long run of hpcfl bench under mpirun, observed from outside.
 
-python benchmarks/long_run.py                          17 ranks, a device each, 2,000 rounds
+python benchmarks/long_run.py                          17 ranks, 2,000 rounds; one device per rank
 python benchmarks/long_run.py --ranks 3 --rounds 500   the same 16 devices on two ranks
 """
 
@@ -23,9 +23,9 @@ from harness import figure
 from hpcfl.results import load
 from hpcfl.results.record import KNOWN
 
-LIMIT_BYTES = 1000.0  # a round a rank
+LIMIT_BYTES = 1000.0  # per round and rank
 SAMPLE_SECONDS = 0.2
-# Buffers, caches and connections are built up in the first rounds.
+# Buffers, caches and connections grow in the first rounds.
 SETTLED_SHARE = 0.1
 RANK = "OMPI_COMM_WORLD_RANK"
 
@@ -41,7 +41,7 @@ def ranks_of(launcher: int) -> dict[int, psutil.Process]:
 
 
 def finished_rounds(path: Path) -> int:
-    """Return how many rounds are finished, without reading them."""
+    """Return the number of finished rounds, without reading their data."""
     with h5py.File(path, "r", locking=False) as file:
         return int(file["rounds/finished"][()].sum())
 
@@ -49,8 +49,8 @@ def finished_rounds(path: Path) -> int:
 def watch(command: list[str], path: Path, ranks: int) -> tuple[list[list[list[int]]], int]:
     """Run a command to its end.
 
-    Return, for each rank, what was seen now and then: finished rounds, resident bytes and
-    descriptors; and the first size of the file.
+    Return the samples of each rank, with finished rounds, resident bytes and descriptors, and the
+    initial size of the file.
     """
     with tempfile.TemporaryFile("w+") as output:
         job = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -94,7 +94,7 @@ def main() -> None:
     worst, leaked = 0.0, 0
     for rank, samples in enumerate(seen):
         rows = np.array(samples)
-        # After the last round the summary is made, which is not a round.
+        # Samples after the last round are left out: the summary is made then.
         rows = rows[(rows[:, 0] >= SETTLED_SHARE * asked.rounds) & (rows[:, 0] < asked.rounds)]
         line = linregress(rows[:, 0], rows[:, 1])
         first, last = rows[0], rows[-1]

@@ -27,7 +27,7 @@ def resident_peak_mb(pid: int) -> float:
 
 
 def ranks_of(launcher: int) -> dict[int, int]:
-    """Return rank and pid of the processes that a launcher started on this host."""
+    """Return the pid of each rank that a launcher started on this host, by rank."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,9 +1,9 @@
-"""What ranks hold at the peak of a round.
+"""The peak memory of ranks in a round.
 
 python benchmarks/memory.py            several protocols, four minutes
 python benchmarks/memory.py --large    d = 50,000,000 on one process and on 5 ranks; 5 GB, 3 minutes
 
-A vector is 4 d bytes. Peaks in vectors are above what an interpreter with MPI takes.
+A vector has 4 d bytes. Peaks in vectors exclude the memory of an interpreter with MPI.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from harness import figure
 from hpcfl.results.reader import Run, load
 
-# Of an interpreter with MPI, numpy and the cipher.
+# The memory of an interpreter with MPI, numpy and the cipher.
 START_BYTES = 70_000_000
 # Protocol, ranks, devices, coordinates, and other options.
 CASES: tuple[tuple[str, int, int, int, dict[str, Any]], ...] = (
@@ -37,7 +37,7 @@ CASES: tuple[tuple[str, int, int, int, dict[str, Any]], ...] = (
 
 
 def typed(options: dict[str, Any]) -> list[str]:
-    """Return options as they are given on the command line."""
+    """Return options as words of the command line."""
     words = []
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]

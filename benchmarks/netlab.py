@@ -1,15 +1,14 @@
-"""Rounds of `secagg`, `sparse` and `common` over shaped links: measured, and as the model has it.
+"""Measured and modelled rounds of `secagg`, `sparse` and `common` over shaped links.
 
-Linux, as root; takes about two minutes on two cores that have nothing else to do. Every device has
-a link of its own in a network namespace (docs/clusters.md). Printed are the measured seconds of
-each phase and of the round beside the modelled ones, with the computing of all devices shared out
-over this machine's cores. Then how many times as long as the others the upload and the round of
-`secagg` take.
+Needs Linux and root; takes about two minutes on two idle cores. Every device has its own link in a
+network namespace (docs/clusters.md). The script prints the measured seconds of each phase and of
+the round beside the modelled ones, where the computing of all devices is divided among this
+machine's cores. Then it prints the upload and round times of `secagg` over those of the others.
 
-What the many small exchanges of a round take among so many ranks on few cores is in no link model.
-It is measured first, in the same lab: by how much rounds of `cohort` with vectors of 64 coordinates
-take longer than modelled, phase by phase. Added to the model of the others, it gives the last
-column.
+A link model does not cover the time of many small exchanges among many ranks on few cores. So the
+script measures it first in the same lab: the excess of measured over modelled time, phase by phase,
+in rounds of `cohort` with vectors of 64 coordinates. The last column adds it to the model of the
+other protocols.
 
     python benchmarks/netlab.py
     python benchmarks/netlab.py --hosts 25 --uplink-mbps 5 --downlink-mbps 100 --rounds 20
@@ -33,13 +32,13 @@ from hpcfl.results.reader import Run
 Floats = NDArray[np.float64]
 BASELINE = "secagg"
 OTHERS = {"sparse": (), "common": ("--bits", 16)}
-# Whose rounds of tiny vectors show what exchanges take.
+# The protocol whose rounds with tiny vectors show the time of exchanges.
 CALIBRATION, TINY_DIM = "cohort", 64
 LIMIT_SECONDS = 1800
 
 
 def measure(protocol: str, dim: int, asked: argparse.Namespace, folder: Path, *more: object) -> Run:
-    """Return a run of a protocol in a lab of its own."""
+    """Return a run of a protocol in its own lab."""
     path = folder / f"{protocol}.h5"
     lab = ["--hosts", asked.hosts, "--uplink-mbps", asked.uplink_mbps]
     lab += ["--downlink-mbps", asked.downlink_mbps or asked.uplink_mbps]
@@ -57,7 +56,7 @@ def measure(protocol: str, dim: int, asked: argparse.Namespace, folder: Path, *m
 def costs(run: Run) -> tuple[Floats, Floats]:
     """Return the median seconds of every phase and of the round, measured and modelled.
 
-    The model is that of the lab's links, with all devices' computing shared out over the cores.
+    The model has the lab's links, and divides the computing of all devices among the cores.
     """
     kept, cpu = run.measured, run.cpu_seconds.copy()
     share = cpu[..., :-1].sum(axis=-1, keepdims=True) / run.environment["cores_usable"]

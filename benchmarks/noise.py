@@ -1,7 +1,7 @@
-"""Time of noise for differential privacy: ours against NumPy's, and against OpenDP's.
+"""Time of noise for differential privacy: hpcfl against NumPy and OpenDP.
 
-d = 165,000 coordinates; CPU seconds, each pair of times taken back to back, the median of their
-ratios. Takes about 15 s on one core.
+d = 165,000 coordinates. The two works of a pair run back to back, and the figures are medians of
+the ratios of their CPU seconds. Takes about 15 s on one core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DIM = 165_000
 
 
 def opendp_discrete_gaussian(size: int, sigma: float) -> object:
-    """Return samples of the same distribution from OpenDP, whose randomness is the system's."""
+    """Return samples of the same distribution from OpenDP, which uses the system's randomness."""
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
     return np.array(dp.m.make_gaussian(*space, scale=float(sigma))([0] * size), np.int64)
@@ -29,7 +29,7 @@ def opendp_discrete_gaussian(size: int, sigma: float) -> object:
 def compare(
     name: str, ours: Callable[[], object], theirs: Callable[[], object], limit: float, repeats: int
 ) -> None:
-    """Print the ratio of two times beside its limit, and both in nanoseconds a coordinate."""
+    """Print the ratio of two times beside its limit, and both in nanoseconds per coordinate."""
     ours()
     theirs()
     times = np.array([(cpu_seconds(ours), cpu_seconds(theirs)) for _ in range(repeats)])

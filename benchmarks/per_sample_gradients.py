@@ -1,8 +1,8 @@
 """CPU time of clipped per-sample gradients, against a loop over the samples: batches of 32.
 
-The loop is what one would write without this package: a backward pass, a norm and a sum for every
-sample. Repeats are interleaved, so that a slower moment of the machine meets both. Takes about 10 s
-on one core.
+The loop is the obvious code without this package: a backward pass, a norm and a sum for every
+sample. Repeats alternate, so that a slow moment of the machine affects both. Takes about 10 s on
+one core.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODELS = {"adult-nn": ((104,), 2), "2nn": ((1, 28, 28), 10)}
 
 
 def loop(model: nn.Module, x: torch.Tensor, y: torch.Tensor, order: int) -> torch.Tensor:
-    """Return the sum of clipped gradients, one sample after the other."""
+    """Return the sum of the clipped gradients, computed sample by sample."""
     parameters = models.trained_parameters(model)
     total = torch.zeros(models.parameter_count(model))
     for sample in range(len(y)):
@@ -38,7 +38,7 @@ def loop(model: nn.Module, x: torch.Tensor, y: torch.Tensor, order: int) -> torc
 
 
 def ways(name: str, norm: str) -> dict[str, Callable[[], object]]:
-    """Return both ways to the same sum."""
+    """Return both ways to compute the sum, after a check that they agree."""
     shape, classes = MODELS[name]
     model = models.build(name, shape, classes, seed=0)
     generator = torch.Generator().manual_seed(0)

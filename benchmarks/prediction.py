@@ -1,12 +1,12 @@
-"""Predicted against measured rounds, at sizes that are not among those of a calibration.
+"""Predicted against measured rounds, at sizes that no calibration measures.
 
     python benchmarks/prediction.py [--rounds K] [--passes P] [PROTOCOL ...]
 
-A pass calibrates, plays every configuration in a launch of its own and compares: bytes and CPU
-seconds of a surviving device that is in no committee, CPU seconds of members or helpers, and of the
-server, and seconds of the round in one process. The median over the passes counts. How far the
-passes lie apart, in the figure in which they do most, is printed too: no prediction can be better
-than that. Other programs change what work takes, in CPU seconds too: run it on an idle machine.
+A pass calibrates, plays every configuration in its own launch, and compares: the bytes and CPU
+seconds of a surviving device outside the committee, the CPU seconds of members or helpers and of
+the server, and the seconds of the round in one process. The median over the passes counts. The
+largest difference between passes is printed too: no prediction can be better than that. Run it on
+an idle machine, because other programs change even CPU seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hpcfl.rounds.build import build
 PROTOCOLS = ("secagg", "sparse", "cohort", "lightsecagg", "committee", "assisted")
 SIZES = ((10, 10_000), (20, 2_000_000), (30, 165_000), (60, 50_000), (100, 20_000), (100, 165_000))
 WITHIN = 0.15
-# So many times as many rounds where they take milliseconds.
+# The factor for the number of rounds if they take only milliseconds.
 TINY = 20
 FIGURES = ("bytes", "device", "other", "server", "round")
 
@@ -45,7 +45,7 @@ def command(*arguments: object) -> None:
 
 
 def measured(run: Run) -> dict[str, float]:
-    """Return the bytes that a survivor sent, and CPU seconds of each party, of a round."""
+    """Return the bytes that a survivor sent and each party's CPU seconds in a round."""
     kept = run.measured
     sent = run.bytes_up[kept].sum(axis=1)
     survived = run.survived[kept]

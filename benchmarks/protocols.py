@@ -1,8 +1,8 @@
-"""The tables of docs/protocols.md: what protocols exchange, and what they cost side by side.
+"""The tables of docs/protocols.md: the exchanges of the protocols and their costs side by side.
 
 hpcfl sweep protocols --output results/protocols
 python benchmarks/protocols.py results/protocols        figures of the sweep, as Markdown
-python benchmarks/protocols.py --exchanges              who sends what, as the protocols declare it
+python benchmarks/protocols.py --exchanges              exchanges, as declared by the protocols
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PARTIES = {Role.DEVICE: "D", Role.HELPER: "H", Role.COMMITTEE: "M"}
 
 
 def arrow(step: Step) -> str:
-    """Return who sends to whom in a step: D, S, H or M for devices, server, helpers, members."""
+    """Return the direction of a step: D, S, H or M for devices, server, helpers, members."""
     party = PARTIES[step.role]
     found = {
         Pattern.BROADCAST: f"S→{party}",
@@ -37,7 +37,7 @@ def arrow(step: Step) -> str:
 
 
 def exchanges() -> list[list[str]]:
-    """Return a row for each protocol: exchanges before all rounds, and those of a round."""
+    """Return a row for each protocol: its exchanges before all rounds and in a round."""
     rows = []
     for name in PROTOCOLS:
         kind = find(name)
@@ -54,13 +54,13 @@ def exchanges() -> list[list[str]]:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
-    """Return a table whose first columns, so many, hold words and the others numbers."""
+    """Return a table whose first `words` columns hold words and whose others hold numbers."""
     rule = ["---" if number < words else "---:" for number in range(len(head))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
 
 def costs(run: Run) -> list[str]:
-    """Return what a run cost in a round: means, and the medians of server and link model."""
+    """Return the costs of a round: means, except for medians of the server and the link model."""
     found, kept = figures(run), run.measured
     device = found.get("device") or found["member"]
     down = run.bytes_down[kept].sum(axis=1)[run.survived[kept] & run.ordinary[kept]].mean()
@@ -84,12 +84,12 @@ def costs(run: Run) -> list[str]:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return milliseconds with one decimal, and two where they are less than one."""
+    """Return milliseconds with one decimal, or with two if they are below 1."""
     return f"{1e3 * seconds:,.{1 if seconds >= 1e-3 else 2}f}"
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent, with one decimal or two digits; only what is 0 is shown as 0."""
+    """Return a share in per cent, with one decimal or two digits; "0" only for exactly 0."""
     if share == 0:
         return "0"
     if share < 1e-5:

@@ -1,8 +1,8 @@
-"""`hpcfl report` over a thousand results files, and what `import hpcfl.results` takes.
+"""The time of `hpcfl report` over a thousand results files, and of `import hpcfl.results`.
 
     python benchmarks/report_many.py [FILES]
 
-Seconds of whole processes, Python's start included; the best of three.
+Times are elapsed seconds of whole processes, with Python's start; the best of three counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMITS = {"report": 10.0, "import": 0.3}
 
 
 def write(path: Path, number: int) -> None:
-    """Write a run of 10 measured rounds; no two numbers give the same configuration."""
+    """Write a run of 10 measured rounds; each number gives a different configuration."""
     rng = np.random.default_rng(number)
     with ResultsWriter(
         path,
@@ -53,7 +53,7 @@ def write(path: Path, number: int) -> None:
 
 
 def seconds(*arguments: object) -> float:
-    """Return the least elapsed seconds of a few runs of Python with these arguments."""
+    """Return the shortest elapsed time of a few runs of Python with these arguments."""
     found = []
     for _ in range(REPEATS):
         start = time.perf_counter()

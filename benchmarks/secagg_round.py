@@ -1,8 +1,8 @@
 """CPU time of a whole `secagg` round: N = 100, d = 165,000, 30 devices drop out before they upload.
 
-All devices and the server together, in one process, against the bare AES-CTR keystream of all the
-masks that such a round needs: 70 x 100 on the devices, 70 + 30 x 70 at the server. Takes about 20 s
-on one core.
+All devices and the server run in one process. Their time is compared with that of the bare AES-CTR
+keystream for all masks of such a round: 70 x 100 on the devices, 70 + 30 x 70 at the server. Takes
+about 20 s on one core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MASKS = 70 * 100 + 70 + 30 * 70
 
 
 def keystream_of_all_masks() -> None:
-    """Generate the keystream of every mask of the round, and use it for nothing."""
+    """Generate the keystream of every mask of the round, and discard it."""
     block = np.empty(keystream.BLOCK_BYTES, np.uint8)
     for _ in range(MASKS):
         stream = keystream.open_stream(os.urandom(keystream.KEY_BYTES))

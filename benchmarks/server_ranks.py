@@ -1,9 +1,9 @@
-"""What a second rank of the server makes of its work in `unmask`, and of the whole round.
+"""The speed-up of `unmask`, and of the whole round, by a second rank of the server.
 
 python benchmarks/server_ranks.py              N = 100, d = 1,663,370, 30 dropouts; 3 minutes
 python benchmarks/server_ranks.py --rounds 9   more rounds
 
-Of three ranks one or two are the server's. Those that wait are asleep, so that two cores are idle.
+Of three ranks, one or two belong to the server. Waiting ranks sleep, so that two cores are free.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from statistics import median
 from hpcfl.results.reader import load
 
 RANKS, WANTED = 3, 1.7
-# Other ranks of Open MPI would look without a pause whether they may go on, on one of two cores.
+# Without this, waiting ranks of Open MPI would poll without a pause and occupy one of two cores.
 ASLEEP = (
     "from hpcfl.comm import patient; patient.YIELDING = (); from hpcfl.__main__ import main; main()"
 )
 
 
 def seconds(servers: int, group: str, given: argparse.Namespace) -> tuple[float, float]:
-    """Return how long `unmask` took at the server, and a round."""
+    """Return the seconds of `unmask` at the server, and of a round."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
         command = [
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     for group in ("fq", "ring32", "ring16"):
-        # In turns, so that what else the machine does is the same for both.
+        # The two alternate, so that other load on the machine affects both alike.
         found = [[seconds(k, group, given) for k in (1, 2)] for _ in range(given.rounds)]
         one, two = (median(each[k][0] for each in found) for k in (0, 1))
         rounds = [median(each[k][1] for each in found) for k in (0, 1)]

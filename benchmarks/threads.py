@@ -1,4 +1,4 @@
-"""What a second thread, and fewer bits, make of the server's work in `unmask`; in one process.
+"""The speed-up of the server's `unmask` by a second thread and by fewer bits, in one process.
 
 python benchmarks/threads.py              N = 100, d = 1,663,370, 30 dropouts; two idle cores
 python benchmarks/threads.py --rounds 5   more rounds
@@ -25,7 +25,7 @@ def main() -> None:
     given = parser.parse_args()
     for group in ("fq", "ring32", "ring16"):
         seconds: dict[int, list[float]] = {1: [], 2: []}
-        # In turns, so that what else the machine does is the same for both.
+        # The two alternate, so that other load on the machine affects both alike.
         for _ in range(given.rounds):
             for threads, found in seconds.items():
                 options = {"rounds": 1, "warmup": 0, "group": group, "threads": threads}

@@ -1,11 +1,11 @@
-"""The tables of papers/fewer-coordinates.md: rounds of training where devices send less.
+"""The tables of papers/fewer-coordinates.md: rounds of training if devices send fewer coordinates.
 
     python benchmarks/training_tables.py tenth
     python benchmarks/training_tables.py hundredth
 
-They are made from the runs that are kept in results/reproduction: those of the finished studies,
-one to a line of their CSV (cell, seed, rounds to the accuracy, most rounds, highest accuracy), and
-those of the study (`python -m papers study`). The page says how runs are made.
+They are made from the runs in results/reproduction. The runs of the finished studies are lines of
+CSV files (cell, seed, rounds to the accuracy, most rounds, highest accuracy). The others are those
+of `python -m papers study`. The page says how to make the runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTITIONS = {"iid": "IID", "shards": "300 shards"}
 
 @dataclass(frozen=True)
 class Row:
-    """A federation, the accuracy to which it is trained, and the file of its runs."""
+    """A federation, its target accuracy, and the file of its runs."""
 
     model: str
     partition: str
@@ -42,12 +42,12 @@ class Row:
 
     @property
     def cell(self) -> str:
-        """How the names of its cells begin."""
+        """The beginning of the names of its cells."""
         return f"{self.model}-{self.partition}-{self.devices}"
 
     @property
     def runs(self) -> pandas.DataFrame:
-        """The runs of its file, by cell and seed."""
+        """The runs of its file, with the cell as index."""
         return pandas.read_csv(KEPT / f"{self.file}-training.csv").set_index("cell")
 
     def __str__(self) -> str:
@@ -56,9 +56,9 @@ class Row:
 
 
 def rows_of(model: str, iid: tuple[float, str], shards: tuple[float, str]) -> list[Row]:
-    """Return the rows of a model: 25 and 100 devices, and both partitions.
+    """Return the rows of a model, for 25 and 100 devices and both partitions.
 
-    Each partition has the accuracy to which it is trained, and the file of its runs.
+    Each partition comes with its target accuracy and the file of its runs.
     """
     ways = {"iid": iid, "shards": shards}
     return [Row(model, way, devices, *to) for devices in (25, 100) for way, to in ways.items()]
@@ -70,7 +70,7 @@ HUNDREDTHS = [*rows_of("2nn", (0.95, "few"), (0.95, "few")), *CNN]
 
 
 def study() -> pandas.DataFrame:
-    """Return the study's runs, by the names that cells have here."""
+    """Return the study's runs, under the names of the cells in this module."""
     rows = []
     for entry in json.loads((KEPT / "study.json").read_text())["results"]:
         setting, found = entry["setting"], entry["found"]
@@ -84,12 +84,12 @@ def study() -> pandas.DataFrame:
 
 
 def at(runs: pandas.DataFrame, cell: str) -> pandas.DataFrame:
-    """Return the runs of a cell by seed; none where there are none."""
+    """Return the runs of a cell by seed; an empty frame if there are none."""
     return runs[runs.index == cell].set_index("seed").sort_index()
 
 
 def more(runs: pandas.DataFrame, whole: pandas.DataFrame) -> str:
-    """Return how many rounds more than whole vectors, of the same seeds, runs take."""
+    """Return how many more rounds the runs take than whole vectors with the same seeds."""
     both = runs.merge(whole, on="seed", suffixes=("", "_whole"))
     if both.empty:
         return "-"
@@ -109,7 +109,7 @@ def more(runs: pandas.DataFrame, whole: pandas.DataFrame) -> str:
 
 
 def tenth() -> str:
-    """Return the table of a tenth of the coordinates."""
+    """Return the table for a tenth of the coordinates."""
     of_study = study()
     rows = []
     for row in TENTHS:
@@ -129,7 +129,7 @@ def tenth() -> str:
 
 
 def hundredth() -> str:
-    """Return the table of a hundredth of the coordinates."""
+    """Return the table for a hundredth of the coordinates."""
     rows = []
     for row in HUNDREDTHS:
         whole, sparse, common, feedback = (

@@ -1,9 +1,9 @@
-"""What it costs to be able to go on without ranks, in rounds in which none dies.
+"""The cost of being able to continue after the death of a rank, in rounds without a death.
 
     python benchmarks/ulfm_cost.py [LAUNCHES]
 
-Launches of `hpcfl bench` with and without ``--with-ft ulfm`` take turns, with large messages and
-with tiny ones; printed are the medians of all their rounds and the ratio of the two.
+Launches of `hpcfl bench` with and without ``--with-ft ulfm`` alternate, with large and with tiny
+messages. The script prints the medians of all their rounds and the ratio of the two.
 """
 
 from __future__ import annotations

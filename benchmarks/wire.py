@@ -1,7 +1,7 @@
 """Bytes of an upload, counted on the messages of real rounds, against the formulas.
 
-SparseSecAgg, Table I: 0.66 MB (SecAgg) against 0.08 to 0.083 MB (alpha = 0.1) a device and round.
-Values of 16 bits, and coordinates that are the same for all. Takes about a minute on one core.
+SparseSecAgg, Table I: 0.66 MB (SecAgg) against 0.08 to 0.083 MB (alpha = 0.1) per device and round.
+Also values of 16 bits, and coordinates common to all devices. Takes about a minute on one core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG = 1_663_370
 
 
 def upload_bytes(protocol: str, devices: int, **options: object) -> tuple[float, int, float]:
-    """Return mean and largest upload of the survivors, and p, from three rounds."""
+    """Return the mean and largest upload of the survivors in three rounds, and p."""
     experiment, records = run(protocol, devices, dim=DIM, rounds=3, warmup=0, **options)
     phase = experiment.protocol.phases().index("masked_input")
     sizes = np.concatenate([record.bytes_up[phase][record.survived] for record in records])
@@ -32,14 +32,14 @@ def upload_bytes(protocol: str, devices: int, **options: object) -> tuple[float,
 
 
 def all_bytes(devices: int, **options: object) -> float:
-    """Return what a survivor of `common` sends in a round, keys and shares included."""
+    """Return the bytes that a survivor of `common` sends in a round, with keys and shares."""
     options |= {"alpha": 0.1, "bits": "16"}
     _, (record,) = run("common", devices, dim=LONG, rounds=1, warmup=0, **options)
     return float(record.bytes_up[:, record.survived].sum(axis=0).mean())
 
 
 def chosen_degree(devices: int) -> int:
-    """Return how many neighbours each of so many devices needs for the default promise."""
+    """Return the number of neighbours that each device needs for the default promise."""
     protocol, _ = build("secagg-graph", BenchOptions(protocol="secagg-graph"), devices, LONG)
     return int(protocol.settings()["degree"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# As in typing, which is not imported because it costs milliseconds. Type checkers know the name.
+# Replaces typing.TYPE_CHECKING, whose import costs milliseconds. Type checkers know the name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: ``import hpcfl`` itself loads nothing."""
+    """Import a public name on first use: ``import hpcfl`` itself loads nothing."""
     if name == "__version__":
         from hpcfl.system.revision import version
 

@@ -10,11 +10,11 @@ from hpcfl.system import launch
 
 
 def main() -> None:
-    """Run the command line; on a rank with devices only what these need."""
-    # All that is loaded stays. To look for garbage in it takes a tenth of the time of loading.
+    """Run the command line; on a rank with devices, load only the code that devices need."""
+    # Loaded modules stay in memory. A search for garbage in them takes a tenth of the loading time.
     gc.disable()
     if launch.launched_by_mpi():
-        # One rank a core, or many: threads of BLAS would only stand in the other ranks' way.
+        # Each core has one or more ranks, so BLAS threads would only slow down other ranks.
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ.setdefault(name, "1")
     leads = launch.launched_by_mpi() and sys.argv[1:2] == ["bench"]

@@ -1,10 +1,10 @@
-"""The tables and figures of the papers, run again and compared with what is printed; and the study.
+"""The papers' tables and figures, run again and compared with the printed ones; and the study.
 
     python -m papers
     python -m papers sparse-secagg/table-1
 
-A client of `hpcfl`, run from a checkout. A paper is a module with its `TITLE` and a tuple
-`ARTEFACTS`; :mod:`papers.artefact` says what one is. What was found is kept in
+This package is a client of `hpcfl`, run from a checkout. A paper is a module with its `TITLE` and a
+tuple `ARTEFACTS` of objects defined in :mod:`papers.artefact`. The results are kept in
 results/reproduction, and shown in papers/reproduction.md and papers/study.md.
 """
 
@@ -15,7 +15,7 @@ from papers.artefact import Artefact
 from papers.study import artefacts as study
 
 PAPERS = {"sparse-secagg": sparse_secagg, "zcdp": zcdp, "locks": locks, "queries": queries}
-STUDY = "study"  # of no paper, and with a page of its own
+STUDY = "study"  # belongs to no paper, and has its own page
 
 ARTEFACTS: dict[str, Artefact] = {
     artefact.id: artefact for module in (*PAPERS.values(), study) for artefact in module.ARTEFACTS
@@ -23,9 +23,9 @@ ARTEFACTS: dict[str, Artefact] = {
 
 
 def select(names: tuple[str, ...]) -> list[Artefact]:
-    """Return the artefacts of that name, or of the papers of that name, each once.
+    """Return the artefacts with these names, or of the papers with these names, each once.
 
-    A LookupError names what there is not.
+    Raise LookupError with the first unknown name.
     """
     found: dict[str, Artefact] = {}
     for name in names:

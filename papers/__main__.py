@@ -1,4 +1,4 @@
-"""`python -m papers`: runs tables and figures of the papers again, and says where they differ."""
+"""`python -m papers`: runs the papers' tables and figures again, and says where they differ."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def main(
 ) -> None:
     """Run tables and figures of the papers again, and say where they differ.
 
-    ID is a table or figure, or a paper for all of its own; without any ID all are listed. A run
-    that was interrupted continues where it was; what was run before is not run again. Under mpirun,
+    ID is a table or figure, or a paper for all of its tables and figures. Without an ID, all are
+    listed. An interrupted run continues, and stored results are not computed again. Under mpirun,
     ranks share the devices.
 
     \b
@@ -80,11 +80,11 @@ def main(
 
 
 def _run(artefact: Artefact, scale: str, data_dir: Path | None, output: Path) -> None:
-    """Run the settings of an artefact that were not run yet; every rank calls this."""
+    """Run the settings of an artefact that have no results yet; every rank calls this."""
     world = connect()
     settings = artefact.scales[scale].settings
     store = Store(output, artefact.group)
-    # What is kept is read where it is written.
+    # Only rank 0 reads and writes the store.
     missing = world.agreed(lambda: {"missing": store.missing(settings)})["missing"]
     for count, number in enumerate(missing, 1):
         setting = settings[number]
@@ -105,7 +105,7 @@ def _run(artefact: Artefact, scale: str, data_dir: Path | None, output: Path) ->
 
 
 def _show(artefact: Artefact, output: Path, figures: Path | None) -> None:
-    """Print what was found beside the paper, and draw it."""
+    """Print the results beside the paper's, and draw them."""
     found = Store(output, artefact.group).results(artefact)
     if found is None:
         click.echo(f"{artefact.id}: not run yet")

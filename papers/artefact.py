@@ -1,8 +1,8 @@
-"""A table or figure of a paper: what to run for it, and how it compares with what is printed.
+"""A table or figure of a paper: its settings, and its comparison with the printed one.
 
-An artefact is a list of settings, which are run one by one and stored at once, so that a run that
-was interrupted continues with the next setting. The results are then compared with the paper, line
-by line, and drawn.
+An artefact is a list of settings. They are run one by one, and each result is stored at once, so
+that an interrupted run continues with the next setting. The results are then compared with the
+paper, line by line, and drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Setting = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Result:
-    """What was found for one setting."""
+    """The result for one setting."""
 
     setting: Setting
     found: Mapping[str, Any]
@@ -29,9 +29,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of an artefact is run."""
+    """A size at which an artefact is run."""
 
-    what: str  # is smaller or larger than in the paper
+    what: str  # in words, in comparison with the paper
     settings: Sequence[Setting]  # in order
 
 
@@ -41,10 +41,10 @@ class Artefact:
 
     id: str  # ``paper/name``
     title: str
-    # By name, the paper's own first, which takes longest.
+    # By name; the paper's own scale, which takes longest, is the first.
     scales: Mapping[str, Scale]
     # Every rank calls it with a setting and the folder of data sets; rank 0 returns figures that
-    # JSON can hold.
+    # can be stored as JSON.
     run: Callable[[Setting, Path | None], Mapping[str, Any]]
     # Takes the results in the order of the settings.
     compare: Callable[[Sequence[Result]], Sequence[Line | Claim]]
@@ -52,28 +52,28 @@ class Artefact:
 
     @property
     def group(self) -> str:
-        """The paper, or the study, that it belongs to."""
+        """The paper or study to which the artefact belongs."""
         return self.id.partition("/")[0]
 
     def lines(self, results: Sequence[Result]) -> list[Line]:
-        """Return what the paper says beside what was found, with verdicts."""
+        """Return the statements of the paper beside the results, with verdicts."""
         return judge(self.compare(results))
 
 
 def by_round(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    """Return a curve over the rounds, from 1."""
+    """Return the points of a curve over the rounds, which count from 1."""
     return range(1, len(values) + 1), values
 
 
 def key(setting: Setting) -> str:
-    """Return a text that is the same for equal settings only."""
+    """Return a text that is the same only for equal settings."""
     return json.dumps(setting, sort_keys=True)
 
 
 class Store:
-    """What was found for the settings of one paper: a JSON file, a line for every setting.
+    """The results for the settings of one paper: a JSON file with a line for every setting.
 
-    Settings that two artefacts have in common are run once.
+    Settings shared by two artefacts are run once.
     """
 
     def __init__(self, folder: Path, paper: str) -> None:
@@ -84,22 +84,22 @@ class Store:
                 self._entries[key(entry["setting"])] = entry
 
     def missing(self, settings: Sequence[Setting]) -> list[int]:
-        """Return the numbers of the settings for which nothing was found yet."""
+        """Return the numbers of the settings without results."""
         return [number for number, one in enumerate(settings) if key(one) not in self._entries]
 
     def add(self, setting: Setting, found: Mapping[str, Any], **about: Any) -> None:
-        """Keep what was found for a setting, and when and where it was run."""
+        """Store the result for a setting, and when and where it was run."""
         entry = {"setting": dict(setting), "found": dict(found), **about}
         self._entries[key(setting)] = entry
         lines = ",\n".join(json.dumps(one) for one in self._entries.values())
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Replaced at once: what was found before is not lost by an interruption.
+        # Replace the file atomically, so that an interruption loses no earlier results.
         half = self.path.with_suffix(".part")
         half.write_text(f'{{"results": [\n{lines}\n]}}\n')
         half.replace(self.path)
 
     def results(self, artefact: Artefact) -> tuple[Scale, list[Result]] | None:
-        """Return the largest scale that was run to its end, and what was found; None for none."""
+        """Return the largest complete scale with its results; None if there is none."""
         for scale in artefact.scales.values():
             if not self.missing(scale.settings):
                 entries = [self._entries[key(one)] for one in scale.settings]

@@ -1,10 +1,10 @@
 """LOCKS on MNIST: Figure 1, and the noise multipliers of its experiments.
 
-100 clients, 20 a round in expectation, of 30 that send norms for `locks`; 5 local epochs. Uniform
-sampling is `dp-fedavg` with Poisson rounds and a trusted server. The paper gives no model, rounds,
-clip, delta or learning rate: softmax regression, 50 rounds, clip 1, delta = 1e-5 and learning rate
-0.01 here, two classes a client, five seeds. Noise is chosen for a proven epsilon, for both alike;
-without noise, clipping remains.
+There are 100 clients, with an expected number of 20 per round; in `locks`, 30 send norms first.
+Clients train for 5 local epochs. Uniform sampling is `dp-fedavg` with Poisson rounds and a trusted
+server. The paper gives no model, rounds, clip, delta or learning rate. We use softmax regression,
+50 rounds, clip 1, delta = 1e-5, learning rate 0.01, two classes per client and five seeds. Both
+methods have noise for the same proven epsilon; without noise, updates are still clipped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _train(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
 
 
 def _by_epsilon(results: Sequence[Result]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return what was found, by the name of an epsilon and that of a method."""
+    """Return the results by the name of the epsilon and the name of the method."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for one in results:
         epsilon = one.setting["epsilon"]
@@ -101,7 +101,7 @@ def _draw(results: Sequence[Result]) -> list[Panel]:
 
 
 def _multiplier(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
-    """Return the epsilon of Poisson rounds with a noise multiplier, by RDP, at delta = 1e-5."""
+    """Return the epsilon by RDP of Poisson rounds with a noise multiplier, at delta = 1e-5."""
     from hpcfl.privacy.accounting.dp_fedavg import DPFedAvgAccount
 
     account = DPFedAvgAccount(

@@ -52,7 +52,7 @@ measured CPU seconds relative to `secagg` on a second machine (`python -m papers
 
 
 def state(artefact: Artefact, folder: Path) -> str:
-    """Return in words how far an artefact is."""
+    """Return the state of an artefact's runs in words."""
     found = Store(folder, artefact.group).results(artefact)
     if found is None:
         return "not run"
@@ -61,7 +61,7 @@ def state(artefact: Artefact, folder: Path) -> str:
 
 
 def write(folder: Path) -> None:
-    """Write both pages from what is kept in a folder."""
+    """Write both pages from the results in a folder."""
     for name, parts in (("reproduction", _papers(folder)), ("study", _study(folder))):
         (FOLDER / f"{name}.md").write_text("\n\n".join(parts) + "\n")
 
@@ -104,7 +104,7 @@ def _sections(group: str, folder: Path, headers: Sequence[str]) -> Iterator[str]
 
 
 def evidence(folder: Path) -> Evidence:
-    """Return all that was run of the study."""
+    """Return all results of the study."""
     store = Store(folder, STUDY)
     by_part = {}
     for artefact in ARTEFACTS.values():

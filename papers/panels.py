@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-# A curve of more points has no marker on each of them.
+# Curves with more points have no markers.
 _MOST_MARKED = 20
 
 
@@ -17,14 +17,14 @@ class Panel:
     """Curves over common axes."""
 
     title: str
-    across: str  # what is along the axis, with its unit
-    up: str
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]  # points by names of curves
+    across: str  # label of the horizontal axis, with its unit
+    up: str  # label of the vertical axis
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]  # points, by the curve's name
     log_x: bool = False
     log_y: bool = False
-    # Of some curves: the ends of each point's interval.
+    # For some curves: the ends of each point's interval.
     intervals: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    # Of some curves: which points are hollow, as they are not measured.
+    # For some curves: which points are hollow because they are not measured.
     hollow: Mapping[str, Sequence[bool]] = field(default_factory=dict)
 
 

@@ -1,9 +1,9 @@
 """The queries-and-replies paper (FedSGD-DPC): Table I and Figures 1 to 8.
 
-10 devices with two digits each, softmax regression, ten seeds, gradients clipped to 300 in l1
-(Laplace) or 10 in l2 (Gaussian, Poisson batches of 1 %, delta = 1e-5), learning rate
-0.05 / sqrt(t + 1). The noise of every setting is what its proven epsilon takes. Of the tested
-settings the paper does not give all: T from 10 to 500 and b from 1, 5, 10.
+The setting: 10 devices with two digits each, softmax regression, ten seeds, gradients clipped to
+300 in l1 (Laplace) or 10 in l2 (Gaussian, Poisson batches of 1 %, delta = 1e-5), learning rate
+0.05 / sqrt(t + 1). Every setting has the noise for its proven epsilon. The paper does not list all
+tested settings; here T is from 10 to 500 and b is 1, 5 or 10.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TITLE = (
 )
 
 SEEDS = range(10)
-# Of the settings in Figure 1, those with very many queries or replies.
+# The settings of Figure 1 with very many queries or replies.
 _VERY_LARGE = ((500, 1), (100, 10))
-# What we take the paper's words to say of an accuracy.
+# Our reading of the paper's words for an accuracy.
 _VERY_POOR, _VERY_HIGH = 0.5, 0.8
 LAPLACE, GAUSSIAN = (1.0, 5.0, 10.0), (0.1, 0.5, 1.0)
 # Table I: T* for b = 5 and b = 10, b* for T = 50, T* for the joint optimum b* = 1.
@@ -37,13 +37,13 @@ _TABLE = {
     "femnist": ((2, 22, 48), (1, 14, 31), (1, 2, 3), (11, 70, 145)),
 }
 _COLUMNS = ("T* for b = 5", "T* for b = 10", "b* for T = 50", "T* for b* = 1")
-# (lambda / mu) 2, G^2 d^2 / (4 p xi^2) and the rest of the bound, which the table goes back to: the
-# paper does not print its estimates, but these give all its 24 entries.
+# (lambda / mu) 2, G^2 d^2 / (4 p xi^2) and the rest of the bound behind the table. The paper does
+# not print its estimates; these values reproduce all its 24 entries.
 _IMPLIED = {
     "mnist": (2.1, 412.0, 197.0, 7_840, 60_000),
     "femnist": (4.25, 96.5, 127.8, 110_526, 70_037),
 }
-# What is trained on; FEMNIST's clip of l1 norms is not printed.
+# The training tasks; the paper does not print FEMNIST's clip of l1 norms.
 _TASKS: dict[str, dict[str, Any]] = {
     "mnist": {"model": "softmax", "partition": "two-digit", "schedule": "sqrt"},
     "femnist": {"model": "femnist-cnn", "partition": "writer", "decay": 0.9999},
@@ -91,7 +91,7 @@ def _compare_table(results: Sequence[Result]) -> list[Line]:
 
 
 def _train(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
-    """Train with T queries of b replies, with all seeds."""
+    """Train with T queries of b replies each, with all seeds."""
     return over_seeds("fedsgd-dpc", data_dir, SEEDS, **_options(setting))
 
 
@@ -139,13 +139,13 @@ def _settings(
 
 
 def _best_rounds(dataset: str, epsilon: float, replies: int) -> int:
-    """Return the table's T* for so many replies."""
+    """Return the table's T* for a number of replies."""
     row = {5: 0, 10: 1, 1: 3}[replies]
     return _TABLE[dataset][row][LAPLACE.index(epsilon)]
 
 
 def _optimum_and_others(dataset: str) -> list[Setting]:
-    """Return the optimum and other settings, for every epsilon."""
+    """Return the optimal and other settings, for every epsilon."""
     found: list[Setting] = []
     for epsilon in LAPLACE:
         others = [(queries, 1) for queries in (10, 50, 100, 250, 500)]
@@ -159,7 +159,7 @@ def _optimum_and_others(dataset: str) -> list[Setting]:
 
 
 def _every_replies(dataset: str) -> list[Setting]:
-    """Return every b with the T that is best for it."""
+    """Return every b with the best T for it."""
     found: list[Setting] = []
     for epsilon in LAPLACE:
         pairs = [(_best_rounds(dataset, epsilon, replies), replies) for replies in (1, 5, 10)]
@@ -170,7 +170,7 @@ def _every_replies(dataset: str) -> list[Setting]:
 
 
 def _fractions(dataset: str, fractions: Sequence[float]) -> list[Setting]:
-    """Return the optimum with parts of the data."""
+    """Return the optimal settings with fractions of the data."""
     found: list[Setting] = []
     for fraction in fractions:
         for epsilon in LAPLACE:
@@ -182,12 +182,12 @@ def _fractions(dataset: str, fractions: Sequence[float]) -> list[Setting]:
 
 
 def _losses(one: Result) -> list[float | None]:
-    """Return the last loss of every seed; None where it was not a number."""
+    """Return the last loss of every seed; None if it was not a number."""
     return list(one.found["last_loss"])
 
 
 def _loss(one: Result) -> float:
-    """Return the mean of the last losses, infinite where one was not a number."""
+    """Return the mean of the last losses; infinite if one was not a number."""
     return statistics.mean(math.inf if loss is None else loss for loss in _losses(one))
 
 
@@ -231,7 +231,7 @@ def _compare_optimum(results: Sequence[Result]) -> list[Line | Claim]:
 
 
 def _rising(names: Sequence[str], samples: Sequence[list[float | None]]) -> list[Contrast]:
-    """Return the contrasts of "higher and higher", one for every step."""
+    """Return the contrasts of a rising sequence, one for every step."""
     return [
         Contrast(high, low, f"{a} to {b}")
         for (a, low), (b, high) in itertools.pairwise(zip(names, samples, strict=True))
@@ -345,7 +345,7 @@ def _draw_losses(results: Sequence[Result]) -> list[Panel]:
 
 
 def _draw_by(what: str) -> Callable[[Sequence[Result]], list[Panel]]:
-    """Return how the last losses are drawn over b or epsilon."""
+    """Return the function that draws the last losses over b or epsilon."""
 
     def draw(results: Sequence[Result]) -> list[Panel]:
         across, along = ("b", "epsilon") if what == "b" else ("epsilon", "b")
@@ -365,7 +365,7 @@ def _draw_by(what: str) -> Callable[[Sequence[Result]], list[Panel]]:
 
 
 def _figures(dataset: str) -> list[Artefact]:
-    """Return the four figures of a data set: odd numbers for MNIST, even ones for FEMNIST."""
+    """Return the four figures of a data set; MNIST has odd numbers, FEMNIST even ones."""
     first, name = (1, "MNIST") if dataset == "mnist" else (2, "FEMNIST")
     replies = {"paper": Scale("ten seeds", _every_replies(dataset))}
     optimum = {"paper": Scale("ten seeds", _optimum_and_others(dataset))}

@@ -1,8 +1,8 @@
 """SparseSecAgg (Ergun, Sami and Guler, arXiv:2112.12872): Table I and Figures 2 to 6.
 
-A pair of devices has a coordinate in common with probability alpha / (N - 1), and alpha = 0.1: a
-device sends a tenth of its coordinates, 32 bits a value and one bit a coordinate for the locations.
-30 % of the devices drop out of training, which has five local epochs.
+A pair of devices shares a coordinate with probability alpha / (N - 1), where alpha = 0.1. So a
+device sends a tenth of its coordinates, with 32 bits per value, and one bit per coordinate for the
+locations. Training has five local epochs, and 30 % of the devices drop out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SEEDS = range(5)
 # Table I
 
 _BYTES_PAPER = {"secagg": ["0.66"] * 4, "sparse": ["0.08", "0.082", "0.083", "0.083"]}
-_TOLERANCE = 0.03  # of "around 8.2 x", and of a largest value of few rounds
+_TOLERANCE = 0.03  # for "around 8.2 x", and for the largest value of few rounds
 
 
 def _bench(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
@@ -66,12 +66,12 @@ def _bench(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
 
 
 def _mean_upload(devices: int, chance: float) -> float:
-    """Return the mean upload of sparse in megabytes, for the probability of a pair (eq. 14)."""
+    """Return the mean upload of sparse in megabytes for a pair's probability (eq. 14)."""
     return 4e-6 * DIM * (1 - (1 - chance) ** (devices - 1) + 1 / 32)
 
 
 def _compare_bytes(results: Sequence[Result]) -> list[Line]:
-    """Compare uploads; of sparse the largest, as the paper says that it reports."""
+    """Compare uploads; the largest ones for sparse, as the paper says that it reports."""
     lines = []
     found = {}
     for one in results:
@@ -102,7 +102,7 @@ def _compare_bytes(results: Sequence[Result]) -> list[Line]:
 
 
 def _as_printed(what: str, printed: str, largest: float, mean: float) -> Line:
-    """Compare megabytes with a number that is printed with so many digits, or to 3 %."""
+    """Compare megabytes with a printed number, up to its digits or to 3 %."""
     digits = len(printed.partition(".")[2])
     if f"{largest:.{digits}f}" == printed:
         line = Line(what, f"{printed} MB", f"{largest:.4f} MB", MATCHES, f"with {digits} decimals")
@@ -117,7 +117,7 @@ def _as_printed(what: str, printed: str, largest: float, mean: float) -> Line:
 
 # Figure 2
 
-_CLOSE = 1.25  # a factor up to which an overlap is what is printed
+_CLOSE = 1.25  # the factor up to which an overlap matches the printed one
 _OVERLAPS = {"iid": ("30 % to 10 %", 0.30, 0.10), "shards": ("about 12 %", 0.12, 0.12)}
 _TRIED = (
     "the nearest that was tried are gradients of one step whose rest is kept for later "
@@ -173,7 +173,7 @@ def _draw_overlap(results: Sequence[Result]) -> list[Panel]:
 
 
 class Task(NamedTuple):
-    """What is trained to which accuracy, and the printed factors of secagg over sparse."""
+    """A training with its target accuracy, and the printed factors of secagg over sparse."""
 
     dataset: str
     partition: str
@@ -186,8 +186,8 @@ CIFAR10 = Task("cifar10", "iid", 0.55, 7.8, 1.13)
 IID = Task("mnist", "iid", 0.97, 17.9, 1.8)
 SHARDS = Task("mnist", "shards", 0.94, 12.0, 1.2)
 _FACTOR_TOLERANCE = 0.1
-_ONE_DIGIT = 1 / 6  # of 3: what rounds to it
-# As many rounds as data that are alike take to their target, with any seed.
+_ONE_DIGIT = 1 / 6  # relative tolerance for values that round to 3
+# The most rounds to the target with IID data, over all seeds.
 _LONGEST_IID = 75
 
 Run = tuple[str, int, int]  # model, N, most rounds
@@ -225,7 +225,7 @@ def _pairs(task: Task, runs: Sequence[Run], seeds: Sequence[int] = (0,)) -> list
             "devices": devices,
             "most_rounds": most,
             "protocol": protocol,
-            # Not named for the first seed, as in what was kept before there were others.
+            # The first seed is not named, because older stored results do not name it.
             **({"seed": seed} if seed else {}),
         }
         for (model, devices, most), seed, protocol in itertools.product(runs, seeds, PROTOCOLS)
@@ -233,7 +233,7 @@ def _pairs(task: Task, runs: Sequence[Run], seeds: Sequence[int] = (0,)) -> list
 
 
 def _accuracy_lost_settings() -> list[Setting]:
-    """Return both partitions of MNIST for sparse: to the target, and for as many rounds."""
+    """Return the settings of sparse on MNIST: IID to the target, shards for as many rounds."""
     alike = _pairs(IID, [("2nn", 100, 150)], SEEDS)
     for_rounds = [
         {name: value for name, value in one.items() if name != "target"}
@@ -243,9 +243,9 @@ def _accuracy_lost_settings() -> list[Setting]:
 
 
 def _compare_training(task: Task) -> Callable[[Sequence[Result]], list[Line | Claim]]:
-    """Return how pairs of runs, secagg and sparse, compare with a figure's two factors.
+    """Return the function that compares pairs of runs, secagg and sparse, with a figure's factors.
 
-    MNIST's are printed for N = 100; for CIFAR-10 no N is named.
+    The factors for MNIST are printed for N = 100; for CIFAR-10 the paper gives no N.
     """
 
     def compare(results: Sequence[Result]) -> list[Line | Claim]:
@@ -283,7 +283,7 @@ def _factors(
     alone = [without_training(dense) / without_training(sparse) for dense, sparse in pairs]
     rounds = [[pair[which]["rounds"] for pair in pairs] for which in (0, 1)]
     counts = ", ".join(f"{dense} / {sparse}" for dense, sparse in zip(*rounds, strict=True))
-    # The paper speaks of rounds for CIFAR-10 alone.
+    # The paper mentions rounds only for CIFAR-10.
     lines: list[Line | Claim] = [Line(f"{name}rounds", "", counts, SHOWN)]
     if task is CIFAR10 and len(pairs) > 1:
         contrast = Contrast(rounds[1], rounds[0])
@@ -319,8 +319,8 @@ def _factors(
 def _accuracy_lost(results: Sequence[Result]) -> list[Line | Claim]:
     """Compare the accuracy of sparse on both partitions of MNIST, after the same rounds.
 
-    These are the rounds that data that are alike take to their target. The other training has none:
-    where both stop at theirs, the difference is that of the targets.
+    The number of rounds is that of the IID training to its target. The other training has no
+    target: if both stopped at a target, the difference would be that of the targets.
     """
     alike, others = (
         {
@@ -345,7 +345,7 @@ def _accuracy_lost(results: Sequence[Result]) -> list[Line | Claim]:
 
 
 def _draw_training(task: Task) -> Callable[[Sequence[Result]], list[Panel]]:
-    """Return how a figure is drawn: bytes and time to the target over N, means over the seeds."""
+    """Return the function that draws mean bytes and time to the target over N."""
 
     def draw(results: Sequence[Result]) -> list[Panel]:
         own = [
@@ -379,7 +379,7 @@ _DROPOUTS = (0.0, 0.1, 0.3)
 
 
 def _exposed(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
-    """Return, for every alpha, T and what is exposed by formula if a third of N colludes."""
+    """Return T and the exposure by formula for every alpha, if a third of N colludes."""
     from hpcfl.privacy.exposure import exposure
     from hpcfl.privacy.masking import BySelection
     from hpcfl.privacy.population import Population, count_of

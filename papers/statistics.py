@@ -1,9 +1,9 @@
 """Paired differences with Student's interval and test, the exact sign test, and Holm's correction.
 
-The test of differences is Student's t. With five seeds no exact test could tell anything apart: the
-least two-sided p-value of sign or permutation tests is 2 / 2**5 = 0.06; with ten it is 0.002, which
-Holm's correction takes above 0.05 from 26 comparisons on. The sign test stands in where t has no
-scale: a value that is not finite, or differences that are all the same.
+Differences are tested with Student's t. An exact test cannot be significant with five seeds: the
+smallest two-sided p-value of sign or permutation tests is 2 / 2**5 = 0.06. With ten seeds it is
+0.002, which Holm's correction raises above 0.05 for 26 or more comparisons. The sign test is used
+if t has no scale, because a value is not finite or all differences are equal.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from scipy import stats
 class Difference:
     """The mean of paired differences, in their unit, its 95 % interval, and a two-sided p-value.
 
-    Where a difference is not finite, the median stands in for the mean. The ends of the interval
-    are NaN where the sign test was taken.
+    If a difference is not finite, `mean` is the median instead. The ends of the interval are NaN if
+    the sign test was used.
     """
 
     mean: float
@@ -30,16 +30,16 @@ class Difference:
     p_value: float
 
     def words(self, form: Callable[[float], str]) -> str:
-        """Return the mean, and its interval if it is known, each as `form` writes it."""
+        """Return the mean, and its interval if it is known, formatted by `form`."""
         if math.isnan(self.low):
             return form(self.mean)
         return f"{form(self.mean)} ({form(self.low)} to {form(self.high)})"
 
 
 def paired(first: Sequence[float | None], second: Sequence[float | None]) -> Difference:
-    """Return what two samples of the same seeds differ by, the first less the second.
+    """Return the difference of two samples with the same seeds, the first minus the second.
 
-    None stands for infinity, and infinite in both is a tie.
+    None stands for infinity. Two infinite values are equal.
     """
     a, b = (
         np.array([math.inf if x is None else x for x in some], float) for some in (first, second)
@@ -49,7 +49,7 @@ def paired(first: Sequence[float | None], second: Sequence[float | None]) -> Dif
         return Difference(0.0, 0.0, 0.0, 1.0)
     finite = bool(np.isfinite(differences).all())
     mean = float(differences.mean() if finite else np.median(differences))
-    # What rounding leaves of equal differences is no scale.
+    # If differences are equal up to rounding errors, t has no scale.
     if not finite or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
         positive, negative = int((differences > 0).sum()), int((differences < 0).sum())
         sign = stats.binomtest(positive, positive + negative)
@@ -60,12 +60,12 @@ def paired(first: Sequence[float | None], second: Sequence[float | None]) -> Dif
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Return how far the ends of the mean's 95 % interval are from it, of two values or more."""
+    """Return half the width of the mean's 95 % interval, for at least two values."""
     return float(stats.sem(values) * stats.t.ppf(0.975, len(values) - 1))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values that allow for all the others, by Holm's method."""
+    """Return the p-values, corrected for multiple comparisons by Holm's method."""
     adjusted = [1.0] * len(p_values)
     least = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):

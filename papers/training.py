@@ -1,4 +1,4 @@
-"""Trains as the papers do: with several seeds, for the means that they show, or to an accuracy."""
+"""Trains as the papers do: with several seeds for means, or up to a target accuracy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import hpcfl
 
 
 def train(algorithm: str | type, data_dir: Path | None, **options: Any) -> hpcfl.Run | None:
-    """Train once, and keep no file; every rank calls this, and rank 0 receives the run."""
+    """Train once, without keeping a file; every rank calls this, and rank 0 receives the run."""
     with tempfile.TemporaryDirectory() as folder:
         return hpcfl.train(algorithm, data_dir=data_dir, output=folder, **options)
 
@@ -29,10 +29,10 @@ def over_seeds(
 ) -> dict[str, Any]:
     """Train with every seed; every rank calls this.
 
-    Returns, on rank 0 (elsewhere nothing): accuracy and loss on held-out data, means over seeds,
-    round by round; the last ones of every seed, and with `in_training` the last model's loss and
-    the norm of its gradient on all training data; bytes that all devices sent; both epsilons. What
-    is not finite is None.
+    Return, on rank 0 (an empty dict elsewhere): the accuracy and loss on held-out data after each
+    round, as means over the seeds; the last values of every seed; with `in_training`, the last
+    model's loss and gradient norm on all training data; the bytes sent by all devices; both
+    epsilons. Values that are not finite are None.
     """
     runs = []
     at_end: dict[str, list[float | None]] = {"training_loss": [], "gradient_norm": []}
@@ -65,7 +65,7 @@ def _short(value: float) -> float | None:
 
 
 def _on_training_data(run: hpcfl.Run, data_dir: Path | None) -> tuple[float, float]:
-    """Return a model's mean loss and the l2 norm of that loss's gradient, on all training data."""
+    """Return a model's mean loss and the l2 norm of its gradient, on all training data."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -86,10 +86,10 @@ def _on_training_data(run: hpcfl.Run, data_dir: Path | None) -> tuple[float, flo
 def to_target(
     algorithm: str, data_dir: Path | None, target: float | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Train once, to the target accuracy or the last round; every rank calls this.
+    """Train once, up to the target accuracy or the last round; every rank calls this.
 
-    Returns, on rank 0 (elsewhere nothing): accuracy and overlap round by round, whether the target
-    was reached, bytes that all devices sent, modelled seconds and how many of them are training.
+    Return, on rank 0 (an empty dict elsewhere): accuracy and overlap after each round, whether the
+    target was reached, the bytes sent by all devices, modelled seconds in all and for training.
     """
     run = train(algorithm, data_dir, target_accuracy=target, **options)
     if run is None:
@@ -109,5 +109,5 @@ def to_target(
 
 
 def without_training(found: Mapping[str, Any]) -> float:
-    """Return the modelled time of a run less a device's training, in seconds."""
+    """Return the modelled seconds of a run without the devices' training."""
     return float(found["modelled_seconds"] - found["modelled_seconds_of_training"])

@@ -1,11 +1,11 @@
-"""Verdicts on what a paper says, such as "higher with more noise", beside what was found.
+"""Verdicts on statements of a paper, such as "higher with more noise", compared with our results.
 
-Measured quantities are compared seed by seed: runs of one seed have the partition, the first model
-and the batches in common, so their difference varies less than either. A claim matches if all its
-differences are told from chance and go the way the paper says, and differs if one of them goes the
-other way; else it is not distinguishable, however the means lie. The chance of any wrong direction
-among all the claims of an artefact is at most `SIGNIFICANCE` (:mod:`papers.statistics`). The data
-are the same for all seeds.
+Measured quantities are compared seed by seed. Runs with the same seed share the partition, the
+first model and the batches, so their difference varies less than each of them. A claim matches if
+all its differences are significant and have the direction that the paper states. It differs if one
+significant difference has the other direction. Otherwise it is not distinguishable, whatever the
+means. The probability of any wrong direction among all claims of an artefact is at most
+`SIGNIFICANCE` (:mod:`papers.statistics`). All seeds use the same data.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from papers import statistics
 from papers.statistics import Difference
 
 MATCHES, DIFFERS, SHOWN = "matches", "differs", "shown"
-# What the seeds do not tell from chance, and what differs for a reason that is not known.
+# Verdicts for differences that are not significant, and for those with an unknown reason.
 UNDECIDED, OPEN = "not distinguishable", "open"
 SIGNIFICANCE = 0.05
 
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that a paper says, beside what was found here."""
+    """One statement of a paper, beside our result."""
 
     what: str  # with its unit
-    paper: str  # in words; "" where there is nothing to compare with
+    paper: str  # in words; "" if there is nothing to compare with
     ours: str
     verdict: str  # MATCHES, DIFFERS, UNDECIDED, OPEN, or SHOWN: there is nothing to compare with
-    why: str = ""  # why it differs, or how closely it matches
-    evidence: str = ""  # the measured difference that the verdict rests on
+    why: str = ""  # the reason for a difference, or how closely the two match
+    evidence: str = ""  # the measured difference behind the verdict
 
     @property
     def told(self) -> str:
@@ -45,17 +45,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two quantities of which the paper says that the one is higher; a value a seed, in order."""
+    """Two quantities, one of which is higher according to the paper; one value per seed each."""
 
-    higher: Sequence[float | None]  # None for a value that is not finite: as if it were infinite
+    higher: Sequence[float | None]  # None for a value that is not finite, which counts as infinite
     lower: Sequence[float | None]
-    name: str = ""  # tells it from the other contrasts of its claim
-    # Whether seeds differ by factors, as losses from different first models do: the logarithms are
-    # compared, and told as a ratio.
+    name: str = ""  # identifies the contrast among those of its claim
+    # Whether seeds differ by factors, as losses of different first models do. If so, logarithms are
+    # compared, and the difference is given as a ratio.
     ratio: bool = False
 
     def difference(self) -> Difference:
-        """Return what was found of the higher less the lower, or of their logarithms."""
+        """Return the measured difference, higher minus lower, or that of the logarithms."""
         sides = [self.higher, self.lower]
         if self.ratio:
             sides = [[None if x is None else math.log(x) for x in side] for side in sides]
@@ -73,18 +73,18 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper about measured quantities, which holds if all its contrasts do."""
+    """A statement of the paper on measured quantities; it holds if all its contrasts do."""
 
     what: str  # with its unit
-    paper: str  # in words; "" where it says nothing, and what was found is only shown
+    paper: str  # in words; "" if the paper says nothing and the result is only shown
     ours: str
     contrasts: Sequence[Contrast]
-    why: str = ""  # why it differs, if it does
-    tried: str = ""  # where it is not known why it differs: what was tried
+    why: str = ""  # the reason for a difference, if it is known
+    tried: str = ""  # what was tried to find an unknown reason
 
 
 def within(what: str, paper: float, ours: float, tolerance: float, unit: str, why: str) -> Line:
-    """Compare two numbers, which match up to a relative tolerance; else `why` says why not."""
+    """Compare two numbers, which match up to a relative tolerance; else `why` is the reason."""
     off = ours / paper - 1
     values = (f"{paper:g} {unit}".strip(), f"{ours:.4g} {unit}".strip())
     if abs(off) <= tolerance:
@@ -93,17 +93,17 @@ def within(what: str, paper: float, ours: float, tolerance: float, unit: str, wh
 
 
 def says(what: str, paper: str, ours: str, holds: bool, why: str = "") -> Line:
-    """Compare a sentence of the paper with what follows by formula; `why` is used if it fails."""
+    """Compare a statement of the paper with a formula; `why` is used if the two differ."""
     return Line(what, paper, ours, MATCHES if holds else DIFFERS, "" if holds else why)
 
 
 def about(
     what: str, paper: float, values: Sequence[float], tolerance: float, unit: str, why: str
 ) -> Line:
-    """Compare a printed number with the mean of the seeds, which match up to a relative tolerance.
+    """Compare a printed number with the mean over the seeds, up to a relative tolerance.
 
-    They match if the whole interval of the mean is that close to the number, and differ, for the
-    reason `why`, if none of it is. One seed has no interval, and decides nothing.
+    They match if the whole interval of the mean is within the tolerance. They differ, for the
+    reason `why`, if the whole interval is outside. One seed has no interval and decides nothing.
     """
     mean, reach = fmean(values), tolerance * abs(paper)
     printed, ours = f"{paper:g} {unit}".strip(), mean_of(values, unit)
@@ -119,7 +119,7 @@ def about(
 
 
 def mean_of(values: Sequence[float], unit: str) -> str:
-    """Return the mean of the seeds in words, with its interval where there are several."""
+    """Return the mean over the seeds in words, with its interval for several seeds."""
     mean = fmean(values)
     words = f"{mean:.4g} {unit}".strip()
     if len(values) < 2:
@@ -138,9 +138,9 @@ def means(*samples: Sequence[float | None], digits: int = 4) -> str:
 
 
 def judge(found: Sequence[Line | Claim]) -> list[Line]:
-    """Return lines with a verdict each.
+    """Return a line with a verdict for each of the lines and claims.
 
-    All claims of the paper in an artefact are allowed for together, and so is what is only shown.
+    p-values are corrected jointly for the paper's claims, and separately for those only shown.
     """
     claims = [one for one in found if isinstance(one, Claim)]
     judged: dict[int, Line] = {}
@@ -154,7 +154,7 @@ def judge(found: Sequence[Line | Claim]) -> list[Line]:
 
 
 def _judged(claim: Claim, differences: Sequence[Difference]) -> Line:
-    """Return the line of a claim; the p-values allow for all others."""
+    """Return the line of a claim, from differences with corrected p-values."""
     told = list(zip(differences, claim.contrasts, strict=True))
     against = [one for one in told if one[0].mean < 0 and one[0].p_value <= SIGNIFICANCE]
     unclear = any(one.p_value > SIGNIFICANCE for one in differences)

@@ -1,20 +1,20 @@
 """Concentrated differentially private FL (Hu, Guo and Gong 2021) on Adult: Figures 3 to 8.
 
-16 devices, 10 a round in turn, delta = 1e-4, five seeds (Figures 3 and 4: 20 and 10). What the
-paper does not give: batches of 32 samples, gradients clipped to 1, learning rates from a small
-grid, hidden layers as in `adult-nn`; the partition is that of the publisher, 32,561 samples for
-training and 16,281 for testing. Where a setting has several learning rates the best one is taken by
-the accuracy that is reported, for every method alike. A logistic regression is declared convex
-where the learning rate is at most 2 over the smoothness of the clipped loss, which is sqrt(2) times
-the largest norm of a sample (14.4): 0.098. Loss and norm of the gradient are those of the last
-model on all training data.
+There are 16 devices, of which 10 take part in each round in turn; delta = 1e-4, with five seeds
+(Figures 3 and 4: 20 and 10). The paper does not give the batch size (32 here), the clip of
+gradients (1), the learning rates (from a small grid) or the hidden layers (as in `adult-nn`). The
+split is the publisher's: 32,561 samples for training and 16,281 for testing. If a setting has
+several learning rates, the one with the best reported accuracy is taken, for every method alike.
+A logistic regression is declared convex if the learning rate is at most 2 over the smoothness of
+the clipped loss, sqrt(2) times the largest norm of a sample (14.4): 0.098. The loss and the
+gradient norm are those of the last model on all training data.
 
-Figures 3 and 4 do not come out with these: with standardised inputs no loss is above 0.7, and
-gradients of norm 1 drown their noise. The paper's losses, of 7 and more, take inputs that are not
-standardised, and noise that shows takes gradients clipped to far less than 1, which the paper does
-not say. Figure 3 is run so, and Figure 4 with the lesser clip, both without masks, which change no
-model and take twice as long. Losses of first models on such inputs differ by factors of hundreds,
-hence 20 seeds. With the lesser clip a network takes 1,000 rounds of one local step to learn.
+Figures 3 and 4 cannot be reproduced so: with standardised inputs no loss exceeds 0.7, and gradients
+of norm 1 hide the noise. The paper's losses of 7 and more need inputs that are not standardised,
+and a visible effect of noise needs gradients clipped far below 1; the paper says neither. Figure 3
+is run with both, Figure 4 with the smaller clip. Both run without masks, which change no model and
+take twice as long. Losses of first models on such inputs differ by factors of hundreds, hence 20
+seeds. With the smaller clip, a network needs 1,000 rounds of one local step to learn.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class Model:
 
     title: str
     name: str  # in `hpcfl.learning.models`
-    # Learning rates to choose from; the first is that of the convergence figures, the last two
-    # those of the trade-off.
+    # Learning rates to choose from. The convergence figures use the first, the trade-off figures
+    # the last two.
     rates: tuple[float, ...]
     sigmas: tuple[float, ...]  # noise of the convergence figures
     taus: tuple[int, ...]  # local steps of the convergence figures
     utility: tuple[int, int]  # rounds and local steps of Figures 5 and 6
-    trade_off: tuple[int, int]  # those of Figures 7 and 8
-    measure: tuple[str, str]  # what Figures 3 to 6 show besides accuracy: its name, and in words
-    # Data set, clip and learning rate of Figures 3 and 4, and how many rounds of one local step are
-    # run with them, to see it converge.
+    trade_off: tuple[int, int]  # rounds and local steps of Figures 7 and 8
+    measure: tuple[str, str]  # the quantity of Figures 3 to 6 besides accuracy: name, and in words
+    # Data set, clip and learning rate of Figures 3 and 4, and the number of rounds of one local
+    # step until convergence.
     grid: dict[str, Any]
     converged: int
-    early_why: str = ""  # why more steps are no better early, where they are not
+    early_why: str = ""  # the reason if more steps are not better in early rounds
 
 
 LOGISTIC = Model(
@@ -96,15 +96,15 @@ NETWORK = Model(
 )
 MODELS = {model.name: model for model in (LOGISTIC, NETWORK)}
 EARLY, LATE = 5, 100  # rounds after which Figures 3 and 4 are compared
-# The tests of differences do not allow for this choice.
+# The tests of differences are not corrected for this choice.
 _RATES = "each curve at the learning rate of its best accuracy on the data that it is compared on"
-TURN = 40  # rounds after which the paper's loss of the most noise and steps rises again
+TURN = 40  # rounds after which the paper's loss rises again, with the most noise and steps
 
 
 def _train(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
-    """Train with all seeds at every learning rate; return what the best gave, by accuracy.
+    """Train with all seeds at every learning rate; return the results of the most accurate rate.
 
-    Under `rates`, what the seeds gave at the end with every learning rate.
+    The entry `rates` has the last results of the seeds with every learning rate.
     """
     seeds = range(setting["seeds"]) if "seeds" in setting else SEEDS
     algorithm = setting["algorithm"]
@@ -160,9 +160,9 @@ def _setting(
 
 
 def _convergence(model: Model) -> list[Setting]:
-    """Return a grid of Figure 3 or 4: early, late, and with one local step until it converges.
+    """Return the grid of Figure 3 or 4: early and late rounds, with one local step to convergence.
 
-    Then where the paper's loss rises again.
+    Figure 3 also has the round at which the paper's loss rises again.
     """
     found: list[Setting] = []
     for sigma, tau in itertools.product(model.sigmas, model.taus):
@@ -187,7 +187,7 @@ def _utility(model: Model) -> list[Setting]:
 
 
 def _trade_off(model: Model) -> list[Setting]:
-    """Return Figure 7 or 8, by both counts of epsilon."""
+    """Return the settings of Figure 7 or 8, with epsilon counted in both ways."""
     rounds, tau = model.trade_off
     return [
         _setting(
@@ -208,7 +208,7 @@ def _trade_off(model: Model) -> list[Setting]:
 def _compare_convergence(results: Sequence[Result]) -> list[Line | Claim]:
     model = MODELS[results[0].setting["model"]]
     measure, words = model.measure
-    # Early, where the loss turns, and late: by noise and local steps.
+    # Results early, at the loss's turn, and late, by noise and local steps.
     early, turning, late = (
         {
             (one.setting["sigma"], one.setting["tau"]): one
@@ -252,10 +252,10 @@ def _compare_convergence(results: Sequence[Result]) -> list[Line | Claim]:
 
 
 def _draw_convergence(results: Sequence[Result]) -> list[Panel]:
-    """Return for every noise the accuracy over rounds, and what the paper draws.
+    """Return, for every noise, panels of the accuracy over rounds and of the paper's quantity.
 
-    That is known after the last round only: of a loss the held-out one stands for it, of a norm
-    runs of several lengths are the points.
+    The quantity on training data is known only after the last round. The held-out loss replaces the
+    training loss; points of the gradient norm come from runs of several lengths.
     """
     model = MODELS[results[0].setting["model"]]
     measure, words = model.measure
@@ -351,7 +351,7 @@ def _draw_utility(results: Sequence[Result]) -> list[Panel]:
 
 
 def _by_epsilon(results: Sequence[Result]) -> dict[tuple[str, str], dict[float, list[float]]]:
-    """Return the accuracies of the seeds by count and protocol, and then by epsilon."""
+    """Return the accuracies of the seeds by kind of epsilon and protocol, and then by epsilon."""
     found: dict[tuple[str, str], dict[float, list[float]]] = {}
     for one in results:
         line = found.setdefault((one.setting["epsilon_by"], one.setting["aggregate"]), {})
@@ -407,7 +407,7 @@ def _draw_trade_off(results: Sequence[Result]) -> list[Panel]:
 
 
 def _figures(number: int, model: Model) -> list[Artefact]:
-    """Return the three figures of a model, the first of which has this number."""
+    """Return the three figures of a model; the first one has this number."""
     return [
         Artefact(
             f"zcdp/figure-{number}",

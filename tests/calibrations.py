@@ -1,4 +1,4 @@
-"""A calibration as no machine has: every term of every protocol costs the same."""
+"""An artificial calibration: every term of every protocol costs the same."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from hpcfl.errors import UsageError
 
 
 def kinds(name):
-    """Yield the protocol as it is built for each of the rounds that it is calibrated by."""
+    """Yield the protocol as built for each of its calibration rounds."""
     for options, devices in learning.settings(name):
         try:
             yield Experiment.prepare(options, devices).protocol
@@ -21,7 +21,7 @@ def kinds(name):
 
 @cache
 def flat(seconds=1e-8, names=tuple(PROTOCOLS)):
-    """Return a calibration in which one of each term costs so many seconds."""
+    """Return a calibration in which one unit of each term costs `seconds`."""
     costs = {name: {} for name in names}
     for name, parties in costs.items():
         for protocol in kinds(name):

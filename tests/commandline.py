@@ -1,4 +1,4 @@
-"""The command line within this process, where nothing depends on a process of its own."""
+"""The command line in this process, for tests that need no separate process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hpcfl.cli import group, main
 
 
 def hpcfl(*arguments):
-    """Run a command line; return its exit status and what it prints."""
+    """Run a command line; return its exit status and its output."""
     return captured(main, [str(argument) for argument in arguments])
 
 
 def captured(program, words):
-    """Run a program, a function, with the words of a command line."""
+    """Run a program, given as a function, with the words of a command line."""
     before, sys.argv = sys.argv, [sys.argv[0], *words]
     out, err = io.StringIO(), io.StringIO()
     status: object = 0
@@ -34,12 +34,12 @@ def captured(program, words):
 
 
 def invoke(*arguments, **more):
-    """Run a command line; return click's result, whose exception is that of the command."""
+    """Run a command line; return click's result, which holds the command's exception."""
     return CliRunner().invoke(group, [str(argument) for argument in arguments], **more)
 
 
 def refusal(*arguments):
-    """Run a command line that is wrong use; return the sentence that is all it prints."""
+    """Run a command line with a usage error; return the sentence that it prints, and only that."""
     done = hpcfl(*arguments)
     said = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
 

@@ -1,4 +1,4 @@
-"""What all tests share: the tiers, their numbers of examples, and which tests run one at a time."""
+"""The set-up of all tests: tiers, numbers of examples, and groups that run one test at a time."""
 
 import os
 import shutil
@@ -9,32 +9,32 @@ from hypothesis import settings
 
 # `make test` runs the developer's tier. `make test-full` then runs those marked `full`, and with
 # --hypothesis-profile=full those that try more examples: properties, and those marked `tiered`.
-# Examples take as long as they need: the machine may be busy.
+# Examples have no deadline, because the machine may be busy.
 settings.register_profile("developer", max_examples=25, deadline=None)
 settings.register_profile("full", max_examples=100, deadline=None)
 settings.load_profile("developer")
 
-# As if no launcher had started us.
+# Behave as if no launcher had started this process.
 for name in list(os.environ):
     if name.startswith(("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")) and "ALLOW" not in name:
         del os.environ[name]
-# As if there were no terminal: pytest-xdist says that there is one of 80 letters.
+# Behave as if there were no terminal: pytest-xdist claims one with 80 columns.
 os.environ.pop("COLUMNS", None)
 
-# Their tests start jobs of several processes: of each group one test at a time.
+# Folders and files whose tests start jobs of several processes: each group runs one test at a time.
 GROUPS = {
     "jobs": {
         *("faults", "mpirun", "netlab"),
         *("test_campaigns.py", "test_doctor.py", "test_launch.py", "test_slurm_cluster.py"),
     },
-    # Their jobs are few and small, and most of their time goes into installing.
+    # Their jobs are few and small; most of their time is installation.
     "packages": {"test_packages.py", "test_recipes.py", "test_commands_of_pages.py"},
 }
 
 
 def pytest_configure(config):
-    # mpirun names its session folder after its process ID alone: what a killed one left behind
-    # stops a later one that gets the same number.
+    # mpirun names its session folder only after its process ID. The folder of a killed mpirun would
+    # stop a later one with the same ID.
     folder = tempfile.mkdtemp(prefix="hpcfl-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["TMPDIR"] = folder

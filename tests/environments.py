@@ -1,4 +1,4 @@
-"""Programs in environments of their own, as if there were no checkout."""
+"""Programs in separate environments, as if there were no checkout."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ SECONDS = 300
 
 
 def run(*command, folder, path=None, status=0, **variables):
-    """Run a program in a folder, with another folder of programs first; return what it prints.
+    """Run a program in a folder, with the folder `path` first in PATH; return its output.
 
-    It sees this process's environment, but no other packages than its own, and further `variables`.
+    It has this process's environment without PYTHONPATH, and additional `variables`.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if path is not None:
@@ -36,7 +36,7 @@ def make(folder, *packages, python=sys.executable):
     """Make a virtual environment with some packages; return its folder of programs."""
     programs = folder / "bin"
     run(python, "-m", "venv", "--without-pip", folder, folder=folder.parent)
-    # Most of a tool's modules are never imported: they are not compiled.
+    # Most modules of a tool are never imported, so do not compile them.
     pip = (sys.executable, "-m", "pip", "--python", programs / "python", "install", "--no-compile")
     run(*pip, "--quiet", *packages, folder=folder.parent)
     return programs

@@ -1,4 +1,4 @@
-"""Runs whose figures are known: benchmarks of several sizes, and private training."""
+"""Runs with known figures: benchmarks of several sizes, and private training."""
 
 import numpy as np
 from run_files import new_writer

@@ -1,4 +1,4 @@
-"""Puts rounds together from a protocol, a transport and parties, for tests of many rooms."""
+"""Assembles rounds from a protocol, a transport and parties, for tests of many packages."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.timed import deal_out
 
-SERVER = -2  # stands for a device's number in what the server's secrets follow from
+SERVER = -2  # the server's number in the derivation of secrets, where devices have their ids
 
 
 class Said(RoundObserver):
-    """Keeps what was warned of."""
+    """Keeps the warnings."""
 
     def __init__(self):
         self.sentences = []
@@ -23,7 +23,7 @@ class Said(RoundObserver):
 
 
 class Changing(Loopback):
-    """A loopback that delivers what its method `passed` makes of each sealed message."""
+    """A loopback that delivers the result of its method `passed` for each sealed message."""
 
     def passed(self, message):
         return message
@@ -40,7 +40,7 @@ class Changing(Loopback):
             yield sender, self.passed(message)
 
     def route(self, senders, rows, width):
-        """Change rows before they are sent; one of another size is not delivered."""
+        """Change rows before they are sent; rows of another size are not delivered."""
         blocks = []
         for block in rows:
             fitting = [row for row in map(self.passed, block) if row.size == width]
@@ -49,12 +49,12 @@ class Changing(Loopback):
 
 
 def seeded(seed):
-    """Return secrets that follow from a seed, a round and a device."""
+    """Return secrets that are derived from a seed, a round and a device."""
     return lambda index, id: insecure_secrets(seed, index, id)
 
 
 def parties(protocol, transport, index=0, secrets=None):
-    """Return the devices of this rank by id, and the server, None where it is not."""
+    """Return the devices of this rank by id, and the server, None on other ranks."""
     secrets = secrets or seeded(1)
     devices = {id: protocol.device(id, index, secrets(index, id)) for id in transport.local_devices}
     model = np.zeros(protocol.parameters.dim, np.float32)
@@ -78,7 +78,7 @@ def round_of(
 ):
     """Return a round that is ready to be played; `inputs` are vectors by id, or a function.
 
-    Helpers are those that the protocol makes, if it has any, but for those that are given.
+    By default, `helpers` are the ones that the protocol makes, if it has any.
     """
     count = protocol.parameters.devices
     dealt, range_sum = deal_out(protocol, transport, server)

@@ -1,7 +1,7 @@
-"""Rounds of a protocol in one process, with everything that moved, for tests to look at.
+"""Rounds of a protocol in one process, with all their messages, for tests to inspect.
 
-`play` plays a round of any protocol with the project's own driver. A test can change what is
-delivered (`change`), what a device does (`wrap`), and who the server is (`server`, `apart`).
+`play` plays a round of any protocol with the project's own driver. A test can change the delivered
+messages (`change`), the behaviour of a device (`wrap`), and the server (`server`, `apart`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from hpcfl.rounds.observer import NOBODY
 
 SERVER = 2**32 - 1
 SECURE = ("secagg", "sparse", "secagg-graph", "cohort", "common")
-# On a ring the server has a message of its own for each device, instead of one for all.
+# Protocols on a ring, where the server sends each device a separate message.
 SCATTERING = ("secagg-graph", "cohort")
-# One for each topology: but for masks and uploads, the code of the others is theirs.
+# One for each topology: other protocols share their code, except for masks and uploads.
 LINKED = ("secagg", "cohort")
 # One for each kind of masks and uploads.
 UPLOADING = ("secagg", "sparse", "cohort")
@@ -71,7 +71,7 @@ class Header(NamedTuple):
 
     @classmethod
     def receivers_of(cls, rows):
-        """Return to whom the rows of a route are addressed."""
+        """Return the receivers of the rows of a route."""
         return np.array([cls.of(row).receiver for row in rows], np.int64)
 
 
@@ -88,9 +88,9 @@ class Message(NamedTuple):
 
 
 def sent_by_device(protocol, name, senders, change):
-    """Return a change of what some devices send in an exchange.
+    """Return a change of the messages that some devices send in an exchange.
 
-    `change` is given the payload of a message, or the rows of a route with their envelopes.
+    `change` takes the payload of a message, or the rows of a route with their envelopes.
     """
     number = next(
         number
@@ -110,7 +110,7 @@ def sent_by_device(protocol, name, senders, change):
 
 
 def spoiling(protocol, dealer, victims):
-    """Return a change of the rows that a device sends to some others, who cannot open them."""
+    """Return a change of a device's rows to some others, which then cannot open them."""
 
     def spoil(rows):
         rows[np.isin(Header.receivers_of(rows), victims), -1] ^= 1
@@ -120,10 +120,10 @@ def spoiling(protocol, dealer, victims):
 
 
 class Wire(Loopback):
-    """A loopback that keeps every message, and lets a test change what is delivered.
+    """A loopback that keeps every message, and lets a test change the delivered ones.
 
-    `change` is called with every message's header; for a route, with the header of the first of a
-    sender's rows and all of them.
+    `change` is called with each message and its header. For a route, it is called with all rows of
+    a sender and the header of the first one.
     """
 
     def __init__(self, devices, change=None, helpers=0):
@@ -160,7 +160,7 @@ class Wire(Loopback):
         return super().reduce(senders, keep, add_into, zeros)
 
     def route(self, senders, rows, width):
-        """Change what a device sends: a block of rows, as many and as long as the change likes."""
+        """Change a device's block of rows; the change may alter their number and their length."""
         blocks = []
         for block in rows:
             for row in block:
@@ -174,7 +174,7 @@ class Wire(Loopback):
 
 @dataclass
 class Played:
-    """A round, or the beginning of one, and everything about it."""
+    """A round, or the beginning of one, with everything about it."""
 
     protocol: AggregationProtocol
     index: int
@@ -186,7 +186,7 @@ class Played:
     server: Any
     wire: Wire
     record: RoundRecord = field(repr=False)
-    # At the server, who took no further part; of the devices, who left; and why.
+    # The reasons for which the server refused devices, and for which devices left, by id.
     kept_out: dict[int, HpcflError] = field(default_factory=dict)
     left: dict[int, HpcflError] = field(default_factory=dict)
     error: HpcflError | None = None  # that ended the round
@@ -197,48 +197,48 @@ class Played:
 
     @property
     def nonce(self):
-        """What the server drew first, once it had all keys."""
+        """The first secret that the server drew, after it had all keys."""
         return self.servers.drawn[0]
 
     @property
     def label(self):
-        """How all that is derived in the round calls it."""
+        """The round's label in all derivations."""
         return f"{self.protocol.name} round {self.index}"
 
     def order(self, keys=None):
-        """Return the ids around the ring that these keys give; those that devices sent."""
+        """Return the ids around the ring for these keys, by default the keys that devices sent."""
         keys = self.sent("advertise_keys") if keys is None else keys
         return ring_order(self.parameters.devices, keys, self.nonce, self.label)
 
     def messages(self, name, pattern):
         """Return the messages of one exchange, in the order in which they were sent.
 
-        An exchange goes by the name of its step: that of its phase, or challenge, checks, expelled,
+        The name of an exchange is that of its step: its phase's, or challenge, checks, expelled,
         pairs.
         """
         return [
             message
             for message in self.wire.messages
             if message.pattern is pattern
-            # A device that refuses to go on says so in a step that is none of the protocol's.
+            # A refusal has a step number outside the protocol.
             and message.header.step < len(self.protocol.steps)
             and self.protocol.steps[message.header.step].name == name
         ]
 
     def sent(self, name):
-        """Return what each device sent to the server in an exchange, without envelopes."""
+        """Return each device's payload to the server in an exchange."""
         found = {m.header.sender: m.payload for m in self.messages(name, Pattern.GATHER)}
         if not found and name == self.protocol.upload_phase():
             return dict(self.wire.summed)
         return found
 
     def told(self, name):
-        """Return what the server told all devices in an exchange, without envelope."""
+        """Return the server's payload for all devices in an exchange."""
         (message,) = self.messages(name, Pattern.BROADCAST)
         return message.payload
 
     def told_each(self, name):
-        """Return what the server told each device alone in an exchange, without envelopes."""
+        """Return the server's separate payload for each device in an exchange."""
         return {m.header.receiver: m.payload for m in self.messages(name, Pattern.SCATTER)}
 
     def taking_part(self, phase):
@@ -251,7 +251,7 @@ class Played:
         ]
 
     def refused(self, kind, call, *arguments):
-        """Return the error of exactly `kind` that a call ends with; no secret may be in it."""
+        """Return the error of exactly `kind` that a call raises; it may contain no secret."""
         with pytest.raises(HpcflError) as caught:
             call(*arguments)
         assert kind is caught.type, caught.value
@@ -261,7 +261,7 @@ class Played:
     def goes_on(self, survivors=None):
         """Assert that the round ended with the exact sum over these devices.
 
-        By default over all that were there to upload.
+        By default, they are all devices that had not dropped out before the upload.
         """
         if survivors is None:
             survivors = self.taking_part(self.protocol.upload_phase())
@@ -269,12 +269,12 @@ class Played:
         assert sum_of(self, survivors).tolist() == self.server.total.tolist()
 
     def nobody_left(self):
-        """Assert that everybody took part to the end."""
+        """Assert that all devices took part to the end."""
         assert ({}, {}) == (self.kept_out, self.left)
 
 
 def enrolled(name, devices, seed=5, security="active", helpers=None):
-    """Return devices that enrolled together, over a transport, and helpers behind them."""
+    """Return devices that enrolled together over a transport, followed by the helpers."""
     kind = find(name, security)
     loopback = Loopback(devices, kind.helpers_of(helpers))
     found = enrol(kind, loopback, first_round=0, insecure_seed=seed)
@@ -283,10 +283,10 @@ def enrolled(name, devices, seed=5, security="active", helpers=None):
 
 
 def make(name, devices, dim=20, *, security="passive", identities=None, members=None, **options):
-    """Return a protocol; few levels, so that no choice of the other parameters overflows.
+    """Return a protocol with few levels, so that no choice of the other parameters overflows.
 
-    A ring is complete unless a degree is given: all others are neighbours, as in SecAgg. Half of
-    the devices make a cohort, or of sparse uploads. Devices enrol where they have to.
+    Unless a degree is given, a ring is complete: all devices are neighbours, as in SecAgg. Cohorts
+    have half of the devices, and sparse uploads half of the coordinates. Devices enrol if needed.
     """
     defaults: dict[str, Any] = {"levels": 1000, "security": security}
     if name in SCATTERING:
@@ -303,10 +303,10 @@ def make(name, devices, dim=20, *, security="passive", identities=None, members=
 
 
 def on_ring(name, devices, dim, degree, threshold, **options):
-    """Return a protocol on a ring of this degree, whose shares combine from `threshold` on.
+    """Return a protocol on a ring of this degree with a given `threshold` for shares.
 
-    The threshold that the protocol chose by itself would depend on the probabilities that it was
-    chosen for; what a ring does with a threshold does not.
+    The protocol's own choice of a threshold would depend on probabilities; the behaviour of a ring
+    with a given threshold does not.
     """
     protocol = make(name, devices, dim, degree=degree, **options)
     protocol.topology.threshold = threshold
@@ -314,7 +314,7 @@ def on_ring(name, devices, dim, degree, threshold, **options):
 
 
 def updates(protocol, seed=0):
-    """Return a vector for every device, some coordinates of which lie beyond the clip."""
+    """Return a vector for every device, with some coordinates beyond the clip."""
     parameters = protocol.parameters
     generator = np.random.default_rng(seed)
     shape = (parameters.devices, parameters.dim)
@@ -322,7 +322,7 @@ def updates(protocol, seed=0):
 
 
 def seeded_sources(devices, index=0, seed=0):
-    """Return sources that repeat themselves, so that a test that fails can be repeated."""
+    """Return reproducible sources, so that a failed test can be repeated."""
     return {id: Source(insecure_secrets(seed, index, id)) for id in range(devices)}
 
 
@@ -345,12 +345,12 @@ def play(
 ):
     """Play a round over the loopback transport.
 
-    `dropouts` maps a device to the phase before which it disappears. With `before`, a phase or an
-    exchange, or one of its patterns, only what comes before is played. `order` is the order in
-    which devices are played. `wrap` returns what stands in the place of a device, `server` makes
-    another server than the protocol's, and with `apart` it may tell every device another thing
-    where it would tell all the same. No error that ends the round may hold a secret; it is raised,
-    or else kept.
+    `dropouts` maps a device to the phase before which it drops out. With `before`, a phase or an
+    exchange, or one of its patterns, only the steps before it are played. `order` is the order in
+    which devices are played. `wrap` returns a replacement for a device. `server` makes another
+    server than the protocol's. With `apart`, the server may send each device a different message
+    instead of a broadcast. An error that ends the round may hold no secret; it is raised with
+    `raises`, else kept.
     """
     devices, dim = protocol.parameters.devices, protocol.parameters.dim
     vectors = updates(protocol) if vectors is None else vectors
@@ -410,7 +410,7 @@ def play(
 
 
 def sent_by(played, id):
-    """Return the coordinates that a device sent, in their order, from what was on the wire."""
+    """Return the coordinates that a device sent, in their order, according to its messages."""
     parameters = played.parameters
     if played.protocol.name == "sparse":
         message = np.frombuffer(played.sent("masked_input")[id], np.uint8)
@@ -423,7 +423,7 @@ def sent_by(played, id):
 
 
 def sum_of(played, ids):
-    """Return the sum of some devices' quantised vectors, from the vectors and the wire alone."""
+    """Return the sum of some devices' quantised vectors, from the vectors and messages only."""
     total = np.zeros(played.parameters.dim, np.int64)
     for id in ids:
         where = sent_by(played, id)
@@ -432,13 +432,13 @@ def sum_of(played, ids):
 
 
 def assert_tells_no_secret(error, sources):
-    """Assert that an error, and what a traceback shows of the errors before it, hold no secret."""
+    """Assert that an error, and earlier errors in its traceback, hold no secret."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     assert [] == secrets_in(f"{error} {error!r} {before!r}", sources.values())
 
 
 def secrets_in(text, sources):
-    """Return what `text` shows of the drawn secrets: any six bytes of one, or a limb of one."""
+    """Return the parts of drawn secrets in `text`: any six bytes or any limb of a secret."""
     found = []
     for secret in (secret for source in sources for secret in source.drawn):
         parts = [secret[k : k + 6] for k in range(len(secret) - 5)]
@@ -460,12 +460,12 @@ def places(played):
 
 
 def integers_of(played, id, where):
-    """Return the integers that stand for a device's values at `where` in this round."""
+    """Return the quantised values of a device at `where` in this round."""
     return played.protocol.quantise(played.vectors[id][where], id, played.index)
 
 
 def shares_by_receiver(devices):
-    """Let every device share its keys; return who sent what to each, by sender."""
+    """Let every device share its keys; return the senders and rows for each receiver, by sender."""
     sent: dict[int, list[tuple[int, NDArray[np.uint8]]]] = {id: [] for id in devices}
     for sender in sorted(devices):
         for receiver, row in zip(*devices[sender].send_share_keys(), strict=True):
@@ -477,7 +477,7 @@ def shares_by_receiver(devices):
 
 
 def bits(ids, devices):
-    """Return a bitmap of devices, the first bit of a byte being its most significant."""
+    """Return a bitmap of devices; the first bit of a byte is the most significant one."""
     text = "".join("1" if id in ids else "0" for id in range(devices)).ljust(
         -(-devices // 8) * 8, "0"
     )
@@ -485,9 +485,9 @@ def bits(ids, devices):
 
 
 def key_list(played, receiver, keys):
-    """Return the server's message with these keys to a device; on a ring, in the order they give.
+    """Return the server's message with these keys to a device; on a ring, in the ring's order.
 
-    On a ring a device is not sent its own keys, but they decide its place.
+    On a ring a device does not receive its own keys, but they determine its place.
     """
     parameters = played.parameters
     if parameters.degree is None:
@@ -507,7 +507,7 @@ def ring_list(nonce, order, position, keys, degree):
 
 
 def bits_near(played, receiver, ids):
-    """Return a bitmap of devices: of all, or on a ring of those in a device's slots."""
+    """Return a bitmap of all devices, or on a ring of the devices in a device's slots."""
     parameters = played.parameters
     if parameters.degree is None:
         return bits(ids, parameters.devices)
@@ -518,7 +518,7 @@ def bits_near(played, receiver, ids):
 def request(played, receiver, survivors, dropped, total=None):
     """Return the server's message that asks a device to unmask.
 
-    On a ring it says how many survivors there are in all.
+    On a ring it contains the total number of survivors.
     """
     content = bits_near(played, receiver, survivors) + bits_near(played, receiver, dropped)
     if played.parameters.degree is not None:
@@ -533,27 +533,27 @@ def request(played, receiver, survivors, dropped, total=None):
 
 
 def expelled_list(played, receiver, expelled):
-    """Return the server's message to a device about who is expelled.
+    """Return the server's message to a device with the expelled devices.
 
-    On a ring it names those that the device is linked with, and says how many there are in all.
+    On a ring it names the ones that the device is linked with, and contains the total number.
     """
     count = b"" if played.parameters.degree is None else struct.pack("<I", len(expelled))
     return raw(count + bits_near(played, receiver, expelled))
 
 
-# secrets of pairs, and keys that are another device's
+# secrets of pairs, and keys of another device
 
 
 def agreed(played, id, public):
-    """Return what a device's mask key agrees on with one that has this mask key (X25519)."""
+    """Return the secret that a device's mask key agrees on with this public mask key (X25519)."""
     private = X25519PrivateKey.from_private_bytes(played.sources[id].drawn[1])
     return private.exchange(X25519PublicKey.from_public_bytes(public))
 
 
 def pair_secret(played, id, other, public=None):
-    """Return what the masks of a device with another one follow from.
+    """Return the secret from which the masks of two devices are derived.
 
-    The other has this mask key, or that which it sent.
+    `public` is the other device's mask key, by default the one that it sent.
     """
     public = played.sent("advertise_keys")[other][32:] if public is None else public
     secret = agreed(played, id, public)

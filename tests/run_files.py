@@ -17,13 +17,13 @@ CONFIG = {
     "downlink_mbps": 16.0,
     "latency_ms": 1.0,
 }
-# What files of earlier versions, of one rank, and of runs that end when ranks die do without.
+# Datasets missing in files of earlier versions, of one rank, and of runs without tolerance.
 OPTIONAL = {dataset.name for dataset in KNOWN if dataset.unknown is not None}
 ENVIRONMENT = {"transport": "loopback", "mpi_library": "none", "cpu": "abacus", "hosts": ["a", "b"]}
 
 
 def random_record(seed, phases=3, devices=4):
-    """Return a round in which every array element is a different number."""
+    """Return the record of a round in which all array elements differ."""
     rng = np.random.default_rng(seed)
     traffic, times = (phases, devices), (phases, devices + 1)
     return RoundRecord(
@@ -41,7 +41,7 @@ def random_record(seed, phases=3, devices=4):
 
 
 def simple_record(scale=1, *, warmup=False, validated=True):
-    """Return a round of 3 phases and 4 devices, of which the last drops out before phase 1.
+    """Return a round of 3 phases and 4 devices; the last device drops out before phase 1.
 
     All bytes and seconds are `scale` times round numbers, chosen so that a test can work out
     every figure by hand.
@@ -78,7 +78,7 @@ def assert_holds(run, records):
 
 
 def new_writer(path, **changes):
-    """Open the file of a run of 3 phases, 4 devices and 3 rounds, where nothing else is said."""
+    """Open the file of a run, by default with 3 phases, 4 devices and 3 rounds."""
     options = {
         "protocol": "sparse",
         "command": "hpcfl bench sparse",
@@ -111,7 +111,7 @@ def write_run(path, records=(), *, status="complete", rounds=None, environment=N
 
 
 def write_seconds(path, seconds, *, protocol="secagg", scale=1, warmup=None, **options):
-    """Write a run whose rounds, after one of warm-up where that is given, took so long."""
+    """Write a run with rounds of these seconds, after a warm-up round if one is given."""
     records = []
     for value in [*([] if warmup is None else [warmup]), *seconds]:
         warming = warmup is not None and not records
@@ -123,7 +123,7 @@ def write_seconds(path, seconds, *, protocol="secagg", scale=1, warmup=None, **o
 
 
 def cut(path, rounds):
-    """Leave of a complete file what a kill after some rounds leaves."""
+    """Change a complete file into one that was left by a kill after some rounds."""
     with h5py.File(path, "r+") as file:
         file.attrs.modify("status", np.array("running", file.attrs["status"].dtype))
         facts = file["environment"].attrs

@@ -1,4 +1,4 @@
-"""Runs on growing numbers of ranks, whose seconds a test says."""
+"""Runs on growing numbers of ranks, with seconds chosen by a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from page_runs import write_run
 
 from hpcfl.results import load
 
-# Around 1, with the median 1: enough rounds for an interval of 97.5 %.
+# Factors with the median 1, for enough rounds for an interval of 97.5 %.
 SPREAD = np.array([0.8, 0.9, 0.95, 1.0, 1.0, 1.0, 1.05, 1.1, 1.2])
 _NUMBERS = itertools.count()
 
@@ -29,7 +29,7 @@ def scaled(
     spread=SPREAD,
     **config,
 ):
-    """Return a run on some ranks of as many cores, whose median round takes so many seconds."""
+    """Return a run on `ranks` ranks, by default with as many cores, with this median round time."""
     name = f"{protocol}-{ranks}-{next(_NUMBERS)}"
     cores = ranks if cores is None else cores
     environment = {
@@ -39,7 +39,7 @@ def scaled(
         "oversubscription_ratio": ranks / cores,
         "cpu_model": "abacus",
     }
-    # Files with several ranks of the server tell of every rank, which these do not.
+    # Files of several server ranks have data of every rank, which these files lack.
     later = {name: config.pop(name) for name in ("server_ranks",) if name in config}
     path = write_run(
         *(folder / f"{name}.h5", protocol, devices, dim),

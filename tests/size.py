@@ -1,4 +1,4 @@
-"""Lines of Python of each part, with docstrings and blank lines, now and at most."""
+"""The current and the largest allowed number of Python lines of each part, all lines counted."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MOST_OPTIONS = 249
-# Where the parts are, and how many lines each has at most.
+# The folder of each part, and its largest allowed number of lines.
 BUDGETS = {
     "hpcfl/algorithms": 7500,
     "hpcfl/comm": 2000,
@@ -30,7 +30,7 @@ BUDGETS = {
 
 
 def lines(*places):
-    """Return how many lines the Python files have that git tracks in some places."""
+    """Return the number of lines of the tracked Python files in some places."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--", *places], cwd=ROOT, capture_output=True, check=True
     )
@@ -40,7 +40,7 @@ def lines(*places):
 
 
 def leaves(command, name=""):
-    """Yield all commands that do something, each after its name."""
+    """Yield the name of each command that is not a group, and the command."""
     import click
 
     if not isinstance(command, click.Group):
@@ -52,9 +52,9 @@ def leaves(command, name=""):
 
 
 def options():
-    """Return the options of all commands, each after the name of its command.
+    """Return the options of all commands, each with the name of its command.
 
-    Those that several algorithms of `hpcfl privacy epsilon` have count once.
+    An option shared by several algorithms of `hpcfl privacy epsilon` counts once.
     """
     import click
 
@@ -79,6 +79,6 @@ if __name__ == "__main__":
     print(f"{'pages, kB':<52} {kilobytes:>7,} {200:>8,}{' !' if kilobytes > 200 else ''}")
     try:
         number = len(options())
-    except ImportError:  # outside of the environment that make sets up
+    except ImportError:  # outside the environment that make sets up
         sys.exit()
     print(f"{'options of all commands':<52} {number:>7,} {MOST_OPTIONS:>8,}")

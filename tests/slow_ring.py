@@ -1,6 +1,6 @@
-"""Rings, segments and cohorts again, as lists and sets that are written out and searched.
+"""Reference code for rings, segments and cohorts, with explicit lists and sets.
 
-Nothing here calls the protocols' code or knows a formula of theirs but the ones of the wire format.
+Nothing here calls the protocols' code. Only the formulas of the wire format are shared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 def ring_order(devices, public, nonce, label):
     """Return all N ids around the ring: sorted by 128 bits of a keystream each.
 
-    The nonce and the keys of those that advertised any decide on the keystream.
+    The keystream depends on the nonce and on all advertised keys.
     """
     digest = hashlib.sha256(f"hpcfl/1 {label} links".encode() + nonce)
     for id in sorted(public):
@@ -32,7 +32,7 @@ def ring_order(devices, public, nonce, label):
 
 
 def slots(order, id, degree):
-    """Return who is in a device's slots, whether there or not."""
+    """Return the ids in a device's slots, present or not."""
     ring, place = len(order), order.index(id)
     if degree >= ring - 1:
         return [order[(place - ring // 2 + slot) % ring] for slot in range(ring)]
@@ -40,7 +40,7 @@ def slots(order, id, degree):
 
 
 def holders(order, id, degree, members):
-    """Return who holds a device's shares, by slot: those in its slots that advertised keys."""
+    """Return the holders of a device's shares, by slot: the ids that advertised keys."""
     there = {*members}
     return [one for one in slots(order, id, degree) if one in there]
 
@@ -52,9 +52,9 @@ def cohort_size(devices, alpha):
 
 @cache
 def segments(dim, ring):
-    """Return the coordinates of every segment, as they are dealt out.
+    """Return the coordinates of every segment, in the order of assignment.
 
-    In steps of about the golden section of d, from 0 on; segment s ends before place (s + 1) d / n.
+    Its steps are about the golden section of d, from 0; segment s ends before place (s + 1) d / n.
     """
     golden = isqrt(5 * dim**2 * 10**20) - dim * 10**10
     nearest = (golden + 10**10) // (2 * 10**10)
@@ -84,6 +84,6 @@ def run(dim, ring, size, position):
 
 
 def leads(dim, ring, coordinate, position, other):
-    """Return whether, of two runs that hold a coordinate, the one at `position` began earlier."""
+    """Return whether the run at `position` began earlier than another run with the coordinate."""
     segment = segment_of(dim, ring)[coordinate]
     return (segment - position) % ring > (segment - other) % ring

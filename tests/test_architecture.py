@@ -1,4 +1,4 @@
-"""Imports point downwards only and without circles, and what runs often imports little."""
+"""Imports point only downwards and without circles, and frequent programs import little."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "hpcfl"
 
-# Imports point downwards only, but for annotations. What is not listed is a leaf, the lowest layer.
+# Imports point only downwards, except for annotations. Unlisted parts are in the lowest layer.
 LAYERS = {
     "__init__": 7,
     "__main__": 7,
@@ -32,7 +32,7 @@ LAYERS = {
 
 
 def imports(tree):
-    """Return what a file imports anywhere, but for annotations: modules, and names of modules."""
+    """Return all imports of a file except for annotations: modules, and names of modules."""
     found, pending = set(), [tree]
     while pending:
         node = pending.pop()
@@ -48,7 +48,7 @@ def imports(tree):
 
 @cache
 def read():
-    """Return what each module of the package imports, by its dotted name."""
+    """Return the imports of each module of the package, by its dotted name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         own = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
@@ -59,7 +59,7 @@ def read():
 def graph():
     """Return the modules of the package that each of its modules imports.
 
-    Not `hpcfl` itself, which is the version and the lazy front door of the API.
+    `hpcfl` itself is left out: it holds the version and imports the API lazily.
     """
     known = {own.removesuffix(".__init__"): names for own, names in read().items()}
     found = {}
@@ -114,7 +114,7 @@ def loaded(*arguments):
 
 
 def test_a_device_of_a_hundred_loads_what_a_device_needs():
-    """What reads files, describes the machine or parses text is imported where the server is."""
+    """Only the server imports code that reads files, describes the machine or parses text."""
     program = (
         "import hpcfl.__main__, hpcfl.comm.mpi; from hpcfl.benchmark import device, session; "
         "from hpcfl.benchmark.experiment import Experiment, asked; "

@@ -17,7 +17,7 @@ def _among_the_examples(monkeypatch):
 
 
 def hpcfl(folder, *arguments):
-    """Run the command line; return what it prints."""
+    """Run the command line; return its output."""
     done = commandline.hpcfl(*arguments, "--output", folder)
 
     assert done.returncode == 0, done.stderr
@@ -42,10 +42,10 @@ def test_the_model_of_the_examples_trains(tmp_path):
 
 
 def cells_of(name, folder, monkeypatch):
-    """Run a notebook cell by cell in one namespace; return what Jupyter shows of each cell.
+    """Run a notebook cell by cell in one namespace; return the output that Jupyter would show.
 
-    Without its kernel, which takes seconds and packages; what a cell ends with must be shown by
-    itself in either.
+    This avoids Jupyter's kernel, which takes seconds and packages. The last value of a cell is
+    shown in both.
     """
     cells = json.loads((EXAMPLES / name).read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]

@@ -1,1 +1,1 @@
-"""Experiments on vectors: repeat rounds of an aggregation protocol, time, check and log them."""
+"""Experiments on vectors: rounds of an aggregation protocol, timed, validated and logged."""

@@ -1,7 +1,7 @@
-"""`hpcfl bench` on a rank that holds devices: rank 0 reads the command line, and tells the others.
+"""`hpcfl bench` on ranks that hold devices: rank 0 reads the command line and tells the others.
 
-With a hundred ranks on a machine, what one loads is loaded a hundred times: this loads nothing of
-the command line's packages.
+Each of a hundred ranks on a machine would load the packages of the command line. This module loads
+none of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcfl.system.plugins import explained
 
 
 def main() -> NoReturn:
-    """Play this rank's part in what rank 0 was asked for, and end as the command line does."""
+    """Play this rank's part in rank 0's command, and end as the command line does."""
     from hpcfl.comm import ending
 
     try:
@@ -36,7 +36,7 @@ def main() -> NoReturn:
 
 
 def release() -> None:
-    """Tell the ranks that wait in `main`, from rank 0, that there is nothing to do for them."""
+    """Tell, from rank 0, the ranks that wait in `main` that they have nothing to do."""
     from hpcfl.comm.world import connect
 
     with suppress(HpcflError):

@@ -1,4 +1,4 @@
-"""Runs one configuration: rounds of a protocol, each timed, validated and logged."""
+"""Runs one configuration: rounds of a protocol, each timed, validated and recorded."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from hpcfl.results.reader import Run
 
 
-# Options without effect where devices send all coordinates.
+# Options without effect if devices send all coordinates.
 OF_SPARSE = (*names(SparseOptions), "locations")
 
 
 def asked(given: Mapping[str, Any]) -> BenchOptions:
-    """Return the options that keywords, or a command line, stand for.
+    """Return the options for keywords or a command line.
 
-    `given` has values of `BenchOptions` by name, at least ``protocol``. A UsageError says that
-    there is no such option, that a value cannot be meant, or that an option would be ignored.
+    `given` has values of `BenchOptions` by name, at least ``protocol``. Raise UsageError for an
+    unknown option, an invalid value, or an option that would be ignored.
     """
     options = resolved(given)
     refuse(given, unused_by(options), options.protocol)
@@ -58,15 +58,15 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
 
 
 def unused_by(options: BenchOptions) -> set[str]:
-    """Return the names of options that neither the protocol nor its noise has a use for."""
+    """Return the names of options that neither the protocol nor its noise uses."""
     noise = [] if options.privacy is None else [ThreatOptions]
     return unused(ProtocolOptions, [*find(options.summed_by, options.security).options, *noise])
 
 
 def resolved(given: Mapping[str, Any]) -> BenchOptions:
-    """Return the same, whether all that is given is used or not."""
+    """Return the options for `given`, without a check for unused ones."""
     check_length(given)
-    # Within a lab the seconds that are modelled are those of its links.
+    # Within a netlab, seconds are modelled for the lab's links.
     given = netlab_link() | stated(BenchOptions, given)
     options = make(BenchOptions, given)
     if options.protocol != DP_FEDAVG:
@@ -76,10 +76,10 @@ def resolved(given: Mapping[str, Any]) -> BenchOptions:
 
 
 class Experiment(Job):
-    """A benchmark with one number of devices, checked, with all defaults resolved, ready to run.
+    """A benchmark with one number of devices, checked and with all defaults resolved.
 
-    `algorithm` is that whose noise devices add to their integers, if they do. Results of rounds are
-    without aggregates.
+    `algorithm`, if any, defines the noise that devices add to their integers. The results of its
+    rounds have no aggregates.
     """
 
     command = "bench"
@@ -104,14 +104,14 @@ class Experiment(Job):
         self.rounds, self.first_round = options.planned_rounds, 0
         self.name = protocol.name if algorithm is None else f"{algorithm.name}-{protocol.name}"
         self.recorded_as, self.phases = self.name, protocol.phases()
-        # The round seconds that an earlier launch measured.
+        # The round times measured by earlier launches.
         self._measured: list[float] = []
 
     @classmethod
     def prepare(cls, options: BenchOptions, devices: int) -> Experiment:
-        """Check the options for a number of devices; a UsageError is the same on every rank."""
+        """Check the options for a number of devices; raise the same UsageError on every rank."""
         updates = _updates(options, devices)
-        # With the length, a run goes on without the code of a model.
+        # The recorded length lets a run be resumed without the code of a user's model.
         dim = options.dim if options.model is None else updates.dim
         given = replace(options, devices=(devices,), dim=dim)
 
@@ -144,7 +144,7 @@ class Experiment(Job):
         return cls(options, given, protocol, updates, schedule, algorithm)
 
     def config(self) -> dict[str, Any]:
-        """Return every option with its value, for the record; None where it has no effect."""
+        """Return every option with its value, for the record; None if it has no effect."""
         config = self.options.recorded() | {"devices": self.devices}
         for name in ("updates", "save_aggregate", "keep_transcript"):
             config[name] = None if config[name] is None else str(config[name])
@@ -164,7 +164,7 @@ class Experiment(Job):
         return config
 
     def go_on_from(self, earlier: Run) -> int:
-        """Go on behind the rounds of an earlier launch; the account counts what it lost."""
+        """Continue after the rounds of an earlier launch; the account counts its lost rounds."""
         if earlier.status == "complete":
             raise UsageError(
                 f"{earlier.path} is complete, with {counted(earlier.rounds, 'round')}: there is "
@@ -187,10 +187,10 @@ class Experiment(Job):
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
         self._rule = StopRule(self.options)
-        # Contents of the model, unlike its length, make no difference.
+        # The costs depend on the model's length, not on its contents.
         self._model = np.zeros(self.dim, np.float32)
         self._last: Aggregate | None = None
-        # The devices of which it was said that their vectors are clipped.
+        # The devices for which a warning of clipped vectors was given.
         self._told: set[int] = set()
         self._recorder: Recorder | None = None
         if self.options.keep_transcript is not None:
@@ -204,7 +204,7 @@ class Experiment(Job):
         self, transport: Transport, index: int, enrolled: Enrolled | None, observer: RoundObserver
     ) -> Played | None:
         options = self.options
-        self._last = None  # which would take memory beside this round's
+        self._last = None  # free the last aggregate's memory
         self.updates.prepare(index, transport.local_devices)
         played = play(
             self.protocol,
@@ -224,7 +224,7 @@ class Experiment(Job):
             return None
         if enrolled is not None:
             enrolled.charge(played.record, index)
-        # A warm-up that outlasts the time of the run ends with a measured round.
+        # If the run's time ends during the warm-up, the last round of the warm-up is measured.
         played.record.warmup = index < options.warmup and not self._rule.over
         for start in range(0, self.dim if self._last.has_mean else 0, BLOCK):
             part = slice(start, start + BLOCK)
@@ -240,10 +240,9 @@ class Experiment(Job):
         return reason
 
     def _warn_of_clipping(self, transport: Transport, observer: RoundObserver) -> None:
-        """Say, at the server, that values were clipped: the sum is right, but not theirs.
+        """Warn, at the server, of clipped values: the validation compares values after clipping.
 
-        The check of a round is of what was sent. Every rank calls this after a round. Devices that
-        were named already are not named again.
+        Every rank calls this after a round. Each device is named only once.
         """
         if not isinstance(self.protocol, QuantisedProtocol):
             return
@@ -265,7 +264,7 @@ class Experiment(Job):
         )
 
     def _save(self) -> None:
-        """Write the last round's sum and what was taken down of it, if that is asked for."""
+        """Write the last round's sum and transcript, if requested."""
         if self.options.save_aggregate is not None and self._last is not None:
             from hpcfl.rounds.input_files import save_aggregate
 
@@ -277,7 +276,7 @@ class Experiment(Job):
 
 
 def _check_transcript(options: BenchOptions, protocol: AggregationProtocol) -> None:
-    """Refuse, by UsageError, to keep a transcript of what cannot be attacked."""
+    """Raise UsageError if the transcript of a run could not be attacked."""
     from hpcfl.attack import transcript as recording
 
     if options.may_vary or options.security == "active" or options.server_ranks > 1:
@@ -293,9 +292,9 @@ def _check_transcript(options: BenchOptions, protocol: AggregationProtocol) -> N
 def _with_noise(
     options: BenchOptions, built: Callable[[BenchOptions], AggregationProtocol]
 ) -> tuple[AggregationProtocol, DPFedAvg]:
-    """Return a protocol whose devices add the noise of `dp-fedavg`, all of them in every round.
+    """Return a protocol whose devices all add the noise of `dp-fedavg` in every round.
 
-    With as many levels as there is room for beside the noise, unless a number is asked for.
+    It has the requested number of levels, or the most that fit beside the noise.
     """
     from hpcfl.algorithms.federated.levels import largest_levels
 
@@ -311,13 +310,13 @@ def _with_noise(
     if options.levels is not None:
         return noisy(options.levels)
     one = built(replace(options, levels=1))
-    _dp_fedavg(one, options)  # refuses what cannot have noise
+    _dp_fedavg(one, options)  # raises UsageError if the protocol cannot have noise
     assert isinstance(one, QuantisedProtocol)
     return noisy(largest_levels(one, noisy))
 
 
 def _dp_fedavg(protocol: AggregationProtocol, options: BenchOptions) -> DPFedAvg:
-    """Return `dp-fedavg` over a protocol; UsageError if that cannot have its noise."""
+    """Return `dp-fedavg` over a protocol; raise UsageError if the two do not fit together."""
     from hpcfl.algorithms.federated.base import Federation
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.algorithms.federated.participation import Participation
@@ -343,12 +342,12 @@ def _dp_fedavg(protocol: AggregationProtocol, options: BenchOptions) -> DPFedAvg
 
 
 def secrets_of_noise(insecure_seed: int | None) -> NoiseSecrets:
-    """Return where noise comes from, apart from all devices' keys."""
+    """Return the source of the noise, which is independent of the devices' keys."""
     return system_noise if insecure_seed is None else insecure_noise(insecure_seed)
 
 
 def length(options: BenchOptions) -> int:
-    """Return the length d of vectors that are drawn; UsageError if a model does not say it."""
+    """Return the length d of random vectors; raise UsageError if a model does not define it."""
     if options.dim is not None:
         return options.dim
     if options.model is None:

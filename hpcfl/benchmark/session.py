@@ -1,4 +1,4 @@
-"""What `hpcfl bench` does: one experiment for each number of devices, each with a results file."""
+"""The work of `hpcfl bench`: one experiment and one results file per number of devices."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ LOOPBACK_DEVICES = 100
 
 
 def asked(world: World, given: Mapping[str, Any]) -> BenchOptions:
-    """Return the options that keywords, or a command line, stand for; every rank calls this.
+    """Return the options for keywords or a command line; every rank calls this.
 
-    With ``resume`` they are those that the file says its run was asked for, but for what may be
-    given with another value. Raises what `~hpcfl.benchmark.experiment.asked` and
-    `~hpcfl.rounds.session.restored` do.
+    With ``resume`` they come from the results file, except for the options that may be given anew.
+    Raise the errors of `~hpcfl.benchmark.experiment.asked` and `~hpcfl.rounds.session.restored`.
     """
     if given.get("resume") is None:
         if given.get("protocol") is None:
@@ -44,7 +43,7 @@ def asked(world: World, given: Mapping[str, Any]) -> BenchOptions:
     counts = given.get("devices")
     if counts is not None and len(options_of(BenchOptions)["devices"].read(counts)) > 1:
         raise UsageError("--resume takes one number of devices")
-    # Within a lab the seconds that are modelled are those of its links.
+    # Within a netlab, seconds are modelled for the lab's links.
     beside = {**netlab_link(), **given}
     options = make(BenchOptions, rounds.restored(world, BenchOptions, beside, Experiment.code))
     refuse(given, experiments.unused_by(options), options.protocol)
@@ -61,23 +60,23 @@ def run(
 ) -> None:
     """Run one experiment for each number of devices; every rank calls this.
 
-    Within :func:`~hpcfl.system.interruption.noting_signals`, Ctrl-C, SIGTERM and SIGUSR1, on any
-    rank, let the round end, and all ranks leave together. `report` takes the path of every finished
-    results file, on rank 0, and `ended` after it that of every one, whether it finished or failed.
-    `command` does just this, for the record; by default it is what was typed.
+    Within :func:`~hpcfl.system.interruption.noting_signals`, after Ctrl-C, SIGTERM or SIGUSR1 on
+    any rank, all ranks leave together at the end of the round. On rank 0, `report` takes the path
+    of every finished results file. Then `ended` takes the path of every file, finished or failed.
+    `command` is the equivalent command line for the record, by default the one that was typed.
 
-    Raises an HpcflError on every rank if something cannot work or fails. Finished rounds are kept.
-    Its exit status is `~hpcfl.system.interruption.LEFT_STATUS` if the run was told to leave.
+    Raise HpcflError on every rank if something fails. Finished rounds are kept. The exit status is
+    `~hpcfl.system.interruption.LEFT_STATUS` if the run was told to leave.
     """
     counts = options.devices or (default_devices(world, options),)
     hosts = len({*world.hosts()})
     most, needed = max(counts), memory.DEVICE_BYTES * max(counts) / max(1, hosts)
-    # With any protocol: before one is made.
+    # Every protocol needs this memory, so check it before one is made.
     world.first_alone(
         lambda: machine.check_memory(f"{most} devices", needed, "give fewer --devices")
     )
     if options.model is not None and options.dim is None:
-        # On one rank: what a hundred load of torch takes more memory than a machine has.
+        # Only on one rank: torch on a hundred ranks takes more memory than a machine has.
         options = replace(options, dim=world.agreed(lambda: {"d": length(options)})["d"])
     prepared = [Experiment.prepare(options, devices) for devices in counts]
     if world.tolerant and options.keep_transcript is not None:
@@ -87,7 +86,7 @@ def run(
         )
     world.first_alone(lambda: _check_outputs(options, len(counts)))
     while prepared:
-        # Kept no longer than it runs: it may hold the secret that noise comes from.
+        # Drop each experiment after its run: it may hold the secret source of the noise.
         run_one = partial(_run_one, world, prepared.pop(0), observer, command, report, ended)
         world.settle_after(run_one)
 
@@ -113,10 +112,10 @@ def _run_one(
 
 
 def default_devices(world: World, options: BenchOptions) -> int:
-    """Return how many devices are run if nobody says otherwise.
+    """Return the default number of devices.
 
-    One on each rank that is left; in one process as many as a file of updates is for. UsageError if
-    that cannot be read.
+    It is one per free rank, or in one process the number of rows in a file of updates. Raise
+    UsageError if the file cannot be read.
     """
     if options.updates is not None and world.size == 1:
         from hpcfl.rounds.input_files import FileUpdates
@@ -127,12 +126,12 @@ def default_devices(world: World, options: BenchOptions) -> int:
 
 
 def devices_on(world: World, others: int = 1) -> int:
-    """Return how many devices there are by default where so many ranks are the server's or help."""
+    """Return the default number of devices if `others` ranks are the server's or helpers."""
     return max(1, world.size - others) if world.size > 1 else LOOPBACK_DEVICES
 
 
 def _check_outputs(options: BenchOptions, runs: int) -> None:
-    """Refuse, by UsageError, places that results cannot go to."""
+    """Raise UsageError for output paths that cannot be written."""
     if runs > 1 and not outputs.RESULTS.is_folder(options.output):
         raise UsageError(
             f"several numbers of devices give several results files: "

@@ -11,12 +11,12 @@ from hpcfl.options.bench import BenchOptions
 class StopRule:
     """Decides after every measured round whether it was the last.
 
-    `max_seconds` stops with the round in which this much time has passed since the rule was made,
-    however many rounds there are: at least one is measured, the last of the warm-up if need be.
-    Otherwise the least number of rounds is always measured. `rel_ci` stops once both ends of the
-    95 % interval of the median are within this share of the median. Looking at the interval after
-    every round makes a lucky stop more likely, so that the interval of a run stopped by `rel_ci`
-    covers the median a little less often than it says.
+    `max_seconds` stops after the round in which this time since the rule's creation has passed,
+    whatever the number of rounds. At least one round is measured, if necessary the last one of the
+    warm-up. Without it, at least `rounds` rounds are measured. `rel_ci` stops as soon as both ends
+    of the 95 % interval of the median are within this share of the median. Because the rule checks
+    the interval after every round, lucky stops are more likely: the interval of a run stopped by
+    `rel_ci` covers the median slightly less often than 95 %.
     """
 
     def __init__(self, options: BenchOptions) -> None:
@@ -26,12 +26,12 @@ class StopRule:
 
     @property
     def over(self) -> bool:
-        """Whether the time has passed."""
+        """Whether `max_seconds` have passed."""
         limit = self._options.max_seconds
         return limit is not None and time.monotonic() - self._start >= limit
 
     def after(self, round_seconds: float) -> str:
-        """Return why a measured round was the last, one of `REASONS` of the loop, "" if not."""
+        """Return why a measured round was the last, one of `session.REASONS`; "" if it was not."""
         self._seconds.append(round_seconds)
         count = len(self._seconds)
         options = self._options
@@ -46,9 +46,9 @@ class StopRule:
         return "max_rounds" if options.most_rounds > options.rounds else "rounds"
 
     def resume(self, round_seconds: Sequence[float]) -> str:
-        """Take up the measured rounds of an earlier launch; return why they are enough, "" if not.
+        """Resume from the measured rounds of earlier launches; return as `after` does.
 
-        Their seconds count as passed.
+        The seconds of these rounds count as passed.
         """
         if not len(round_seconds):
             return ""

@@ -1,1 +1,1 @@
-"""Who is where, how a phase's messages move, and what that cost."""
+"""Placement of the parties, transports for the messages of phases, and notes on their time."""

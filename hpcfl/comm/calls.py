@@ -1,8 +1,8 @@
-"""When a rank was in the transport, and for whom it waited.
+"""When a rank was in a call of the transport, and which ranks it waited for.
 
-In a blocking call a rank waits for others as long as they have not come to theirs. So every rank
-notes when its own part of a call was there, and when it blocked; how long it waited follows from
-the notes of all ranks, on one clock, after the round. What is left of a call is time in MPI.
+In a blocking call a rank waits until the others have entered the same call. So every rank notes
+when its own part of a call was available and when it blocked. After the round, the notes of all
+ranks, on one clock, tell how long each rank waited. The rest of a call is time in MPI.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-# Of a note: available, begin, end, waits for, seconds of posting.
+# Fields of a note: available, begin, end, waits for, seconds of posting.
 NOTES = 5
 _CLOCK_TIMES = slice(0, 3)
 _POSTING = 4
 
 
 class WaitsFor(IntEnum):
-    """Whose part of a call a rank needs to leave it."""
+    """The ranks whose part of a call a rank needs before it can leave the call."""
 
     NOBODY = 0
     SERVER = 1
@@ -30,7 +30,7 @@ class WaitsFor(IntEnum):
 
 
 class Calls:
-    """The notes of one rank on the calls of a round, which all ranks number alike."""
+    """The notes of one rank on the calls of a round; all ranks number the calls alike."""
 
     def __init__(self) -> None:
         self.number = 0  # of the next call
@@ -38,7 +38,7 @@ class Calls:
 
     @contextmanager
     def call(self, waits_for: WaitsFor) -> Iterator[None]:
-        """Note a call that blocks from the beginning to the end."""
+        """Note a call that blocks for as long as the context lasts."""
         number, self.number = self.number, self.number + 1
         begin = time.perf_counter()
         yield
@@ -53,10 +53,10 @@ class Calls:
         waits_for: WaitsFor,
         posting_seconds: float = 0.0,
     ) -> None:
-        """Note a call whose part was available at a time, and which blocked from `begin` to `end`.
+        """Note that this rank's part was there at `available`, and that it blocked until `end`.
 
-        `posting_seconds` were spent in other calls of MPI for the same messages. A call that has a
-        note already was only in MPI for longer.
+        `posting_seconds` were spent in other MPI calls for the same messages. A second note on a
+        call only adds to its time in MPI.
         """
         if number in self._notes:
             self._notes[number][_POSTING] += end - begin + posting_seconds
@@ -64,7 +64,7 @@ class Calls:
             self._notes[number] = [available, begin, end, waits_for, posting_seconds]
 
     def table(self, count: int, offset_seconds: float) -> NDArray[np.float64]:
-        """Return the first calls on the server's clock, shape (count, NOTES); zeros for no part."""
+        """Return the first calls on the server's clock, shape (count, NOTES); zeros if no note."""
         found = np.zeros((count, NOTES))
         for number, note in self._notes.items():
             if number < count:
@@ -74,9 +74,9 @@ class Calls:
 
 
 def split(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the seconds in MPI, and those of waiting for others, each of shape (ranks, calls).
+    """Return the seconds in MPI and the seconds of waiting for others, each (ranks, calls).
 
-    The table has the notes of all ranks, shape (ranks, calls, NOTES), the server's first.
+    `table` holds the notes of all ranks, shape (ranks, calls, NOTES); the server's come first.
     """
     available, begin, end, waits_for, posting = np.moveaxis(table, -1, 0)
     there = end > 0

@@ -1,8 +1,8 @@
-"""Compares the clocks of hosts, so that what their ranks noted can be laid on one axis.
+"""Compares the clocks of hosts, so that the times noted by all ranks lie on one axis.
 
-Ranks of one host read the same clock. The first rank of every other host answers the server's some
-messages with its time; the fastest exchange counts (Cristian 1989): the answer lies in the middle
-of it, give or take half of it.
+Ranks on one host read the same clock. The server sends some messages to the first rank of every
+other host, which answers with its time. The fastest exchange counts (Cristian 1989): its middle is
+taken as the time of the answer, with an uncertainty of half the exchange.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hpcfl.system.machine import read
 
 EXCHANGES = 20
 _NAME_BYTES = 128
-# Which tells machines of one name apart.
+# Tells machines with the same name apart.
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _TAG = 11
 
 
 class Offset(NamedTuple):
-    """What is to be added to a rank's clock to have the server's, and by how much it may be off."""
+    """The seconds to add to a rank's clock to get the server's, and their uncertainty."""
 
     seconds: float
     uncertainty_seconds: float
@@ -36,7 +36,7 @@ class Offset(NamedTuple):
 def first_of_hosts(comm: Comm, host: str | None = None) -> NDArray[np.int64]:
     """Return the first rank on the host of each rank, shape (ranks,); all ranks call this.
 
-    `host` stands for the name of this rank's.
+    `host` replaces the name of this rank's host.
     """
     names = np.zeros((comm.size, _NAME_BYTES), np.uint8)
     name = (read(_BOOT) + (host or platform.node())).encode()[:_NAME_BYTES]

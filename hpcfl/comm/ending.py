@@ -1,4 +1,4 @@
-"""How a process ends: in order where all ranks fail together, else with the whole job."""
+"""How a process ends: normally if all ranks fail together, otherwise by aborting the job."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hpcfl.system import launch
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Ranks that fail for the same reason fail together, the later the more there are on a machine; one
-# that waits longer failed alone.
+# Ranks that fail for the same reason fail together, within a time that grows with their number. A
+# rank that waits longer for the others failed alone.
 TOGETHER_SECONDS, RANKS_A_SECOND = 3.0, 10
-# Of several that fail, but not together, the first ends the others before their turn to speak.
+# If several ranks fail, but not together, the first one ends the others before they print anything.
 TURN_SECONDS, MOST_TURNS = 1.5, 4
 LAST_WORDS_SECONDS = 0.3
-# The programs of Open MPI that start ranks, and how long they take to end them.
+# The Open MPI programs that start ranks, and how long they take to end the ranks.
 LAUNCHERS = ("prterun", "prted", "mpirun", "orted")
 LAUNCHER_SECONDS = 5.0
 
 
 def fail(message: str, status: int) -> NoReturn:
-    """End this process with an error that is a sentence.
+    """End this process with an error message.
 
-    All ranks that fail together say it once and leave in order; a rank that fails alone says so and
-    takes the others down.
+    Ranks that fail together print the message once and exit normally. A rank that fails alone
+    prints it and ends the whole job.
     """
     said = f"Error: {message}"
     if launch.works_alone():
@@ -64,7 +64,7 @@ def fail(message: str, status: int) -> NoReturn:
 def crash() -> None:
     """Print the current exception's traceback and end the whole job, if there are other ranks.
 
-    That another rank died, where a command cannot go on without it, is said in a sentence.
+    If the exception comes from the death of another rank, print one sentence instead.
     """
     if "mpi4py.MPI" not in sys.modules:
         return
@@ -81,9 +81,9 @@ def crash() -> None:
 
 
 def leave() -> NoReturn:
-    """End this process, a device rank that has done its part and has nothing open.
+    """End this process: a device rank that has done its part and has no open files.
 
-    The interpreter is not taken down piece by piece, which takes as long as a tenth of its start.
+    Skip the interpreter's teardown, which takes about a tenth as long as its start.
     """
     if launch.survives_deaths() or "mpi4py.MPI" not in sys.modules:
         sys.exit(0)
@@ -98,9 +98,9 @@ def leave() -> NoReturn:
 
 
 def _end_all(comm: MPI.Intracomm, status: int, said: str) -> NoReturn:
-    """Say why, and end all ranks: this one also where MPI_Abort returns, as MPICH's can.
+    """Print the reason and end all ranks. This one ends even if MPI_Abort returns, as MPICH's can.
 
-    Whatever followed would say the same again, or wait in MPI_Finalize for ranks that are gone.
+    Code after it would print the same again, or wait in MPI_Finalize for ranks that are gone.
     """
     time.sleep(TURN_SECONDS * min(comm.rank, MOST_TURNS))
     if said:
@@ -108,7 +108,7 @@ def _end_all(comm: MPI.Intracomm, status: int, said: str) -> NoReturn:
         lines = [f"{here} {line}" for line in said.split("\n")]
         print("\n".join(lines), file=sys.stderr)
     _flush()
-    # MPICH 4's launcher drops what it has not passed on of this rank's last words.
+    # MPICH 4's launcher drops output of this rank that it has not forwarded yet.
     time.sleep(LAST_WORDS_SECONDS)
     if launch.survives_deaths():
         _end_launcher()
@@ -117,7 +117,7 @@ def _end_all(comm: MPI.Intracomm, status: int, said: str) -> NoReturn:
 
 
 def _end_launcher() -> None:
-    """Ask the launcher to end: with ULFM, Open MPI's lets all others live after an abort."""
+    """Terminate the launcher: with ULFM, Open MPI's keeps the other ranks alive after an abort."""
     import psutil
 
     launchers = (one for one in psutil.Process().parents() if one.name() in LAUNCHERS)

@@ -1,4 +1,4 @@
-"""The 16 bytes in front of every message: what it is, of which round, from whom, to whom.
+"""The 16 bytes in front of every message: its step, round, sender and receiver.
 
 ======  ====  ===========================================
 offset  size  field (little-endian)
@@ -11,8 +11,8 @@ offset  size  field (little-endian)
 12      4     receiver: the same, or `ALL`
 ======  ====  ===========================================
 
-A device that refuses to go on says so in a message of the step `REFUSAL` in place of its next one;
-the payload is its reason, UTF-8.
+A device that refuses to continue sends a message with the step `REFUSAL` instead of its next one.
+The payload is the reason, in UTF-8.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ FORMAT = np.dtype(
 )
 BYTES = ENVELOPE_BYTES
 VERSION = 1
-# Long payloads move in parts of a multiple of this size: a whole number of pairs of values,
-# whatever their bits.
+# Long payloads move in parts whose size is a multiple of this one. It holds a whole number of pairs
+# of values for every number of bits.
 PART_UNIT = 840
 SERVER = 2**32 - 1
 ALL = 2**32 - 2
-# The first of the helpers, behind all devices that there can be.
+# The first helper's number, above all possible device ids.
 HELPERS = 2**31
-# Stands for the step in a device's last message: it takes no further part in the round.
+# The step of a device's last message before it leaves the round.
 REFUSAL = 255
 REASON_BYTES = 240
 
@@ -52,7 +52,7 @@ REASON_BYTES = 240
 def seal(step: int, round_index: int, sender: int, receiver: int, payload: Payload) -> Payload:
     """Return the message that carries `payload`, any contiguous array, behind its envelope.
 
-    One that is all of what `phases.room` returned becomes a part of it, and is sealed but once.
+    The whole array that `phases.room` returned is sealed in place, without a copy, and only once.
     """
     body = payload.reshape(-1).view(np.uint8)
     message = _with_room(body)
@@ -64,7 +64,7 @@ def seal(step: int, round_index: int, sender: int, receiver: int, payload: Paylo
 
 
 def _with_room(body: Payload) -> Payload | None:
-    """Return a payload with the room in front of it, None if there is none."""
+    """Return a payload with the room in front of it, or None if it has no such room."""
     if not isinstance(body, Roomy):
         return None
     whole: Any = body
@@ -87,7 +87,7 @@ def seal_rows(step: int, round_index: int, sender: int, receivers: Ids, rows: Ro
 def unseal(
     message: Payload, phase: str, step: int, round_index: int, sender: int, receiver: int
 ) -> Payload:
-    """Return the payload of a message; a MessageError says that it is not the expected one."""
+    """Return the payload of a message; raise MessageError if its envelope is not as expected."""
     who = party(sender)
     if message.size < BYTES:
         raise MessageError(phase, who, f"{message.size} bytes hold no envelope")
@@ -102,7 +102,7 @@ def unseal(
 def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver: int | Ids) -> Rows:
     """Return the payloads, shape (k, size), of one row from each sender to its receiver.
 
-    Zeros for a row whose envelope says something else. If none does, nothing is copied.
+    A row with an unexpected envelope becomes zeros. If there are no such rows, nothing is copied.
     """
     headers = read_headers(rows)
     right = (
@@ -115,20 +115,20 @@ def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver:
     )
     if right.all():
         return rows[:, BYTES:]
-    # To choose byte by byte takes ten times as long as to copy.
+    # Selecting byte by byte (np.where) takes ten times as long as a copy.
     payloads = rows[:, BYTES:].copy()
     payloads[~right] = 0
     return payloads
 
 
 def seal_refusal(reason: str, round_index: int, sender: int) -> Payload:
-    """Return the message in which a device tells the server why it does not go on."""
+    """Return the message that tells the server why a device does not continue."""
     text = np.frombuffer(reason.encode()[:REASON_BYTES], np.uint8)
     return seal(REFUSAL, round_index, sender, SERVER, text)
 
 
 def refusal_in(message: Payload, round_index: int, sender: int) -> str | None:
-    """Return why a device does not go on, if that is what a message says; printable text."""
+    """Return the reason in a refusal, as printable text; None if the message is not a refusal."""
     if message.size < BYTES:
         return None
     header = message[:BYTES].view(FORMAT)[0].tolist()
@@ -144,7 +144,7 @@ def read_headers(rows: Rows) -> NDArray[np.void]:
 
 
 def party(sender: int) -> str:
-    """Return how an error message calls a sender."""
+    """Return the name of a sender in error messages."""
     if sender == SERVER:
         return "the server"
     return f"device {sender}" if sender < HELPERS else f"helper {sender - HELPERS}"

@@ -1,13 +1,13 @@
-"""Going on after ranks died: User Level Failure Mitigation (Bland et al. 2013), MPI's ULFM.
+"""Continuing after ranks died: User Level Failure Mitigation (Bland et al. 2013), MPI's ULFM.
 
 A rank that dies during a collective leaves the others in different states: some have finished it,
-some have an error, some wait for one that has an error. So nothing that a collective brought is
-used before all that are left have agreed that it succeeded everywhere. If it did not, they form a
-new communicator and do the same operation again, from the same messages. Above this layer a dead
-rank's devices are devices that sent nothing.
+some have an error, some wait for a rank with an error. So the result of a collective is used only
+after all surviving ranks have agreed that it succeeded everywhere. If it failed, they form a new
+communicator and repeat the operation with the same messages. To the layers above, the devices of a
+dead rank are devices that sent nothing.
 
-This needs Open MPI 5 or another MPI with ULFM, and ``mpirun --with-ft ulfm``: without it the same
-calls exist, but the first death ends the job.
+This needs an MPI with ULFM, such as Open MPI 5, and ``mpirun --with-ft ulfm``. Without that option
+the same calls exist, but the first death ends the job.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from hpcfl.system import launch
 T = TypeVar("T")
 Note = Callable[[frozenset[int], float, float], None]
 
-# Codes that say that a rank died, or that another rank noticed that one did. mpi4py 3 has none.
+# Error codes for a death that this rank or another rank noticed. mpi4py 3 does not define them.
 DEATHS = tuple(
     getattr(MPI, name)
     for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
     if hasattr(MPI, name)
 )
-# What else comes of a death, of a connection that broke before it was known why, or of a mistake.
+# Error codes of a death, of a connection that broke before its cause was known, or of a bug.
 DOUBTFUL = (MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS)
-# What is gathered in one operation, if no window of a message of each rank is larger.
+# The bytes of one operation of a gather, unless one message from each rank needs more.
 WINDOW_BYTES = 1 << 28
-# An operation that fails so often without anybody dead fails for another reason.
+# An operation that fails this often while no rank is dead fails for another reason.
 MOST_TRIES = 3
 
 
 class ServerLostError(HpcflError):
-    """The server's rank died: nobody can go on."""
+    """The server's rank died, so no rank can continue."""
 
 
 def is_death(error: BaseException | None) -> bool:
-    """Return whether an error of MPI says that a rank died, or may be because one did."""
+    """Return whether a rank's death caused, or may have caused, an MPI error."""
     return isinstance(error, MPI.Exception) and error.Get_error_class() in (*DEATHS, *DOUBTFUL)
 
 
 class Survivors:
-    """The ranks of a communicator, used by nobody else, that are left.
+    """The surviving ranks of a communicator that nothing else uses.
 
-    `comm` is the communicator of those left, `ranks` are their ranks in the first one. `note` is
-    called after every loss with the ranks that died and the seconds of a
+    `comm` is the communicator of the survivors, `ranks` are their ranks in the first communicator.
+    `note` is called after every loss with the ranks that died and the two times of a
     :class:`~hpcfl.comm.transport.Failure`.
     """
 
@@ -74,23 +74,23 @@ class Survivors:
         self._note = note
 
     def together(self, operation: Callable[[MPI.Intracomm], T]) -> T:
-        """Return what an operation of all ranks gives that succeeded on all that are left.
+        """Return the result of an operation once it has succeeded on all surviving ranks.
 
-        It is called with the communicator, and with the next one whenever a rank died. An
-        `AgreedError` is a result like others. Raises `ServerLostError` if the first rank 0 died.
+        The operation is called with the communicator, and again with a new one whenever a rank
+        died. An `AgreedError` counts as a result. Raise `ServerLostError` if the server has died.
         """
         before, start = self.ranks, time.perf_counter()
         detected = None
         in_vain = 0
         while True:
-            # Kept until all agree: MPI may still write to the buffers of what failed.
+            # Kept until all agree: MPI may still write to the buffers of a failed operation.
             outcome, error = self._attempt(operation)
             if self._all(not is_death(error)):
                 break
             detected = detected or time.perf_counter()
             left = self.ranks
             self._shrink()
-            # As many tries on all ranks: they know as much of who is left.
+            # All ranks count the same tries, because they agree on the survivors.
             in_vain = in_vain + 1 if self.ranks == left else 0
             if in_vain == MOST_TRIES:
                 raise HpcflError(f"MPI fails, and no rank is dead: {error or 'on another rank'}")
@@ -103,10 +103,10 @@ class Survivors:
         return outcome[0]
 
     def free(self) -> None:
-        """Free the communicator; all that are left call this, and use it no more.
+        """Free the communicator; all survivors call this, and do not use it afterwards.
 
-        Those before it are not freed, which would be a collective operation of the dead. Whoever
-        dies in this one once all have agreed keeps nobody: MPI agrees once more as it frees.
+        Earlier communicators are not freed: that would be a collective with dead ranks. A rank that
+        dies here after the agreement blocks no other: MPI agrees once more as it frees.
         """
         self.together(lambda comm: None)
         self.comm.Free()
@@ -115,7 +115,7 @@ class Survivors:
     def _attempt(
         self, operation: Callable[[MPI.Intracomm], T]
     ) -> tuple[tuple[T] | None, Exception | None]:
-        """Return what the operation gives, or its error if all ranks will know of it."""
+        """Return the operation's result, or its error if all ranks will learn of the error."""
         try:
             return (operation(self.comm),), None
         except AgreedError as error:
@@ -123,7 +123,7 @@ class Survivors:
         except MPI.Exception as error:
             if not is_death(error):
                 raise
-            # Whoever waits for this rank, or for one that waits for it, must hear of it.
+            # Ranks that wait for this one, directly or through others, must learn of the failure.
             self.comm.Revoke()
             return None, error
 
@@ -134,7 +134,7 @@ class Survivors:
         except MPI.Exception as error:
             if not is_death(error):
                 raise
-            # Somebody died before saying. All that are left get this error, or none does.
+            # A rank died before it answered. Either all survivors get this error, or none does.
             return False
 
     def _shrink(self) -> None:
@@ -148,7 +148,7 @@ class Survivors:
 
 
 class TolerantTransport(mpi.MpiTransport):
-    """The transport over MPI that goes on with the devices whose ranks are left."""
+    """The transport over MPI that continues with the devices on surviving ranks."""
 
     _repeats = True
 
@@ -168,7 +168,7 @@ class TolerantTransport(mpi.MpiTransport):
                 self._rank_of = places[self.placement.homes]
             return operation()
 
-        # Nobody leaves before all have agreed that it succeeded.
+        # No rank leaves before all have agreed that the operation succeeded.
         with self.calls.call(WaitsFor.EVERYBODY):
             return self._survivors.together(attempt)
 
@@ -185,8 +185,8 @@ class TolerantTransport(mpi.MpiTransport):
         in_parts: bool,
         cuts: Cuts | None = None,
     ) -> Iterator[tuple[int, Payload]]:
-        """Gather whole messages: of one whose sender dies nothing may be in use."""
-        # So that all devices compute at the same time, a window has one of each rank at least.
+        """Gather whole messages: no part of a message may be used if its sender can still die."""
+        # A window has at least one device of each rank, so that all ranks compute at the same time.
         limit = max(WINDOW_BYTES, self.placement.ranks * largest)
         for window in gather.windows(self.placement, largest, limit):
             chosen = within(senders, window)
@@ -227,7 +227,7 @@ class TolerantTransport(mpi.MpiTransport):
         return taken
 
     def select(self, ids: Sequence[int]) -> mpi.MpiTransport:
-        """Return the transport of a round of some devices; it does not go on after a death."""
+        """Return the transport of a round of some devices; raise HpcflError after a death."""
         if self._failed:
             raise HpcflError(
                 f"{len(self._failed)} devices are on ranks that died, and rounds among some of the "
@@ -237,40 +237,40 @@ class TolerantTransport(mpi.MpiTransport):
 
 
 def _places(some: MPI.Group, everybody: MPI.Group) -> tuple[int, ...]:
-    """Return the ranks in the group of all of those in another group, in its order."""
+    """Return the ranks in `everybody` of the members of `some`, in the order of `some`."""
     return tuple(MPI.Group.Translate_ranks(some, None, everybody))
 
 
 def wait_for_all(comm: MPI.Intracomm, limit_seconds: float = float("inf")) -> bool:
-    """Wait for all ranks without taking time from those at work; fails if one is dead.
+    """Return whether all ranks came within the limit; raise an MPI error if one is dead.
 
-    An agreement, as a nonblocking barrier says on standard error that it failed. Returns whether
-    they came within the limit.
+    Waiting ranks sleep. This is an agreement, because a failed nonblocking barrier prints an error
+    on standard error.
     """
     return wait([comm.Iagree(np.ones(1, np.int32))], None, SELDOM, limit_seconds)
 
 
 def speaker(comm: MPI.Intracomm) -> int:
-    """Return the lowest rank that is not known to be dead here."""
+    """Return the lowest rank that this rank does not know to be dead."""
     dead = _places(comm.Get_failed(), comm.Get_group())
     return next(rank for rank in range(comm.size) if rank not in dead)
 
 
 def meet(comm: MPI.Intracomm, limit_seconds: float) -> bool:
-    """Return whether all ranks that are left called this within the limit."""
+    """Return whether all surviving ranks called this within the limit."""
     try:
         return wait_for_all(comm, limit_seconds)
     except MPI.Exception as error:
         if not is_death(error):
             raise
-        return True  # it ended, and somebody was missing
+        return True  # the agreement ended, and a dead rank was missing
 
 
 def finalize(status: int = 0) -> None:
-    """End this process with a status if it is not 0, or after a death.
+    """End this process if the status is not 0 or a rank has died.
 
-    MPI_Finalize is never called then: it may wait for the dead for ever, once in five times where
-    two ranks had died (open-mpi/ompi issue 11404). No rank has more to say to another.
+    MPI_Finalize is not called in that case: it may wait for dead ranks forever, in one of five runs
+    with two deaths (open-mpi/ompi issue 11404). The ranks have no more messages to exchange.
     """
     for output in (sys.stdout, sys.stderr):
         output.flush()

@@ -1,10 +1,10 @@
 """The gather as a stream: devices compute while others send, and while the server adds up.
 
-The ids go by in windows. A rank makes the messages of its devices in the next window while the last
-ones are on their way. The server receives a window in one *turn*, or in several where it holds only
-a part of each long message. It posts the receives of the next turn before it uses this one, and so
-holds two turns at most. Both sides let the library go on after every message that they make or use.
-A device without a message sends an empty one.
+The ids are processed in windows. A rank makes the messages of its devices in the next window while
+those of the last one are in transit. The server receives a window in one *turn*, or in several if
+it holds only a part of each long message. It posts the receives of the next turn before it uses the
+current one, and so holds at most two turns. Both sides let the MPI library make progress after
+every message that they make or use. A device without a message sends an empty one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from hpcfl.comm.scratch import Scratch
 from hpcfl.comm.transport import WINDOW_BYTES, Cuts, Part, Produce
 from hpcfl.errors import HpcflError
 
-# No call moves more than this: MPI counts with 32 bits.
+# No call moves more bytes than this: MPI counts with 32 bits.
 CALL_BYTES = 1 << 30
-# A part of a message has at least so many bytes, however many ranks send one.
+# The least bytes of a part of a message, however many ranks send one.
 LEAST_PART_BYTES = 1 << 18
 SIZES, MESSAGES, COUNT = 1, 2, 3  # tags
 _NOTHING = np.empty(0, np.uint8)
 
 
 class Transfer:
-    """Messages on their way, begun at a time; those of a call that all ranks number alike."""
+    """Messages in transit since `begun`; `number` is their call's, the same on all ranks."""
 
     def __init__(
         self, comm: Comm, requests: list[MPI.Request], begun: float, number: int, sends: bool
@@ -50,21 +50,21 @@ class Transfer:
         self._posting_seconds = time.perf_counter() - begun
 
     def move(self) -> None:
-        """Let the library go on: most move nothing outside their calls."""
+        """Let the MPI library make progress: most libraries move data only within their calls."""
         start = time.perf_counter()
         self._move_on(start)
         self._posting_seconds += time.perf_counter() - start
 
     def _move_on(self, now: float) -> None:
-        """Let messages move: what was sent and has not gone is available only from now on."""
+        """Make progress; messages that have not left yet count as available only from `now` on."""
         if not self._sends:
-            self._requests[-1].Get_status()  # which keeps what is known of it
+            self._requests[-1].Get_status()  # does not free the request, unlike a test
         elif not self._moved:
             self._available = now
             self._moved = MPI.Request.Testall(self._requests)
 
     def complete(self, calls: Calls, waits_for: WaitsFor) -> list[int]:
-        """Wait until all messages are where they were to go, and note it; return their sizes."""
+        """Wait until all messages have arrived, note the call, and return the sizes received."""
         begin = time.perf_counter()
         self._move_on(begin)
         statuses = [] if self._sends else [MPI.Status() for _ in self._requests]
@@ -77,7 +77,7 @@ class Transfer:
 
 @dataclass
 class _Window:
-    """What a rank of the server knows of the messages of a window, by id."""
+    """The messages of a window, by id, as far as a rank of the server knows them."""
 
     ids: range
     number: int  # of the call in the notes
@@ -88,7 +88,7 @@ class _Window:
 
 @dataclass
 class _Turn:
-    """A part of each message of a window, or all of it, on its way to a rank of the server."""
+    """All or a part of each message of a window, in transit to a rank of the server."""
 
     window: _Window
     part: slice
@@ -100,8 +100,8 @@ class _Turn:
 class Gather:
     """One gather as seen from a rank; `largest` as for `Transport.gather`.
 
-    Each window is a call of its own in the notes. A server of several ranks receives some bytes of
-    every message on each (`cuts`); the first tells the others which messages count.
+    Each window is one call in the notes. If the server has several ranks, each receives some bytes
+    of every message (`cuts`), and the first one tells the others which messages count.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Gather:
         self.windows = windows(placement, largest, 0 if self._in_parts else WINDOW_BYTES)
 
     def send(self, senders: Collection[int], produce: Produce) -> None:
-        """Send what this rank's devices have for the server."""
+        """Send the messages of this rank's devices to the server."""
         local, there = self._placement.parties_on(self._comm.rank), {*senders}
         on_its_way: Transfer | None = None
         for number, window in enumerate(self.windows, self._calls.number):
@@ -144,7 +144,7 @@ class Gather:
             on_its_way.complete(self._calls, WaitsFor.SERVER)
 
     def _sends(self, messages: list[Payload]) -> Iterator[MPI.Request]:
-        """Begin to send messages, to every rank of the server what it receives of them."""
+        """Begin to send messages; every rank of the server gets its bytes of each."""
         for rank in range(len(self._cuts.slices)):
             if self._in_parts:
                 for message in messages:
@@ -155,10 +155,10 @@ class Gather:
                         yield self._comm.Isend([message[piece], MPI.BYTE], rank, MESSAGES)
 
     def _parts(self, rank: int) -> list[slice]:
-        """Return which bytes of each message a rank of the server receives in turn."""
+        """Return the parts of each message that a rank of the server receives, in order."""
         if not self._in_parts:
             return [slice(0, self._largest)]
-        # Of all ranks' parts together as many bytes as another gather has in a window.
+        # The parts of all ranks together have as many bytes as a window of another gather.
         most = max(LEAST_PART_BYTES, WINDOW_BYTES // max(map(len, self.windows), default=1))
         step = max(1, most // envelope.PART_UNIT) * envelope.PART_UNIT
         cut = self._cuts.slices[rank]
@@ -168,7 +168,7 @@ class Gather:
         return [slice(start, stop) for start, stop in pairwise(bounds)]
 
     def receive(self) -> Iterator[tuple[int, Payload | Part]]:
-        """Yield the ids of devices that send, and their messages by id, or parts of them."""
+        """Yield the id of each device that sends with its message, or with a part of it."""
         parts = self._parts(self._comm.rank)
         turn: _Turn | None = None
         for number, ids in enumerate(self.windows, self._calls.number):
@@ -201,7 +201,7 @@ class Gather:
         return _Turn(window, part, first, memory, transfer)
 
     def _use(self, turn: _Turn, following: Transfer | None) -> Iterator[tuple[int, Payload | Part]]:
-        """Wait for a turn, and yield what is in it while the following one comes."""
+        """Wait for a turn, and yield its messages while the following turn arrives."""
         window, start = turn.window, turn.part.start
         received = turn.transfer.complete(self._calls, WaitsFor.EVERYBODY)
         calls = len(pieces(0, turn.part.stop - start))  # for each message
@@ -211,7 +211,7 @@ class Gather:
             if counted and size:
                 data = turn.memory[place, :size]
                 yield id, Part(int(window.sizes[place]), start, data) if self._in_parts else data
-                del data  # whose memory is taken again
+                del data  # its memory is reused
             if following is not None:
                 following.move()
         self._tell(turn)
@@ -227,9 +227,9 @@ class Gather:
 
 
 def windows(placement: Placement, largest: int, limit: int) -> list[range]:
-    """Return the ids in pieces whose messages, `largest` bytes each, come to the limit at most.
+    """Return windows of ids whose messages, `largest` bytes each, have at most `limit` bytes.
 
-    If possible as many of each device rank; at least one id, and one of each rank if it is 0.
+    A window has at least one id, equally many of each rank if it can; one of each for a limit of 0.
     """
     ranks = max(1, placement.ranks - placement.servers - placement.helpers)
     at_once = max(1, limit // largest) if limit else ranks
@@ -240,13 +240,13 @@ def windows(placement: Placement, largest: int, limit: int) -> list[range]:
 
 
 def pieces(start: int, stop: int) -> list[slice]:
-    """Return some bytes in pieces that a call can move; one of nothing, if there are none."""
+    """Return a range of bytes in pieces that one call can move; one empty piece for no bytes."""
     firsts = range(start, max(stop, start + 1), CALL_BYTES)
     return [slice(first, min(first + CALL_BYTES, stop)) for first in firsts]
 
 
 def made(sender: int, produce: Produce, largest: int) -> Payload:
-    """Return a sender's message; an HpcflError says that it is larger than the largest."""
+    """Return a sender's message; raise HpcflError if it has more than `largest` bytes."""
     message = produce(sender)
     if message.size > largest:
         raise HpcflError(

@@ -1,7 +1,7 @@
-"""The hosts of a run: the first rank of each looks at its own, and rank 0 puts it together.
+"""The hosts of a run: the first rank on each host inspects it, and rank 0 collects the results.
 
-Most ranks only say where they run: a launch starts many on few cores, and what looks at a host
-takes imports and programs. On rank 0's host, which is often the only one, nobody else looks.
+Most ranks only report where they run, because an inspection imports modules and runs programs, and
+a launch may start many ranks on few cores. Only rank 0 inspects its own host.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Hosts:
-    """The hosts of all ranks; every rank makes one, at the same time, before what is measured.
+    """The hosts of all ranks; every rank makes one at the same time, before any measurement.
 
-    In a netlab all ranks are on one host, whatever their hosts are called.
+    In a netlab all ranks are on one host, although their host names differ.
     """
 
     def __init__(self, world: World) -> None:
         names = world.collect(platform.node().encode()) or ()
         masks = world.collect(np.array(machine.affinity(), np.int64).tobytes()) or ()
-        # Of every rank that is left, at rank 0: its host and its hardware threads.
+        # At rank 0: the host and the hardware threads of every surviving rank.
         self._places = [
             (name.decode(errors="replace"), tuple(np.frombuffer(mask, np.int64).tolist()))
             for name, mask in zip(names, masks, strict=True)
@@ -63,7 +63,7 @@ class Hosts:
         return json.dumps([facts, disturbances.counters()]).encode()
 
     def environment(self, mpi_facts: dict[str, Any], placement: Placement) -> dict[str, Any]:
-        """Return what a results file says of the environment, at rank 0."""
+        """Return, at rank 0, the environment as results files record it."""
         import json
 
         from hpcfl.results import schema
@@ -80,16 +80,16 @@ class Hosts:
         return captured | disturbances.recorded(disturbances.BEFORE, before)
 
     def unknown(self) -> dict[str, NDArray[np.float64]]:
-        """Return what stands for the counters after a run until they are known."""
+        """Return the placeholder for the counters after a run."""
         from hpcfl.system import disturbances
 
         return disturbances.recorded(disturbances.AFTER, [None] * self.count)
 
     def counters(self, transport: Transport) -> dict[str, NDArray[np.float64]]:
-        """Return the counters of all hosts after a run at rank 0, nothing elsewhere.
+        """Return the counters of all hosts after a run at rank 0, an empty dict elsewhere.
 
-        Every rank of the transport calls this. Of a host whose first rank died, or is none of
-        them, nothing is known.
+        Every rank of the transport calls this. The counters of a host are unknown if its first rank
+        died or is not in the transport.
         """
         from hpcfl.system import disturbances
 
@@ -108,7 +108,7 @@ class Hosts:
 
 
 def _parties_on(placement: Placement, rank: int) -> dict[str, list[int]]:
-    """Return the devices on a rank, and the helpers of protocols that have any."""
+    """Return the devices on a rank, and the helpers if the protocol has any."""
     found = {"devices": placement.local(rank) if rank < placement.ranks else []}
     if placement.helpers:
         first = placement.devices

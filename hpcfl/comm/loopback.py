@@ -18,7 +18,7 @@ from hpcfl.errors import HpcflError
 
 
 class Loopback(Transport):
-    """Hands messages over in memory; the bytes are those that any transport would move."""
+    """Hands messages over in memory; they have the same bytes as on any transport."""
 
     name = "loopback"
 

@@ -1,9 +1,9 @@
-"""The transport over MPI: the steps' patterns as operations of all ranks on buffers.
+"""The transport over MPI: each pattern of a step is an operation of all ranks on buffers.
 
 Sizes travel ahead of payloads. They are MPI's framing and are not entered in the ledger.
 
-An *operation* only reads what this rank sends, so that it can be called again: the transport of
-:mod:`hpcfl.comm.faults` does so, on another communicator, if a rank dies meanwhile.
+An *operation* does not change the data that this rank sends, so it can be repeated. The transport
+of :mod:`hpcfl.comm.faults` repeats it on another communicator if a rank dies during it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hpcfl.comm.transport import AddInto, Cuts, Part, Produce, Transport
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
-# One Reduce that only checks or records adds up at most this many elements.
+# The most elements of one Reduce for checks and records.
 REDUCE_ELEMENTS = 1 << 15
-# Stands for the rank of a device that has none any more.
+# The rank of a device whose rank has died.
 NOWHERE = -1
 TAG = 4
 
@@ -48,24 +48,24 @@ class MpiTransport(Transport):
         self._comm = comm
         self._scratches = Scratch(), Scratch()
         self._unfinished: list[MPI.Request] = []
-        # Each device's rank in the communicator, NOWHERE for those that have none.
+        # Each device's rank in the communicator, NOWHERE if that rank has died.
         self._rank_of = self.placement.homes
-        # The ranks of the placement that the communicator's ranks are.
+        # For each rank of the communicator, its rank in the placement.
         self._ranks: Sequence[int] = range(comm.size)
         self._first_of_hosts: NDArray[np.int64] | None = None
 
     def _together(self, operation: Callable[[], T], waits_for: WaitsFor) -> T:
-        """Return what an operation of all ranks returns, and note it."""
+        """Return the result of an operation of all ranks, and note the call."""
         with self.calls.call(waits_for):
             return operation()
 
     def _from_server(self, operation: Callable[[], T]) -> T:
-        """Return what an operation returns in which the server sends something to all."""
+        """Return the result of an operation in which the server sends to all ranks."""
         waits_for = WaitsFor.NOBODY if self.has_server else WaitsFor.SERVER
         return self._together(operation, waits_for)
 
     def _to_server(self, operation: Callable[[], T]) -> T:
-        """Return what an operation returns in which all send something to the server."""
+        """Return the result of an operation in which all ranks send to the server."""
         waits_for = WaitsFor.EVERYBODY if self.has_server else WaitsFor.NOBODY
         return self._together(operation, waits_for)
 
@@ -110,7 +110,7 @@ class MpiTransport(Transport):
     def _move(
         self, incoming: Iterable[tuple[int, Payload]], outgoing: Iterable[tuple[int, Payload]]
     ) -> None:
-        """Receive and send messages, each from or to a rank, all at once."""
+        """Receive and send all messages at once; each comes with the rank it is from or for."""
         requests: list[MPI.Request] = []
         try:
             for begin, moving in ((self._comm.Irecv, incoming), (self._comm.Isend, outgoing)):
@@ -119,7 +119,7 @@ class MpiTransport(Transport):
                         requests.append(begin([part, MPI.BYTE], rank, TAG))
             complete(self._comm, requests)
         except MPI.Exception:
-            # A rank died. MPI may still write to the buffers, which requests keep.
+            # A rank died. MPI may still write to the buffers, which the requests keep alive.
             self._unfinished += requests
             raise
 
@@ -231,7 +231,7 @@ class MpiTransport(Transport):
         return largest
 
     def _exchanged(self, labelled: Rows) -> Rows:
-        """Return what this rank receives of the rows of a window."""
+        """Return the rows of a window that this rank receives."""
         receivers = rows_of.receivers_of(labelled)
         ranks = self._rank_of[receivers]
         there = ranks != NOWHERE
@@ -260,7 +260,7 @@ class MpiTransport(Transport):
 
     def _sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:
         total = np.empty_like(values) if self.has_server else None
-        # In pieces: inner ranks of the reduction's tree buffer several of their children's.
+        # In pieces, because inner ranks of the reduction tree buffer the data of several children.
         mine, whole = values.reshape(-1), None if total is None else total.reshape(-1)
         for start in range(0, mine.size, REDUCE_ELEMENTS):
             part = slice(start, start + REDUCE_ELEMENTS)
@@ -290,7 +290,7 @@ class MpiTransport(Transport):
             return known, clocks.compare(self._comm, known)
 
         known = self._first_of_hosts
-        # All are on the server's host, as they were before the last round: there is one clock.
+        # Skipped if all ranks were on the server's host at the last comparison: they share a clock.
         if known is None or known.any():
             self._first_of_hosts, found = self._all_to_all(operation)
             self.clock_offset_seconds, self.clock_uncertainty_seconds = found
@@ -303,13 +303,13 @@ class MpiTransport(Transport):
 
 
 def parts_of(array: NDArray[Any]) -> Iterator[Payload]:
-    """Yield the bytes of an array, as many as move in a call at a time."""
+    """Yield the bytes of an array in parts that one MPI call can move."""
     flat = array.reshape(-1).view(np.uint8)
     return (flat[piece] for piece in pieces(0, flat.size) if flat.size)
 
 
 def send(comm: Comm, message: NDArray[Any], rank: int) -> None:
-    """Send an array of any length, its bytes, to a rank that calls `receive`."""
+    """Send the bytes of an array of any length to a rank that calls `receive`."""
     comm.Send(np.array([message.nbytes]), rank)
     for part in parts_of(message):
         comm.Send([part, MPI.BYTE], rank)
@@ -326,9 +326,9 @@ def receive(comm: Comm, rank: int) -> Payload:
 
 
 def _sum(add: Callable[[Any, Any, MPI.Datatype], None]) -> MPI.Op:
-    """Return the operation that adds a buffer to another so.
+    """Return an MPI operation that combines two buffers with `add`.
 
-    One for all transports and groups: mpi4py creates 32 operations at most.
+    All transports and groups share one operation: mpi4py creates at most 32.
     """
     global _add, _op
     _add = add

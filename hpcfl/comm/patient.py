@@ -1,9 +1,8 @@
 """Waiting without a core: a communicator for hosts that have more ranks than cores.
 
-Ranks that wait in a call of MPI spin. Open MPI and Intel MPI yield between two looks; MPICH and
-what is made of it do so rarely or never, and with more ranks than cores those that wait keep those
-at work from their cores. Here a rank that waits sleeps, and looks again every millisecond or more
-often.
+Ranks that wait in an MPI call spin. Open MPI and Intel MPI yield the core between two polls. MPICH
+and its derivatives yield rarely or never, so with more ranks than cores the waiting ranks take
+cores from the working ones. Here a waiting rank sleeps, and polls at least once a millisecond.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from mpi4py import MPI
 
 
 class Pace(NamedTuple):
-    """For which share of the time that it has waited a rank sleeps between two looks."""
+    """How long a rank sleeps between two polls, as a share of the time it has waited so far."""
 
     share: float
     shortest_seconds: float
     longest_seconds: float
 
 
-# A compromise (docs/clusters.md): messages of several steps move a step a look, and every look
-# takes a core from a rank at work.
+# A compromise (docs/clusters.md): a collective of several steps advances one step per poll, and
+# every poll takes a core from a working rank.
 OFTEN = Pace(1.0, 2e-5, 1e-3)
-# Outside timed regions: a barrier takes a look for each of its steps.
+# For use outside timed regions: a barrier takes one poll for each of its steps.
 SELDOM = Pace(0.02, 0.005, 0.05)
-# As `MPI.get_vendor` calls the libraries whose ranks yield while they wait.
+# The libraries whose ranks yield while they wait, as named by `MPI.get_vendor`.
 YIELDING = ("Open MPI", "Intel MPI")
 
 
 class Patient:
     """A communicator whose calls sleep until they are complete; `root` is rank 0.
 
-    Calls of this and of the communicator itself do not match.
+    Its calls do not match calls of the communicator that it wraps.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -44,9 +43,9 @@ class Patient:
         self.size: int = comm.size
 
     def __getattr__(self, name: str) -> Any:
-        """Return a call such as ``Bcast``, which begins ``Ibcast`` and sleeps, or one that begins.
+        """Return a call such as ``Bcast``, which begins ``Ibcast`` and then sleeps.
 
-        ``Split`` is that of the communicator, and makes one of MPI's own.
+        Nonblocking calls and ``Split`` are those of the wrapped communicator.
         """
         if name.startswith("I") or name == "Split":
             return getattr(self._comm, name)
@@ -64,7 +63,7 @@ Comm = MPI.Intracomm | Patient
 def complete(
     comm: Comm, requests: list[MPI.Request], statuses: list[MPI.Status] | None = None
 ) -> None:
-    """Wait until all requests are complete, as the ranks of this communicator wait."""
+    """Wait until all requests are complete, asleep if the communicator is `Patient`."""
     if isinstance(comm, Patient):
         wait(requests, statuses)
     else:
@@ -88,9 +87,9 @@ def wait(
 
 
 def needed(comm: MPI.Intracomm) -> bool:
-    """Return whether ranks of a host must sleep to let others work; every rank calls this.
+    """Return whether waiting ranks must sleep to let others work; every rank calls this.
 
-    One answer on all: there are more ranks than cores somewhere, and they would not yield.
+    True on all ranks if any host has more ranks than cores and the library does not yield.
     """
     if comm.size == 1 or MPI.get_vendor()[0] in YIELDING:
         return False

@@ -1,12 +1,12 @@
-"""The shape of a protocol: its steps, which name the methods of the parties that play them.
+"""The structure of a protocol: its steps, which name the methods of the parties.
 
-A protocol is a sequence of steps. A step moves messages in one pattern; one or two steps make a
-phase, the unit that is measured. The parties are plain objects that turn received messages into
-messages to send. They know no transport, no clock and no file, so the same objects run under MPI,
-in one process, and under fault injection.
+A protocol is a sequence of steps. A step moves messages in one pattern; one or two steps form a
+phase, the unit of measurement. The parties are plain objects that turn received messages into
+messages to send. They use no transport, clock or file, so the same objects run under MPI, in one
+process, and under fault injection.
 
-A step names the method that makes a message and the one that takes it. A party that overrides a
-method plays its own version (`call`).
+A step names the method that makes a message and the method that takes it. If a subclass overrides
+such a method, its version is used (`call`).
 
 =========  ============================  ===================================
 pattern    ``send``                      ``receive``
@@ -18,33 +18,33 @@ ROUTE      of a device: ``()``           of a device: ``(senders, rows)``
 LOCAL      ..                            ..
 =========  ============================  ===================================
 
-In a step whose role is `Role.HELPER`, helpers stand in the place of devices: parties with ids from
-N on, if the protocol has any, each on a rank of its own. They take part in broadcasts and gathers.
-In one whose role is `Role.COMMITTEE`, it is the devices whose ``in_committee`` is true: some that a
-protocol chooses in each round, which the server's ``committee`` lists in increasing order.
+In a step with the role `Role.HELPER`, helpers take the place of devices. They have ids from N on,
+and each has its own rank. They take part in broadcasts and gathers. In a step with the role
+`Role.COMMITTEE`, the devices are the members of the committee, which the protocol chooses in each
+round: ``in_committee`` is true for them, and the server's ``committee`` lists them in order.
 
-Where the server has nothing for a device, its ``send(id)`` of a scatter returns None. The ``send``
-of an upload takes the device's vector. After a gather, and in a local step, the server's ``finish``
-is called, if the step names one; in a route its ``relay(ids)`` learns who took part. A step with
-``wants`` is played where that method of the server returns true.
+In a scatter the server's ``send(id)`` returns None if it has no message for the device. In an
+upload ``send`` takes the device's vector. If a step names ``finish``, the server's method is called
+after a gather and in a local step. In a route the server's ``relay(ids)`` gets the devices that
+took part. A step with ``wants`` is played only if that method of the server returns true.
 
-A route is an exchange: a device hears from those that it sends to. The transport knows who sent a
-row, whatever the row says. A device that sent any row took part, and everybody it was linked with
-learns that: ``senders`` are exactly those, in increasing order, to whom this device sent and who
-took part. A row that did not come, or is not of this step, round and pair, comes as zeros: it is
-its sender's, and holds nothing. Of several rows of a sender the first counts, and a row from
-somebody else is dropped. So a row makes no device believe anything of others than its sender.
+A route is an exchange: a device receives rows from the devices that it sends to. The transport
+knows the true sender of a row. A device that sent at least one row took part, and all devices that
+it was linked with learn that: ``senders`` are exactly the devices, in increasing order, to which
+this device sent and which took part. A row that is missing, or has the wrong step, round or pair of
+devices, arrives as zeros. If a sender sent several rows, the first one counts; rows from unexpected
+senders are dropped. So a row can mislead a device only about the row's own sender.
 
-A route *to* a committee goes one way: devices send rows to its members, and each of these hears
-from all other devices that took part.
+A route *to* a committee goes one way: devices send rows to the members, and each member receives
+rows from all other devices that took part.
 
-The server's ``receive`` raises `MessageError` for a message that it cannot use, and is then as if
-none had come: the sender is out of the round, which goes on. Whom it finds out only later it puts
-into a dict ``refused`` of its own, if it has one. A device's method that raises `MessageError` or
-`RefusedError` takes the device out of the round.
+The server's ``receive`` raises `MessageError` for an unusable message and must then ignore it: the
+sender leaves the round, and the round continues. Senders whose fault shows only later belong in the
+server's dict ``refused``, if it has one. A device leaves the round if one of its methods raises
+`MessageError` or `RefusedError`.
 
 After the round the server's ``survivors`` are the devices whose vectors are in the sum, in
-increasing order, and its ``total`` is that sum, in the units of :meth:`Device.contribution`.
+increasing order. Its ``total`` is that sum, in the units of :meth:`Device.contribution`.
 """
 
 from __future__ import annotations
@@ -59,29 +59,29 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 
-# What every message has in front of it on the wire (see `hpcfl.comm.envelope`).
+# The size of the envelope in front of every message (see `hpcfl.comm.envelope`).
 ENVELOPE_BYTES = 16
 
 Payload = NDArray[np.uint8]
 Rows = NDArray[np.uint8]
 Ids = NDArray[np.int64]
-# Some coordinates of a vector, or all of them.
+# The coordinates of a vector that a device contributes to.
 Where = NDArray[np.int64] | slice
 # A method of a class of parties, as in ``SecAggDevice.send_unmask``.
 Method = Callable[..., Any]
 
 
 class Roomy(np.ndarray[Any, Any]):
-    """A payload with room for its envelope in front of it, so that it is sealed without a copy."""
+    """A payload with room for its envelope in front, so that it can be sealed without a copy."""
 
 
 def room(size: int) -> Payload:
-    """Return memory for a long payload of one message, with anything in it: shape (size,)."""
+    """Return uninitialised memory for a long payload of one message: shape (size,)."""
     return np.empty(ENVELOPE_BYTES + size, np.uint8)[ENVELOPE_BYTES:].view(Roomy)
 
 
 class Pattern(Enum):
-    """Who sends to whom in a step."""
+    """The senders and receivers of a step's messages."""
 
     BROADCAST = "the server to every live device, one message for all"
     SCATTER = "the server to every live device, one message each"
@@ -94,7 +94,7 @@ BROADCAST, SCATTER, GATHER, ROUTE, LOCAL = Pattern
 
 
 class Role(Enum):
-    """Who exchanges messages with the server in a step, or with each other."""
+    """The parties that exchange messages with the server, or with each other, in a step."""
 
     DEVICE = "devices"
     HELPER = "helpers"
@@ -105,22 +105,22 @@ class Role(Enum):
 class Step:
     """One exchange of messages, and the methods that play it."""
 
-    phase: str  # that the step belongs to
+    phase: str  # the phase that the step belongs to
     pattern: Pattern
     send: Method | None = None
     receive: Method | None = None
     role: Role = Role.DEVICE
-    to: Role = Role.DEVICE  # who receives the rows of a route
+    to: Role = Role.DEVICE  # receivers of the rows of a route
     upload: bool = False  # whether the devices' vectors enter here
-    row_bytes: int = 0  # of a row of a route
-    finish: Method | None = None  # of the server, when all messages are there
-    wants: Method | None = None  # of the server, which it returns whether to play the step
-    relay: Method | None = None  # of the server, which is told who took part in a route
-    # Of the server, for uploads: takes the bytes of a long payload from `start` on, of `size` in
-    # all, as ``(id, part, start, size)``. A MessageError must come with the first part, if at all.
+    row_bytes: int = 0  # size of a row's payload in a route
+    finish: Method | None = None  # server method, called when all messages have arrived
+    wants: Method | None = None  # server method that returns whether to play the step
+    relay: Method | None = None  # server method that takes the ids of a route's participants
+    # Server method for uploads: takes a part of a long payload as ``(id, part, start, size)``, with
+    # the payload's total size. It may raise MessageError for the first part only.
     receive_part: Method | None = None
-    receive_sum: Method | None = None  # takes ``(ids, total)``, which was summed on the way
-    # Of a local step, whether all ranks of a server take part; see `aggregation.ranges`.
+    receive_sum: Method | None = None  # takes ``(ids, total)``, summed by the transport
+    # Whether all ranks of a server take part in a local step; see `aggregation.ranges`.
     by_all_ranks: bool = False
 
     def __post_init__(self) -> None:
@@ -132,13 +132,13 @@ class Step:
 
     @property
     def name(self) -> str:
-        """What the step's messages are called: as the method that makes them, less ``send_``."""
+        """The name of the step's messages: the sending method's name without ``send_``."""
         method = self.send or self.finish
         return self.phase if method is None else method.__name__.partition("_")[2]
 
 
 def call(method: Method | None, party: Any, *arguments: Any) -> Any:
-    """Call a method that a step names: the party's own version of it."""
+    """Call the party's version of a method that a step names."""
     assert method is not None, "the step names no such method"
     return getattr(party, method.__name__)(*arguments)
 
@@ -149,10 +149,10 @@ class Device(Protocol):
     id: int
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[Any]]:
-        """Return where and what the device added to the sum, for validation only.
+        """Return the coordinates and values that the device added to the sum, for validation only.
 
-        `vector` is the one that it uploaded, made again: a device that kept it would take as much
-        memory as the vector, for each of the thousands of devices on a rank.
+        `vector` is the uploaded vector, made again. Devices do not keep it, because a rank may hold
+        thousands of devices.
         """
 
 

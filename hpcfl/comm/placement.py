@@ -1,4 +1,4 @@
-"""Which rank holds which devices, and which helpers."""
+"""Which rank holds which devices and helpers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Placement:
 
     homes: NDArray[np.int64]  # shape (N + K,)
     ranks: int  # the server's included
-    servers: int = 1  # of the ranks, the first ones, that are the server together
-    helpers: int = 0  # K, each on a rank of its own, if there are several ranks
+    servers: int = 1  # number of ranks, the first ones, that form the server
+    helpers: int = 0  # K, each on its own rank if there are several ranks
 
     @classmethod
     def even(cls, devices: int, ranks: int, servers: int = 1, helpers: int = 0) -> Placement:
         """Return the placement with the server on the first ranks, then helpers, then devices.
 
-        Devices are dealt out in turns, so that any of consecutive ids keep all ranks busy. A single
-        rank holds everybody.
+        Devices are assigned to ranks in turn, so that any consecutive ids keep all ranks busy. A
+        single rank holds all parties.
         """
         if ranks == 1:
             return cls(np.zeros(devices + helpers, np.int64), ranks, servers, helpers)
@@ -53,11 +53,11 @@ class Placement:
         return np.flatnonzero(self.homes[: self.devices] == rank).tolist()
 
     def select(self, ids: Sequence[int]) -> Placement:
-        """Return the placement of some devices, numbered anew from 0, and of all helpers."""
+        """Return the placement of some devices, renumbered from 0, and of all helpers."""
         homes = np.append(self.homes[list(ids)], self.homes[self.devices :])
         return Placement(homes, self.ranks, self.servers, self.helpers)
 
 
 def within(ids: Sequence[int], window: range) -> Sequence[int]:
-    """Return those of some ids, in increasing order, that a window has."""
+    """Return the ids within a window; `ids` are in increasing order."""
     return ids[bisect_left(ids, window.start) : bisect_left(ids, window.stop)]

@@ -1,6 +1,6 @@
-"""Rows on their way from device to device, behind the id of the device that really sent them.
+"""Rows in transit between devices, each behind a label: the id of the device that really sent it.
 
-The label belongs to the transport: it is not part of a message, and not entered in the ledger.
+The label belongs to the transport. It is not part of a message, and not entered in the ledger.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hpcfl.comm.placement import within
 from hpcfl.comm.scratch import pages
 
 LABEL_BYTES = 4
-# What a rank sends, or has received, of the rows of a step is in pieces of about this size, which
-# are put together from so many bytes at a time.
+# The approximate size of the pieces in which a rank sends or holds the rows of a step, and of the
+# batches from which the pieces are put together.
 WINDOW_BYTES = 1 << 24
 BATCH_BYTES = 1 << 22
 
@@ -32,9 +32,9 @@ class Received:
 
 
 def windows(devices: int, size: int) -> list[range]:
-    """Return the receivers' ids in pieces, whose rows, `size` bytes in all, move one after another.
+    """Return windows of receivers' ids; the rows of one window move after those of another.
 
-    At least one id a piece.
+    `size` is the number of bytes of all rows. A window has at least one id.
     """
     count = min(devices, max(1, -(-size // WINDOW_BYTES)))
     bounds = [devices * k // count for k in range(count + 1)]
@@ -42,9 +42,9 @@ def windows(devices: int, size: int) -> list[range]:
 
 
 def label(senders: Iterable[int], rows: Iterable[Rows], width: int, devices: int) -> list[Rows]:
-    """Return all rows that can be delivered, each behind its sender's id, in batches.
+    """Return all deliverable rows in batches, each row behind its sender's id.
 
-    Rows that are not `width` bytes long, or are addressed to nobody or to their sender, are left
+    Rows that are not `width` bytes long, or are addressed to no device or to their sender, are left
     out. A batch is an ndarray of uint8, shape (k, LABEL_BYTES + width).
     """
     size = LABEL_BYTES + width
@@ -63,7 +63,7 @@ def label(senders: Iterable[int], rows: Iterable[Rows], width: int, devices: int
 
 
 def _deliverable(sender: int, block: Rows, width: int, devices: int) -> Rows:
-    """Return those of a sender's rows that can be delivered."""
+    """Return the deliverable ones of a sender's rows."""
     if block.ndim != 2 or block.shape[1] != width:
         return np.empty((0, width), np.uint8)
     receivers = _addressees(block)
@@ -74,7 +74,7 @@ def _deliverable(sender: int, block: Rows, width: int, devices: int) -> Rows:
 def by_window(batches: list[Rows], windows: Sequence[range], homes: Ids) -> list[Rows]:
     """Return labelled rows window by window, in the order of the receivers' ranks and ids.
 
-    `homes` has each device's rank, shape (N,). The list is emptied on the way: rows are there once.
+    `homes` has each device's rank, shape (N,). The list `batches` is emptied to save memory.
     """
     stops = [window.stop for window in windows]
     number = np.searchsorted(stops, np.arange(homes.size), side="right")  # of each id's window
@@ -83,8 +83,8 @@ def by_window(batches: list[Rows], windows: Sequence[range], homes: Ids) -> list
         counts += np.bincount(number[receivers_of(batch)], minlength=len(windows))
     ordered = [pages(count, batches[0].shape[1]) for count in counts.tolist()]
     filled = [0] * len(windows)
-    # One behind the other at first, though not in their places yet: a window takes memory only as
-    # far as it is filled, while batches are given back.
+    # First copy the rows of each window, not sorted yet. A window takes memory only as far as it is
+    # filled, while the batches are freed.
     while batches:
         batch = batches.pop(0)
         there = number[receivers_of(batch)]
@@ -102,8 +102,8 @@ def by_window(batches: list[Rows], windows: Sequence[range], homes: Ids) -> list
 
 
 def _take(rows: Rows, order: Ids, found: Rows) -> None:
-    """Write some of the rows, in some order, to memory for them."""
-    # With a mode for numbers that are out of range, there being none, numpy needs no copy between.
+    """Write the rows with the indices `order` to `found`."""
+    # No index is out of range; with mode="clip" numpy makes no intermediate copy.
     np.take(rows, order, axis=0, out=found, mode="clip")
 
 
@@ -112,21 +112,21 @@ def _addressees(block: Rows) -> Ids:
 
 
 def receivers_of(labelled: Rows) -> Ids:
-    """Return to whom labelled rows are addressed: ndarray of int64, shape (k,)."""
+    """Return the receivers of labelled rows: ndarray of int64, shape (k,)."""
     return _addressees(labelled[:, LABEL_BYTES:])
 
 
 def senders_of(labelled: Rows) -> Ids:
-    """Return who sent labelled rows: ndarray of int64, shape (k,)."""
+    """Return the senders of labelled rows: ndarray of int64, shape (k,)."""
     return np.ascontiguousarray(labelled[:, :LABEL_BYTES]).view("<u4").reshape(-1).astype(np.int64)
 
 
 def delivered(
     ids: Sequence[int], windows: Sequence[range], labelled: list[Rows]
 ) -> Iterator[tuple[int, Received]]:
-    """Yield what each of some devices received, by id, in the order of receipt.
+    """Yield each device's id with the rows that it received, in the order of receipt.
 
-    `labelled` are the rows of each window, in any order. The list is emptied on the way.
+    `labelled` are the rows of each window, in any order. The list is emptied to save memory.
     """
     for window in windows:
         rows = labelled.pop(0)

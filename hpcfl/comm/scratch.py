@@ -1,4 +1,4 @@
-"""Memory that is used again, for messages by the hundred megabytes."""
+"""Reusable memory for messages of hundreds of megabytes."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import numpy as np
 
 from hpcfl.comm.phases import Payload
 
-# Pieces as large as this go back to the system when they are freed (glibc's largest threshold), and
-# to get them anew, page by page, can take longer than to move the messages.
+# Pieces of this size go back to the system when they are freed (glibc's largest threshold). To get
+# them again, page by page, can take longer than to move the messages.
 KEPT_BYTES = 1 << 25
 PAGES_BYTES = 1 << 20
 
 
 def pages(count: int, size: int) -> Payload:
-    """Return new memory for rows: ndarray of uint8, shape (count, size), with anything in it.
+    """Return new, uninitialised memory for rows: ndarray of uint8, shape (count, size).
 
-    Large pieces take memory only where they are written to, and give it back when nobody looks at
-    them any more, unlike what the C library allocates.
+    Unlike memory of the C library, large pieces take memory only where they are written to, and
+    return it to the system with their last reference.
     """
     if count * size < PAGES_BYTES:
         return np.empty((count, size), np.uint8)
-    # What nobody shares can be had in large pages, each of which the system clears at once: an
-    # eighth of the time that small shared ones take.
+    # Private memory can have huge pages. The system clears each of them at once, which takes an
+    # eighth of the time of small shared pages.
     memory = mmap.mmap(-1, count * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # not on this kernel
+        with suppress(OSError):  # the kernel may not support it
             memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8).reshape(count, size)
 
 
 class Scratch:
-    """Memory for many messages end to end; large pieces are used again once nobody looks at them.
+    """Memory for many messages end to end; a large piece is reused once no array refers to it.
 
-    Smaller ones, which most messages with secrets are, end with their last user.
+    Smaller pieces, which hold most messages with secrets, are freed with their last reference.
     """
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ class Scratch:
         return sys.getrefcount(self._memory)
 
     def take(self, size: int) -> Payload:
-        """Return some memory, with anything in it: ndarray of uint8, shape (size,).
+        """Return uninitialised memory: ndarray of uint8, shape (size,).
 
-        What was taken before is left alone if there is still an array that shows a part of it.
+        Memory taken before is not reused while an array still refers to a part of it.
         """
         if size < KEPT_BYTES:
             return np.empty(size, np.uint8)

@@ -1,9 +1,9 @@
-"""Collectives for ranks that each have a narrow link of their own to the server.
+"""Collectives for ranks that each have their own narrow link to the server.
 
-MPI libraries broadcast and reduce along trees, and receive one sender's large message after the
-other's: a message moves through links of devices that it does not concern, or leaves all links but
-one idle. Here the server exchanges messages with all devices directly and at once. Such ranks share
-a machine: one that waits sleeps, as in :mod:`hpcfl.comm.patient`.
+MPI libraries broadcast and reduce along trees, and receive large messages from one sender after
+another. So messages pass over links of unrelated devices, or all links but one are idle. Here the
+server exchanges messages with all devices directly and at once. The ranks share a machine, so a
+waiting rank sleeps, as in :mod:`hpcfl.comm.patient`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hpcfl.comm.patient import Patient, wait
 from hpcfl.comm.placement import SERVER_RANK
 
 TAG = 7
-# The server's buffers of one reduction together.
+# The total size of the server's buffers in one reduction.
 BUFFER_BYTES = 1 << 28
 
 
 class Star(Patient):
     """The part of a communicator that `MpiTransport` uses, with rank 0 in the middle.
 
-    Methods are called like, and do what, those of `mpi4py.MPI.Intracomm` do; `root` is rank 0. No
-    one else sends messages with `TAG` from rank to rank on the communicator.
+    Its methods have the names and effects of those of `mpi4py.MPI.Intracomm`; `root` is rank 0.
+    Nothing else may send point-to-point messages with `TAG` on the communicator.
     """
 
     def _move(self, outgoing: dict[int, Any], incoming: dict[int, Any]) -> None:
@@ -44,7 +44,7 @@ class Star(Patient):
     def Reduce(
         self, mine: NDArray[Any], target: NDArray[Any] | None, op: MPI.Op, root: int = SERVER_RANK
     ) -> None:
-        """Combine the ranks' elements at the server, which alone computes."""
+        """Combine the ranks' elements at the server, which does all of the computation."""
         others = range(1, self.size)
         at_once = max(1, BUFFER_BYTES // max(1, len(others) * mine.itemsize))
         if target is not None and self.rank == root:
@@ -61,7 +61,7 @@ class Star(Patient):
 
     def Allreduce(self, _: Any, values: NDArray[Any], op: MPI.Op) -> None:
         """Combine the ranks' elements in place, on every rank."""
-        # At least one dimension, or the result could not be written into a part of it.
+        # At least one dimension, so that the result can be written into a slice.
         flat = values.reshape(-1)
         self.Reduce(flat.copy(), flat if self.rank == SERVER_RANK else None, op)
         self.Bcast(flat)
@@ -80,7 +80,7 @@ class Star(Patient):
         outgoing, incoming = _parts(*sent[:2]), _parts(*received[:2])
         if self.rank in outgoing:
             incoming.pop(self.rank)[:] = outgoing.pop(self.rank)
-        # The next rank first, so that not all begin with the same one.
+        # Each rank begins with the next rank, so that not all begin with the same one.
         ranks = [(self.rank + step) % self.size for step in range(1, self.size)]
         self._move(
             {r: [outgoing[r], len(outgoing[r]), sent[2]] for r in ranks if r in outgoing},
@@ -92,7 +92,7 @@ class Star(Patient):
 
 
 def _parts(whole: NDArray[Any], counts: NDArray[np.int64]) -> dict[int, NDArray[Any]]:
-    """Return, by rank, the part of an array that holds them in order, for ranks that have one."""
+    """Return each rank's part of an array that holds the parts in order; leave out empty parts."""
     ends = np.cumsum(counts).tolist()
     return {
         rank: whole[end - count : end]

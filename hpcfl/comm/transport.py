@@ -17,7 +17,7 @@ from hpcfl.comm.rows import Received
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import HpcflError
 
-# What all ranks send in a window of a gather, if no single message is larger.
+# The bytes that all ranks send in one window of a gather, unless a single message is larger.
 WINDOW_BYTES = 1 << 25
 
 Produce = Callable[[int], Payload]
@@ -28,26 +28,26 @@ AddInto = Callable[[Elements, Elements], None]
 class Part:
     """A part of a long message."""
 
-    size: int  # of all of it, in bytes
-    start: int  # the part's first byte
-    data: Payload  # whose memory is used again
+    size: int  # of the whole message, in bytes
+    start: int  # the offset of the part in the message, in bytes
+    data: Payload  # its memory is reused
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Ranks that died together, as far as the others could tell."""
+    """Ranks whose deaths the others detected together."""
 
-    devices: frozenset[int]  # that were on them
-    detect_seconds: float  # from the beginning of the operation that failed, on this rank
-    recover_seconds: float  # from then on until it succeeded among those left
+    devices: frozenset[int]  # that were on the dead ranks
+    detect_seconds: float  # from the beginning of the failed operation to its error, on this rank
+    recover_seconds: float  # from the error until the operation succeeded among the survivors
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """Which bytes of every message each rank of a server receives, the first of them the envelope.
+    """Which bytes of every message each rank of a server receives; the first gets the envelope.
 
-    The other ranks only receive those of messages that the first one, once it has used its first
-    part, finds to be `accepted`.
+    The other ranks use only messages that are `accepted` by the first rank, which decides after it
+    has used its first part of a message.
     """
 
     slices: Sequence[slice]
@@ -57,7 +57,7 @@ class Cuts:
 class Transport(ABC):
     """Moves sealed messages. All ranks call the same methods in the same order."""
 
-    name: str  # how results call it
+    name: str  # in results files
 
     def __init__(self, placement: Placement, rank: int) -> None:
         self.placement = placement
@@ -65,7 +65,7 @@ class Transport(ABC):
         self.local_devices = placement.local(rank)  # in increasing order
         self.local_helpers = placement.parties_on(rank)[len(self.local_devices) :]
         self.calls = Calls()
-        # To be added to this rank's clock to have the server's, and by how much it may be off.
+        # The seconds to add to this rank's clock to get the server's, and their uncertainty.
         self.clock_offset_seconds = self.clock_uncertainty_seconds = 0.0
 
     @property
@@ -75,12 +75,12 @@ class Transport(ABC):
 
     @property
     def helps_server(self) -> bool:
-        """Whether this rank is one of the server's, and not the first of them."""
+        """Whether this rank belongs to the server but is not its first rank."""
         return 0 < self.rank < self.placement.servers
 
     @property
     def failed(self) -> frozenset[int]:
-        """The devices whose ranks are dead; the same on all others between two operations."""
+        """The devices whose ranks are dead; between operations all survivors have the same set."""
         return frozenset()
 
     def take_failures(self) -> list[Failure]:
@@ -89,7 +89,7 @@ class Transport(ABC):
 
     @abstractmethod
     def select(self, ids: Sequence[int]) -> Transport:
-        """Return the transport of a round of some devices, in increasing order; numbered from 0."""
+        """Return the transport of a round of the devices `ids`, in order, renumbered from 0."""
 
     def raise_everywhere(self, error: HpcflError | None) -> None:
         """Raise the server's error, if it has one, on every rank; other ranks pass None."""
@@ -105,29 +105,29 @@ class Transport(ABC):
 
     @abstractmethod
     def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
-        """Yield ``(id, message)`` of every receiver on this rank, by id; to be exhausted on each.
+        """Yield ``(id, message)`` for every receiver on this rank, by id; every rank exhausts it.
 
-        `produce` makes the message for a device, empty if there is none: at the server, once for
-        each of the N devices, in increasing order.
+        The server calls `produce` once for each of the N devices, in increasing order. It makes the
+        device's message, which is empty if there is none.
         """
 
     @abstractmethod
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:
-        """Yield ``(id, message)`` of every sender at the server, by id; to be exhausted on each.
+        """Yield ``(id, message)`` of every sender at the server, by id; every rank exhausts it.
 
-        Senders are devices, or helpers. `produce` makes the message of one, of at most `largest`
-        bytes, which decides how many move at once.
+        Senders are devices or helpers. `produce` makes a sender's message of at most `largest`
+        bytes. `largest` decides how many messages move at once.
         """
 
     def gather_parts(
         self, senders: Sequence[int], produce: Produce, largest: int, cuts: Cuts | None = None
     ) -> Iterator[tuple[int, Payload | Part]]:
-        """Do the same, with long messages in parts where the transport can do that.
+        """Gather likewise, but yield long messages in parts if the transport supports it.
 
-        The parts of a message come in order, those of several in turns. Behind the envelope, each
-        but the last is a multiple of `envelope.PART_UNIT` bytes. With `cuts` all come in parts.
+        The parts of one message come in order, between parts of others. Without the envelope, each
+        part but the last has a multiple of `envelope.PART_UNIT` bytes. `cuts` puts all in parts.
         """
         return self.gather(senders, produce, largest)
 
@@ -136,9 +136,9 @@ class Transport(ABC):
         return message if self.has_server else None
 
     def join(self, mine: Elements | None, ranges: Sequence[range]) -> Elements | None:
-        """Return at the first server rank what all of them have of a vector, end to end; else None.
+        """Return, at the first server rank, the server ranks' pieces of a vector, end to end.
 
-        None, too, if they have nothing.
+        Return None on other ranks, and if there are no pieces.
         """
         return mine
 
@@ -146,22 +146,21 @@ class Transport(ABC):
     def reduce(
         self, senders: Sequence[int], produce: Produce, add_into: AddInto, zeros: Elements
     ) -> tuple[list[int], Elements] | None:
-        """Return who sent, and the sum of their vectors, at the server; None elsewhere.
+        """Return the ids of the senders and the sum of their vectors at the server; None elsewhere.
 
-        Here `produce` makes a device's vector, of the dtype and length of `zeros`, or an empty one.
-        Every sum is formed by `add_into`, which adds a vector to another; the first is `zeros`.
+        `produce` makes a device's vector with the dtype and length of `zeros`, or an empty one.
+        Sums start at `zeros` and are formed by `add_into`, which adds one vector to another.
         """
 
     @abstractmethod
     def route(
         self, senders: Sequence[int], rows: Iterable[Rows], width: int
     ) -> tuple[Iterator[tuple[int, Received]], NDArray[np.bool_]]:
-        """Return what each device of this rank received, by id, and who took part, shape (N,).
+        """Return the rows that each device of this rank received, and the senders of all ranks.
 
-        `senders` are the devices of this rank that send, `rows` yields the sealed rows of each,
-        shape (k, width). All have been moved when this returns, and are freed as the iterator goes
-        on. Whoever sent a row that could be delivered, one of that size to another device, took
-        part.
+        `senders` are the devices of this rank that send; `rows` yields the sealed rows of each,
+        shape (k, width). All rows have moved when this returns; the iterator frees them. The
+        array, shape (N,), is true for devices that sent a row of that width to another device.
         """
 
     @abstractmethod
@@ -172,7 +171,7 @@ class Transport(ABC):
     def collect(self, values: NDArray[Any]) -> NDArray[Any] | None:
         """Return every rank's values at the server, shape (ranks, *shape); None elsewhere.
 
-        Zeros for a rank that is dead.
+        A dead rank has zeros.
         """
 
     def max_to_server(self, value: float) -> float | None:
@@ -181,7 +180,7 @@ class Transport(ABC):
         return None if found is None else float(found.max())
 
     def compare_clocks(self) -> None:  # noqa: B027 - one process has one clock
-        """Find out anew by how much this rank's clock is off; all ranks call this, untimed."""
+        """Measure the offset of this rank's clock again; all ranks call this, untimed."""
 
     @abstractmethod
     def barrier(self) -> None:
@@ -189,4 +188,4 @@ class Transport(ABC):
 
     @abstractmethod
     def wait_for_all(self) -> None:
-        """Wait for all ranks without taking time from those at work; never in a timed region."""
+        """Wait for all ranks without taking CPU time from working ones; never in timed regions."""

@@ -1,4 +1,4 @@
-"""The processes of this run: one alone, or the ranks that a launcher started."""
+"""The processes of this run: a single one, or the ranks that a launcher started."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
 class World:
-    """All processes of this run; `tolerant` if the other ranks can go on after one died.
+    """All processes of this run; `tolerant` if the other ranks can continue after a death.
 
-    Messages of rounds use communicators of their own: the world's is free for ranks that fail.
+    Rounds use other communicators, so the world's is always free for ranks that fail.
     """
 
     def __init__(self, comm: MPI.Intracomm | None) -> None:
@@ -43,28 +43,28 @@ class World:
         self.size = comm.size if comm is not None else 1
         self.tolerant = False
         self._survivors: Survivors | None = None
-        # Frees the communicators of the transports that are in use.
+        # Functions that free the communicators of the transports in use.
         self._frees: list[Callable[[], None]] = []
         self._patient = False
         if self._control is not None and self.size > 1:
             from hpcfl.comm import faults, patient
 
             self._patient = patient.needed(self._control)
-            # A lab's ranks talk over point-to-point messages of their own.
+            # The ranks of a netlab use their own point-to-point collectives.
             if launch.survives_deaths() and not launch.netlab_facts():
                 self.tolerant = True
                 self._survivors = faults.Survivors(self._control)
                 atexit.register(faults.finalize)
 
     def _together(self, operation: Callable[[Comm], T]) -> T:
-        """Return what an operation of all ranks returns; among those left, if ranks died."""
+        """Return the result of an operation of all ranks, or of all survivors after a death."""
         assert self._control is not None
         if self._survivors is not None:
             return self._survivors.together(operation)
         return operation(self._waiting(self._control))
 
     def _waiting(self, comm: MPI.Intracomm) -> Comm:
-        """Return a communicator whose ranks wait so that the others get on with their work."""
+        """Return the communicator, wrapped so that waiting ranks sleep if that is needed."""
         if not self._patient:
             return comm
         from hpcfl.comm.patient import Patient
@@ -76,10 +76,10 @@ class World:
     ) -> Transport | None:
         """Return the transport for a number of devices; None on a rank that is not needed.
 
-        The first `servers` ranks are the server together, the next `helpers` are helpers, and the
-        devices share the others, of which no more are used than there are devices. A single rank
-        holds everybody. It can be used until the next `settle`. `tolerant`: the caller can go on
-        when ranks die, where MPI can.
+        The first `servers` ranks form the server, the next `helpers` ranks are helpers, and the
+        devices share the other ranks, at most one rank per device. A single rank holds all parties.
+        The transport can be used until the next `settle`. With `tolerant`, the caller can continue
+        after the death of a rank, if MPI can.
         """
         placement = self.placement(devices, servers, helpers)
         if self._control is None or self.size == 1:
@@ -91,7 +91,7 @@ class World:
         from hpcfl.comm.star import Star
 
         def split(control: Comm) -> MPI.Comm:
-            # Of the ranks that are left, the first ones.
+            # The first ones of the surviving ranks.
             needed = control.rank < devices + servers + helpers
             return control.Split(0 if needed else MPI.UNDEFINED, control.rank)
 
@@ -110,9 +110,9 @@ class World:
         return MpiTransport(waiting, placement)
 
     def placement(self, devices: int, servers: int = 1, helpers: int = 0) -> Placement:
-        """Return who is where in such a `transport`, before any rank has died.
+        """Return the placement of such a `transport` before any rank has died.
 
-        An AgreedUsageError says that there are too few ranks, or that they cannot.
+        Raise AgreedUsageError if there are too few ranks, or if the server must have one rank.
         """
         if servers > 1 and (self.tolerant or launch.netlab_facts()):
             where = "deaths of ranks are survived" if self.tolerant else "hosts are of a lab"
@@ -133,11 +133,11 @@ class World:
 
     @property
     def left(self) -> Sequence[int]:
-        """The ranks that are not known to be dead, numbered as they were started."""
+        """The ranks that are not known to be dead, with their original numbers."""
         return range(self.size) if self._survivors is None else self._survivors.ranks
 
     def rank_on_host(self) -> int:
-        """Return the number of this rank among those of its host; every rank calls this."""
+        """Return the number of this rank among the ranks of its host; every rank calls this."""
         if self._control is None:
             return 0
         from mpi4py import MPI
@@ -162,7 +162,7 @@ class World:
         self.tell(0, error)
 
     def first_alone(self, work: Callable[[], T]) -> T | None:
-        """Return what `work` returns on rank 0, None elsewhere; raise its error on every rank."""
+        """Return the result of `work` on rank 0, None elsewhere; raise its error on every rank."""
         found, error = None, None
         if self.rank == 0:
             try:
@@ -173,15 +173,15 @@ class World:
         return found
 
     def agreed(self, work: Callable[[], T]) -> T:
-        """Return on every rank what `work` returns on rank 0, a literal; raise its error."""
+        """Return on every rank the literal that `work` returns on rank 0, or raise its error."""
         text = repr(self.first_alone(work)).encode()
         told: T = ast.literal_eval(self.give([text] * self.size).decode())
         return told
 
     def settle_after(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns on this rank, once all ranks have settled.
+        """Return the result of `work` on this rank once all ranks have settled.
 
-        An error of all that take part in it, or of rank 0, is raised on every rank.
+        Raise on every rank an `AgreedError`, or an error of rank 0. Others are raised here at once.
         """
         found, error = None, None
         try:
@@ -194,9 +194,9 @@ class World:
         return cast("T", found)
 
     def settle(self, error: HpcflError | None) -> None:
-        """Wait, without taking time from the ranks at work, until all are here; then agree.
+        """Wait, asleep, until all ranks call this; then raise rank 0's error on all, if any.
 
-        No transport is used any more, and what MPI made for them is freed.
+        This frees the communicators of all transports, which must not be used afterwards.
         """
         if self._control is not None:
             from hpcfl.comm import faults, patient
@@ -210,7 +210,7 @@ class World:
         self.raise_everywhere(error)
 
     def give(self, messages: Sequence[bytes]) -> bytes:
-        """Return the message that rank 0 has for this rank, one for each that was started."""
+        """Return rank 0's message for this rank; `messages` has one for each started rank."""
         if self._control is None:
             return messages[0]
         from hpcfl.comm.mpi import receive, send
@@ -225,7 +225,7 @@ class World:
         return self._together(operation)
 
     def distribute(self, parts: Sequence[Mapping[str, Array]] | None) -> dict[str, Array]:
-        """Return this rank's part of what rank 0 has for all: arrays by name, None elsewhere."""
+        """Return this rank's arrays by name; rank 0 gives `parts` for all ranks, others None."""
         messages = []
         for part in parts or ():
             file = io.BytesIO()
@@ -235,7 +235,7 @@ class World:
             return dict(arrays)
 
     def collect(self, message: bytes) -> list[bytes] | None:
-        """Return the message of each rank left, of any length, at rank 0; None elsewhere."""
+        """Return the messages of all surviving ranks, of any length, at rank 0; None elsewhere."""
         if self._control is None:
             return [message]
         from hpcfl.comm.mpi import receive, send
@@ -254,14 +254,14 @@ class World:
         return [] if found is None else [name.decode(errors="replace") for name in found]
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known about MPI, for the record."""
+        """Return the facts about MPI that results files record."""
         if self._control is None:
             return {"transport": "loopback", "ranks": 1}
         from mpi4py import MPI
 
         levels = {getattr(MPI, f"THREAD_{name.upper()}"): name for name in _THREAD_LEVELS}
         described = MPI.Get_library_version().strip("\0\n ")
-        # Open MPI's has the user who built it, in front of the host.
+        # Open MPI's text has the user who built it, in front of the host.
         library = re.sub(r"\S+@", "", described.partition("\n")[0])
         device = re.search(r"^MPICH Device:\s*(\S+)", described, re.MULTILINE)
         lab = launch.netlab_facts()
@@ -284,9 +284,9 @@ _world: World | None = None
 
 
 def connect() -> World:
-    """Return the world, the same at each call; MPI is initialised if a launcher started ranks.
+    """Return the world, the same at each call; initialise MPI if a launcher started ranks.
 
-    A UsageError says that MPI cannot be loaded, or does not see the processes that were started.
+    Raise UsageError if MPI cannot be loaded or does not see the processes that were started.
     """
     global _world
     if _world is None:
@@ -307,11 +307,11 @@ def _started() -> MPI.Intracomm:
 
 
 def communicator() -> MPI.Intracomm:
-    """Return the communicator of all started ranks; UsageError if MPI cannot be loaded."""
+    """Return the communicator of all started ranks; raise UsageError if MPI cannot be loaded."""
     try:
         import mpi4py
 
-        # One thread a rank talks to MPI; asking for more costs locks in the timed path.
+        # One thread per rank calls MPI. A higher level would cost locks in the timed path.
         mpi4py.rc.thread_level = "funneled"
         # See faults.finalize.
         mpi4py.rc.finalize = not launch.survives_deaths()

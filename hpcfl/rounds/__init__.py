@@ -1,1 +1,1 @@
-"""One round, timed and validated: what `bench` and `train` share."""
+"""One timed and validated round: the common part of `bench` and `train`."""

@@ -1,4 +1,4 @@
-"""What is made of the options of a protocol before any round: the protocol, and its dropouts."""
+"""Builds the protocol and its dropout schedule from the options, before any round."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Chosen = TypeVar("Chosen", bound=ProtocolOptions)
 
 @dataclass(frozen=True)
 class DropoutSchedule:
-    """Draws the devices that disappear; the same on every rank."""
+    """Draws the devices that drop out; all ranks draw the same."""
 
     devices: int
     rate: float  # theta
     model: str  # "exact": floor(theta N) devices a round; "bernoulli": each with probability theta
-    phase: str  # before which they disappear: they send and receive nothing from then on
+    phase: str  # before which devices drop out: they send and receive nothing from then on
     seed: int  # of the run
 
     def draw(self, round_index: int) -> dict[int, str]:
-        """Return the phase before which each device disappears."""
+        """Return, for each device that drops out, the phase before which it does."""
         seeds = np.random.SeedSequence(self.seed, spawn_key=(DROPOUTS, round_index))
         generator = np.random.default_rng(seeds)
         if self.model == "exact":
@@ -54,12 +54,11 @@ def build(
     population: int | None = None,
     most: int | None = None,
 ) -> tuple[AggregationProtocol, DropoutSchedule]:
-    """Return a protocol and its dropouts for N = `devices` and d = `dim`.
+    """Return a protocol and its dropout schedule for N = `devices` and d = `dim`.
 
-    `weights` are the devices', shape (N,), equal by default; `population` is the number of devices
-    that these are drawn from, all by default; `most` is the largest number of devices of any round,
-    with room for which levels and bits are chosen where they are not asked for. A
-    UsageError says which options do not go together.
+    `weights` are the devices' weights, shape (N,), equal by default. `population` is the number of
+    devices from which the N are drawn, N by default. `most` is the largest number of devices of any
+    round: default levels and bits have room for it. Raise UsageError for incompatible options.
     """
     values = values_of(options, ProtocolOptions)
     seed = options.seed if isinstance(options, SeedOptions) else 0
@@ -81,7 +80,7 @@ def build(
             "of 8, 16 or 32 bits on the way to the server, and helpers' ranks would take part"
         )
     phase = options.dropout_phase or protocol.upload_phase()
-    # Not those of an enrolment, which comes before all rounds.
+    # Phases of an enrolment do not count: it comes before all rounds.
     droppable = [name for name in phase_names(protocol.steps) if name not in ("model", "result")]
     if phase not in droppable:
         raise no_such("phase", phase, droppable, place=f"{protocol.name}: ")
@@ -95,12 +94,12 @@ def build(
 
 
 def with_group(options: Chosen, name: str) -> Chosen:
-    """Return the options with the protocol's group of so many bits; UsageError for "auto"."""
+    """Return the options with the protocol's group of `bits` bits; UsageError for "auto"."""
     if options.bits is None:
         return options
     if options.bits == "auto":
         raise UsageError("--bits auto does not allow for noise: give a number of bits")
-    # Another group that is asked for is refused by the protocol.
+    # The protocol itself refuses a group that it does not support.
     group = options.group if options.group != "fq" else group_of(find(name).family, options.bits)
     return replace(options, group=group, bits=None)
 
@@ -111,9 +110,9 @@ def _precision(
     at: Callable[[str, int], AggregationProtocol],
     most: int | None,
 ) -> tuple[str, int]:
-    """Return group and levels, of which `at` makes the protocol.
+    """Return the group and the levels; `at` makes the protocol for such a pair.
 
-    What is asked for is returned even if it has no room for all sums: the protocol refuses it.
+    Requested values are returned even if they have no room for all sums: the protocol refuses them.
     """
     levels = options.levels or DEFAULT_LEVELS
     automatic = options.bits == "auto"
@@ -133,7 +132,7 @@ def _precision(
 
 
 def without_dropouts(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is given, and no dropouts where nothing is said and the protocol has none."""
+    """Return the given options, with a default of no dropouts if the protocol tolerates none."""
     try:
         tolerant = find(name).tolerates_dropouts
     except UsageError:

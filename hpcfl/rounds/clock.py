@@ -1,4 +1,4 @@
-"""Times a round on every rank, adds up what it cost, and finds out for whom ranks waited."""
+"""Times a round on every rank, adds up its costs, and finds how long ranks waited for others."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hpcfl.system import machine
 
 
 def timed(transport: Transport, round_: Round) -> RoundRecord:
-    """Play a round by the clock, which all ranks start at once; every rank calls this.
+    """Play a round that all ranks start at once, and time it; every rank calls this.
 
-    Returns at the server what all ranks spent, and the slowest one's elapsed time; elsewhere what
-    this rank spent. Making vectors (`Round.prepare_seconds`) is not in it.
+    Return, at the server, the costs of all ranks and the elapsed time of the slowest one; elsewhere
+    the costs of this rank. They exclude the making of vectors (`Round.prepare_seconds`).
     """
     anew = machine.forget_peak()
     resident, _ = machine.resident_bytes()
@@ -28,7 +28,7 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
     start = time.perf_counter()
     round_.play()
     elapsed = time.perf_counter() - start - round_.prepare_seconds
-    # A peak that could not begin anew may be that of an earlier round.
+    # A peak that could not be reset may come from an earlier round.
     peak = machine.resident_bytes()[1] if anew else math.nan
     record = round_.ledger.record
     helped = SPENT_BY_HELPERS if transport.placement.helpers else ()
@@ -49,11 +49,11 @@ def _enter_ranks(
     stretches: Sequence[Stretch],
     memory: tuple[float, float],
 ) -> None:
-    """Enter into the server's record of a round what all ranks did; every rank calls this.
+    """Enter the times and the memory of all ranks into the server's record; every rank calls this.
 
-    `began` is when the rank left the barrier before the round, `memory` what it had resident then,
-    and at the most in the round, in bytes. All ranks have the same number of stretches, with the
-    same calls.
+    `began` is the time at which the rank left the barrier before the round. `memory` is its
+    resident memory then and its peak in the round, in bytes. All ranks have the same number of
+    stretches, with the same calls.
     """
     ranks, offset = transport.placement.ranks, transport.clock_offset_seconds
     count = transport.calls.number if not stretches else stretches[-1].calls.stop
@@ -63,7 +63,7 @@ def _enter_ranks(
     all_calls = transport.collect(transport.calls.table(count, offset))
     if everybodys is None or all_calls is None:
         return
-    # A rank that died is all zeros.
+    # The row of a dead rank is all zeros.
     alive = everybodys[:, 0] > 0
     starts = everybodys[alive, 0]
     record.skew_seconds = float(starts.max() - starts.min())
@@ -85,5 +85,5 @@ def _enter_ranks(
     sums["computing_seconds"] = elapsed - sums["mpi_seconds"] - sums["waiting_seconds"]
     known = np.isfinite(first) & alive
     for name, values in (*sums.items(), ("begin_seconds", first), ("end_seconds", last)):
-        # Clocks of hosts are compared to microseconds: a little less than nothing is nothing.
+        # Clock offsets have an error of microseconds, so times may come out slightly below 0.
         setattr(record, name, np.where(known, np.maximum(values, 0), np.nan))

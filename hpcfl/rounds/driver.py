@@ -1,9 +1,9 @@
-"""One round of a protocol: plays its steps over a transport and enters what they cost.
+"""One round of a protocol: plays its steps over a transport and records their costs.
 
-A malformed message costs the round its sender, and nothing else while enough devices are left: the
-server uses nothing of it, and ignores what else that device sends in the round. A device that is
-sent a malformed message, or that refuses to answer, stops taking part. In place of its next message
-it tells the server why.
+If a device sends a malformed message, the server ignores it and all later messages of that device
+in the round. The round continues as long as enough devices are left. A device that receives a
+malformed message, or that refuses to answer, leaves the round. Instead of its next message it sends
+the reason to the server.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
 
 Inputs = Callable[[int], NDArray[np.floating]]
 Prepare = Callable[[Mapping[int, Any]], None]
-# A phase seen from a rank: nothing is done yet; the rank's own messages are made, or the server's
-# message has come, and nothing else; all is done.
+# The moments of a phase on a rank: before any work; when the rank's own messages have been made or
+# the server's message has arrived; after all work.
 BEFORE, DURING, AFTER = MOMENTS = ("before", "during", "after")
 NOTHING = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundConfig:
-    """What a round is told besides its steps and its parties; the same on every rank."""
+    """The settings of a round besides its steps and parties; the same on every rank."""
 
     index: int  # of the round, part of every envelope
     dim: int
-    largest_message: int  # bytes that a device sends to the server at once, less envelope
-    largest_reply: int | None = None  # of them those besides its upload; as many, if None
-    # The phase before which a device or a helper disappears, if it does.
+    largest_message: int  # most bytes of a device's message to the server, without the envelope
+    largest_reply: int | None = None  # the same for messages other than the upload, if they differ
+    # The phase before which each device or helper that drops out does so.
     dropouts: Mapping[int, str] = field(default_factory=dict)
-    in_parts: bool = False  # whether the server takes long uploads so, where it can
-    dealt: Dealt | None = None  # how uploads are dealt out to several ranks of the server
-    called: str = "a round"  # by errors of a user's code
+    in_parts: bool = False  # whether the server takes long uploads in parts if it can
+    dealt: Dealt | None = None  # how uploads are split among several ranks of the server
+    called: str = "a round"  # the round's name in errors of a user's code
     reduce_group: Group | None = None  # sum the uploads within the transport in this group
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A step of a phase as one rank saw it, on its own clock, and the numbers of its calls."""
+    """The times of a step on one rank, by the rank's own clock, and the numbers of its calls."""
 
-    phase: int  # its index
+    phase: int  # index of the phase
     begin: float
     end: float
     calls: range
@@ -73,9 +73,9 @@ class Stretch:
 class Round:
     """Plays one round on this rank.
 
-    `inputs` returns a device's vector when it uploads; that is not entered as CPU time. `prepare`
-    is called with the live devices of this rank before the upload, outside all timed regions: for
-    vectors that take long to make. All ranks wait for each other afterwards.
+    `inputs` returns a device's vector for the upload; its time is not counted as CPU time.
+    `prepare` is called with this rank's live devices before the upload, outside all timed regions,
+    to make vectors that take long. All ranks wait for each other afterwards.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Round:
         config: RoundConfig,
         *,
         devices: Mapping[int, Any],  # this rank's, by id
-        server: Any | None,  # where it is
+        server: Any | None,  # None on other ranks
         inputs: Inputs,
         helpers: Mapping[int, Any] | None = None,  # this rank's, by id
         prepare: Prepare | None = None,
-        range_sum: RangeSum | None = None,  # on a rank that is the server's, but not the first
+        range_sum: RangeSum | None = None,  # on ranks of the server other than the first
         observer: RoundObserver = NOBODY,
     ) -> None:
         self._steps = steps
@@ -109,16 +109,16 @@ class Round:
         self._range_sum = range_sum
         self._observer = observer
         self._server_error: HpcflError | None = None
-        # At the server, the devices that took no further part, because of what they sent or by
-        # their own choice, and why, in the order in which it learned of them.
+        # At the server: the devices that the server refused or that left, with the reasons, in the
+        # order in which the server learned of them.
         self.refused: dict[int, HpcflError] = {}
-        # The devices of this rank that refused to go on, and why.
+        # The devices of this rank that refused to continue, with the reasons.
         self.left: dict[int, HpcflError] = {}
-        # Of those that left, the ones that have not told the server yet.
+        # The reasons of devices that left but have not told the server yet.
         self._untold: dict[int, str] = {}
 
     def play(self) -> None:
-        """Play all steps; raises the server's error on every rank if it cannot go on."""
+        """Play all steps; raise the server's error on every rank if the server cannot continue."""
         play = {
             Pattern.BROADCAST: self._broadcast,
             Pattern.SCATTER: self._scatter,
@@ -210,7 +210,7 @@ class Round:
                 )
                 call(step.receive, self._live[id], payload)
             self.ledger.received(step.phase, id, message.size)
-        # An error of the server comes first: it is why messages are missing.
+        # The server's error comes first, because it is the reason for missing messages.
         self._transport.raise_everywhere(self._server_error)
         for id in left_out:
             self._leave(id, MessageError(step.phase, "the server", "none was received"))
@@ -260,15 +260,15 @@ class Round:
         self._finish(step)
 
     def _counts(self, id: int) -> bool:
-        """Return whether a message that the server has begun to use counts."""
+        """Return whether the server still uses messages of a party."""
         return self._server_error is None and id not in self.refused
 
     def _take(self, number: int, step: Step, id: int, message: Payload | Part) -> None:
-        """Let the server use a device's message, or a part of it, or refuse the device for it."""
+        """Let the server use a device's message or a part of it, or refuse the device."""
         part = message if isinstance(message, Part) else None
         sealed = message.data if isinstance(message, Part) else message
         data, start = sealed, 0 if part is None else part.start
-        # Nothing is what some transports deliver of a device that sent nothing.
+        # Some transports deliver an empty message for a device that sent nothing.
         if not data.size or not self._counts(id):
             return
         if not start:
@@ -356,13 +356,13 @@ class Round:
                     there, payloads = payloads, np.zeros((senders.size, step.row_bytes), np.uint8)
                     payloads[np.searchsorted(senders, sources)] = there
                 call(step.receive, device, senders, payloads)
-            # Of who took part without a row for this device, the relay passes on an envelope.
+            # For a sender without a row for this device, the relay passes on an empty envelope.
             missing = senders.size - sources.size
             size, count = mine.rows.size + missing * envelope.BYTES, len(mine.rows) + missing
             self.ledger.received(step.phase, id, size, count)
 
     def _take_part(self, step: Step, present: list[int]) -> None:
-        """Tell the server who sent in a route, without those whom it does not accept."""
+        """Tell the server which devices took part in a route, until it refuses no more of them."""
         while self._server_error is None:
             accepted = [id for id in present if id not in self.refused]
             known = len(self.refused)
@@ -379,7 +379,7 @@ class Round:
             self._finish(step)
 
     def _unmask_ranges(self, step: Step, dealt: Dealt) -> None:
-        """Let each rank of the server unmask its range, and put all together at the first."""
+        """Let each rank of the server unmask its range, and join the ranges at the first rank."""
         masks = None if self._server is None else self._serve(step, step.send)
         if masks is not None:
             masks = masks.reshape(-1)
@@ -397,7 +397,7 @@ class Round:
 
     @contextmanager
     def _work(self, phase: str, id: int) -> Iterator[None]:
-        """Enter the time of a device's work, which ends its part in the round if it refuses."""
+        """Record the time of a device's work; the device leaves the round if it refuses."""
         with self.ledger.work(phase, id):
             try:
                 yield
@@ -405,11 +405,11 @@ class Round:
                 self._leave(id, error)
 
     def _address(self, id: int) -> int:
-        """Return what envelopes call a device or a helper."""
+        """Return the number of a device or helper in envelopes."""
         return id if id < self._devices else envelope.HELPERS + id - self._devices
 
     def _playing(self, role: Role) -> dict[int, Any]:
-        """Return the parties of this rank that have a role, as far as they are still there."""
+        """Return the parties of this rank that have a role and have not left."""
         if role is Role.COMMITTEE:
             return {id: device for id, device in self._live.items() if device.in_committee}
         return self._helpers if role is Role.HELPER else self._live
@@ -423,9 +423,9 @@ class Round:
         self._untold[id] = str(error)
 
     def _produce(self, step: Step, id: int) -> Payload | None:
-        """Return what a device sends, as bytes, None if it refuses to.
+        """Return a device's payload as bytes, or None if it refuses to send.
 
-        The device's vector is made outside its time.
+        The device's time excludes the making of its vector.
         """
         arguments = [self._inputs(id)] if step.upload else []
         sender = self._helpers[id] if step.role is Role.HELPER else self._live[id]
@@ -444,21 +444,21 @@ class Round:
             self._take_refused()
 
     def _take_refused(self) -> None:
-        """Take over whom the server refused when all were there: some errors show only then."""
+        """Adopt the server's own refusals: some faults show only when all messages are there."""
         for id, error in getattr(self._server, "refused", {}).items():
             self.refused.setdefault(id, error)
 
     def _serve(
         self, step: Step, method: Method | None, *arguments: Any, sender: int | None = None
     ) -> Any:
-        """Let the server act; keep its error until the devices can be told.
+        """Call a method of the server, and keep its error until the devices can be told.
 
-        A malformed message costs the `sender` alone; in a route, the sender that the error names.
+        A MessageError only refuses the `sender`, or in a route the sender that the error names.
         """
         if self._server_error is not None:
             return None
         try:
-            # Here already: an error of the server is told to all ranks.
+            # A user's code is blamed here, before the error is told to all ranks.
             with self.ledger.work(step.phase, None), self._blamed(step):
                 return call(method, self._server, *arguments)
         except HpcflError as error:
@@ -474,11 +474,11 @@ class Round:
             return None
 
     def _explained(self, step: Step, error: HpcflError) -> HpcflError:
-        """Return an error of too few devices, or helpers, with what is known of why."""
+        """Return an error of too few devices or helpers, with the known refusals added."""
         self._take_refused()
-        # Between two gathers no rank but a device's own knows that it left.
+        # Between two gathers, only the device's own rank knows that the device left.
         known = self.refused | {k: e for k, e in self.left.items() if k not in self.refused}
-        # What devices did earlier is not why a helper's answer is missing, nor the other way round.
+        # Refusals of devices do not explain missing helpers, and vice versa.
         helping = step.role is Role.HELPER
         known = {id: e for id, e in known.items() if (id >= self._devices) == helping} or known
         if not isinstance(error, BelowThresholdError) or not known:
@@ -489,14 +489,14 @@ class Round:
 
 
 def _chosen(rows: Rows, which: NDArray[np.int64]) -> Rows:
-    """Return some rows; all of them in their order, as they mostly are, without a copy."""
+    """Return the rows `which`; without a copy if that is all of them in order, as is usual."""
     return rows if np.array_equal(which, np.arange(len(rows))) else rows[which]
 
 
 def _check_sent(sent: Any, party: Any, step: Step, shape: tuple[int, int] | None = None) -> None:
-    """Refuse, by UsageError, what a party of one's own returns in place of a message, or of rows.
+    """Raise UsageError if a user's party returned something else than a message or rows.
 
-    Rows come behind the ids that they are for, and have a `shape`.
+    For rows, `shape` is the expected shape; they come with the ids of their receivers.
     """
     if isinstance(sent, np.ndarray) and shape in (None, sent.shape):
         return

@@ -1,4 +1,4 @@
-"""What devices do once, before the first round of a run."""
+"""The enrolment of devices, once, before the first round of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.system.plugins import blamed
 
-# Stands for the round in envelopes of an enrolment.
+# The round number in the envelopes of an enrolment.
 NO_ROUND = 2**32 - 1
 
 
@@ -25,14 +25,14 @@ NO_ROUND = 2**32 - 1
 class Enrolled:
     """The result of an enrolment."""
 
-    # This rank's, with their secrets: devices, and behind all of them helpers.
+    # This rank's devices and helpers, with their secrets; helpers have the ids from n on.
     devices: Mapping[int, Any] = field(repr=False)
     population: int  # number n of devices of all ranks
-    record: RoundRecord  # at the server what all ranks spent, elsewhere what this rank spent
-    first_round: int  # that it was for
+    record: RoundRecord  # at the server the costs of all ranks, elsewhere those of this rank
+    first_round: int  # the round that the cost is charged to
 
     def charge(self, record: RoundRecord, round_index: int) -> None:
-        """Add what the enrolment cost to the record, of all n devices, if it is the first's."""
+        """Add the cost of the enrolment to the record, of all n devices, of the first round."""
         if round_index != self.first_round:
             return
         for name in (*SPENT, *SPENT_BY_HELPERS, "round_seconds"):
@@ -48,8 +48,8 @@ def enrol(
 ) -> Enrolled | None:
     """Let all devices enrol before the first round of a run; every rank calls this.
 
-    `first_round` is the round that the cost is charged to. None for a protocol without enrolment.
-    Raises on every rank if the server cannot go on; on one rank, if one of its devices cannot.
+    `first_round` is the round that the cost is charged to. Return None for a protocol without
+    enrolment. Raise on every rank if the server fails, on one rank if one of its devices fails.
     """
     count, all_helpers = transport.placement.devices, transport.placement.helpers
     enrolment = protocol.enrolment(count, all_helpers)
@@ -79,10 +79,10 @@ def enrol(
 
 
 def _register(enrolment: Enrolment, transport: Transport, devices: Mapping[int, Any]) -> None:
-    """Tell all devices with which public key each of them is registered, if they are.
+    """Tell all devices the registered public keys of all others, if there are any.
 
-    This stands for a public-key infrastructure: it takes no part in a round's time and bytes, and
-    the server, though the keys pass through its process, has no hand in them.
+    This simulates a public-key infrastructure. It counts for no time and no bytes of a round. The
+    keys pass through the server's process, but the server does not change them.
     """
     size = enrolment.registered_bytes
     if not size:

@@ -1,4 +1,4 @@
-"""What a round's record and its validation need to know of devices whose ranks died."""
+"""Devices whose ranks died, for a round's record and its validation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class FailureWatch(RoundObserver):
-    """Notes in which phase of a round devices fail."""
+    """Notes the phase of a round in which each device fails."""
 
     def __init__(self, transport: Transport, phases: Sequence[str]) -> None:
         self._transport = transport
         self._phases = list(phases)
         self.absent = transport.failed  # before the round began
-        # Of each device that failed since: index of the phase, their number for outside of all.
+        # The phase's index for each device that failed since; the number of phases if outside all.
         self.phase_of: dict[int, int] = {}
         self._seconds: list[tuple[float, float]] = []
         self._before: dict[int, int] = {}
@@ -39,7 +39,7 @@ class FailureWatch(RoundObserver):
             self._seconds.append((failure.detect_seconds, failure.recover_seconds))
 
     def enter(self, record: RoundRecord) -> None:
-        """Enter into a round's record who failed since the last one was made."""
+        """Enter the devices that failed since the last round's record into this one."""
         self._note(self.phase_of, len(self._phases))
         for device, phase in (self._before | self.phase_of).items():
             record.lost_phase[device] = phase
@@ -51,11 +51,11 @@ class FailureWatch(RoundObserver):
 def as_planned(
     survived: Sequence[int], planned: Collection[int], lost: Mapping[int, int], upload: int
 ) -> bool:
-    """Return whether those in the sum, `survived`, in increasing order, are those who should be.
+    """Return whether the devices in the sum, `survived`, are the expected ones, in order.
 
-    Those are the planned ones, less who failed before the upload; who failed during the upload
-    may be in the sum or not, which only the server knows. `lost` is the index of the phase in which
-    a device failed, `upload` that of the upload.
+    The `planned` devices are expected, except those that failed before the upload. A device that
+    failed during the upload may be in the sum or not; only the server knows. `lost` maps a device
+    to the index of the phase in which it failed; `upload` is the index of the upload.
     """
     certain = {id for id in planned if lost.get(id, upload + 1) > upload}
     possible = {id for id in planned if lost.get(id, upload + 1) >= upload}
@@ -64,7 +64,7 @@ def as_planned(
 
 
 def tell(run: Run) -> str:
-    """Return in a line for each round which devices failed in it, "" if none did."""
+    """Return a line for each round with failed devices that names them; "" if there are none."""
     lines = []
     places = [*(f"in {phase}" for phase in run.phases), "between phases"]
     for index in np.flatnonzero((run.lost_phase != NOT_LOST).any(axis=1)).tolist():

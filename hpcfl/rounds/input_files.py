@@ -1,4 +1,4 @@
-"""Users' files: vectors to aggregate, and what a round has given."""
+"""Users' files: vectors to aggregate, and the aggregate of a round."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hpcfl.system import files, hdf5, outputs
 
 
 class FileUpdates(Updates):
-    """One row a device from a file, of N = `devices` rows or, for None, of any number of them.
+    """Vectors from a file with one row per device; all rounds use the same vectors.
 
-    Every round has the same vectors.
+    The file has N = `devices` rows, or any number of rows for None.
 
-    A ``.npy`` file with an array of shape (N, d), or an HDF5 file with such an array called
-    ``updates`` and, if wanted, one called ``weights`` of shape (N,). A UsageError says what else it
-    is. What a rank's devices need is read once, before the first round, up to `HELD_BYTES`; other
+    It is a ``.npy`` file with an array of shape (N, d), or an HDF5 file with such an array named
+    ``updates`` and an optional array ``weights`` of shape (N,). Raise UsageError for other content.
+    The rows of a rank's devices are read once, before the first round, up to `HELD_BYTES`. Other
     rows are read whenever they are needed.
     """
 
@@ -54,7 +54,7 @@ class FileUpdates(Updates):
                 f"{path} has {counted(self.devices, 'row')} for {counted(devices, 'device')}; "
                 f"give --devices {self.devices}"
             )
-        # This machine's byte order, and a precision that all arithmetic knows.
+        # Use this machine's byte order and a precision that all code supports.
         self._dtype = np.dtype(np.float32 if kind.str in ("<f4", ">f4") else np.float64)
         if weights is not None:
             self.weights, self.total_weight = _scaled(path, weights, self.devices)
@@ -72,7 +72,7 @@ class FileUpdates(Updates):
 
 
 def _scaled(path: Path, weights: Any, devices: int) -> tuple[NDArray[np.float64], float]:
-    """Return the weights of a file so that they add up to 1, and to what they added up."""
+    """Return the weights of a file, scaled to the sum 1, and their original sum."""
     usable = weights.shape == (devices,) and weights.dtype.kind in "fiu"
     values = np.asarray(weights if usable else [0], np.float64)
     total = float(values.sum())
@@ -85,9 +85,9 @@ def _scaled(path: Path, weights: Any, devices: int) -> tuple[NDArray[np.float64]
 
 
 def save_aggregate(path: Path, total: NDArray[np.float64], mean: NDArray[np.float64]) -> None:
-    """Write what a round has given, float64 of shape (d,): .npy the sum alone, else HDF5.
+    """Write the aggregate of a round, float64 of shape (d,): .npy has only the sum, HDF5 both.
 
-    `total` is the sum of the survivors' vectors, each times its weight, `mean` their weighted mean.
+    `total` is the weighted sum of the survivors' vectors, `mean` their weighted mean.
     """
     with outputs.writing(path, outputs.AGGREGATE) as file:
         if path.suffix.lower() == ".npy":

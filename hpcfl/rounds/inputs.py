@@ -1,4 +1,4 @@
-"""Where the devices' vectors come from. They are made before a round, outside its time."""
+"""Sources of the devices' vectors. Vectors are made before a round, outside its time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import UPDATES
 from hpcfl.errors import HpcflError
 
-# The devices' vectors are independent up to this size together. Beyond it they would take more
-# memory than there is, or their making more time than the rounds.
+# The devices' vectors are independent up to this total size. Larger ones could take more memory
+# than there is, or more time to make than the rounds.
 INDEPENDENT_BYTES = 1 << 28
-# By so many coordinates at most they lie apart in the stream that they are parts of beyond it.
+# Larger vectors are parts of one stream, with starts among its first SPREAD coordinates.
 SPREAD = 1 << 16
 
-# A rank holds so many bytes of vectors that take long to make or to read; see `Held`.
+# The most bytes that a rank holds of vectors that take long to make or to read; see `Held`.
 HELD_BYTES = 1 << 28
 
 Vector = NDArray[np.floating]
 
 
 class Held(dict[int, Vector]):
-    """Vectors of a rank's devices, by their ids; those beyond `HELD_BYTES` in temporary files."""
+    """The vectors of a rank's devices, by id; those beyond `HELD_BYTES` are in temporary files."""
 
     def __setitem__(self, id: int, vector: Vector) -> None:
         self.pop(id, None)
@@ -48,25 +48,25 @@ class Updates(ABC):
     """Gives every device its vector of a round."""
 
     dim: int
-    # The devices' weights, where the source knows them, adding up to 1, and to what they added up.
+    # The devices' weights, scaled to the sum 1, and their original sum, if the source has weights.
     weights: NDArray[np.float64] | None = None
     total_weight: float | None = None
 
     @abstractmethod
     def prepare(self, round_index: int, devices: Iterable[int]) -> None:
-        """Make the vectors of these devices, all of this rank, and forget those of other rounds."""
+        """Make the vectors of these devices of this rank, and drop those of other rounds."""
 
     @abstractmethod
     def vector(self, round_index: int, device: int) -> Vector:
-        """Return a device's vector, shape (d,), made now if it is not there."""
+        """Return a device's vector, shape (d,); make it now if `prepare` did not."""
 
 
 class SyntheticUpdates(Updates):
     """Normal coordinates of standard deviation 0.01, drawn from the run's seed.
 
-    Those of different devices and rounds are independent if the vectors of a round's `devices`
-    take up to `INDEPENDENT_BYTES`. Beyond that every vector is a part of one stream, which begins
-    at random.
+    Vectors of different devices and rounds are independent if those of a round's `devices` take up
+    to `INDEPENDENT_BYTES` together. Otherwise every vector is a slice of one stream with a random
+    start.
     """
 
     def __init__(self, dim: int, seed: int, devices: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The book in which a rank enters what its devices and its server sent, received and spent."""
+"""The ledger of a rank: bytes, messages and time of its devices, its helpers and its server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hpcfl.results.record import RoundRecord
 
 
 class Ledger:
-    """Entries of one round for the parties of one rank: devices, `local`, helpers and the server.
+    """Entries of one round for the parties of one rank: `local` devices, helpers and the server.
 
-    The record holds zeros for everybody else, so that the ranks' records add up to the round's.
-    Helpers have the ids from the number of devices on.
+    The record holds zeros for all other parties, so that the ranks' records add up to the round's.
+    Helpers have the ids from `devices` on.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Ledger:
 
     @classmethod
     def of(cls, phases: list[str], transport: Transport) -> Ledger:
-        """Return the book of this rank for a round over a transport."""
+        """Return the ledger of this rank for a round over a transport."""
         who = transport.placement
         return cls(
             *(phases, who.devices, transport.local_devices, transport.has_server),
@@ -43,7 +43,7 @@ class Ledger:
         )
 
     def index(self, phase: str) -> int:
-        """Return the number of a phase among all that the record has."""
+        """Return the index of a phase in the record."""
         return self._index[phase]
 
     @contextmanager
@@ -57,7 +57,7 @@ class Ledger:
 
     @contextmanager
     def work(self, phase: str, device: int | None) -> Iterator[None]:
-        """Add the CPU time to the phase of a device or a helper, or of the server for None."""
+        """Add the CPU time to the phase for a device or a helper, or for the server if None."""
         start = cpu_seconds()
         yield
         spent = cpu_seconds() - start
@@ -68,10 +68,10 @@ class Ledger:
 
     @contextmanager
     def work_of_rank(self, phase: str, live: Collection[int]) -> Iterator[None]:
-        """Add the CPU time to the phase of the rank's server, else to its `live` devices.
+        """Add the CPU time to the phase for the rank's server, or for its `live` devices.
 
-        For what a rank does as a node of the network that they stand for: to each of them alike.
-        Where there is none of them, it is a relay of the server's.
+        It is for work that a rank does as a network node: the devices share the time equally. The
+        time counts for the server if the rank has no live device, because it is then a mere relay.
         """
         relay = self._server in self._parties or not live
         parties = [self._server] if relay else list(live)
@@ -81,12 +81,12 @@ class Ledger:
         self.record.cpu_seconds[self._index[phase], parties] += spent / len(parties)
 
     def sent(self, phase: str, device: int, size: int, messages: int = 1) -> None:
-        """Enter `messages` messages of `size` bytes together that a device or helper sent."""
+        """Enter messages that a device or helper sent, of `size` bytes in total."""
         self._enter("bytes_up", phase, device, size)
         self._enter("messages_up", phase, device, messages)
 
     def received(self, phase: str, device: int, size: int, messages: int = 1) -> None:
-        """Enter `messages` messages of `size` bytes together that a device or helper received."""
+        """Enter messages that a device or helper received, of `size` bytes in total."""
         self._enter("bytes_down", phase, device, size)
         self._enter("messages_down", phase, device, messages)
 

@@ -1,7 +1,7 @@
-"""Whether there is memory for a round, found out before devices agree on keys.
+"""Checks, before devices agree on keys, whether there is enough memory for a round.
 
-Counted are the rows that devices exchange, and arrays as long as a vector: enough to refuse a run
-that cannot be.
+The estimate counts the rows that devices exchange and the arrays as long as a vector. That is
+enough to refuse an impossible run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from hpcfl.system import machine
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
-# Of a device whose vector is short, wherever it is: what the server keeps of it, and the ledger.
+# The bytes that the server and the ledger keep for each device, apart from its vector.
 DEVICE_BYTES = 500
-# What a process holds at the peak of an exchange of rows, as a multiple of these; and what comes to
-# it where deaths are survived, as rows are kept until all ranks have received theirs: 900 devices
-# on one rank took 2.1 times their rows in all.
+# The peak memory of a process in an exchange of rows, as a multiple of the rows, and the addition
+# if deaths are survived, where rows are kept until all ranks have received theirs. Measured: 900
+# devices on one rank took 2.1 times their rows in total.
 ROWS_AT_PEAK, TOLERANT = 2.5, 0.8
-# What a rank holds besides its devices' vectors, in bytes for each coordinate: the model, the sum,
-# and the sum that it is checked with.
+# The bytes per coordinate that a rank holds besides its devices' vectors: the model, the sum, and
+# the sum for validation.
 COORDINATE_BYTES = 20
 
 
 def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
-    """Return how much memory the rows that some devices exchange take, while they are on their way.
+    """Return the bytes in transit when some devices exchange rows.
 
-    Of the step in which they exchange most; 0 where they exchange nothing.
+    The largest exchange of the protocol counts; 0 for a protocol without exchanges.
     """
     widths = [step.row_bytes for step in protocol.steps if step.pattern is Pattern.ROUTE]
     widest = max((rows.LABEL_BYTES + envelope.BYTES + width for width in widths), default=0)
@@ -39,9 +39,9 @@ def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
 
 
 def check(protocol: AggregationProtocol, hosts: int, tolerant: bool = False) -> None:
-    """Refuse, by UsageError, a round that does not fit into the memory of hosts like this one.
+    """Raise UsageError if a round does not fit into the memory of hosts like this one.
 
-    `tolerant`: deaths of ranks are survived.
+    `tolerant` says that the run survives deaths of ranks.
     """
     devices, dim = protocol.parameters.devices, protocol.parameters.dim
     here = math.ceil(devices / hosts)

@@ -1,4 +1,4 @@
-"""What may watch rounds while they are played: results files, progress, recorders, faults."""
+"""Observers of rounds in play, such as results files, progress, recorders and faults."""
 
 from __future__ import annotations
 
@@ -20,60 +20,60 @@ F = TypeVar("F", bound="Played")
 
 @dataclass(frozen=True)
 class Scene:
-    """Both sides of a round after its end, as seen from one rank."""
+    """The parties of a finished round, as seen from one rank."""
 
     index: int  # of the round
     transport: Transport  # reaches the other ranks, outside the ledger
     devices: Mapping[int, Any]  # of this rank
-    survivors: Sequence[Any]  # those of them whose vectors are in the sum
+    survivors: Sequence[Any]  # the devices of this rank whose vectors are in the sum
     server: Any | None
-    inputs: Any  # returns a device's vector
+    inputs: Any  # function that returns a device's vector
 
 
 class RoundObserver:
     """Watches rounds. Every method does nothing unless a subclass overrides it.
 
-    The first group is called on every rank, the second where the server is. What `hears` all that
-    the server receives says so, on every rank: long uploads are then not taken apart.
+    `at`, `collect` and `ended` are called on every rank, the other methods only at the server. An
+    observer of all received messages sets `hears` on every rank: long uploads are then not split.
     """
 
     hears = False
 
     def at(self, index: int, moment: str, phase: str) -> None:
-        """Take note of a moment of a phase, one of :data:`~hpcfl.rounds.driver.MOMENTS`.
+        """Observe a moment of a phase, one of :data:`~hpcfl.rounds.driver.MOMENTS`.
 
-        Called once before and once after each phase, and once or more during each of its steps.
-        May end this process.
+        This is called once before and once after each phase, and at least once during each of its
+        steps. It may end this process.
         """
 
     def collect(self, scene: Scene) -> None:
-        """Look at a round after its end, untimed; may communicate, if all ranks' observers do."""
+        """Inspect a finished round, untimed; may communicate if the observers of all ranks do."""
 
     def ended(self, index: int) -> None:
-        """Take note of the end of a round, stored or not."""
+        """Observe the end of a round, whether or not it was stored."""
 
     def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
-        """Take a sealed message that the server uses, as it arrives. It may be kept.
+        """Take a sealed message that the server uses, as it arrives. The observer may keep it.
 
-        Not called for long uploads, unless the observer `hears`, nor for those that are dealt out
-        to several ranks of the server, which an observer that `hears` cannot watch.
+        This is called for long uploads only if the observer `hears`. It is not called for uploads
+        that are split among several server ranks; observers that `hear` cannot watch such runs.
         """
 
     def refused(self, index: int, error: HpcflError) -> None:
-        """Learn of a device that took no further part in a round, and why."""
+        """Take the error for which a device left a round or was refused."""
 
     def warned(self, sentence: str) -> None:
-        """Learn what is to be known of all rounds, or of the one that was just played."""
+        """Take a warning about all rounds, or about the last one."""
 
     def finished(self, index: int, result: Any) -> None:
-        """Take a round's `~hpcfl.rounds.timed.Played`; an HpcflError ends the run everywhere."""
+        """Take a round's `~hpcfl.rounds.timed.Played`; an HpcflError ends the run on all ranks."""
 
 
 NOBODY = RoundObserver()
 
 
 def _of_each(name: str) -> Any:
-    """Return a method that calls that of every observer, in order."""
+    """Return a method that calls the method `name` of every observer, in order."""
 
     def method(self: Together, *told: Any) -> None:
         for observer in self.observers:
@@ -99,14 +99,14 @@ class Together(RoundObserver):
 
 
 class Results(RoundObserver, Generic[F]):
-    """Keeps every round's result in a list: in order, and empty except at the server."""
+    """Keeps the results of all rounds, in order; the list is empty except at the server."""
 
     def __init__(self) -> None:
         self.results: list[F] = []
 
     @property
     def records(self) -> list[RoundRecord]:
-        """What the rounds cost."""
+        """The records of the rounds' costs."""
         return [result.record for result in self.results]
 
     def finished(self, index: int, result: F) -> None:

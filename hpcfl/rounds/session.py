@@ -1,7 +1,7 @@
-"""One run with its results file: what `hpcfl bench` and `hpcfl train` have in common.
+"""One run with its results file: the common part of `hpcfl bench` and `hpcfl train`.
 
 A run is built once, as a `Job`, and then plays its rounds. Observers write, print and stop them.
-What differs is in the job: where the vectors come from, and what becomes of their sum.
+The jobs differ in the source of the vectors and in the use of their sum.
 """
 
 from __future__ import annotations
@@ -34,69 +34,69 @@ if TYPE_CHECKING:
     from hpcfl.results.reader import Run
     from hpcfl.results.writer import ResultsWriter
 
-# Why rounds end. Ranks are told one of these by its number; the first stands for going on.
+# The reasons to stop. Ranks are told a reason by its index; the first one means to continue.
 REASONS = (
     *("", "rounds", "rel_ci", "max_seconds", "max_rounds", "interrupted"),
     *("target_accuracy", "epsilon"),
 )
-# What the file says anew when a run goes on.
+# The entries of the configuration that a resumed run writes again.
 REPLACED = ("promises", "rounds_repeated")
 
 
 class Job(ABC):
-    """What is played into one results file, as seen from one rank."""
+    """A run for one results file, as seen from one rank."""
 
-    command: str  # that runs it, ``bench`` or ``train``
-    code: tuple[str, ...]  # options that may name code of one's own, the command's argument first
+    command: str  # ``bench`` or ``train``
+    code: tuple[str, ...]  # options that may name a user's code, the command's argument first
     options: RunOptions  # with all defaults resolved
     asked: RunOptions  # the same as they were given
     protocol: AggregationProtocol  # which sums the vectors of a round
     devices: int  # number N of devices
     dim: int  # number d of coordinates
-    rounds: int  # the most that there can be, warm-up included
+    rounds: int  # maximum number of rounds, including the warm-up
     first_round: int  # the next one to play, at the server
-    name: str  # of what is run, with which names of results files begin
-    recorded_as: str  # the protocol, as the files call it
+    name: str  # the beginning of the names of results files
+    recorded_as: str  # the name of the protocol in results files
     phases: list[str]  # of a round
-    by_rank = True  # whether it is recorded what each rank did with its time, and which died
+    by_rank = True  # whether each rank's use of time, and deaths of ranks, are recorded
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """Return every option with its value, for the record; None where it has no effect."""
+        """Return every option with its value, for the record; None if it has no effect."""
 
     @abstractmethod
     def go_on_from(self, earlier: Run) -> int:
-        """Take up, at the server, an earlier launch; return after how many of its rounds.
+        """Resume, at the server, an earlier launch; return the number of its rounds to keep.
 
-        UsageError if there is nothing left to do, or nothing to go on from.
+        Raise UsageError if no round is left to play, or if the launch cannot be resumed.
         """
 
     @abstractmethod
     def over(self) -> str:
-        """Return, at the server, why there is no round left to play, one of `REASONS`, "" if not.
+        """Return, at the server, why no round is left to play, one of `REASONS`; "" if one is left.
 
-        A launch before may have been killed behind the last round.
+        An earlier launch may have been killed after its last round.
         """
 
     @abstractmethod
     def play(
         self, transport: Transport, index: int, enrolled: Enrolled | None, observer: RoundObserver
     ) -> Played | None:
-        """Play a round; every rank calls this. Returns its result at the server.
+        """Play a round; every rank calls this. Return its result at the server.
 
-        What devices keep from their enrolment holds secrets: nothing may keep it but the rounds.
+        `enrolled` holds the devices' secrets: a job must not keep it after the round.
         """
 
     @abstractmethod
     def decide(self, index: int, result: Played) -> str:
-        """Return, at the server, why a round that is stored was the last, as `over` does."""
+        """Return, at the server, why a stored round was the last one, as `over` does."""
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
-        """Play rounds until one was the last; every rank calls this.
+        """Play rounds until the last one; every rank calls this.
 
-        `observer.finished` takes the result of each. Returns why it stopped, one of `REASONS`, the
-        same on every rank. Raises an HpcflError on every rank if a round cannot end or be stored,
-        or its aggregate is wrong. The rounds before it, and a wrong one, have been stored.
+        `observer.finished` takes the result of each. Return the reason for the stop, one of
+        `REASONS`, the same on every rank. Raise HpcflError on every rank if a round fails, cannot
+        be stored, or has a wrong aggregate. Earlier rounds and a wrong one have then been stored.
         """
         first = transport.tell(self.first_round)
         reason = self.over() if transport.has_server else ""
@@ -121,7 +121,7 @@ class Job(ABC):
                 except HpcflError as problem:
                     error = problem
             observer.ended(index)
-            # Only the server knows whether any rank was told to leave.
+            # Only the server learns whether any rank was told to leave.
             leaving = transport.max_to_server(float(current().told_to_leave()))
             if not reason and leaving:
                 reason = "interrupted"
@@ -132,7 +132,7 @@ class Job(ABC):
 
     @property
     def own_code(self) -> list[str]:
-        """What names code of one's own on a command line: no file decides what is loaded."""
+        """The command-line words that name a user's code: a file never decides what is loaded."""
         words = []
         for name in self.code:
             value = getattr(self.asked, name) or ""
@@ -141,17 +141,17 @@ class Job(ABC):
         return words
 
     def written(self) -> dict[str, Any]:
-        """Return what `ResultsWriter` takes about figures of training."""
+        """Return the arguments of `ResultsWriter` for figures of training."""
         return {}
 
     def begin(self, path: Path, run_id: str) -> None:
-        """Learn, at the server, where the results are and of which run, before the first round."""
+        """Take, at the server, the results file's path and run id, before the first round."""
         return
 
     def keep(self) -> str:
-        """Keep now, at the server, what the run can go on with; return why it cannot, "" if it can.
+        """Save, at the server, the state to resume from; return why that is impossible, else "".
 
-        May be called from another thread.
+        This may be called from another thread.
         """
         return ""
 
@@ -159,7 +159,7 @@ class Job(ABC):
 def free(group: type[RunOptions]) -> set[str]:
     """Return the options that may differ between two launches of a run.
 
-    The file says for which link its seconds are modelled: that is none of them.
+    Options of the link may not: the file has one link for its modelled seconds.
     """
     return {*names(group, "resumable")} - {*names(LinkOptions)}
 
@@ -170,11 +170,11 @@ def restored(
     given: Mapping[str, Any],
     code: Collection[str],
 ) -> dict[str, Any]:
-    """Return, on every rank, what makes the options of a run that goes on, beside what is given.
+    """Return, on every rank, the options of a resumed run by name: the file's and the `given` ones.
 
-    The file that ``resume`` names says what the run was asked for. `code` are the options that may
-    name code of one's own. Raises what `~hpcfl.results.restoring.together` does, and a UsageError
-    if the file is of another command.
+    The file that ``resume`` names has the options of the run. `code` are the options that may name
+    a user's code. Raise the errors of `~hpcfl.results.restoring.together`, and UsageError if the
+    file comes from another command.
     """
     if given.get("output") is not None:
         raise UsageError("--resume continues in its own file: leave --output out")
@@ -208,13 +208,12 @@ def run(
 ) -> None:
     """Play a job into a results file; every rank of the transport calls this.
 
-    The `output` is the file, or the folder for it; a run that is resumed does not use it. `command`
-    does just this, for the record; by default it is what was typed. At the server, `done` takes the
-    path of the file of a run that has finished, and `ended` after that the path of the file,
-    whether the run finished or failed.
+    `output` is the file or its folder; a resumed run ignores it. `command` is the equivalent
+    command line for the record, by default the one that was typed. At the server, `done` takes the
+    path of the file if the run finished. Then `ended` takes the path in any case.
 
-    Raises an HpcflError on every rank if something cannot work or fails; finished rounds are kept.
-    It is `Left` if a signal told the run to leave.
+    Raise HpcflError on every rank if something fails; finished rounds are kept. The error is `Left`
+    if a signal told the run to leave.
     """
     interruption = current()
     writer, error = None, None
@@ -277,7 +276,7 @@ def _writer(
     output: Path,
     command: Sequence[str] | None,
 ) -> ResultsWriter:
-    """Return the results file, begun or opened to go on with."""
+    """Return the writer of a new results file, or of the one to resume."""
     from hpcfl.results.writer import ResultsWriter, default_path
 
     place, options, protocol = transport.placement, job.options, job.protocol
@@ -320,16 +319,16 @@ def _writer(
 
 
 def _earlier(path: Path, job: Job) -> Run:
-    """Return the launch to go on with.
+    """Return the launch to resume.
 
-    A UsageError says that it is of another configuration, or must not go on.
+    Raise UsageError if it has another configuration or must not continue.
     """
     from hpcfl.results.reader import load
     from hpcfl.results.schema import stored
 
     earlier = load(path)
     group = type(job.options)
-    # What files hold only if it is given has its default in those that do not.
+    # Files hold some options only if they were given; in other files these have their defaults.
     known = options_of(group)
     unsaid = {name: known[name].default for name in names(group, "recorded if given")}
     wanted = stored({**unsaid, **job.config(), "protocol": job.recorded_as})
@@ -352,9 +351,9 @@ def _earlier(path: Path, job: Job) -> Run:
 
 
 def played_in_vain(earlier: Run, kept: int) -> int:
-    """Return how many rounds all earlier launches may have played that are not among those kept.
+    """Return how many rounds earlier launches may have played that the run does not keep.
 
-    A launch that did not end by itself may have had the sum of one more than its file has.
+    A launch that was killed may have had the sum of one more round than its file has.
     """
     before = int(str(earlier.config.get("rounds_repeated", 0)))
     in_flight = not earlier.environment.get("stop_reason")

@@ -25,7 +25,7 @@ from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
 from hpcfl.rounds.validation import as_expected, quantisation
 
-# Stands for a device's number in what the server's secrets come from.
+# The server's number in the derivation of secrets, where devices have their ids.
 SERVER = -2
 
 
@@ -33,22 +33,22 @@ SERVER = -2
 class Played:
     """The result of a round."""
 
-    record: RoundRecord  # at the server what all ranks spent, elsewhere what this rank spent
+    record: RoundRecord  # at the server the costs of all ranks, elsewhere those of this rank
     aggregate: Aggregate | None  # at the server
-    prepare_seconds: float  # elapsed time of making the vectors, kept out of the record
-    # As `quantisation` says; NaN where it was not asked for, or the protocol does not quantise.
+    prepare_seconds: float  # elapsed time of making the vectors, not in the record
+    # The results of `quantisation`; NaN if not requested or if the protocol does not quantise.
     quantisation_error: float = float("nan")
     clipped_fraction: float = float("nan")
-    # Not if a device died after its upload, and nobody else knows the noise that it drew.
+    # False if a device died after its upload and its noise cannot be drawn again.
     checkable: bool = True
-    refused: Mapping[int, HpcflError] = field(default_factory=dict)  # as `Round` has it
+    refused: Mapping[int, HpcflError] = field(default_factory=dict)  # see `Round.refused`
 
-    # What training reached, by name, as results files keep it.
+    # The figures of training, by their names in results files.
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:
-        """Whether the aggregate was found right, or could not be validated."""
+        """Whether the aggregate is right, or cannot be validated."""
         return self.record.validated or not self.checkable
 
 
@@ -68,16 +68,16 @@ def play(
     members: Sequence[int] | None = None,
     observer: RoundObserver = NOBODY,
 ) -> Played:
-    """Play a round of a protocol, which is for as many devices as the transport has.
+    """Play a round of a protocol that has as many devices as the transport.
 
-    Every rank calls this; on all but the server's, the values of `model` do not matter. `inputs`,
-    `prepare` and `dropouts` are as for :class:`~hpcfl.rounds.driver.Round`. With `reduce`, uploads
-    are summed within the transport. Keys come from `insecure_seed`, or from the operating system.
-    `with_quantisation` finds out, untimed, what clipping and rounding did to the sum. `members` are
-    the ids under which the round's devices enrolled, in increasing order; by default all.
+    Every rank calls this; the values of `model` matter only at the server. `inputs`, `prepare` and
+    `dropouts` are as for :class:`~hpcfl.rounds.driver.Round`. With `reduce`, uploads are summed
+    within the transport. Keys come from `insecure_seed`, or from the operating system.
+    `with_quantisation` measures, untimed, the error from clipping and rounding. `members` are the
+    ids under which the round's devices enrolled, in increasing order; by default all.
 
-    Raises an HpcflError on every rank if the server cannot go on; on one rank, if one of its
-    devices cannot.
+    Raise HpcflError on every rank if the server cannot continue; on one rank, if one of its devices
+    cannot.
     """
     count, dim = protocol.parameters.devices, protocol.parameters.dim
     phases, local = protocol.phases(), transport.local_devices
@@ -99,9 +99,9 @@ def play(
     if dealt is not None and observer.hears:
         raise UsageError("an observer hears no uploads that are dealt out to several server ranks")
     transport.compare_clocks()
-    transport.barrier()  # after which all know of the same deaths
+    transport.barrier()  # afterwards all ranks know of the same deaths
     failures = FailureWatch(transport, phases)
-    # To the others a device whose rank died is one that vanished before the round.
+    # A device whose rank has died counts as one that dropped out before the round.
     dropouts = {**dropouts, **dict.fromkeys(failures.absent, phases[0])}
     config = RoundConfig(
         index=index,
@@ -141,7 +141,7 @@ def play(
         checkable = not gone or insecure_seed is not None or protocol.repeatable
         proxies = [protocol.stand_in(server, id, index) for id in gone if checkable]
         right = as_expected(protocol, transport, [*here, *proxies], inputs, total)
-        # Whoever died meanwhile had a part in it that is missing now.
+        # If a rank died meanwhile, its part of the sum is missing: check again.
         if transport.failed == lost:
             break
     failures.enter(record)
@@ -172,9 +172,9 @@ def play(
 def deal_out(
     protocol: AggregationProtocol, transport: Transport, server: Any | None
 ) -> tuple[Dealt | None, RangeSum | None]:
-    """Deal out uploads to the ranks of a server, if it has several.
+    """Split uploads among the ranks of a server, if it has several.
 
-    Returns how, and what this rank does of it if it is another one than the first.
+    Return the split, and this rank's own sum if it is a server rank other than the first.
     """
     if transport.placement.servers == 1:
         return None, None
@@ -190,9 +190,9 @@ def deal_out(
 def _kept_out(
     transport: Transport, played: Round, server: Any | None, planned: list[int]
 ) -> set[int]:
-    """Return, on every rank, who should have survived, but was refused before its upload counted.
+    """Return, on every rank, the planned devices that were refused before their uploads counted.
 
-    Of the `planned`, who were not to drop out; every rank calls this.
+    `planned` are the devices that were not to drop out; every rank calls this.
     """
     told = None
     if server is not None:

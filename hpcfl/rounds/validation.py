@@ -1,7 +1,7 @@
-"""Checks every aggregate against the sum of the survivors' vectors, formed on a second path.
+"""Checks every aggregate against the sum of the survivors' vectors, computed in a second way.
 
-No masks, no messages of the protocol: each rank adds up what its surviving devices contributed, and
-one reduction adds up the ranks. None of it is timed.
+The check uses no masks and no messages of the protocol: each rank adds up the contributions of its
+surviving devices, and one reduction adds up the ranks. It is not timed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def as_expected(
     inputs: Inputs,
     total: NDArray[Any],
 ) -> bool:
-    """Return, at the server, whether its total is the sum of what the survivors contributed.
+    """Return, at the server, whether its total is the sum of the survivors' contributions.
 
-    Every rank calls this for its survivors; `total` counts at the server alone, shape (d,).
-    Contributions to a group are integers, whose sum is exact. It takes words as narrow as the
-    group's elements where noise does not make integers as large as it likes, and what the largest
-    of each device add up to is within the group's range, so that no sum has left it. They may add
-    up to more where not all devices send the same coordinates: then the sums are formed once more,
-    in 64 bits. Without a group they are real numbers: the sums of n of them, x, in two orders
-    differ by at most 2 n u sum(abs(x)), u the unit roundoff.
+    Every rank calls this for its survivors; `total`, shape (d,), counts only at the server.
+    Contributions to a group are integers with an exact sum. The sum uses words of the size of the
+    group's elements if there is no noise, whose integers are unbounded, and if the devices' largest
+    magnitudes add up to a number within the group's range, so that no sum overflows. They may add
+    up to more if devices send different coordinates: the sums are then formed again in 64 bits.
+    Without a group, contributions are real numbers. The sums of n of them, x, in two orders differ
+    by at most 2 n u sum(abs(x)), where u is the unit roundoff.
     """
     dim, group = protocol.parameters.dim, protocol.summed_in
     survivors = list(survivors)
@@ -64,7 +64,7 @@ def as_expected(
 
 
 def _add(total: NDArray[Any], device: Any, inputs: Inputs) -> int:
-    """Add what a device contributed to a sum; return the largest magnitude of its integers."""
+    """Add a device's contribution to a sum; return the largest magnitude of its integers."""
     largest = 0
     vector = inputs(device.id)
     blocks = getattr(device, "contributions", None)
@@ -101,11 +101,11 @@ def quantisation(
     aggregate: Aggregate | None,
     dim: int,
 ) -> tuple[float, float]:
-    """Return how far an aggregate is from the sum of the vectors before they became integers.
+    """Return the error of an aggregate from clipping and rounding, and the clipped fraction.
 
-    That is the root mean square error of a coordinate, clipping and rounding together, and the
-    fraction of the values sent that were clipped; NaN except at the server, and where a device has
-    no method ``unquantised``. Every rank calls this for its survivors.
+    The first is the root mean square error of a coordinate, the second the fraction of the values
+    sent that were clipped. Both are NaN except at the server, and if a device has no method
+    ``unquantised``. Every rank calls this for its survivors.
     """
     total = np.zeros(dim)
     counts = np.zeros(3, np.int64)

@@ -1,4 +1,4 @@
-"""What is made of the options of `hpcfl train` before any round: who trains, how, the record."""
+"""Builds the federation and the algorithm from the options of `hpcfl train`, before any round."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.report.formats import counted
 from hpcfl.rounds.build import build, with_group
 
-# Levels have room for a little more noise than was found, as it may be with fewer of them. If that
-# is not enough, noise and levels are found anew, so often.
+# Levels leave room for slightly more noise than was computed, because fewer levels may need more.
+# If that is not enough, noise and levels are computed again, at most _TRIES times.
 _MORE_NOISE, _TRIES = 1.01, 8
-# Few bits have room for few levels, and rounding to few takes more noise: so many times that of 32
-# bits at most, in a sum.
+# Few bits leave room for few levels, and rounding to few levels needs more noise. The noise in a
+# sum may be at most this multiple of the noise with 32 bits.
 NOISE_OF_FEW_BITS = 1.05
 
 
 def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> Federation:
-    """Return who trains what, for devices with so many samples and a model of `dim`."""
+    """Return the federation of devices with `sizes` samples and a model of `dim` parameters."""
     devices, kind = sizes.size, federated.find(options.algorithm)
     per_round = options.per_round or devices
     invited = kind.invited(per_round, devices, options)
@@ -52,17 +52,17 @@ def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -
 
 
 def most_in_round(options: TrainOptions, per_round: int, devices: int) -> int:
-    """Return how many devices a round may have: by chance all, where each joins by chance."""
+    """Return the largest number of devices in a round; all for Poisson sampling."""
     return devices if options.sampling == "poisson" else per_round
 
 
 def heaviest(
     options: TrainOptions, protocol: QuantisedProtocol, sizes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the weights in a round whose sums weigh at least as much as those of any round."""
+    """Return the weights of a round whose sums can weigh as much as those of any round."""
     devices = protocol.parameters.devices
     if options.sampling == "poisson":
-        return np.eye(1, devices)[0]  # by chance those in a sum are all that there are
+        return np.eye(1, devices)[0]  # a sum may have all devices of its round
     in_sum, _ = protocol.most_in_sum(devices)
     ordered = np.sort(sizes)
     found = np.concatenate([ordered[: devices - in_sum], ordered[ordered.size - in_sum :]])
@@ -70,7 +70,7 @@ def heaviest(
 
 
 def check_algorithm(options: TrainOptions, devices: int, dim: int) -> Federation:
-    """Refuse what does not go together, before any data are read; return who is to train what."""
+    """Raise UsageError for incompatible options before any data are read; return the federation."""
     kind = federated.find(options.algorithm)
     summing = find(options.aggregate)
     leaves_out = kind.leaves_out or (kind is FederatedAveraging and summing.same_coordinates)
@@ -86,9 +86,9 @@ def check_algorithm(options: TrainOptions, devices: int, dim: int) -> Federation
 
 
 def check_noise(algorithm: FederatedAlgorithm) -> None:
-    """Refuse, by UsageError, noise for which sums have no room beside the vectors.
+    """Raise UsageError if sums have no room for the noise beside the vectors.
 
-    That of the first round is looked at: as learning rates never rise, no round has more.
+    The first round is checked: no round has more noise, because learning rates never rise.
     """
     protocol = algorithm.federation.protocol
     if isinstance(protocol, QuantisedProtocol):
@@ -98,11 +98,11 @@ def check_noise(algorithm: FederatedAlgorithm) -> None:
 
 
 def claims(protocol: AggregationProtocol, algorithm: FederatedAlgorithm) -> list[str]:
-    """Return what a run promises, in sentences that are true of every round.
+    """Return the promises of a run, in sentences that hold for every round.
 
-    The protocol is that of the expected number of devices. Where chance says how many a round has,
-    each is played with the thresholds of its own number, and checked against those: so what is said
-    of another number is said to be of that.
+    `protocol` has the expected number of devices. If the number is random, each round uses the
+    thresholds for its own number and is checked against them. The sentences then say that they are
+    about a round with the expected number.
     """
     found = [promise.claim for promise in protocol.promises()]
     participation = algorithm.federation.participation
@@ -121,16 +121,16 @@ def claims(protocol: AggregationProtocol, algorithm: FederatedAlgorithm) -> list
 def make_algorithm(options: TrainOptions, federation: Federation) -> FederatedAlgorithm:
     """Return the algorithm of one rank.
 
-    A UsageError says that no noise reaches the epsilon, or that the accounts refuse the options.
+    Raise UsageError if no noise reaches the epsilon, or if the accounts refuse the options.
     """
     secrets = secrets_of_noise(options.insecure_seed)
     return federated.find(options.algorithm).make(federation, options, secrets)
 
 
 def planned_algorithm(options: TrainOptions, devices: int, dim: int) -> FederatedAlgorithm:
-    """Return the algorithm of devices with as much data each, for a model of `dim`, without data.
+    """Return the algorithm for devices with equally much data and a model of `dim` parameters.
 
-    Raises what `check_algorithm`, `with_precision` and `make_algorithm` do.
+    No data are read. Raise the errors of `check_algorithm`, `with_precision`, `make_algorithm`.
     """
     check_algorithm(options, devices, dim)
     sizes = np.ones(devices, np.int64)
@@ -141,11 +141,11 @@ def planned_algorithm(options: TrainOptions, devices: int, dim: int) -> Federate
 def planned_in_fewest_bits(
     options: TrainOptions, devices: int, dim: int
 ) -> tuple[FederatedAlgorithm, str | None]:
-    """Return the same of a private algorithm that sends as few bits a value as will do, and them.
+    """Return `planned_algorithm` with the fewest sufficient bits per value, and these bits.
 
-    They have room for the noise, which is hardly more than with 32. None if the protocol has no
-    bits to choose. `options` are those of `dp-fedavg`.
-    Raises what `planned_algorithm` does.
+    They have room for the noise, which is at most `NOISE_OF_FEW_BITS` times that of 32 bits. The
+    bits are None if the protocol has no choice of bits. `options` are those of `dp-fedavg`.
+    Raise the errors of `planned_algorithm`.
     """
     if not find(options.aggregate).family:
         return planned_algorithm(options, devices, dim), None
@@ -166,12 +166,12 @@ def planned_in_fewest_bits(
 
 
 def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
-    """Return the options with a number of levels, and a group if only its bits are asked for.
+    """Return the options with a number of levels, and with a group if only its bits are given.
 
-    Where an account pays for rounding to integers they are the most that there is room for beside
-    the noise. How much noise that is hardly depends on them, but where they are few: it is found
-    with half as many as there is room for without any, and anew until both go together. Raises what
-    `make_algorithm` does.
+    For private algorithms, the levels are the most that fit beside the noise. The noise hardly
+    depends on the number of levels unless they are few. So it is first computed for half of the
+    levels that would fit without noise, and again until both fit together. Raise the errors of
+    `make_algorithm`.
     """
     if not federated.find(options.algorithm).private:
         plan = make_federation(options, sizes, dim).protocol.parameters
@@ -205,7 +205,7 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
         try:
             check_noise(algorithm)
         except UsageError as error:
-            refusal = error  # as with so few levels it takes more noise
+            refusal = error  # so few levels need more noise
             continue
         return chosen
     raise UsageError(

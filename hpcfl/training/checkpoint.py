@@ -1,7 +1,7 @@
 """The model of a training between two rounds, in a file beside its results.
 
-All else that the rounds before have come to is in the results file, to which a run that goes on
-appends. Rounds that the file has and that are behind the checkpoint are played again.
+All other results of earlier rounds are in the results file, to which a resumed run appends. Rounds
+of the file after the checkpoint are played again.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class Checkpoint:
 
     next_round: int
     weights: NDArray[np.float32]  # the model, shape (d,)
-    run_id: str = ""  # of the results file that it belongs to
+    run_id: str = ""  # of the results file to which the checkpoint belongs
 
     def save(self, path: Path) -> None:
-        """Write the state so that the file is always whole, whenever the process dies."""
+        """Write the state; the file is complete even if the process dies meanwhile."""
         with outputs.writing(path, outputs.CHECKPOINT) as file:
             np.savez(file, next_round=self.next_round, weights=self.weights, run_id=self.run_id)
 
 
 def path_for(results: Path) -> Path:
-    """Return where the checkpoint of a run is kept: beside its results file."""
+    """Return the path of a run's checkpoint, which is beside its results file."""
     return Path(os.path.realpath(results)).with_suffix(CHECKPOINT_SUFFIX)
 
 
 def load(results: Path, run_id: str) -> Checkpoint:
-    """Return the state of a run that is kept beside its results; UsageError if there is none."""
+    """Return a run's checkpoint, from beside its results; raise UsageError if there is none."""
     path = path_for(results)
     try:
         arrays = files.load_npz(path)

@@ -1,4 +1,4 @@
-"""The devices' own data: partitioned on rank 0, sent to the ranks that hold the devices."""
+"""The devices' data: partitioned on rank 0, and sent to the ranks that hold the devices."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 
-# What a rank needs besides its data: Python, NumPy, MPI and torch, measured as resident memory.
+# Resident memory of a rank without its data, as measured: Python, NumPy, MPI and torch.
 RANK_BYTES = 350 * 10**6
-# Of the fields of `Clients` that only rank 0 has.
+# Values on other ranks of the fields of `Clients` that only rank 0 has.
 _ELSEWHERE = {
     "test_inputs": np.empty(0, np.float32),
     "test_labels": np.empty(0, np.int64),
@@ -26,19 +26,19 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Clients:
-    """What a rank knows of the data."""
+    """The data on one rank."""
 
     ids: NDArray[np.int64]  # of this rank's devices, in increasing order
     inputs: NDArray[np.float32]  # of this rank's devices, device after device
     labels: NDArray[np.int64]
-    bounds: NDArray[np.int64]  # where the samples of each of these devices begin, and their number
-    sizes: NDArray[np.int64]  # samples of every device, shape (n,)
-    shape: NDArray[np.int64]  # of a sample, and behind it the number of classes
-    # On rank 0 alone, elsewhere empty:
+    bounds: NDArray[np.int64]  # index of each local device's first sample; last, their total number
+    sizes: NDArray[np.int64]  # number of samples of every device, shape (n,)
+    shape: NDArray[np.int64]  # of a sample, followed by the number of classes
+    # On rank 0 only, elsewhere empty:
     test_inputs: NDArray[np.float32]
     test_labels: NDArray[np.int64]
-    table: NDArray[np.int64]  # samples of every device and class, shape (n, classes)
-    incomplete: str  # what of the published data is not there, in a clause; "" for nothing
+    table: NDArray[np.int64]  # number of samples of every device and class, shape (n, classes)
+    incomplete: str  # clause that names missing parts of the published data; "" if complete
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -68,8 +68,8 @@ def load(
 ) -> Clients:
     """Return this rank's part of a data set; every rank calls this.
 
-    Every device has the fraction of the samples that the partition gives it. An HpcflError on every
-    rank says that the data cannot be read or partitioned, or would not fit the memory.
+    Every device keeps the given fraction of its samples in the partition. Raise HpcflError on every
+    rank if the data cannot be read or partitioned, or do not fit into memory.
     """
     hosts = world.hosts()
 
@@ -92,7 +92,7 @@ def _divide(
     seed: int,
     fraction: float,
 ) -> tuple[list[dict[str, NDArray[Any]]], dict[str, Any]]:
-    """Return every rank's part, and what stays on rank 0."""
+    """Return every rank's part, and the fields that stay on rank 0."""
     from hpcfl.learning import datasets
     from hpcfl.learning import partition as partitions
 
@@ -125,7 +125,7 @@ def _divide(
 
 
 def _check_memory(hosts: Sequence[str], parts: list[dict[str, NDArray[Any]]], devices: int) -> None:
-    """Refuse to start if the ranks of this host, each with torch, would not fit its memory."""
+    """Raise UsageError if the ranks of this host, each with torch, do not fit into its memory."""
     from hpcfl.system import machine
 
     here = hosts.count(hosts[0])

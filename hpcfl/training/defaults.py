@@ -1,4 +1,4 @@
-"""What `hpcfl train` does where nothing is said: by the algorithm, the protocol, or a preset."""
+"""The defaults of `hpcfl train`: from the algorithm, the protocol, or a preset."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hpcfl.rounds.build import without_dropouts
 from hpcfl.system.launch import netlab_link
 from hpcfl.training.presets import PRESETS
 
-# Of which one is given.
+# Two options for the length of local training, of which only one applies.
 LENGTH = {"epochs", "steps"}
 
 
 def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
-    """Return the options that keywords, or a command line, stand for, at least ``algorithm``.
+    """Return the options for keywords or a command line with at least ``algorithm``.
 
-    What is not given is taken from the preset, if there is one, and from the algorithm. A
-    UsageError says that there is no such option or preset, that a value cannot be meant, or that an
-    option would be ignored.
+    Other options come from the preset, if there is one, and from the algorithm's defaults. Raise
+    UsageError for an unknown option or preset, an invalid value, or an option that would be
+    ignored.
     """
     options = resolved(given, preset)
     check_used(given, options)
@@ -34,14 +34,14 @@ def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
 
 
 def unused_by(options: TrainOptions) -> set[str]:
-    """Return the names of options that neither the algorithm nor the protocol has a use for."""
+    """Return the names of options that neither the algorithm nor the protocol uses."""
     groups = *find(options.algorithm).options, *find_protocol(options.aggregate).options
     known = (ProtocolOptions, PrivacyOptions, LocalOptions)
     return set[str]().union(*(unused(group, groups) for group in known))
 
 
 def check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
-    """Refuse, with a UsageError, what neither the algorithm nor the protocol has a use for."""
+    """Raise UsageError for given options that neither the algorithm nor the protocol uses."""
     refuse(given, unused_by(options), f"{options.algorithm} with {options.aggregate}")
     if given.get("data_dir") is not None and options.dataset not in FILES:
         raise UsageError(
@@ -51,7 +51,7 @@ def check_used(given: Mapping[str, Any], options: TrainOptions) -> None:
 
 
 def resolved(given: Mapping[str, Any], preset: str | None) -> TrainOptions:
-    """Return the same, whether all that is given is used or not."""
+    """Return the options for `given`, without a check for unused ones."""
     given = stated(TrainOptions, given)
     values = with_preset(given, preset)
     defaults = find(values["algorithm"]).defaults(values)
@@ -65,10 +65,10 @@ def resolved(given: Mapping[str, Any], preset: str | None) -> TrainOptions:
 
 
 def with_preset(given: Mapping[str, Any], preset: str | None) -> dict[str, Any]:
-    """Return what is given, and what a preset, and a lab around the run, say besides."""
+    """Return the given options, with those of a preset and of a netlab as defaults."""
     if preset is not None and preset not in PRESETS:
         raise no_such("preset", preset, PRESETS)
-    # Within a lab the seconds that are modelled are those of its links.
+    # Within a netlab, seconds are modelled for the lab's links.
     values = {**(PRESETS[preset] if preset is not None else {}), **netlab_link()}
     if given.keys() & LENGTH:
         values = {name: value for name, value in values.items() if name not in LENGTH}

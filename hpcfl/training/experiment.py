@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
 
 class Training(Job):
-    """A model in training on this rank, from the weights given, shape (d,).
+    """A model in training on this rank, from initial weights of shape (d,).
 
-    `asked` are the options as they were given, `options` those with levels and group settled.
+    `asked` are the options as given, `options` those with the final levels and group.
     """
 
     command = "train"
@@ -82,7 +82,7 @@ class Training(Job):
         self.name, self.recorded_as = f"train-{subject}", protocol.name
         self.phases = algorithm.phases(protocol)
         self._bytes_up = 0
-        self._accuracy = float("nan")  # after the round before the next one
+        self._accuracy = float("nan")  # after the last round of an earlier launch
         self._survivors: list[int] = []
         self._kept = Path()  # where checkpoints are written
         self._saving = threading.Lock()
@@ -90,7 +90,7 @@ class Training(Job):
         self._latest = self._checkpoint()
 
     def config(self) -> dict[str, Any]:
-        """Return every option with its value, for the record; None where it has no effect."""
+        """Return every option with its value, for the record; None if it has no effect."""
         options = self.options
         config = {"algorithm": options.algorithm, "protocol": options.aggregate} | recorded(options)
         config["data_dir"] = None if options.data_dir is None else str(options.data_dir)
@@ -108,15 +108,15 @@ class Training(Job):
         return config | {"promises": claims(self.protocol, self.algorithm)}
 
     def written(self) -> dict[str, Any]:
-        """Return what the results file has of training."""
+        """Return the arguments of `ResultsWriter` for training."""
         return {
             "training": tuple(Metric),
-            # A measurement without noise, of every device.
+            # The class counts of each device have no noise, so private runs leave them out.
             "partition": None if self.algorithm.private else self._clients.table,
         }
 
     def go_on_from(self, earlier: Run) -> int:
-        """Take up the checkpoint beside the results; the account counts what was lost."""
+        """Resume from the checkpoint beside the results; the account counts the lost rounds."""
         if earlier.status == "complete" and earlier.rounds >= self.rounds:
             raise UsageError(
                 f"{earlier.path} has {counted(earlier.rounds, 'round')}, and --rounds is "
@@ -141,10 +141,10 @@ class Training(Job):
         return kept
 
     def begin(self, path: Path, run_id: str) -> None:
-        """Write a checkpoint before the first round: whoever starts again early goes on from it.
+        """Write a checkpoint before the first round, so that an early restart resumes from it.
 
-        So it is charged for the rounds that were played, and draws anew. One of another run that
-        had the same name is removed.
+        The restart is then charged for the rounds already played, and draws new noise. Remove a
+        checkpoint of another run with the same name.
         """
         self._kept, self._run_id = checkpoints.path_for(path), run_id
         self._latest = self._checkpoint()
@@ -154,7 +154,7 @@ class Training(Job):
             self._kept.unlink(missing_ok=True)
 
     def keep(self) -> str:
-        """Write a checkpoint of the last round that has ended; return why there is none."""
+        """Write a checkpoint of the last finished round; return why that is impossible, else ""."""
         if self.options.error_feedback:
             return "with --error-feedback the run cannot be continued"
         try:
@@ -164,7 +164,7 @@ class Training(Job):
         return ""
 
     def _save(self) -> None:
-        """Write the latest checkpoint; a thread that was told to leave may do so meanwhile."""
+        """Write the latest checkpoint; the thread that handles signals may do so meanwhile."""
         with self._saving:
             self._latest.save(self._kept)
 
@@ -175,7 +175,7 @@ class Training(Job):
         return self._reason_to_stop(self._accuracy, 0)
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
-        # Who takes part, and what noise there is, every rank finds by itself.
+        # Every rank needs this number to choose the same participants and the right noise.
         self.algorithm.repeated = transport.tell(self.algorithm.repeated)
         self._start, self._since = time.monotonic(), self.first_round
         return super().run(transport, observer)
@@ -183,7 +183,7 @@ class Training(Job):
     def decide(self, index: int, result: Played) -> str:
         elapsed = time.monotonic() - self._start
         reason = self._reason_to_stop(result.figures[Metric.ACCURACY], elapsed)
-        # Not before the round is in the file.
+        # Only now is the round in the results file.
         self._latest = self._checkpoint()
         every = self.options.checkpoint_every
         due = every is not None and (self.first_round - self._since) % every == 0
@@ -232,7 +232,7 @@ class Training(Job):
         *,
         with_model: bool,
     ) -> Played:
-        """Sum the participants' vectors, which are made on the way if they get the model now."""
+        """Sum the participants' vectors; with `with_model`, the devices train in this round."""
         algorithm, options = self.algorithm, self.options
         kind = find(options.aggregate, options.security)
         if not participants:
@@ -273,7 +273,7 @@ class Training(Job):
         )
 
     def _train(self, index: int, participants: list[int], live: Mapping[int, Any]) -> None:
-        """Let the live devices of this rank train from the model that they received."""
+        """Let the live devices of this rank train, starting from the model that they received."""
         algorithm, options, seed = self.algorithm, self.options, self.options.seed
         for slot, device in live.items():
             id = participants[slot]
@@ -282,8 +282,8 @@ class Training(Job):
             if received is None:
                 raise without_model(options.aggregate)
             before = time.thread_time()
-            # Of a device that goes through its data in an order of its own, the order is the same
-            # in all rounds, and goes on.
+            # With noisy steps, a device goes through its data in one order, which is the same in
+            # all rounds and continues from round to round.
             when = () if algorithm.noisy_steps else (algorithm.play_index(index),)
             seeds = np.random.SeedSequence(seed, spawn_key=(TRAINING, *when, id))
             learn = partial(self._trainer.local_update, received, *samples, seeds, index)
@@ -297,9 +297,9 @@ class Training(Job):
         index: int,
         invited: list[int],
     ) -> tuple[RoundRecord, float, list[int]]:
-        """Play the first stage, in which those invited train.
+        """Play the first stage, in which the invited devices train.
 
-        Returns what it cost, of all n devices, the seconds of training, and who is kept for the
+        Return its record for all n devices, the seconds of training, and the devices kept for the
         second stage, in increasing order.
         """
         count = self.devices
@@ -345,7 +345,7 @@ class Training(Job):
     def _conclude(
         self, played: Played, participants: list[int], index: int, slowest: float
     ) -> dict[str, float]:
-        """Take the server's step and evaluate; return the round's figures."""
+        """Update the model at the server and evaluate it; return the round's figures."""
         options = self.options
         assert played.aggregate is not None
         self._survivors.append(int(played.record.survived.sum()))
@@ -379,7 +379,7 @@ class Training(Job):
         }
 
     def _spent(self, index: int) -> Spent | None:
-        """Return what the rounds up to this one have cost, with those played in vain."""
+        """Return the epsilon of all rounds up to this one, with those played in vain."""
         return self.algorithm.spent(self.algorithm.play_index(index) + 1)
 
     def _reason_to_stop(self, accuracy: float, elapsed: float) -> str:
@@ -393,13 +393,13 @@ class Training(Job):
         spent, epsilon = self._spent(self.first_round), self.options.epsilon
         if spent is None or epsilon is None:
             return ""
-        # What the noise was chosen for is met to the last digits.
+        # Noise chosen for this epsilon meets it only up to rounding errors.
         most = spent.paper if self.options.epsilon_by == "paper" else spent.proven
         return "epsilon" if most > epsilon * (1 + 1e-9) else ""
 
 
 def without_model(name: str) -> UsageError:
-    """Return the error for a protocol whose devices are to train and receive no model."""
+    """Return the error for a protocol whose devices receive no model, and so cannot train."""
     return UsageError(
         f"the protocol {name!r} cannot be trained by: before its upload a device must receive the "
         "model in the phase model, float32 of shape (d,), and keep it as model, as "
@@ -408,7 +408,7 @@ def without_model(name: str) -> UsageError:
 
 
 def _joined(first: RoundRecord, second: RoundRecord) -> RoundRecord:
-    """Return the record of two stages, of which the first has the phases `model` and another."""
+    """Return the record of two stages; the first stage has the phases `model` and another one."""
     rows: dict[str, Any] = {
         name: np.concatenate([getattr(first, name), getattr(second, name)[1:]])
         for name in (*SPENT, *SPENT_BY_HELPERS)
@@ -417,14 +417,14 @@ def _joined(first: RoundRecord, second: RoundRecord) -> RoundRecord:
 
 
 def _for_all(record: RoundRecord, participants: list[int], devices: int) -> RoundRecord:
-    """Return the record of some devices as one of all devices, zero for the others."""
+    """Return the record of some devices as a record of all devices, with zeros for the others."""
     if len(participants) == devices:
         return record
     phases = len(record.bytes_up)
     whole = RoundRecord.empty(phases, devices)
     for name in SPENT:
         found = getattr(record, name)
-        # Where the server is counted, it is last.
+        # Arrays that include the server have it last.
         counted = [*participants, devices][: found.shape[1]]
         getattr(whole, name)[:, counted] = found
     whole.survived[participants] = record.survived

@@ -1,7 +1,7 @@
-"""The settings that papers train with, as defaults of `hpcfl train`.
+"""The training settings of papers, as defaults of `hpcfl train`.
 
-Only what a paper (or the code published with it) says is set here; everything else keeps hpcfl's
-own default. Papers, and what they leave open:
+A preset sets only the values that a paper or its published code states; all others keep hpcfl's
+defaults. Papers, and the settings that they leave open:
 
 sparse-secagg-*
     Ergun, Sami and Guler, arXiv:2112.12872, section VII. The layers of the CIFAR-10 model are not

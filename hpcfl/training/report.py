@@ -1,4 +1,4 @@
-"""What a training run reached, as text."""
+"""The text at the end of a training run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcfl.results.tables import STOPPED, render_promises
 
 
 def render_end(run: Run) -> str:
-    """Return what a run that has ended reached and cost, and where its results are."""
+    """Return the accuracy and the costs of a finished run, and the path of its results."""
     figures, config, reason = run.training, run.config, run.environment["stop_reason"]
     results = f"\nResults: {run.path}"
     if not run.rounds:

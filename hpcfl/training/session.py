@@ -1,4 +1,4 @@
-"""What `hpcfl train` does: data, model, rounds, and a results file."""
+"""The work of `hpcfl train`: data, model, rounds, and a results file."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ if TYPE_CHECKING:
 
 
 def asked(world: World, given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
-    """Return the options that keywords, or a command line, stand for; every rank calls this.
+    """Return the options for keywords or a command line; every rank calls this.
 
-    With ``resume`` they are those that the file says its run was asked for, but for what may be
-    given with another value. Raises what `~hpcfl.training.defaults.asked` and
-    `~hpcfl.rounds.session.restored` do.
+    With ``resume`` they come from the results file, except for the options that may be given anew.
+    Raise the errors of `~hpcfl.training.defaults.asked` and `~hpcfl.rounds.session.restored`.
     """
     if given.get("resume") is None:
         if given.get("algorithm") is None:
@@ -71,27 +70,27 @@ def run(
 
     Every rank calls this.
 
-    Within :func:`~hpcfl.system.interruption.noting_signals`, Ctrl-C, SIGTERM and SIGUSR1, on any
-    rank, let the round end, and the training leave with a checkpoint. Where the round does not end
-    in time, the checkpoint is of the round before.
+    Within :func:`~hpcfl.system.interruption.noting_signals`, after Ctrl-C, SIGTERM or SIGUSR1 on
+    any rank, the training leaves with a checkpoint at the end of the round. If the round does not
+    end in time, the checkpoint is that of the round before.
 
-    `command` does just this, for the record; by default it is what was typed. `ended` takes the
-    path of the results file on rank 0, whether the run finished or failed. An HpcflError on every
-    rank says that something cannot work or fails, with exit status
-    `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave; finished rounds are kept.
+    `command` is the equivalent command line for the record, by default the one that was typed.
+    `ended` takes the path of the results file on rank 0, finished or failed. Raise HpcflError on
+    every rank if something fails, with exit status `~hpcfl.system.interruption.LEFT_STATUS` if the
+    run was told to leave; finished rounds are kept.
     """
     helpers = find_protocol(options.aggregate, options.security).helpers_of(options.helpers)
     options = replace(options, devices=options.devices or devices_on(world, 1 + helpers))
     assert options.devices is not None
-    # Wrong options are refused before any data are read.
+    # Refuse wrong options before any data are read.
     check(options, options.devices)
-    # Ranks that hold no device settle before the others.
+    # Ranks without devices settle before the others.
     count = options.devices
     return world.settle_after(lambda: _run(world, options, count, observer, command, ended))
 
 
 def check(options: TrainOptions, devices: int) -> None:
-    """Refuse, with a UsageError, what cannot work, as far as it is known without the data."""
+    """Raise UsageError for options that cannot work, as far as that is known without the data."""
     name = _model(options)
     _check_convex(options, name)
     protocol = check_algorithm(options, devices, _expected_dim(name, options)).protocol
@@ -111,7 +110,7 @@ def _run(
     command: Sequence[str] | None,
     ended: Callable[[Path], object],
 ) -> tuple[Path, NDArray[np.float32]] | None:
-    """Do the same with options that can work."""
+    """Train as `run` does, with checked options."""
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
 
@@ -160,7 +159,7 @@ def _run(
 
 
 def _expected_dim(name: str, options: TrainOptions) -> int:
-    """Return the number of parameters that a model has, if the data are as they are published."""
+    """Return the number of parameters of a model for the published shape of the data."""
     from hpcfl.learning import models
 
     kind = DATASETS[options.dataset]
@@ -170,20 +169,19 @@ def _expected_dim(name: str, options: TrainOptions) -> int:
 
 
 def _check_outputs(output: Path) -> None:
-    """Refuse a results file, or a checkpoint beside it, that cannot be written."""
+    """Raise UsageError if the results file, or a checkpoint beside it, cannot be written."""
     outputs.check(output, outputs.RESULTS)
     if not outputs.RESULTS.is_folder(output):
         outputs.check(checkpoint.path_for(output), outputs.CHECKPOINT)
 
 
 def _check_convex(options: TrainOptions, model: str, classes: int | None = None) -> None:
-    """Refuse to count on steps that never expand distances where they may.
+    """Raise UsageError if ``convex`` assumes non-expansive steps that may expand distances.
 
-    The steps are those of clipped gradients. Of a linear model with two classes, a sample's
-    gradient is a monotone function of one projection of the model, times a fixed direction, and
-    remains so when it is clipped. With three classes clipping turns the gradient field into one
-    that is not monotone: the symmetric part of its Jacobian has negative eigenvalues. Other models
-    are not convex.
+    The steps use clipped gradients. For a linear model with two classes, a sample's gradient is a
+    monotone function of one projection of the model, times a fixed direction, also after clipping.
+    With three classes, clipping makes the gradient field non-monotone: the symmetric part of its
+    Jacobian has negative eigenvalues. Other models are not convex.
     """
     from hpcfl.learning import models
 
@@ -201,9 +199,9 @@ def _check_convex(options: TrainOptions, model: str, classes: int | None = None)
 def _algorithm(
     transport: Transport, options: TrainOptions, sizes: NDArray[np.int64], dim: int
 ) -> tuple[TrainOptions, FederatedAlgorithm]:
-    """Return the algorithm on this rank, and the options with levels and group settled.
+    """Return the options with the final levels and group, and the algorithm on this rank.
 
-    The server alone finds out how much noise there is, and how many levels.
+    Only the server computes the noise and the number of levels.
     """
     algorithm, error = None, None
     if transport.has_server:
@@ -211,7 +209,7 @@ def _algorithm(
             options = with_precision(options, sizes, dim)
             federation = make_federation(options, sizes, dim)
             algorithm = make_algorithm(options, federation)
-            # Refused here, and not in the first round.
+            # Refuse unsuitable noise here, not in the first round.
             check_noise(algorithm)
         except HpcflError as problem:
             error = problem
@@ -231,7 +229,7 @@ def _algorithm(
 
 
 def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:
-    """Return what trains the model, as the algorithm has it."""
+    """Return the trainer of the model that the algorithm needs."""
     from hpcfl.learning.private import PrivateOptions, PrivateTrainer
     from hpcfl.learning.training import Trainer
 

@@ -1,1 +1,1 @@
-"""The study: what private federated learning costs, with each protocol."""
+"""The study: the costs of private federated learning with each protocol."""

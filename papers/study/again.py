@@ -1,9 +1,9 @@
-"""CPU times of the study as another machine has them, beside the kept ones.
+"""CPU times of the study on another machine, beside the stored ones.
 
     python -m papers.study.again
 
-Two machines differ in speed, so what is compared is a protocol's CPU time over that of `secagg`
-with the same devices, length and dropouts, of all settings that both have measured.
+Because machines differ in speed, the ratios of a protocol's CPU time to that of `secagg` with the
+same devices, length and dropouts are compared, for all settings that both machines have measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEPT = Path(__file__).parents[2] / "results" / "reproduction"
 
 
 def ratios(folder: Path, name: str) -> dict[str, float]:
-    """Return the CPU time of every measured setting over that of `secagg`, by its key."""
+    """Return the CPU time of every measured setting over that of `secagg`, by the setting's key."""
     found = {
         key(entry["setting"]): entry
         for entry in json.loads((folder / "study.json").read_text())["results"]
@@ -32,7 +32,7 @@ def ratios(folder: Path, name: str) -> dict[str, float]:
     for text, entry in found.items():
         setting = entry["setting"]
         beside = key({"protocol": "secagg", **{size: setting[size] for size in costs.BASE}})
-        # `fedavg` masks nothing: what it takes are microseconds around a round.
+        # `fedavg` masks nothing: its CPU time is microseconds of overhead.
         if beside in found and text != beside and setting["protocol"] != "fedavg":
             seconds, others = (spread(found[one]["found"][name]).value for one in (text, beside))
             ratio[text] = seconds / others
@@ -40,7 +40,7 @@ def ratios(folder: Path, name: str) -> dict[str, float]:
 
 
 def compared(role: str) -> str:
-    """Return by what factors the ratios of the other machine differ from the kept ones."""
+    """Return in words how far the ratios of the other machine differ from the stored ones."""
     kept, again = (ratios(folder, f"{role}_cpu_seconds") for folder in (KEPT, KEPT / "again"))
     factors = np.array([again[one] / kept[one] for one in again if one in kept])
     apart = np.abs(np.log(factors))

@@ -1,4 +1,4 @@
-"""The parts of the study, each run, tabulated and drawn by itself."""
+"""The parts of the study; each is run, tabulated and drawn separately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from papers.study.found import mean_of, spread
 from papers.verdicts import SHOWN, Line
 
 _BASE = "N = {devices}, d = {dim:,}, {dropout:.0%} drop out".format_map(costs.BASE)
-# What is drawn of a round: name, label of the axis, and what a stored figure is divided by.
+# The drawn figures of a round: name, label of the axis, and divisor of the stored figure.
 _DRAWN = (
     ("bytes_up", "sent by a device, MB", 1e6),
     ("device_cpu_seconds", "CPU of a device, s", 1.0),
@@ -24,7 +24,7 @@ _DRAWN = (
 
 
 def _not_refused(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Return the results of every protocol."""
+    """Return the results of every protocol that was not refused, by protocol."""
     by_protocol: dict[str, list[Result]] = {}
     for one in results:
         if one.found["state"] != costs.REFUSED:
@@ -33,7 +33,7 @@ def _not_refused(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _told(results: Sequence[Result]) -> list[Line]:
-    """Return what rounds cost, in words."""
+    """Return the costs of rounds in words."""
     lines = []
     for one in results:
         what = ", ".join(
@@ -52,7 +52,7 @@ def _told(results: Sequence[Result]) -> list[Line]:
 
 
 def _panels(results: Sequence[Result], over: str, across: str, log: bool) -> list[Panel]:
-    """Return what a round costs over one thing: bytes, a device's CPU and the server's."""
+    """Return panels of a round's costs over one parameter: bytes, CPU of a device and server."""
     panels = []
     for name, up, unit in _DRAWN:
         curves, intervals, hollow = {}, {}, {}
@@ -76,7 +76,7 @@ def _cost(name: str, title: str, settings: Sequence[Setting], draw: Any) -> Arte
 def _over(
     name: str, title: str, settings: Sequence[Setting], over: str, across: str, log: bool = True
 ) -> Artefact:
-    """Return a part in which one thing is varied."""
+    """Return a part of the study that varies one parameter."""
     draw = partial(_panels, over=over, across=across, log=log)
     return _cost(name, f"A round over {title}", settings, draw)
 
@@ -93,7 +93,7 @@ def _uplink_panels(results: Sequence[Result]) -> list[Panel]:
 
 
 def _trained(results: Sequence[Result]) -> list[Line]:
-    """Return of every way the rounds and bytes to the target, over the seeds."""
+    """Return the rounds and bytes to the target for every way, over the seeds."""
     lines = []
     for way in training.WAYS:
         found = [one.found for one in results if one.setting["protocol"] == way]
@@ -108,7 +108,7 @@ def _trained(results: Sequence[Result]) -> list[Line]:
 
 
 def _training_panels(results: Sequence[Result]) -> list[Panel]:
-    """Return the error over rounds and over bytes; of every way the first seed."""
+    """Return the error over rounds and over bytes, for the first seed of every way."""
     by_rounds, by_bytes = {}, {}
     for one in results:
         if one.setting["seed"] != training.SEEDS[0]:

@@ -1,7 +1,7 @@
-"""What a round costs with each protocol: the settings of the study, and how one is found out.
+"""The costs of a round with each protocol: the settings of the study, and how each is run.
 
-A setting is measured where that takes at most `MOST_SECONDS`, and otherwise predicted from what
-`hpcfl calibrate` has measured on the same machine; what was found says which.
+A setting is measured if that takes at most `MOST_SECONDS`. Otherwise it is predicted from the
+calibration by `hpcfl calibrate` on the same machine. The result says which of the two was done.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from papers.artefact import Setting
 BASE: dict[str, Any] = {"devices": 100, "dim": 165_000, "dropout": 0.3}
 ALPHA = 0.1
 DEVICES = (25, 50, 100, 250, 1_000, 2_500, 10_000)
-# The length that goes with DEVICES, and the number of devices that goes with DIMS.
+# The length used with DEVICES, and the number of devices used with DIMS.
 DEVICES_DIM, DIMS_DEVICES = 10_000, 25
 DIMS = (10_000, 100_000, 1_000_000, 10_000_000)
 DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.4)
 BITS = (8, 12, 16, 20, 24, 32)
-UPLINKS = (1, 3, 10, 30, 100, 300, 1_000)  # Mbit/s, as much down as up
-# Noise is for so many rounds that are private together, with this delta.
+UPLINKS = (1, 3, 10, 30, 100, 300, 1_000)  # Mbit/s, for uplink and downlink
+# The noise makes this number of rounds private together, with this delta.
 PRIVATE_ROUNDS, DELTA = 20, 1e-5
-# The fewest rounds that give a 95 % interval of the median; one goes before them.
+# The fewest rounds with a 95 % interval of the median; one round of warm-up comes before them.
 ROUNDS = 6
 MOST_SECONDS = 180.0
 
@@ -47,7 +47,7 @@ MEASURED, PREDICTED, REFUSED = "measured", "predicted", "refused"
 def settings_of(
     sizes: Mapping[str, Any], more: Mapping[str, Any] | None = None, among: Sequence[str] = ()
 ) -> Iterator[Setting]:
-    """Yield a setting for each protocol, or each of those named, that has a use for `more`."""
+    """Yield a setting for each protocol, or each of `among`, that uses the options `more`."""
     more = more or {}
     for name in among or PROTOCOLS:
         kind = find(name)
@@ -58,23 +58,23 @@ def settings_of(
 
 
 def over(name: str, values: Sequence[Any], **fixed: Any) -> list[Setting]:
-    """Return the settings in which a size is varied, all others being those of BASE or fixed."""
+    """Return the settings that vary one size; the other sizes are fixed or those of BASE."""
     return [one for value in values for one in settings_of({**BASE, **fixed, name: value})]
 
 
 def over_option(name: str, values: Sequence[Any]) -> list[Setting]:
-    """Return the same for an option that only some protocols have a use for."""
+    """Return the settings that vary an option, for the protocols that use it."""
     return [one for value in values for one in settings_of(BASE, {name: value})]
 
 
 def carries_noise(name: str) -> bool:
-    """Whether the noises of a protocol's devices add up to that of a sum."""
+    """Return whether the noises of a protocol's devices add up to the noise of the sum."""
     kind = find(name)
     return issubclass(kind, QuantisedProtocol) and kind.noise_adds_up
 
 
 def run(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
-    """Measure or predict what rounds of a setting cost; every rank calls this."""
+    """Measure or predict the costs of a setting's rounds; every rank calls this."""
     expected = connect().agreed(lambda: _expected(setting))
     found: dict[str, Any] = expected["found"]
     if found["state"] == REFUSED or expected["seconds"] > MOST_SECONDS:
@@ -85,7 +85,7 @@ def run(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
 
 
 def _expected(setting: Setting) -> dict[str, Any]:
-    """Return how long measuring takes, and what the cost model predicts of a round."""
+    """Return the time of a measurement, and the cost model's prediction of a round."""
     from hpcfl.advice.advisor import exposed_alone
     from hpcfl.benchmark import experiment
     from hpcfl.costmodel import calibration
@@ -97,7 +97,7 @@ def _expected(setting: Setting) -> dict[str, Any]:
         given, taken = options_of(setting)
         asked = experiment.asked(given)
         prepared = experiment.Experiment.prepare(asked, asked.devices[0])
-        # What is predicted is a round without the noise of devices, of which the model knows none.
+        # The prediction is for a round without devices' noise, which the model does not cover.
         protocol, _ = build(setting["protocol"], asked, asked.devices[0], prepared.updates.dim)
         found = {name: predict(protocol, known, link) for name, link in _links().items()}
         sent = setting.get("alpha") if protocol.sparse_upload else None
@@ -126,9 +126,9 @@ def _expected(setting: Setting) -> dict[str, Any]:
 
 
 def options_of(setting: Setting) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of `hpcfl.bench`, and what an epsilon in the setting takes.
+    """Return the options of `hpcfl.bench`, and the noise and bits for an epsilon in the setting.
 
-    With noise of devices the protocol is what sums; of a server's noise a round knows nothing.
+    With devices' noise the setting's protocol is the aggregate; a server's noise is in no round.
     """
     name, given = setting["protocol"], {**setting, "rounds": ROUNDS, "warmup": 1}
     taken = _private(setting) if given.pop("epsilon", None) is not None else {}
@@ -140,9 +140,9 @@ def options_of(setting: Setting) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _private(setting: Setting) -> dict[str, Any]:
-    """Return what a setting's epsilon takes: how much noise, and the fewest bits for it.
+    """Return the noise for a setting's epsilon, and the fewest bits for it.
 
-    The noise is that of devices where noises add up, and otherwise of a trusted server.
+    The devices add the noise if their noises add up; otherwise a trusted server does.
     """
     from hpcfl.options.training import TrainOptions
     from hpcfl.training.build import planned_in_fewest_bits
@@ -153,7 +153,7 @@ def _private(setting: Setting) -> dict[str, Any]:
         aggregate=setting["protocol"],
         rounds=PRIVATE_ROUNDS,
         delta=DELTA,
-        # A server's noise is for sums in which everybody is by chance.
+        # A server's noise is for sums that each device joins at random.
         noise="distributed" if distributed else "central",
         sampling="exact" if distributed else "poisson",
         dropout_model="exact" if distributed else "bernoulli",
@@ -175,8 +175,8 @@ def _links() -> dict[str, LinkModel]:
 def _measured(run: hpcfl.Run) -> dict[str, Any]:
     """Return the figures of a run: medians over the rounds, and their 95 % intervals.
 
-    CPU seconds are those of a device whose vector is in the sum and that is in no committee, a mean
-    over these devices; of the server; and of the slowest member and helper. Bytes are means.
+    CPU seconds are the mean over the surviving devices outside the committee, those of the server,
+    and those of the slowest member and helper. Bytes are means.
     """
     kept = run.measured
     ordinary = (run.survived & run.ordinary)[kept]
@@ -202,19 +202,19 @@ def _measured(run: hpcfl.Run) -> dict[str, Any]:
 
 
 def _mean_of(values: NDArray[Any], among: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the mean over some devices of each round; NaN where there are none."""
+    """Return the mean over some devices in each round; NaN if there are none."""
     count = among.sum(axis=1)
     total = (values * among).sum(axis=1)
     return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
 
 
 def spread_of(values: NDArray[np.float64]) -> list[float]:
-    """Return the median, and the ends of its interval where there are enough rounds."""
+    """Return the median, and the ends of its interval if there are enough rounds."""
     interval = median_interval(values)
     ends = [interval.low, interval.high] if interval.known else []
     return [_short(float(value)) for value in (np.median(values), *ends)]
 
 
 def _short(value: float) -> float:
-    """Return as many digits as anybody reads."""
+    """Return the value rounded to four digits."""
     return float(f"{value:.4g}")

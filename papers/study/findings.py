@@ -1,4 +1,4 @@
-"""What the study says: sentences whose figures come from what was run."""
+"""The findings of the study: sentences whose figures come from the results."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from papers.training import without_training
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim about protocols, with what it rests on and what would refute it."""
+    """A claim about protocols, with its evidence and the results that would refute it."""
 
     says: str
-    figures: Mapping[str, object]  # what was found, by what it is of
-    parts: tuple[str, ...]  # of the study, whose results are in it
+    figures: Mapping[str, object]  # the results, by description
+    parts: tuple[str, ...]  # parts of the study that the finding uses
     refuted_by: str
 
     @property
     def command(self) -> str:
-        """What runs these parts again, into a folder of its own."""
+        """The command that runs these parts again, into a separate folder."""
         names = " ".join(f"study/{part}" for part in self.parts)
         return f"python -m papers {names} --output results/again"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that was run."""
+    """All results of the study."""
 
     costs: Costs
-    trained: Mapping[str, list[Result]]  # by the names of the parts that train
+    trained: Mapping[str, list[Result]]  # by the names of the training parts
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """Return what can be said of what was run."""
+    """Return the findings whose results are complete."""
     said = []
     for make in _FINDINGS:
         try:
@@ -48,8 +48,8 @@ def findings(evidence: Evidence) -> list[Finding]:
     return said
 
 
-# The interval of a ratio is within launches, and says nothing about the next one (docs/method.md,
-# Statistics), which has been outside it on the same machine.
+# The interval of a ratio is for one launch and does not cover other launches (docs/method.md,
+# Statistics): later launches on the same machine have been outside it.
 _LAUNCHES = "a ratio more than 25 % outside its interval, as the median over three launches"
 _SEEDS = "runs with other seeds (`hpcfl train --seed`) whose interval does not overlap this one"
 _SHORT: dict[str, Any] = {"dim": costs.DEVICES_DIM}
@@ -129,7 +129,7 @@ def _compared(
     figure: Callable[[Result], float],
     compare: Callable[[float, float], float],
 ) -> dict[tuple[str, str], Estimate]:
-    """Compare a figure of every way with secagg's, seed by seed, where both reach the accuracy."""
+    """Compare a figure of every way with secagg's, for the seeds where both reach the accuracy."""
     found = {}
     for task in training.TASKS:
         results = evidence.trained.get(task.part, [])
@@ -229,7 +229,7 @@ def _dropouts(evidence: Evidence) -> Finding:
 
 
 def _links(evidence: Evidence) -> Finding:
-    """Who has the shortest round, of those that hide all values and need no helpers."""
+    """Find the protocol with the shortest round among those that hide all values, no helpers."""
     whole = [
         name
         for name in ("secagg", "secagg-graph", "common", "lightsecagg", "committee")
@@ -311,7 +311,7 @@ def _noise(evidence: Evidence) -> Finding:
 
 
 def _room_for_noise(evidence: Evidence) -> Finding:
-    """How many bits, and so bytes, an epsilon takes, and how much more noise than a server adds."""
+    """Find the bits and bytes that an epsilon needs, and the noise compared with a server's."""
     names = ("secagg", "secagg-graph", "cohort", "common", "lightsecagg", "committee", "assisted")
     figures, larger = {}, {}
     for epsilon in training.EPSILONS:

@@ -1,4 +1,4 @@
-"""Looks up what the study has found, and sets it side by side with intervals."""
+"""Looks up results of the study, and compares them with intervals."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from papers.study import costs
 
 
 class Missing(Exception):
-    """Something has not been run, or a protocol has refused it."""
+    """A result is missing: it has not been run, or a protocol has refused it."""
 
 
 class Estimate(NamedTuple):
-    """A figure with the ends of its interval, which are equal where it is exact."""
+    """A figure with the ends of its interval, which are equal if it is exact."""
 
     value: float
     low: float
@@ -27,8 +27,8 @@ class Estimate(NamedTuple):
     def over(self, other: Estimate) -> Estimate:
         """Return the ratio of two figures.
 
-        Intervals of two medians, each of 96.9 % (the extremes of six rounds), give one of their
-        ratio of at least 93.8 %.
+        Two 96.9 % intervals of medians (the extremes of six rounds) give an interval of the ratio
+        with at least 93.8 %.
         """
         return Estimate(self.value / other.value, self.low / other.high, self.high / other.low)
 
@@ -39,18 +39,18 @@ class Estimate(NamedTuple):
 
 
 def _digits(value: float) -> str:
-    """Return a number with three digits, or all of those before the point."""
+    """Return a number with three digits, or with all digits before the point."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 class Costs:
-    """What rounds cost, by their settings."""
+    """The costs of rounds by setting."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._found = {key(one.setting): one.found for one in results}
 
     def at(self, protocol: str, **changes: Any) -> dict[str, Any]:
-        """Return what was found at BASE, changed; Missing if there is nothing."""
+        """Return the result for BASE with changes; raise Missing if there is none."""
         setting: dict[str, Any] = {"protocol": protocol, **costs.BASE}
         if find(protocol).sparse_upload:
             setting["alpha"] = costs.ALPHA
@@ -60,7 +60,7 @@ class Costs:
         return dict(found)
 
     def figure(self, what: str, protocol: str, **changes: Any) -> Estimate:
-        """Return a figure at BASE, changed; predicted seconds have the error of nine of ten."""
+        """Return a figure for BASE with changes; predicted seconds have 90 % error bounds."""
         found = self.at(protocol, **changes)
         figure = spread(found[what])
         if found["state"] == costs.PREDICTED and what.endswith("seconds"):

@@ -1,7 +1,7 @@
 """Training in the study: to an accuracy, and with the noise of differential privacy.
 
-SecAgg sends whole vectors; all others that do so train as it does, their sums being the same. With
-noise, Adult's logistic regression through 100 devices stands for training: it is small enough for
+SecAgg represents all protocols that send whole vectors, because their sums are the same. Training
+with noise is represented by Adult's logistic regression on 100 devices, which is small enough for
 five seeds at every epsilon.
 """
 
@@ -17,29 +17,29 @@ from papers.training import over_seeds, to_target
 
 SEEDS = range(5)
 DEVICES = 25
-# The ways in which a device's update differs: whole, or a tenth of its coordinates.
+# The ways to send an update: whole, or in three ways a tenth of its coordinates.
 WAYS = ("secagg", "sparse", "cohort", "common")
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 
 
 class Task(NamedTuple):
-    """What is trained, for how long at most, and to which accuracy."""
+    """A training with its target accuracy and its maximum number of rounds."""
 
     title: str
     model: str
     partition: str
     target: float
     most_rounds: int
-    data_fraction: float = 1.0  # that every device uses of its data
+    data_fraction: float = 1.0  # fraction of its data that every device uses
 
     @property
     def part(self) -> str:
-        """The name of its part of the study."""
+        """The name of the task's part of the study."""
         return f"training-{self.model}-{self.partition}"
 
 
 # Accuracies are those of SparseSecAgg's Figures 5 and 6. A round of the CNN with all data takes
-# minutes of two cores; with a tenth of them it learns less, so that it has a target of its own.
+# minutes on two cores. With a tenth of the data it learns less, so it has a different target.
 TASKS = (
     Task("2NN, IID", "2nn", "iid", 0.97, 60),
     Task("2NN, 300 shards", "2nn", "shards", 0.94, 120),
@@ -49,7 +49,7 @@ TASKS = (
 
 
 def settings(task: Task) -> list[Setting]:
-    """Return the runs of a task, those of one seed after another."""
+    """Return the runs of a task, seed by seed."""
     named = task._asdict()
     del named["title"]
     return [{"protocol": way, **named, "seed": seed} for seed, way in product(SEEDS, WAYS)]
@@ -71,8 +71,8 @@ def run(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
     )
 
 
-# By how the sum is formed: who adds the noise, a trusted server or all devices, and how devices are
-# sampled. Somebody may be there or not: in a sum whose terms the server knows, and before it.
+# For each aggregation: whether a trusted server ("central") or all devices add the noise, and how
+# devices are sampled: at random for a trusted server, in fixed numbers if it knows a sum's devices.
 NOISY = {
     "fedavg": ("central", "poisson"),
     "secagg": ("distributed", "exact"),
@@ -81,7 +81,7 @@ NOISY = {
 
 
 def noisy_settings() -> list[Setting]:
-    """Return the training with every way and epsilon."""
+    """Return the settings of training with every aggregation and epsilon."""
     return [
         {"aggregate": aggregate, "noise": noise, "epsilon": epsilon}
         for (aggregate, (noise, _)), epsilon in product(NOISY.items(), EPSILONS)

@@ -1,16 +1,16 @@
-"""Runs `hpcfl bench` while things go wrong, again and again, and checks what is left.
+"""Runs `hpcfl bench` with faults many times, and checks the results.
 
     python tests/campaigns/chaos.py --count 200 --seed 1 [--first 0]
 
-Run number k of a seed is always the same plan; only what a signal finds when it arrives differs. A
-run's ranks die (in a phase, by `killed.py`, or by SIGKILL from outside at any moment), stand
-still for a while, or are told to leave. After each run, whatever happened:
+Run number k of a seed always has the same plan; only the state in which a signal finds the run
+differs. Ranks die (in a phase, by `killed.py`, or by SIGKILL from outside at any moment), stop for
+a while, or are told to leave. After each run, whatever happened:
 
-- it ended within the limit, with a status that says what happened, and no process is left;
-- what is in the results file is readable, and every round there is validated;
-- a run that did not come to its end is not called complete, and one that did has all its rounds;
-- what was lost is what was killed, and an error is one sentence, no traceback;
-- what can go on with `--resume` does, to the end.
+- it has ended within the limit, with a status that fits the fault, and no process is left;
+- the results file is readable, and all its rounds are validated;
+- an unfinished run is not called complete, and a finished one has all its rounds;
+- only killed devices are lost, and an error is one sentence without a traceback;
+- a run that can be resumed with `--resume` is finished by it.
 """
 
 import argparse
@@ -40,14 +40,14 @@ from hpcfl.results import load
 from hpcfl.system.interruption import LEFT_STATUS
 
 LIMIT_SECONDS = 90.0
-# What is still ending when mpirun has ended may take this long.
+# Processes may take this long to end after mpirun has ended.
 LEFT_BEHIND_SECONDS = 15.0
 MARK = "HPCFL_CHAOS"
 RANK = "OMPI_COMM_WORLD_RANK"
 PROTOCOLS = ("fedavg", "secagg", "sparse", "cohort")
 KILLED = 128 + signal.SIGKILL
 
-# What happens: how often, and the statuses with which mpirun may end. A death may be too late to
+# For each kind of fault: its weight, and the allowed statuses of mpirun. A death may be too late to
 # matter, or leave too few devices.
 KINDS = {
     "killed by option": (5, {0, 1}),
@@ -60,13 +60,13 @@ KINDS = {
     "one rank told to leave": (2, {0, 1, LEFT_STATUS}),
 }
 SURVIVED = ("killed by option", "killed from outside")
-# These may end before there is a file.
+# Runs with these faults may end before there is a file.
 EARLY = ("killed without ULFM", "server killed", "launcher killed", "told to leave")
 
 
 @dataclass
 class Plan:
-    """One run: what is started, and what happens to it."""
+    """One run: its job, and its faults."""
 
     number: int  # in the campaign
     kind: str  # one of KINDS
@@ -75,31 +75,31 @@ class Plan:
     devices: int
     dim: int
     rounds: int
-    kill: list[str] = field(default_factory=list)  # as tests/faults/killed.py takes them
+    kill: list[str] = field(default_factory=list)  # arguments of tests/faults/killed.py
     victims: list[int] = field(default_factory=list)  # ranks that die or get the signal
     signal: int = 0  # 0 for none
-    moment_seconds: float = 0.0  # when, after the results file is there
-    stop_seconds: float = 0.0  # for how long a rank stands still
+    moment_seconds: float = 0.0  # delay of the signal after the results file exists
+    stop_seconds: float = 0.0  # for how long a rank is stopped
 
     def lost(self):
-        """Return the devices that are killed; none are on the server's rank."""
+        """Return the devices that are killed; the server's rank has none."""
         dead = [rank for rank in self.victims if rank and self.signal in (0, signal.SIGKILL)]
         return {id for rank in dead for id in range(rank - 1, self.devices, self.ranks - 1)}
 
     def statuses(self):
-        """Return the statuses with which mpirun may end."""
+        """Return the allowed statuses of mpirun."""
         allowed = KINDS[self.kind][1]
         if self.kind == "told to leave":
             return allowed | {128 + self.signal, -self.signal}
-        # Enough devices are left for every round, dropouts that are planned included? On a ring, as
-        # with `cohort`, a few that are neighbours can be too many, so nobody knows.
+        # Are enough devices left for every round with its planned dropouts? That is unknown for the
+        # ring of `cohort`, where the loss of a few neighbours can be too much.
         left = self.devices - len(self.lost()) - self.devices * 2 // 10
         enough = self.kind in SURVIVED and left >= self.devices // 2 + 1
         return {0} if enough and self.protocol != "cohort" else allowed
 
 
 def draw(seed, number):
-    """Return a run's plan; the same for the same numbers."""
+    """Return a run's plan; equal numbers give equal plans."""
     chance = random.Random(f"{seed} {number}")
     kind = chance.choices(list(KINDS), [weight for weight, _ in KINDS.values()])[0]
     protocol, ranks = chance.choice(PROTOCOLS), chance.randint(5, 17)
@@ -136,12 +136,12 @@ class Outcome:
     """The result of a run."""
 
     status: int  # mpirun's; -1 if it had to be killed
-    text: str  # what it said on stderr
-    left: list[str]  # the ranks of processes that outlived it
+    text: str  # stderr
+    left: list[str]  # the ranks of processes that outlived mpirun
 
 
 def play(plan, folder):
-    """Start the run in an empty folder, do to it what is planned; return what is wrong."""
+    """Start the run in an empty folder and disturb it as planned; return the complaints."""
     file = folder / "run.h5"
     outcome = run(plan, ["--output", file], folder)
     wrong = complaints(outcome, plan.statuses())
@@ -160,9 +160,9 @@ def play(plan, folder):
 
 
 def run(plan, where, folder, disturbed=True):
-    """Run the job to its end, whatever happens to it."""
-    # A launcher that is killed leaves its folder behind, which is named after its process: another
-    # one that has the same number later would not start.
+    """Run the job to its end, with or without its faults."""
+    # A killed launcher leaves its folder, which is named after its process ID: a later launcher
+    # with the same ID would not start.
     mark = f"{os.getpid()}-{plan.number}-{time.monotonic_ns()}"
     variables = environment() | {MARK: mark, "TMPDIR": str(folder)}
     tolerant = disturbed and plan.kind not in ("killed without ULFM", "launcher killed")
@@ -186,7 +186,7 @@ def run(plan, where, folder, disturbed=True):
 
 
 def disturb(plan, job, file, mark):
-    """Let happen what comes from outside, when it is time."""
+    """Send the planned signal from outside, at the planned moment."""
     end = time.monotonic() + LIMIT_SECONDS
     while not file.exists() and job.poll() is None and time.monotonic() < end:
         time.sleep(0.005)
@@ -200,7 +200,7 @@ def disturb(plan, job, file, mark):
 
 
 def complaints(outcome, statuses):
-    """Return what is wrong with how a run ended, and with what was said about it."""
+    """Return the complaints about a run's status, messages and remaining processes."""
     wrong = []
     if outcome.status not in statuses:
         wrong.append(f"status {outcome.status}, not in {statuses}: {outcome.text[-800:]}")
@@ -212,7 +212,7 @@ def complaints(outcome, statuses):
 
 
 def examine(plan, status, run):
-    """Return what is wrong with the rounds in the results."""
+    """Return the complaints about the rounds in the results."""
     wrong = []
     if not run.validated.all():
         wrong.append(f"rounds {(~run.validated).nonzero()[0].tolist()} are not validated")
@@ -224,7 +224,7 @@ def examine(plan, status, run):
 
 
 def examine_losses(plan, status, run):
-    """Return what is wrong with who is said to be lost."""
+    """Return the complaints about the devices recorded as lost."""
     if run.lost_phase is None:
         return []
     gone, killed = run.lost_phase >= 0, plan.lost()
@@ -239,7 +239,7 @@ def examine_losses(plan, status, run):
 
 
 def processes_of(mark):
-    """Return the environment of every living process of a run, by its number."""
+    """Return the environment of every living process of a run, by process ID."""
     found = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -250,7 +250,7 @@ def processes_of(mark):
 
 
 def left_behind(mark):
-    """Return the ranks of processes that outlive a run; they are killed."""
+    """Kill the processes that outlive a run; return their ranks."""
     end = time.monotonic() + LEFT_BEHIND_SECONDS
     while (found := processes_of(mark)) and time.monotonic() < end:
         time.sleep(0.05)
@@ -259,7 +259,7 @@ def left_behind(mark):
 
 
 def send(pids, number):
-    """Send a signal to processes, as far as they still are."""
+    """Send a signal to those of some processes that still exist."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,11 +1,11 @@
-"""Rounds with devices that do what they like, beside a server that is curious.
+"""Rounds with malicious devices and a curious server.
 
-Hostile devices are the project's own devices behind a wrapper: they know the protocol, see what the
-server sees (they collude with it), choose their victims when the ring is known, and change what
-they send. Whenever a round is accepted, everything that was promised is checked from what happened
-in it, by counting: who was honest, who survived, who is next to whom, whose noise is in which sum.
+Hostile devices are the project's own devices behind a wrapper. They know the protocol, see all that
+the server sees (they collude with it), choose their victims when the ring is known, and change
+their messages. In every accepted round all promises are checked by counting what happened: the
+honest devices, the survivors, the neighbours on the ring, and the noise in each sum.
 
-All secrets follow from a seed, the server's as well: a round can be played again.
+All secrets, also the server's, are derived from a seed, so that a round can be repeated.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ Q = 2**32 - 5
 # The message, within a phase, in which devices answer the challenge.
 CHECKS = "checks"
 
-# What a row from a hostile device to a victim is replaced by: from the row, and another one.
+# Functions that return the replacement of a hostile device's row to a victim, from it and another.
 
 
 def foreign(row, other, generator):
@@ -57,16 +57,16 @@ def garbled(row, other, generator):
 
 
 def of_another(row, other, generator):
-    """Send what was meant for another device, under the victim's address."""
+    """Send another device's row, under the victim's address."""
     spoiled = other.copy()
     spoiled[12:16] = row[12:16]
     return [spoiled]
 
 
 SPOILS = {spoil.__name__: spoil for spoil in (foreign, instead, garbled, of_another)}
-# Of a dealer's two secrets, which a hostile device answers falsely about; None: it has no share.
+# Whether a hostile device answers falsely about each of a dealer's two secrets; None: no share.
 ANSWERS = {"uniform": (True, True), "key": (True, False), "seed": (False, True), "absent": None}
-# Whose keys for transport and for masks a device advertises: its own, or of which of two owners.
+# Which of two owners' keys for transport and for masks a device advertises, if not its own.
 COPIES = {
     "both": (0, 0),
     "of two": (0, 1),
@@ -78,38 +78,38 @@ COPIES = {
 
 @dataclass
 class Plan:
-    """What the adversary does in a round."""
+    """The actions of the adversary in a round."""
 
     hostile: tuple[int, ...] = ()  # devices that collude with the server and with each other
-    victims: tuple[int, ...] = ()  # to whom they send spoiled rows
+    victims: tuple[int, ...] = ()  # devices to which they send spoiled rows
     spoil: str = ""  # one of SPOILS, or "" for good rows
-    contradict: bool = False  # their shares, rightly sealed, belong to no secret
-    other: bool = False  # they share, rightly, other secrets than those that they mask with
-    lie: bool = False  # they answer with shares that they were not sent
-    complain: bool = False  # they say that everybody's shares are bad
-    misdealt: tuple[int, ...] = ()  # get shares, rightly sealed, that do not belong to the others'
-    answer: str = ""  # one of ANSWERS: how they answer the challenge; "" for rightly
-    about: tuple[int, ...] = ()  # about whose shares they answer so
-    copy: str = ""  # one of COPIES: whose public keys they advertise as their own; "" for none
+    contradict: bool = False  # their shares, correctly sealed, belong to no secret
+    other: bool = False  # they correctly share secrets other than those of their masks
+    lie: bool = False  # they answer with shares other than those that they received
+    complain: bool = False  # they claim that all received shares are bad
+    misdealt: tuple[int, ...] = ()  # receivers of correctly sealed shares that do not fit the rest
+    answer: str = ""  # one of ANSWERS: their answers to the challenge; "" for correct ones
+    about: tuple[int, ...] = ()  # the dealers about whose shares they answer so
+    copy: str = ""  # one of COPIES: the public keys that they copy; "" for none
     owners: tuple[int, int] = (0, 0)  # of those keys
-    vanish: str = ""  # one of `moments`: before what they disappear; "" for never
+    vanish: str = ""  # one of `moments`, before which they drop out; "" for never
     seed: int = 0
-    # What some of the hostile devices do instead.
+    # Other actions for some of the hostile devices.
     each: Mapping[int, "Plan"] = field(default_factory=dict)
 
     def of(self, id):
-        """Return what a device does."""
+        """Return a device's plan."""
         return self.each.get(id, self)
 
     @property
     def tampered(self):
-        """Whether they mask with other secrets than all take them to: as with another vector."""
+        """Whether their masks are not those that all others assume: as if the vector differed."""
         return self.other or self.copy == "mask"
 
 
 @dataclass
 class Outcome:
-    """A round that was played, and what the adversary did in it."""
+    """A played round with the adversary's plan."""
 
     played: Played
     plan: Plan
@@ -131,7 +131,7 @@ class Outcome:
 
 
 class Wrapped:
-    """A party that does what another does, but for the methods that are given."""
+    """A party that acts like another one, except for the given methods."""
 
     def __init__(self, inner, **others):
         self._inner = inner
@@ -142,7 +142,7 @@ class Wrapped:
 
 
 class Hostile(Wrapped):
-    """A device that sends what it likes where it likes, and otherwise plays along."""
+    """A device that sends messages as its plan says, and otherwise follows the protocol."""
 
     def __init__(self, inner, plan, devices, generator):
         super().__init__(inner)
@@ -160,7 +160,7 @@ class Hostile(Wrapped):
         for half, which in enumerate(COPIES[self._plan.copy]):
             if which is not None:
                 known = advertised(self._devices[self._plan.owners[which]])
-                # Of the private half it has its own.
+                # The private key stays its own.
                 public = known[32 * half : 32 * half + 32]
                 pairs[half] = KeyPair(pairs[half].private, public)
         inner.state.transport, inner.state.masking = pairs
@@ -172,7 +172,7 @@ class Hostile(Wrapped):
         if self._plan.contradict:
             rows = self._sealed(receivers, self._elements(len(rows), limbs))
         if self._plan.other:
-            # A constant is a polynomial of any degree, and its value at zero what it is.
+            # A constant is a polynomial of any degree, and equals its value at zero.
             secret = self._elements(limbs)
             rows = self._sealed(receivers, np.tile(secret, (len(rows), 1)))
             self._inner._own_share = secret
@@ -186,7 +186,7 @@ class Hostile(Wrapped):
         return self._generator.integers(0, Q, shape)
 
     def _sealed(self, receivers, shares):
-        """Return rows with any shares, sealed as the device would seal its own."""
+        """Return rows with the given shares, sealed like the device's own."""
         inner = self._inner
         sealed = np.empty((len(shares), 4 * shares.shape[1] + 16), np.uint8)
         for row, share, id in zip(sealed, shares, receivers.tolist(), strict=True):
@@ -220,8 +220,8 @@ class Hostile(Wrapped):
         if self._plan.lie:
             limbs[limbs != ABSENT] = (limbs[limbs != ABSENT].astype(np.uint64) * 3 + 1) % Q
         elif self._answered:
-            # It has no share, it says, of those who are gone and about whom it has answered
-            # falsely: what does not fit its answers would give it away.
+            # It claims to have no share of dropped devices about which it has answered falsely: a
+            # share that does not fit its answers would expose it.
             request = self._inner.state.request
             of_keys = limbs[SEED_SHARE * len(request.survivors) :].reshape(-1, KEY_SHARE)
             of_keys[np.isin(request.dropped, self._plan.about)] = ABSENT
@@ -229,7 +229,7 @@ class Hostile(Wrapped):
 
 
 class HostileHolder(Wrapped):
-    """A device that says of pieces that it has none, or adds up others."""
+    """A device that denies having pieces, or adds up other ones."""
 
     def __init__(self, inner, plan, devices, generator):
         super().__init__(inner)
@@ -257,21 +257,21 @@ class HostileHolder(Wrapped):
 
 
 def gone():
-    """Disappear: to the others a device that says why it leaves is one that is gone."""
+    """Drop out: to the others a device that gives a reason for leaving is gone, too."""
     raise RefusedError("it is gone")
 
 
 def moments(protocol):
-    """Return the phases before which a device can disappear, and the message within one."""
+    """Return the phases, and the exchange within a phase, before which a device can drop out."""
     found = [phase for phase in protocol.phases() if phase not in ("model", "result")]
     if any(step.name == CHECKS for step in protocol.steps):
-        # Between what a device deals and what it answers.
+        # Between a device's shares and its answers.
         found.insert(found.index("masked_input"), CHECKS)
     return found
 
 
 def advertised(device):
-    """Return the keys that a device will advertise, or has, as who listens first knows them."""
+    """Return the keys that a device will advertise or has advertised, for an early listener."""
     if device.state.masking.public:
         return bytes(device.state.transport.public + device.state.masking.public)
     payload = device.send_advertise_keys()
@@ -280,7 +280,7 @@ def advertised(device):
 
 
 def spoiled(block, plan, generator):
-    """Return the rows of a device, of which those to victims are spoiled."""
+    """Return a device's rows, with those to victims spoiled."""
     sent = []
     for row, other in zip(block, np.roll(block, -1, axis=0), strict=True):
         is_victim = int(row[12:16].view("<u4")[0]) in plan.victims
@@ -289,13 +289,13 @@ def spoiled(block, plan, generator):
 
 
 def make(name, devices, dim=24, **options):
-    """Return a protocol, with few levels."""
+    """Return a protocol with few levels."""
     security = options.get("security", "passive")
     return find(name, security)(Parameters(devices, dim, **{"levels": 1000, **options}))
 
 
 class Choosing(RoundObserver):
-    """Lets devices drop out that are chosen once the ring is known, from the server."""
+    """Lets devices drop out; `choose` takes them from the server once the ring is known."""
 
     def __init__(self, choose, leaving):
         self._choose, self._leaving, self.server = choose, leaving, None
@@ -308,9 +308,9 @@ class Choosing(RoundObserver):
 def play(protocol, plan, *, dropouts=None, choose=None, careless=False):
     """Play a round against a plan.
 
-    `dropouts` says who drops out whatever happens, and at which of its `moments`. `choose` takes
-    the server when the ring is known, and returns who drops out besides. A `careless` server does
-    not ask whether promises hold: devices must. Devices that have to enrol do so for this round.
+    `dropouts` has the devices that drop out in any case, with one of their `moments`. `choose`
+    takes the server when the ring is known, and returns further dropouts. A `careless` server does
+    not check the promises, so that devices must. Devices enrol for this round if needed.
     """
     count, dim = protocol.parameters.devices, protocol.parameters.dim
     generator = np.random.default_rng((plan.seed, 0))
@@ -353,14 +353,14 @@ def play(protocol, plan, *, dropouts=None, choose=None, careless=False):
     return Outcome(played, plan)
 
 
-# What must hold of a round that was accepted
+# Conditions for an accepted round
 
 
 def wrong_sum(outcome):
     """Return the coordinates at which the sum is not that of the survivors.
 
-    A device that masks with other secrets than all take them to has uploaded another vector: where
-    it sent anything, nothing can be said; and where secrets say what is sent, nowhere.
+    A device with masks that the others do not assume has in effect uploaded another vector. So the
+    coordinates that it sent are not checked, and none at all if secrets choose the coordinates.
     """
     total = np.zeros(outcome.protocol.parameters.dim, np.int64)
     for id in outcome.survivors:
@@ -377,7 +377,7 @@ def wrong_sum(outcome):
 
 
 def missing_honest(outcome):
-    """Return the honest devices that stayed, and whose vectors are not in the sum."""
+    """Return the honest devices that stayed but whose vectors are not in the sum."""
     away = {*outcome.plan.hostile, *outcome.dropouts, *outcome.survivors}
     return sorted({*outcome.devices} - away)
 
@@ -389,7 +389,7 @@ def order_of(server):
 
 
 def opened(outcome):
-    """Return the honest devices of whose holders as many collude as reconstruct a secret."""
+    """Return the honest devices with enough colluding holders to reconstruct their secrets."""
     hostile, order = {*outcome.plan.hostile}, order_of(outcome.server)
     holders = {id: {*outcome.devices[id]._links.holders} for id in outcome.survivors}
     assert order is None or all(held <= {*order} for held in holders.values())
@@ -401,7 +401,7 @@ def opened(outcome):
 
 
 def parts(outcome, among):
-    """Return the parts into which some honest survivors fall, each connected by masks."""
+    """Return the connected parts of some honest survivors, with links by masks."""
     left, found = {*among}, []
     while left:
         reached = [left.pop()]
@@ -416,10 +416,10 @@ def parts(outcome, among):
 
 
 def honest_sums(outcome):
-    """Return for each set of devices whose values are in a sum its honest ones, in linked parts.
+    """Return the linked parts of honest devices for each set of devices in one sum.
 
-    Of each part the server learns the sum, if there are several. Masks that a pair has at a
-    coordinate are those of who both send it: links through devices that do not are not links.
+    If there are several parts, the server learns the sum of each. At a coordinate, only devices
+    that both send it share a mask, so links through other devices do not count.
     """
     survivors = np.array(sorted(outcome.survivors))
     sends = np.zeros((len(survivors), outcome.protocol.parameters.dim), np.bool_)
@@ -430,7 +430,7 @@ def honest_sums(outcome):
 
 
 def violations(outcome):
-    """Return what was promised of an accepted round and does not hold."""
+    """Return the promises of an accepted round that do not hold."""
     protocol, found = outcome.protocol, []
     if wrong_sum(outcome):
         found.append("the sum is wrong")
@@ -454,9 +454,9 @@ def violations(outcome):
 
 
 def little_noise(outcome, summed):
-    """Return in words whether a sum holds less noise than what an account of the round goes by.
+    """Return in words whether a sum holds less noise than the round's account assumes.
 
-    `summed` is of how many honest devices, at the least, a sum holds the noise.
+    `summed` is the least number of honest devices whose noise is in a sum.
     """
     promised = outcome.protocol.honest_in_sum()
     among = getattr(outcome.protocol, "honest_among", None)

@@ -1,11 +1,11 @@
-"""Runs the same tests with every MPI library, each in an environment of its own.
+"""Runs the same tests with every MPI library, each in a separate environment.
 
     python tests/campaigns/mpi_matrix.py [--only LIBRARY ...] [--feature FEATURE ...]
         [--cache FOLDER]
 
-Prints the table of docs/clusters.md. Status 0 if all tests passed of all libraries that could be
-installed, and those of --only were. An environment is a virtual one that holds the library, where
-that is a wheel, mpi4py and hpcfl; all else is taken from the environment that runs the matrix.
+Prints the table of docs/clusters.md. The exit status is 0 if all libraries of --only could be
+installed and all tests of all installed libraries passed. A virtual environment holds mpi4py, hpcfl
+and the library if it is a wheel; other packages come from the environment that runs the matrix.
 """
 
 import argparse
@@ -37,15 +37,15 @@ print(found.family, found.version, "with mpi4py", mpi4py.__version__)
 
 @dataclass(frozen=True)
 class Library:
-    """An MPI library: where it comes from, and how its jobs are launched."""
+    """An MPI library: its source, and its launcher."""
 
     name: str
     source: str
     launcher: str  # a program
-    options: tuple[str, ...] = ()  # of the launcher: more ranks than cores are allowed
+    options: tuple[str, ...] = ()  # launcher options that allow more ranks than cores
     wheels: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()  # Debian's
-    # With which mpi4py is built, where its wheel does not find the library.
+    # Compiler to build mpi4py with, if mpi4py's wheel does not find the library.
     compiler: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
 
@@ -76,18 +76,18 @@ LIBRARIES = (
         packages=("mpich", "libmpich-dev"),
         compiler="mpicc.mpich",
     ),
-    # Its mpirun is a shell script that does not pass signals on.
+    # Intel MPI's mpirun is a shell script that does not pass signals on.
     Library("impi", "wheel impi-rt", "mpiexec.hydra", wheels=("impi-rt",)),
 )
 
 
 class CannotInstallError(Exception):
-    """A library cannot be installed here; the text says why."""
+    """A library cannot be installed here; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a library is installed."""
+    """The environment in which a library is installed."""
 
     library: Library
     python: Path
@@ -107,7 +107,7 @@ class Environment:
 
 
 def install(library, cache):
-    """Return the environment of a library, below a folder; what is there already is used again."""
+    """Return the environment of a library below the folder `cache`; reuse an existing one."""
     folder = cache / library.name
     python = folder / "bin" / "python"
     programs = filter(None, (library.launcher, library.compiler))
@@ -117,7 +117,7 @@ def install(library, cache):
     if not stamp.exists() or stamp.read_text() != recipe:
         venv.create(folder, clear=True)
         pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
-        # Without what mpi4py would run with if it were compiled for speed: that takes minutes.
+        # Build mpi4py without optimisation, which would take minutes.
         build = {"MPICC": library.compiler, "CFLAGS": "-O0"} if library.compiler else {}
         source = ("--no-cache-dir", "--no-binary", "mpi4py") if library.compiler else ()
         _run(*pip, *source, *library.wheels, "mpi4py", variables=build)
@@ -130,7 +130,7 @@ def install(library, cache):
 
 
 def _run(*command, variables=None, limit_seconds=INSTALL_SECONDS):
-    """Return what a command prints; its last line is why the library cannot be installed."""
+    """Return the output of a command; if it fails, raise an error with its last line."""
     done = subprocess.run(
         ["timeout", f"{limit_seconds}", *map(str, command)],
         env={**os.environ, **(variables or {})},
@@ -173,7 +173,7 @@ def check(environment, feature):
     with tempfile.TemporaryDirectory(prefix="hpcfl-") as folder:
         job = subprocess.run(
             [*("timeout", "-k", "10", f"{LIMIT_SECONDS}"), *map(str, command), *tests],
-            env={**environment.variables(), "COLUMNS": "300"},  # for whole reasons
+            env={**environment.variables(), "COLUMNS": "300"},  # so that reasons are not cut
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

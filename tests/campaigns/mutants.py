@@ -1,11 +1,11 @@
-"""How many small mistakes in the code the tests find: seeded mutants, one at a time.
+"""Counts the small mistakes in the code that the tests find: seeded mutants, one at a time.
 
     python tests/campaigns/mutants.py --count 200 --seed 1 --report mutants.json
 
 A mutant is one change of an expression or statement of `SOURCES`. It is written into a copy of the
-repository, in which the tests that concern its module run first, the quickest of them first, and
-then, with ``--whole``, all that ``pytest`` runs. Mutants and their order follow from the seed and
-the sources; mutants that the report holds already are not run again.
+repository. There the tests of its module run first, in order of speed, and then, with ``--whole``,
+all tests of ``pytest``. The seed and the sources determine the mutants and their order. Mutants in
+the report are not run again.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from queue import SimpleQueue
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_SECONDS = 900  # for one run of pytest
 
-# What is mutated, and the tests that concern it: each list is a run of pytest, the quickest first.
-# Files and folders that are not there are left out.
+# The mutated files and their tests: each list is a run of pytest, the quickest first. Missing files
+# and folders are left out.
 AGGREGATION = "tests/algorithms/aggregation"
 SOURCES = {
     "hpcfl/crypto/*.py": [["tests/crypto"], ["tests/recorded", AGGREGATION, "tests/privacy"]],
@@ -84,7 +84,7 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one file: its n-th one, of an expression or statement on a line."""
+    """The n-th possible change of a file, to an expression or statement on a line."""
 
     file: str
     number: int
@@ -101,11 +101,11 @@ class Mutant:
         return ast.unparse(_Replacing(node, other).visit(tree))
 
     def diff(self):
-        """Return the line, and what is changed on it."""
+        """Return the line and its change."""
         return f" {self.text}\n-{self.before}\n+{self.after}"
 
     def id(self, seed=None):
-        """Return a name, or with a seed a number to sort by, that other lines do not change."""
+        """Return an id, or with a seed a sort key, that is independent of other lines."""
         return hashlib.sha256(f"{seed}\n{self.file}\n{self.diff()}".encode()).hexdigest()[:12]
 
 
@@ -131,7 +131,7 @@ def mutants(file):
 
 
 def changes(tree):
-    """Yield what can be changed in executable code: a node, how, and what replaces it."""
+    """Yield the possible changes of executable code: a node, the kind, and the replacement."""
     for node in _executable(tree):
         if isinstance(node, ast.stmt):
             yield from ((node, kind, other) for kind, other in _other_statements(node))
@@ -140,7 +140,7 @@ def changes(tree):
 
 
 def _executable(node):
-    """Yield nodes; none of docstrings, annotations, decorators, messages, `__repr__`, imports."""
+    """Yield nodes except docstrings, annotations, decorators, messages, `__repr__`, imports."""
     if isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"):
         return
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -149,7 +149,7 @@ def _executable(node):
         return
     if isinstance(node, (ast.JoinedStr, ast.Import, ast.ImportFrom)):
         return
-    # zip(..., strict=True) asserts what the function itself has made sure of.
+    # zip(..., strict=True) only asserts a condition that the function ensures itself.
     if isinstance(node, ast.keyword) and node.arg == "strict":
         return
     yield node
@@ -216,14 +216,14 @@ def _with(node, **fields):
 
 
 def drawn(count, seed):
-    """Return so many mutants.
+    """Return the first `count` mutants in the seed's order.
 
-    More of them start with the same ones, and so do those of sources that differ in a few lines.
+    A larger count begins with the same mutants; small changes of the sources keep most of them.
     """
     files = sorted(
         str(path.relative_to(ROOT)) for pattern in SOURCES for path in ROOT.glob(pattern)
     )
-    # Where the same line stands twice, one of them is enough.
+    # If a file has the same line twice, one mutant is enough.
     found = {mutant.id(seed): mutant for file in files for mutant in mutants(file)}
     return [found[key] for key in sorted(found)][:count]
 
@@ -237,7 +237,7 @@ def stages(file, whole):
 
 
 def copied(folder):
-    """Copy what git tracks of the working tree."""
+    """Copy the tracked files of the working tree to a folder."""
     listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
@@ -247,7 +247,7 @@ def copied(folder):
 
 
 def survives(tests, folder):
-    """Run pytest in a copy; return whether all passed, and what failed first."""
+    """Run pytest in a copy; return whether all tests passed, and the first failure."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
     run = subprocess.Popen(
         [*command, "--tb=no", "-m", "not full", "-o", "timeout=60", *tests],
@@ -268,12 +268,12 @@ def survives(tests, folder):
     return run.returncode == 0, (failed or output.splitlines()[-1:] or ["no output"])[0][:200]
 
 
-# Runs of pytest that pass where nothing is changed.
+# Runs of pytest that pass without a mutant.
 SOUND = []
 
 
 def judged(mutant, folder, whole):
-    """Put a mutant into a copy of the repository, run the tests, and take it out again."""
+    """Put a mutant into a copy of the repository, run the tests, and remove it again."""
     began, target = time.monotonic(), folder / mutant.file
     target.write_text(mutant.applied())
     try:

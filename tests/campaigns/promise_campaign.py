@@ -1,17 +1,17 @@
-"""Rounds under attack: whatever was promised of a round that was accepted must hold of it.
+"""Rounds under attack: all promises of an accepted round must hold.
 
     python tests/campaigns/promise_campaign.py --rounds 10000 --seed 1
 
-Every round is one of `STRATEGIES`, over all protocols, with an adversary that chooses its victims
-after it has seen what there is to see. What the protocol promises is recomputed from what happened,
-by code of its own, and every probability exactly, with fractions.
+Every round uses one of `STRATEGIES`, over all protocols, with an adversary that chooses its victims
+after it has seen everything visible. The promises are recomputed by separate code from the events
+of the round, with exact probabilities as fractions.
 
-A wrong sum, an honest device made to leave, a round that is accepted although what was promised is
-out of reach: one such round is one too many. Where a promise may fail with a probability, that of
-what happened must be no larger than what was promised and recorded.
+Not a single round may have a wrong sum, lose an honest device, or be accepted although its promises
+cannot hold. If a promise may fail with a probability, the probability for the events must not
+exceed the promised and recorded one.
 
-Each strategy says in its first line what it does, and there is a test of the suite,
-`test_promises_hold.py`, that fails when what withstands it is taken away.
+The first line of each strategy describes it. For each there is a test in `test_promises_hold.py`
+that fails if the defence against the strategy is removed.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from hpcfl.algorithms.aggregation.topology import Linked
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
 
-# Each protocol that hides anything, and how it is run where little depends on it.
+# Each protocol that hides values, with its options where they matter little.
 CASES = {
     "secagg": ("secagg", {}),
     "secagg --degree 6": ("secagg", {"degree": 6}),
@@ -54,19 +54,19 @@ CASES = {
     "secagg --security active": ("secagg", {"security": "active"}),
     "sparse --security active": ("sparse", {"security": "active", "alpha": 0.5}),
 }
-# Thresholds of rings: with two neighbours gone, two holders more than that answer.
+# Thresholds of rings by degree: without two neighbours, two more holders than needed answer.
 SMALL_THRESHOLDS = {6: 3, 8: 5}
-# How often promises may fail here, so that few devices have a ring: 2 to the minus this.
+# Promises may fail here with probability 2^-BITS, so that few devices suffice for a ring.
 BITS = 12
-# How often a round may not end, as a power of two.
+# A round may fail to end with probability 2^-CORRECTNESS_BITS.
 CORRECTNESS_BITS = 20
-# What the program computes in floating point may be so much too small.
+# The factor by which the program's floating-point results may be too small.
 ROUNDED = Fraction(1001, 1000)
 
 
 @lru_cache(maxsize=2048)
 def drawn(whole, marked, size):
-    """Return with what probability 0, 1, ... of some devices that chance has drawn are marked."""
+    """Return the probabilities that 0, 1, ... of `size` randomly drawn devices are marked."""
     ways = comb(whole, size)
     return [
         Fraction(comb(marked, c) * comb(whole - marked, size - c), ways) for c in range(size + 1)
@@ -74,7 +74,7 @@ def drawn(whole, marked, size):
 
 
 def exceeded_seldom(chances, failure):
-    """Return the least number that is exceeded with at most a probability."""
+    """Return the least number that is exceeded with a probability of at most `failure`."""
     beyond = Fraction(0)
     for count in range(len(chances) - 1, 0, -1):
         beyond += chances[count]
@@ -84,16 +84,15 @@ def exceeded_seldom(chances, failure):
 
 
 def most_colluding(devices, colluding, size, failure):
-    """Return the most colluders of any cohort, but for a probability."""
+    """Return the largest number of colluders in any cohort, except with a probability."""
     return exceeded_seldom(drawn(devices, colluding, size), failure / devices)
 
 
 @lru_cache(maxsize=512)
 def ring_bound(ring, colluding, absent, degree, threshold):
-    """Return the bound of what happened: a secret is revealed, or the honest are split.
+    """Return the bound for the events: a secret is revealed, or the honest devices are split.
 
-    Of the devices of a ring, `absent` are gone wherever chance has put them, besides those that
-    collude.
+    Besides the colluding devices, `absent` devices at random places of the ring are gone.
     """
     degree = min(degree, ring - 1)
     revealed = sum(drawn(ring - 1, colluding, degree)[threshold:], Fraction(0))
@@ -105,7 +104,7 @@ def ring_bound(ring, colluding, absent, degree, threshold):
 
 
 def part_of(rate, count):
-    """Return as many of some devices as a rate says, rounded down."""
+    """Return rate times count, rounded down."""
     return math.floor(Fraction(repr(rate)) * count)
 
 
@@ -116,7 +115,7 @@ def in_bits(chance):
 
 
 def limit_of(protocol):
-    """Return how often the promises of a ring may fail."""
+    """Return the probability with which the promises of a ring may fail."""
     (linked,) = (one for one in protocol.promises() if isinstance(one, Linked))
     return Fraction(linked.worst)
 
@@ -128,7 +127,7 @@ class Finding:
     strategy: str
     case: str
     accepted: bool  # the round ended with a sum
-    broken: list[str]  # what is wrong and must not be
+    broken: list[str]  # the violated conditions
 
 
 def made(case, devices, **options):
@@ -150,9 +149,9 @@ def chosen(generator, choices):
 
 
 def found_in(strategy, case, outcome, *broken, by_chance=False):
-    """Return what a round has come to.
+    """Return the finding for a round.
 
-    Of what may fail by chance only a wrong sum counts; with a floor, all of a cohort are linked.
+    With `by_chance`, only a wrong sum counts, and with a floor of cohorts also a split cohort.
     """
     sure = ["the sum is wrong"]
     sure += ["fall into"] if outcome.protocol.parameters.min_cohort > 1 else []
@@ -162,7 +161,7 @@ def found_in(strategy, case, outcome, *broken, by_chance=False):
 
 
 def ended(outcome):
-    """Return in words that a round ended."""
+    """Return in words that a round ended without a sum, "" if it did not."""
     return "" if outcome.accepted else f"the round ended: {outcome.error}"
 
 
@@ -173,11 +172,11 @@ def honest_lost(outcome):
 
 
 def to_spare(protocol):
-    """Return how many holders of a secret can be gone, and two more than needed answer."""
+    """Return how many holders of a secret may drop out so that two more than needed answer."""
     return int(protocol.topology.degree + 1 - protocol.topology.threshold - 2)
 
 
-# One device that does what it likes
+# One malicious device
 
 TRICKS = (
     *("spoil", "spoil", "contradict", "other", "lie", "complain", "misdeal", "answer", "answer"),
@@ -186,7 +185,7 @@ TRICKS = (
 
 
 def one_device(generator, protocol, me, seed):
-    """Return what a device does, of what there is to choose from."""
+    """Return a device's plan with a randomly chosen trick."""
     devices, trick = protocol.parameters.devices, chosen(generator, TRICKS)
     others = [id for id in range(devices) if id != me]
 
@@ -216,7 +215,7 @@ def one_device(generator, protocol, me, seed):
 
 
 def one_hostile_device(generator, seed):
-    """Let one device do what it likes, beside dropouts as planned: nobody else may be missing."""
+    """Let one device act maliciously, besides planned dropouts: no other one may be missing."""
     case, devices = chosen(generator, CASES), int(generator.integers(10, 15))
     protocol, me = made(case, devices), int(generator.integers(devices))
     plan = one_device(generator, protocol, me, seed)
@@ -224,16 +223,16 @@ def one_hostile_device(generator, seed):
 
 
 def beside_dropouts(generator, strategy, case, protocol, plan):
-    """Play a plan with as many dropouts as are planned, and as leave two answers to spare."""
+    """Play a plan with the planned dropouts, as far as they leave two more answers than needed."""
     devices, before = protocol.parameters.devices, moments(protocol)
     if plan.tampered and plan.vanish in (CHECKS, "masked_input"):
-        # A device that vanishes, and has shared another mask key than its own, needs all others to
-        # tell what they have in common with it; so none of them may vanish after the upload.
+        # If a device drops out and has shared a wrong mask key, all others must reveal their common
+        # secrets with it; so none of them may drop out after the upload.
         before = before[: before.index("masked_input") + 1]
     others = [id for id in range(devices) if id not in plan.hostile]
     planned = part_of(protocol.parameters.dropout, devices)
     count = min(planned, to_spare(protocol)) if generator.integers(3) else 0
-    # Either all at one moment, or each at its own.
+    # Either all at one moment, or each at a different one.
     together = chosen(generator, before)
     apart = bool(generator.integers(2))
     gone = {
@@ -245,7 +244,7 @@ def beside_dropouts(generator, strategy, case, protocol, plan):
 
 
 def several_liars(generator, seed):
-    """Let as many of 41 devices be hostile as answers can tell apart: no honest one is lost."""
+    """Make as many of 41 devices hostile as can be identified: no honest device is lost."""
     case, rate = chosen(generator, AMONG_MANY), float(generator.choice([0.0, 0.1, 0.3]))
     name, options = AMONG_MANY[case]
     if case in FEW_NEIGHBOURS:
@@ -253,7 +252,7 @@ def several_liars(generator, seed):
     protocol = make(name, 41, dropout=rate, **options)
     code = getattr(protocol, "code", None)
     needed = protocol.topology.threshold if code is None else code.needed
-    # Dropouts leave just enough answers where a code counts on them, or few neighbours.
+    # With a code, or with few neighbours, dropouts already leave just enough answers.
     leaving = part_of(rate, 41) if code is None and case not in FEW_NEIGHBOURS else 0
     holders = 41 if case not in FEW_NEIGHBOURS else protocol.topology.degree + 1
     most = (holders - leaving - needed) // 2
@@ -277,24 +276,24 @@ AMONG_MANY = CASES | {
     "secagg-graph": ("secagg-graph", {}),
 }
 del AMONG_MANY["secagg --degree 6"]
-# They plan for one hostile neighbour that chooses about whom it answers falsely.
+# These plan for one hostile neighbour, which chooses the dealers of its false answers.
 FEW_NEIGHBOURS = ("secagg-graph", "cohort")
 
 
 def one_of_several(generator, protocol, me, seed):
     plan = one_device(generator, protocol, me, seed)
-    # With another one that does not tell what the two have in common, it ends the round.
+    # Together with another device that hides their common secret, it would end the round.
     return replace(plan, vanish="") if plan.tampered else plan
 
 
 def one_that_answers(generator, protocol, me, seed):
-    """Return what a device does that says of all shares that they are others, or none."""
+    """Return the plan of a device that answers falsely about all shares, or denies having any."""
     answer = chosen(generator, hostile_rounds.ANSWERS)
     return Plan((me,), answer=answer, about=tuple(range(41)), lie=bool(generator.integers(2)))
 
 
 def one_holder(generator, protocol, me, seed):
-    """Return what a device does that holds pieces: so many may be hostile as sums are wrong."""
+    """Return the plan of a holder of pieces; as many may be hostile as wrong sums are tolerated."""
     trick = chosen(generator, ("lie", "complain", "spoil", "vanish"))
     return Plan(
         hostile=(me,),
@@ -310,7 +309,7 @@ def one_holder(generator, protocol, me, seed):
 
 
 def early_leavers(generator, seed):
-    """Let honest devices vanish while colluders stay, as many as are planned, or far more."""
+    """Let honest devices drop out while colluders stay: as many as planned, or far more."""
     heavy, above = generator.random() < 0.2, bool(generator.integers(2))
     protocol, colluding = ring_for_leavers(heavy)
     planned = part_of(protocol.parameters.dropout, protocol.parameters.devices)
@@ -323,9 +322,9 @@ def early_leavers(generator, seed):
 
 
 def ring_for_leavers(heavy=False):
-    """Return a protocol whose rounds can end when many more are gone than planned, and its A.
+    """Return a protocol whose rounds can end with many more dropouts than planned, and its A.
 
-    With many that collude, they weigh more on a ring that lacks those who advertised no keys.
+    `heavy` has more colluders, who weigh more on a ring without devices that advertised no keys.
     """
     devices, gamma, rate = (100, 0.2, 0.3) if heavy else (60, 0.1, 0.2)
     options = {"security_bits": BITS, "correctness_bits": CORRECTNESS_BITS}
@@ -334,7 +333,7 @@ def ring_for_leavers(heavy=False):
 
 
 def above_plan(protocol, colluding):
-    """Return how many must be gone for the bound to be eight times what was promised."""
+    """Return the number of dropouts that makes the bound eight times the promised one."""
     devices, ring = protocol.parameters.devices, protocol.topology
     limit = limit_of(protocol)
     return next(
@@ -345,7 +344,7 @@ def above_plan(protocol, colluding):
 
 
 def leave(generator, protocol, colluding, count, phase, careless, seed):
-    """Play a round in which chance says who colludes, and who of the others leaves."""
+    """Play a round with random colluders, and random dropouts among the other devices."""
     ids = generator.permutation(protocol.parameters.devices).tolist()
     plan = Plan(hostile=tuple(ids[:colluding]), seed=seed)
     gone = dict.fromkeys(ids[colluding : colluding + count], phase)
@@ -353,7 +352,7 @@ def leave(generator, protocol, colluding, count, phase, careless, seed):
 
 
 def ring_kept(outcome):
-    """Return in words what is wrong with how likely an accepted round is said to fail."""
+    """Return in words what is wrong with the failure probability of an accepted round."""
     if not outcome.accepted:
         return ""
     protocol, ring = outcome.protocol, len(order_of(outcome.server) or [])
@@ -374,7 +373,7 @@ def ring_kept(outcome):
 
 
 def chosen_departures(generator, seed):
-    """Once the ring is known, let the honest of the cohort with most colluders leave."""
+    """Let honest devices of the cohort with most colluders leave, once the ring is known."""
     protocol = cohorts_of_all()
     floor = protocol.parameters.min_cohort
     keep = floor - 1 + int(generator.integers(2) * generator.integers(10))
@@ -383,9 +382,9 @@ def chosen_departures(generator, seed):
 
 
 def cohorts_of_all():
-    """Return a protocol with cohorts in which all are linked: only their floor can be missed.
+    """Return a protocol with the smallest cohorts that the program accepts.
 
-    They are the smallest cohorts that the program accepts.
+    All devices of a cohort are linked, so only the floor of cohorts can be violated.
     """
     devices = 31
     options = {"degree": devices - 1, "security_bits": BITS, "correctness_bits": 4}
@@ -399,12 +398,12 @@ def cohorts_of_all():
 
 
 def cohorts_on(order, size):
-    """Return who is in each cohort."""
+    """Return the ids of each cohort."""
     return [[order[(s + k) % len(order)] for k in range(size)] for s in range(len(order))]
 
 
 def depart(generator, protocol, keep, careless, seed):
-    """Play a round in which all honest devices but some leave the cohort with most colluders."""
+    """Play a round in which all but `keep` honest devices leave the cohort with most colluders."""
     devices = protocol.parameters.devices
     ids = generator.permutation(devices).tolist()
     colluding = {*ids[: part_of(protocol.parameters.gamma, devices)]}
@@ -419,7 +418,7 @@ def depart(generator, protocol, keep, careless, seed):
 
 
 def floor_kept(outcome):
-    """Return in words whether a round was accepted, or not, that should not, or should."""
+    """Return in words whether a round was wrongly accepted or wrongly ended."""
     there = {*range(outcome.protocol.parameters.devices)} - {*outcome.dropouts}
     least = least_survivors(outcome)
     cohorts = cohorts_on(order_of(outcome.server), outcome.protocol.cohort_size)
@@ -433,7 +432,7 @@ def floor_kept(outcome):
 
 
 def least_survivors(outcome):
-    """Return how many must survive of a cohort: its floor, and as many as may collude."""
+    """Return the least number of survivors of a cohort: its floor plus the possible colluders."""
     parameters, size = outcome.protocol.parameters, outcome.protocol.cohort_size
     failure = Fraction(1, 2**parameters.security_bits)
     colluding = len(outcome.plan.hostile)
@@ -444,7 +443,7 @@ def least_survivors(outcome):
 
 
 def few_noises(generator, seed):
-    """Let devices vanish, so that less noise is in a sum than was promised."""
+    """Let devices drop out, so that a sum has less noise than promised."""
     case = chosen(generator, ["secagg", "secagg-graph", "cohort"])
     gone = int(generator.integers(0, 6))
     outcome = leave_noise(case, gone, bool(generator.integers(2)), seed)
@@ -452,7 +451,7 @@ def few_noises(generator, seed):
 
 
 def leave_noise(case, gone, careless, seed):
-    """Play a round with noise, in which so many of a sum's honest devices leave."""
+    """Play a round with noise in which `gone` of a sum's honest devices leave."""
     devices, gamma = 12, 0.17
     protocol = with_noise(made(case, devices, dropout=0.2, gamma=gamma, alpha=0.75))
     colluding = tuple(range(part_of(gamma, devices)))
@@ -482,7 +481,7 @@ def main():
     parser.add_argument("--strategy", choices=[one.__name__ for one in STRATEGIES])
     arguments = parser.parse_args()
     generator = np.random.default_rng(arguments.seed)
-    # Half of the rounds are of one device, which can do most; those of many devices take longest.
+    # Half of the rounds have one hostile device, which can do most; many devices take longest.
     turns = (one_hostile_device,) * (len(STRATEGIES) - 1) + STRATEGIES[1:]
     if arguments.strategy:
         turns = [one for one in STRATEGIES if one.__name__ == arguments.strategy]

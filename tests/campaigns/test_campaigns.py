@@ -1,4 +1,4 @@
-"""Short forms of the campaigns that are no tests themselves."""
+"""Short runs of the campaigns that are not tests themselves."""
 
 import re
 

@@ -1,31 +1,31 @@
-"""Uploads tell nothing about the vector: the same tests see nothing here, and every broken mask.
+"""Uploads reveal nothing about the vector: these tests detect broken masks, but nothing else.
 
-The keys are the operating system's, so these tests can alarm by chance. All that expect silence do
-so wrongly with a probability of at most `FALSE_ALARM` together, one run of this file in a million:
-each of the `CONFIGURATIONS` has an equal part, and so has each p-value within.
+The keys come from the operating system, so these tests can raise a false alarm. The probability of
+a false alarm in all tests together is at most `FALSE_ALARM`, one run of this file in a million. It
+is divided equally among the `CONFIGURATIONS`, and within each among its p-values.
 
-What no test of this size can see: masks that are reduced modulo q = 2^32 - 5 instead of rejected.
-Five values would be twice as likely, which takes some 10^10 elements to notice; that words are
-rejected is tested directly, with small primes (tests/crypto/test_crypto_groups.py). Nor can one
-see that one of two masks is missing: either of them hides an upload by itself, and what both are
-for shows only when devices vanish. And the sum of many poor masks is a good one: of masks of 31
-bits, 4 are seen and 8 are not. Uploads of ckks are values of polynomials: with any
-error for a mask they look uniform, and are not looked at.
+No test of this size can detect masks that are reduced modulo q = 2^32 - 5 instead of rejected: five
+values would be twice as likely, which needs some 10^10 elements to notice. The rejection of words
+is tested directly with small primes (tests/crypto/test_crypto_groups.py). Nor can a test detect
+that one of two masks is missing, because each of them hides an upload by itself; the need for both
+shows only when devices drop out. Also, the sum of many poor masks is a good mask: of masks of 31
+bits, the sum of 4 is detected and that of 8 is not. Uploads of ckks are not tested: they are values
+of polynomials, which look uniform with any error as a mask.
 
-A masked upload must look like uniform elements of the group, independent from one upload to the
-next, whatever the vector was. Under that hypothesis every p-value here is a bound that holds for
-any number of elements, not an approximation for large ones:
+A masked upload must look like uniform elements of the group, independent of other uploads and of
+the vector. Under that hypothesis every p-value here is a bound that holds for any number of
+elements, not an approximation for large numbers:
 
-- binomial tails are exact, and doubled for two sides; where the smallest of k is taken, it is
-  multiplied by k (Bonferroni);
+- binomial tails are exact, and doubled for two sides; the smallest of k tails is multiplied by k
+  (Bonferroni);
 - byte frequencies use the likelihood-ratio form of the chi-square test, n times the relative
   entropy D of the frequencies: P(n D > x) <= exp(-x) (e x / (k - 1))^(k - 1) for x > k - 1 and k
   bins (Agrawal 2020, "Finite-sample concentration of the multinomial in relative entropy",
   Theorem 1.2);
 - of all strings of n bytes, fewer than 256^(m + 1) / 255 are compressed to at most m bytes.
 
-Words of F_q with q = 2^32 - 5 are no uniform 32-bit words, but have (2^32 / q)^n times the
-likelihood at most, n of them together; `inspect` multiplies by it (1.001 for a million).
+Words of F_q with q = 2^32 - 5 are not uniform 32-bit words: n of them have at most (2^32 / q)^n
+times the likelihood. `inspect` multiplies by this factor (1.001 for a million words).
 """
 
 import math
@@ -48,7 +48,7 @@ from hpcfl.crypto import groups, keystream
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.crypto.keys import insecure_secrets
 
-# Each protocol that masks, and its options; lightsecagg's vectors are elements of a field alone.
+# Each protocol that masks, and its options; lightsecagg's vectors are only elements of fields.
 PROTOCOLS = {
     "secagg": {},
     "secagg-graph": {"degree": 4},
@@ -72,7 +72,7 @@ LEVEL = FALSE_ALARM / CONFIGURATIONS
 
 DEVICES, ROUNDS = 8, 16
 WORD = 2**32
-# Of sparse and cohort, an upload is about half a vector.
+# Number of compared values of an upload. In sparse and cohort, an upload is about half a vector.
 DIM = 1024
 SHORT = {"sparse": 256, "cohort": 512, "common": 512}
 
@@ -81,17 +81,17 @@ SHORT = {"sparse": 256, "cohort": 512, "common": 512}
 
 
 def system(round_index, device):
-    """Return the operating system's generator, as the source of a device's secrets in a round."""
+    """Return the operating system's generator as the source of a device's secrets in a round."""
     return os.urandom
 
 
 def make(name, group, dim, devices=DEVICES, **options):
-    """Return a protocol, whose groups have room for vectors up to 1 in magnitude."""
+    """Return a protocol whose groups have room for vectors up to 1 in magnitude."""
     return find(name)(Parameters(devices, dim, group=group, **PROTOCOLS[name] | options))
 
 
 def received(protocol, vector, rounds, secrets):
-    """Return what all devices upload in rounds with fresh keys, if all have the same vector."""
+    """Yield the uploads of all devices in rounds with fresh keys and the same vector for all."""
     count, phase = protocol.parameters.devices, protocol.upload_phase()
     if protocol.name in ("assisted", "prf"):
         members = enrolled(protocol.name, count, None, "passive", protocol.helpers)
@@ -106,10 +106,10 @@ def received(protocol, vector, rounds, secrets):
 
 
 def values(protocol, vector, rounds, length, secrets):
-    """Return the first `length` words of every upload, those of a device one after the other.
+    """Return the first `length` words of every upload, ordered by device.
 
-    The last device's are left out: together the uploads of a round of prf are as many equations as
-    the sum that they give, and all but one are independent.
+    The last device is left out: in prf the sum of a round's uploads is known, so only all but one
+    of them are independent.
     """
     sent = [*received(protocol, vector, rounds, secrets)]
     rows = []
@@ -136,7 +136,7 @@ def sent_coordinates(protocol, vector, rounds):
 def inspect(first, second, modulus):
     """Return a bound of the p-value of every test of uploads of two inputs.
 
-    Both of shape (n, length), n even; neighbouring rows are what one device sent in consecutive
+    Both have shape (n, length), n even. Neighbouring rows are uploads of one device in consecutive
     rounds. `modulus` is the number of group elements.
     """
     looked_at = {
@@ -154,24 +154,24 @@ def inspect(first, second, modulus):
 
 
 def alarms(found, false_alarm):
-    """Return the tests that see something, all of them together wrongly with `false_alarm`."""
+    """Return the tests that raise an alarm, with a joint false-alarm rate of `false_alarm`."""
     return {name for name, p in found.items() if p <= false_alarm / len(found)}
 
 
 def differences(one, other, modulus):
-    """Return the differences modulo `modulus`; masks that are used twice are gone from them."""
+    """Return the differences modulo `modulus`; masks that are used twice cancel in them."""
     return ((one.astype(np.int64) - other) % modulus).astype(np.uint32)
 
 
 def byte_frequency(rows):
-    """Count bytes at each of the four places of a word."""
+    """Test the frequencies of bytes at each of the four places of a word."""
     return 4 * min(likelihood_ratio(place) for place in rows.view(np.uint8).reshape(-1, 4).T)
 
 
 def value_frequency(rows):
-    """Count values in 16 parts of the group: few bins, so that a small slope shows.
+    """Test the frequencies of values in 16 parts of the group; few bins show a small slope.
 
-    In 16 uploads at a time too: what devices have in different directions would cancel.
+    Also test 16 uploads at a time, because opposite slopes of different devices would cancel.
     """
     leading = (rows >> np.uint32(28)).astype(np.uint8)
     parts = [leading, *(leading[start : start + 16] for start in range(0, len(rows), 16))]
@@ -190,12 +190,12 @@ def likelihood_ratio(values, bins=256):
 
 
 def coordinates(rows):
-    """Count every bit of every coordinate, over the uploads."""
+    """Test the count of every bit of every coordinate over the uploads."""
     return smallest(bits_of(rows).sum(axis=0, dtype=np.uint16).astype(np.int64), len(rows))
 
 
 def compression(rows):
-    """Compress with zlib, upload by upload, coordinate by coordinate, and byte by byte."""
+    """Test compression with zlib, upload by upload, coordinate by coordinate, and byte by byte."""
     forms = rows, rows.T, rows.view(np.uint8).reshape(-1, 4).T
     found = []
     for form in forms:
@@ -227,10 +227,10 @@ TESTS = (
 
 
 def inspect_locations(first, second, part):
-    """Return a bound of the p-value of every test of where uploads of two inputs have values.
+    """Return a bound of the p-value of every test of the locations in uploads of two inputs.
 
     Both are flags of shape (n, d), of independent rounds. Under the hypothesis every coordinate is
-    sent with the probability `part`, independently, and whatever the vector is.
+    sent independently with the probability `part`, whatever the vector.
     """
     found = {}
     for what, sent in (("first", first), ("second", second)):
@@ -242,7 +242,7 @@ def inspect_locations(first, second, part):
     return found
 
 
-# What they see
+# The results of the tests
 
 
 def structured(dim):
@@ -253,10 +253,10 @@ def structured(dim):
 
 
 def look(name, group, source=system, devices=DEVICES):
-    """Return what the battery makes of a protocol's uploads of zeros and of `structured`."""
+    """Return the battery's p-values for a protocol's uploads of zeros and of `structured`."""
     arithmetic = GROUPS[group]
     protocol = make(name, group, DIM, devices, levels=arithmetic.modulus // 32)
-    # Values of fewer bits are looked at as the words of 32 bits that they are sent in.
+    # Values of fewer bits are tested as the 32-bit words in which they are sent.
     length = SHORT.get(name, DIM) * arithmetic.bits // 32
     first, second = (
         values(protocol, vector, ROUNDS, length, source)
@@ -266,7 +266,7 @@ def look(name, group, source=system, devices=DEVICES):
     return inspect(first, second, arithmetic.modulus if group == "fq" else 2**32)
 
 
-# What the quick tier looks at: each kind of masks once.
+# The configurations of the quick tier: each kind of masks once.
 QUICK = {("secagg", "fq"), ("sparse", "fq"), ("prf", "ring32")}
 
 
@@ -286,7 +286,7 @@ def test_locations_say_nothing_about_the_vector():
 
 
 def look_at_locations():
-    """Return what the battery makes of where three devices send zeros and `structured`."""
+    """Return the battery's p-values for the locations of three devices' uploads."""
     protocol = make("sparse", "fq", 256, devices=3)
     first, second = (
         sent_coordinates(protocol, vector, 60) for vector in (np.zeros(256), structured(256))
@@ -295,7 +295,7 @@ def look_at_locations():
 
 
 def broken(change):
-    """Return a keystream for masks whose words are changed; coordinates are selected as ever."""
+    """Return a keystream for masks with changed words; coordinates are selected as usual."""
 
     def filler(out):
         write = keystream.filler(out)
@@ -340,7 +340,7 @@ BREAKAGES = {
 
 
 def kinds(found):
-    """Return the tests without what they looked at."""
+    """Return the names of the tests without their inputs."""
     return {name.partition(",")[0] for name in found}
 
 
@@ -354,7 +354,7 @@ def test_a_broken_mask_is_seen(breakage, monkeypatch):
 
 @pytest.mark.parametrize("name", ["sparse", "cohort", "prf"])
 def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
-    """Each upload by itself is uniform: only the difference of two shows it."""
+    """Each upload by itself is uniform: only the difference of two shows the fault."""
     for method in ("pair_context", "private_mask_key"):
         monkeypatch.setattr(SecAgg, method, without_round(getattr(SecAgg, method)))
     monkeypatch.setattr(prf, "round_context", twice(prf.round_context))
@@ -370,7 +370,7 @@ def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
 
 
 def twice(function):
-    """Let rounds 0 and 1 have the same, and so on."""
+    """Let the function return the same for rounds 0 and 1, and so on."""
     return lambda index, *rest: function(index // 2, *rest)
 
 
@@ -391,7 +391,7 @@ def test_locations_that_leave_out_zeros_are_seen(monkeypatch):
 
 
 def without_zeros(payload, vector):
-    """Return an upload that leaves out a third of the zeros: nobody needs them."""
+    """Return an upload without a third of the zeros, as if they were not needed."""
     where, used = locations.decode(payload, vector.size)
     kept = (vector[where] != 0) | (where % 3 > 0)
     coded = locations.encode(where[kept], vector.size, "auto")

@@ -1,6 +1,6 @@
-"""Source archive and wheel, built and used where no checkout is near.
+"""Source archive and wheel, built and used outside a checkout.
 
-The wheel is tried with every Python that HPCFL_PYTHONS lists, paths with ":" between them, by
+The wheel is tested with every Python listed in HPCFL_PYTHONS, paths separated by ":", and by
 default with the one that runs the tests.
 """
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = DECLARED["project"]
 PYTHONS = (os.environ.get("HPCFL_PYTHONS") or sys.executable).split(":")
-# What lies around in a checkout, and in no archive.
+# Stray files of a checkout that must not be in an archive.
 STRAY = ("results/run.h5", "tests/__pycache__/x.pyc", ".venv/x.py", "docs/__pycache__/x.pyc")
 
 pytestmark = [
@@ -42,20 +42,20 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def tracked():
     listed = run("git", "-C", ROOT, "ls-files", "-z", folder=ROOT).split("\0")
-    # A file that was removed, but not yet in git, is on its way out.
+    # Leave out files that are removed from the working tree but not yet from git.
     return [name for name in listed if name and (ROOT / name).exists()]
 
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory):
-    """Return the programs that make and check packages, with what the build asks for."""
+    """Return the programs that make and check packages, with the build's requirements."""
     tools = ("build", "twine", *DECLARED["build-system"]["requires"])
     return make(tmp_path_factory.mktemp("builder") / "venv", *tools)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, tracked, builder):
-    """Return the folder of the source archive, and of the wheel that is built from it."""
+    """Return the folder of the source archive and of the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("packages")
     for name in tracked:
         place = folder / "sources" / name
@@ -79,7 +79,7 @@ def wheel(built):
 
 @pytest.fixture(scope="module")
 def unpacked(built, tmp_path_factory):
-    """Return the folder that the source archive holds, unpacked."""
+    """Return the folder of the unpacked source archive."""
     folder = tmp_path_factory.mktemp("unpacked")
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as files:
@@ -90,7 +90,7 @@ def unpacked(built, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=PYTHONS)
 def installed(request, wheel, tmp_path_factory):
-    """Return a folder to work in, and the programs of an environment with the wheel alone."""
+    """Return a working folder, and the programs of an environment with only the wheel."""
     folder = tmp_path_factory.mktemp("installed")
     (folder / "work").mkdir()
     return folder / "work", make(folder / "venv", f"{wheel}[mpi]", python=request.param)
@@ -115,7 +115,7 @@ def test_the_metadata_are_those_that_an_index_shows(wheel):
     assert shown["Author"] == PROJECT["authors"][0]["name"]
     assert shown["Description-Content-Type"] == "text/markdown"
     assert "](docs/" not in shown.get_payload()
-    # The package, and what describes it: no tests, no examples.
+    # Only the package and its metadata: no tests, no examples.
     assert held == {"hpcfl", name.split("/")[0]}
 
 
@@ -144,7 +144,7 @@ def test_the_wheel_alone_measures_and_sweeps(installed):
     assert all(found.validated.all() for found in runs)
 
 
-# It is no different with another Python.
+# The result does not depend on the Python version, so one is enough.
 @pytest.mark.parametrize("installed", PYTHONS[:1], indirect=True)
 def test_the_wheel_alone_has_what_the_commands_need(installed):
     folder, programs = installed
@@ -155,7 +155,7 @@ def test_the_wheel_alone_has_what_the_commands_need(installed):
         folder=folder,
         path=programs,
     )
-    # Of two ranks one prints it.
+    # Only one of two ranks prints it.
     assert told.count("HPCFL valid: true\n") == 1
     assert "sparse" in hpcfl(installed, "report", "mpi.h5")
     assert "8 pending" in hpcfl(installed, "sweep", "table-1", "--dry-run")

@@ -1,8 +1,8 @@
-"""Whatever was promised of a round that was accepted holds of it, whoever attacked it.
+"""All promises of an accepted round hold, whatever the attack.
 
-What can be brought about with certainty is, once: an attack that hits where nothing withstands it,
-and a number that is compared with the true one. The campaign's rounds come on top. All secrets
-follow from seeds, so that these tests come out the same every time.
+Each certain event is tested once: attacks that succeed without a defence, and numbers compared with
+the true ones. Rounds of the campaign are played as well. All secrets are derived from seeds, so
+that these tests are reproducible.
 """
 
 from dataclasses import replace
@@ -33,18 +33,18 @@ from hpcfl.errors import BelowThresholdError, UsageError
 
 
 def routed(*quick):
-    """Return all cases; those not named, which add no code of their own, are of the full tier."""
+    """Return all cases; those not in `quick`, which add no code, belong to the full tier."""
     return [pytest.param(case, marks=() if case in quick else pytest.mark.full) for case in CASES]
 
 
 RINGS = ["secagg-graph", "cohort"]
-# How many rounds of each strategy the suite plays if not 8; the script plays 10,000.
+# The number of rounds per strategy in the suite, if it is not 8; the script plays 10,000.
 ROUNDS = {
     "one_hostile_device": 40,
     "few_noises": 16,
     **dict.fromkeys(("early_leavers", "chosen_departures"), 4),
 }
-# Strategies that go beyond what promises bear, so that rounds must end.
+# Strategies that exceed the limits of the promises, so that some rounds must end.
 SOME_END = {"early_leavers", "chosen_departures", "few_noises"}
 
 
@@ -59,7 +59,7 @@ def test_a_round_that_is_accepted_keeps_its_promises(strategy):
     assert ended == (strategy.__name__ in SOME_END)
 
 
-# One device that does what it likes
+# One malicious device
 
 
 def costs_itself_alone(outcome):
@@ -82,8 +82,8 @@ CHEATS = {
 }
 
 
-# Of those that have other secrets than all take them to, or none, the mask key is asked for if they
-# vanish before they upload.
+# If devices with false or missing secrets drop out before their upload, the server asks for their
+# mask keys.
 VANISHING = [("contradict", "masked_input"), ("other", "masked_input"), ("misdeal", "masked_input")]
 VANISHING += [("lie", "unmask"), ("complain", "unmask")]
 
@@ -113,7 +113,7 @@ def test_false_answers_cost_a_device_itself_alone_with_the_degree_that_is_chosen
 
 
 def test_a_dealer_that_deals_wrongly_to_t_plus_1_of_many_holders_does_not_end_the_round():
-    """It is not one false answer among t + 1: all others agree."""
+    """The case differs from one false answer among t + 1: all other holders agree."""
     protocol = make("secagg-graph", 60, degree=20, gamma=0.05, dropout=0.1)
     plan = Plan(hostile=(0,), seed=1)
 
@@ -127,7 +127,7 @@ def test_a_dealer_that_deals_wrongly_to_t_plus_1_of_many_holders_does_not_end_th
 
 @pytest.mark.parametrize(("devices", "hostile"), [(6, 1), (41, 10)])
 def test_t_answers_that_agree_save_no_dealer_whom_all_others_contradict(devices, hostile):
-    """Any t answers lie on one polynomial, and a complaint of a dealer about itself is one of n."""
+    """Any t answers lie on one polynomial; a dealer's complaint about itself is one of n."""
     liars = tuple(range(hostile))
     dealer = Plan(
         victims=tuple(range(hostile, 2 * hostile)),
@@ -155,13 +155,13 @@ def test_too_few_holders_that_tell_what_they_hold_end_the_round():
 
 
 def test_on_a_ring_no_more_are_at_fault_than_chance_dropouts_leave_room_for():
-    """However many answer: those that drop out later are still to come."""
+    """The number of answers does not matter, because later dropouts are still to come."""
     protocol = make(
         "secagg-graph", 60, degree=20, gamma=0.05, dropout=0.1, dropout_model="bernoulli"
     )
     holders, failure = 21, 2.0**-protocol.parameters.correctness_bits
     gone = stats.binom.isf(failure, holders - 1, 0.1) + 1
-    # One more may vanish than are drawn, and `most_dropped` has counted it.
+    # One more device may drop out than are drawn, and `most_dropped` has counted it.
     left = holders + 1 - gone
     assert max(1, (left - protocol.topology.threshold) // 2) == protocol.most_at_fault
 
@@ -174,11 +174,11 @@ def test_a_copied_key_costs_its_owner_nothing(case, copy, me):
     costs_itself_alone(play(made(case, 10), plan))
 
 
-# More departures than a promise bears
+# More dropouts than a promise allows
 
 
 def ends_with_a_promise(outcome, careless):
-    """Expect that the server ends a round, or, if it does not care, all honest devices refuse."""
+    """Assert that the server ends a round, or that all honest devices refuse if it is careless."""
     assert outcome.error is not None
     if careless:
         assert outcome.honest_survivors <= refusing(outcome)
@@ -240,13 +240,13 @@ def test_a_sum_with_less_noise_than_was_promised_is_not_unmasked(case, careless)
             ends_with_a_promise(outcome, careless)
             continue
         assert [] == violations(outcome)
-    # Planned are floor(0.2 * 12) and one more.
+    # The plan allows floor(0.2 * 12) dropouts and one more.
     assert [True] * 4 + [False] * 2 == accepted
 
 
 @pytest.mark.parametrize("case", RINGS)
 def test_an_account_is_charged_enough_for_a_round_with_one_that_is_expelled(case):
-    """A degree with which masks fail often, so that it matters; all that may drop out do."""
+    """With this degree masks fail often enough to matter; all devices that may drop out do."""
     protocol = with_noise(make(case, 40, degree=14, dropout=0.1, gamma=0.1))
     charged = protocol.hidden_failure()
     gone = dict.fromkeys(range(10, 14), "masked_input")
@@ -259,7 +259,7 @@ def test_an_account_is_charged_enough_for_a_round_with_one_that_is_expelled(case
         sum(promise.failure(one) for promise in protocol.promises())
         for one in (outcome, replace(outcome, expelled=0))
     )
-    # Who can let one be expelled chooses where, which chance does not.
+    # An adversary chooses the place of an expelled device, unlike a random dropout.
     assert 1e-6 < if_dropped < failure <= charged < 1
 
 
@@ -271,7 +271,7 @@ def test_masks_that_fail_for_sure_are_nothing_that_an_account_can_rely_on():
 
 @pytest.mark.parametrize("case", ["secagg", "secagg-graph", "lightsecagg", "committee"])
 def test_the_fewest_survivors_of_a_round_are_those_with_which_it_ends(case):
-    """What the promises say beforehand is what happens: one less ends the round."""
+    """The promises predict the result: one survivor less ends the round."""
     protocol = make(case, 20, dropout=0.2, gamma=0.1)
     numbers = range(protocol.needed_in_sum, 21)
     promises = protocol.promises()
@@ -284,7 +284,7 @@ def test_the_fewest_survivors_of_a_round_are_those_with_which_it_ends(case):
 
 @pytest.mark.parametrize("case", ["secagg", "sparse"])
 def test_a_false_dealer_that_does_not_answer_itself_is_expelled_by_t_plus_1_answers(case):
-    """Seven devices, t = 4. Nobody who answers loses anything, so the round goes on."""
+    """With seven devices and t = 4, no device that answers is lost, so the round continues."""
     protocol = make(case, 7, dropout=0.3, alpha=0.5)
     plan = Plan(hostile=(2,), contradict=True, vanish=CHECKS, seed=1)
     outcome = play(protocol, plan, dropouts={5: CHECKS})

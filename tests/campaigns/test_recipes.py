@@ -1,4 +1,4 @@
-"""The recipes of contrib/: run by ReFrame, and played without Ramble."""
+"""The recipes of contrib/: run by ReFrame, and replayed without Ramble."""
 
 import json
 import os
