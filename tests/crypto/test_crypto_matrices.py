@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcfl.crypto import matrices
+from hpcfl.crypto.groups import GROUPS
 
 Q = 2**32 - 5
 EDGES = st.sampled_from([0, 1, 0xFFFF, 0x10000, Q // 2, Q - 1])
@@ -64,3 +65,9 @@ def test_lagranges_matrix_turns_values_of_a_polynomial_into_those_elsewhere(poin
 def test_points_that_are_not_all_different_are_refused(points, places):
     with pytest.raises(ValueError, match="not all different"):
         matrices.lagrange(np.array(points), np.array(places))
+
+
+def test_a_field_has_no_more_points_than_elements():
+    field = GROUPS["field8"]
+    with pytest.raises(ValueError, match="no more than 251 points"):
+        matrices.lagrange(np.array([1, field.modulus]), np.array([2]), field)
