@@ -8,7 +8,7 @@ The component of a value is its *anonymity set*. Secret sharing is assumed to ho
 devices cannot open further masks.
 
 A protocol names its kind of masking. Each kind has a formula for the share of the values sent by
-honest survivors that is exposed alone, and draws random masking graphs for :mod:`hpcfl.privacy.exposure`.
+honest survivors that is exposed alone, and draws its graph for :mod:`hpcfl.privacy.exposure`.
 """
 
 from __future__ import annotations
