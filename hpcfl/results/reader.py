@@ -216,7 +216,7 @@ class Run:
 
     @property
     def server_ranks(self) -> int:
-        """How many ranks, the first ones, are the server together."""
+        """Number of server ranks, which are the first ranks."""
         return int(str(self.config.get("server_ranks", 1)))
 
     @property

@@ -192,7 +192,7 @@ def _chosen(rows: Sequence[Summary]) -> tuple[list[Column], list[str]]:
 
 
 def _about_baselines(rows: Sequence[Summary]) -> list[str]:
-    """Return sentences that name the baseline of the ratios in each row."""
+    """Return a note that names the baseline rows and explains ratios; [] without a baseline."""
     bases = [row for row in rows if row["path"] == row["baseline"]]
     if not bases:
         return []
