@@ -1,4 +1,4 @@
-"""What `hpcfl` is from Python: for notebooks and scripts, and what the command line is built on.
+"""The Python interface of `hpcfl`, for notebooks, scripts and the command line.
 
     import hpcfl
     run = hpcfl.bench("secagg", devices=20, dim=10_000, rounds=10)
@@ -412,7 +412,7 @@ def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
 
 
 def _resolved(group: type[Group], protocol: str, given: Mapping[str, Any]) -> Group:
-    """Return the options of a question about a protocol; refuse those that it has no use for."""
+    """Return the options of a query about a protocol; refuse those that it does not use."""
     from hpcfl.algorithms.aggregation import find
     from hpcfl.rounds.build import without_dropouts
 
@@ -437,7 +437,7 @@ def _observer(progress: Progress | None) -> RoundObserver:
 
 
 def _named(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with names in the place of classes and functions, as they are typed."""
+    """Return options with classes and functions replaced by the names that users type."""
     return {name: _name(value) if _is_code(value) else value for name, value in options.items()}
 
 
@@ -454,7 +454,7 @@ def _name(named: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a grid, or a list of them, as a plan in a file would have it."""
+    """Return a grid value, or a list of them, in the form of a plan file."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if _is_code(value):
@@ -465,7 +465,7 @@ def _plain(value: Any) -> Any:
 
 
 def _command(command: str, what: str | None, options: Mapping[str, Any]) -> list[str]:
-    """Return what is typed for the same, for the record."""
+    """Return the equivalent command line, for the record."""
     typed = ["hpcfl", command, *filter(None, [what])]
     for name, value in options.items():
         dashed = f"--{name.replace('_', '-')}"

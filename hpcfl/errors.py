@@ -1,4 +1,4 @@
-"""Errors that a user is meant to read: one sentence that says what was wrong and what to do."""
+"""Errors for users: one sentence that states the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class MissingPackageError(UsageError):
 
 
 class AgreedError(HpcflError):
-    """An error of the server that has been told to every rank: all of them raise it."""
+    """An error of the server that is sent to every rank; all ranks raise it."""
 
     def __init__(self, message: str, exit_status: int = 1) -> None:
         super().__init__(message)
@@ -96,7 +96,7 @@ class AgreedError(HpcflError):
 
 
 class AgreedUsageError(AgreedError, UsageError):
-    """A `UsageError` of the server that has been told to every rank."""
+    """A `UsageError` of the server that every rank raises."""
 
 
 class MessageError(HpcflError):
@@ -121,7 +121,7 @@ class BelowThresholdError(HpcflError):
 
 
 class PromiseError(BelowThresholdError):
-    """What a round promised would not hold of it: it ends before anything is revealed."""
+    """A round cannot keep its promises; it ends before anything is revealed."""
 
 
 class OwnCodeError(HpcflError):

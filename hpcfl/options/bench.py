@@ -56,7 +56,7 @@ class BenchOptions(RunOptions):
         above=0,
         marks=("repeat",),
     )
-    # Without any, the first measured round pays for what later ones find in place.
+    # Without warm-up, the first measured round includes one-time costs.
     warmup: int = option(
         2, "Unmeasured warm-up rounds.", marks=("repeat if any",), **ROUNDS | {"at_least": 0}
     )
@@ -117,7 +117,7 @@ class BenchOptions(RunOptions):
 
     @property
     def may_vary(self) -> bool:
-        """Whether the number of rounds depends on how they go."""
+        """Whether the number of rounds depends on their measurements."""
         return self.rel_ci is not None or self.max_seconds is not None
 
     @property

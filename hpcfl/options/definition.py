@@ -1,7 +1,7 @@
-"""What an option is: a field of a dataclass that also says what ``--help`` needs.
+"""Options as dataclass fields, which also hold the text for ``--help``.
 
-From the field are made the option of the command line, the keyword of the Python API, the check of
-the value, and the key of a sweep's plan. A field without `option` is a keyword of the API alone.
+Each field defines the command-line option, the keyword of the Python API, the check of the value,
+and the key of a sweep's plan. A field without `option` is a keyword of the API alone.
 Nothing here imports click: with a hundred ranks on a machine, every package is loaded as often.
 """
 
@@ -81,7 +81,7 @@ class Option:
             raise UsageError(f"--{self.dashed} is {value!r}; it must be {what}") from None
 
     def check(self, value: Any) -> None:
-        """Refuse, with a UsageError, a value that is out of range, or no choice."""
+        """Raise UsageError for a value that is out of range or not among the choices."""
         for one in value if isinstance(value, tuple) else (value,):
             if one is None:
                 continue
@@ -184,7 +184,7 @@ def _of_field(home: "type[OptionGroup]", one: dataclasses.Field[Any], hint: Any)
 
 
 def names(group: type, *marks: Mark) -> list[str]:
-    """Return the names of a group's options that have all of some marks."""
+    """Return the names of a group's options that have all the given marks."""
     return [name for name, about in options_of(group).items() if {*marks} <= {*about.marks}]
 
 

@@ -15,7 +15,7 @@ class DatasetKind:
     shape: tuple[int, ...]  # of a sample
     classes: int
     model: str  # that it is trained with unless another one is asked for
-    folder: str | None = None  # of its files, and the name by which they are fetched; None for none
+    folder: str | None = None  # folder of its files, also the name to fetch them by; None without
 
 
 DATASETS = {

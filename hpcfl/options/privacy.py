@@ -1,4 +1,4 @@
-"""Options of what is differentially private."""
+"""Options of differentially private algorithms."""
 
 from dataclasses import dataclass
 
@@ -55,7 +55,7 @@ class NoiseOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class StepNoiseOptions(_Group):
-    """Of algorithms whose local steps are noisy."""
+    """Options of algorithms with noisy local steps."""
 
     shuffle: str = option(
         "continuing",

@@ -1,1 +1,1 @@
-"""What protocols hide from a curious server, and what that can be counted on."""
+"""What protocols hide from a curious server, and under which assumptions."""

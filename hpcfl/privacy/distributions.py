@@ -1,6 +1,6 @@
-"""Binomial and hypergeometric probabilities, by logarithms, so that nothing overflows.
+"""Binomial and hypergeometric probabilities, computed with logarithms to avoid overflow.
 
-SciPy has them too, but takes longer to import than the rounds of a small benchmark take.
+SciPy has them too, but importing it takes longer than the rounds of a small benchmark.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ IntLike = int | Counts
 
 
 def log_binomial(n: IntLike, k: IntLike) -> Floats:
-    """Return log C(n, k), element for element; minus infinity where k < 0 or k > n.
+    """Return log C(n, k), elementwise; minus infinity where k < 0 or k > n.
 
-    The absolute error is about 1e-15 log n!, that is 1e-10 at n = 10,000.
+    The absolute error is about 1e-15 log n!, i.e. 1e-10 at n = 10,000.
     """
     n, k = np.broadcast_arrays(np.asarray(n, np.int64), np.asarray(k, np.int64))
     table = _log_factorials(int(n.max(initial=1)).bit_length())
@@ -30,7 +30,7 @@ def log_binomial(n: IntLike, k: IntLike) -> Floats:
 
 
 def binomial(trials: int, probability: float, hits: IntLike) -> Floats:
-    """Return the probability of so many hits in independent trials."""
+    """Return the probability of `hits` successes in `trials` independent trials."""
     hits = np.asarray(hits, np.int64)
     return np.exp(
         log_binomial(trials, hits)
@@ -40,9 +40,9 @@ def binomial(trials: int, probability: float, hits: IntLike) -> Floats:
 
 
 def hypergeometric(total: IntLike, marked: IntLike, drawn: IntLike, hits: IntLike) -> Floats:
-    """Return the probability that `hits` of the `drawn` are among the `marked` of `total` things.
+    """Return the probability that `hits` of `drawn` items are among the `marked` of `total` items.
 
-    Nothing is put back; all four are broadcast against each other.
+    Items are drawn without replacement. All four arguments are broadcast against each other.
     """
     rest = np.subtract(total, marked)
     return np.exp(
@@ -59,8 +59,8 @@ def _log_power(base: float, exponent: Any) -> Floats:
     return np.where(exponent == 0, 0.0, -np.inf)
 
 
-# Every size that there is: a bound takes several, over and over.
+# Caches every table size, because a bound uses several of them repeatedly.
 @cache
 def _log_factorials(bits: int) -> Floats:
-    """Return log n! for all n of that many bits."""
+    """Return log n! for all n of at most `bits` bits."""
     return np.array([math.lgamma(n + 1) for n in range(1 << bits)])

@@ -1,8 +1,8 @@
-"""What a curious server learns of each honest device in a round: formulas beside a simulation.
+"""What a curious server learns about each honest device in a round, by formula and by simulation.
 
-The masking graph of a coordinate is drawn again and again, and its components are counted. Every
-sample is one coordinate of a round of its own, with its own dropouts, order of devices and
-selecting pairs. Colluding devices are the first ones; protocols treat all devices alike.
+The simulation draws the masking graph of one coordinate many times and counts its components. Each
+sample is one coordinate of a separate round, with its own dropouts, device order and selecting
+pairs. The first devices are the colluding ones; protocols treat all devices alike.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.table import RULE, Column, Facts, Table, label
 
-# Devices of all samples that are simulated at once: what fits into the processor's caches.
+# Devices simulated at once, over all samples; they fit into the processor's caches.
 _AT_ONCE = 1 << 19
-# Of sizes of anonymity sets: 1, 2, 3, 4, 5 to 8, 9 to 16, ...
+# Ranges of anonymity-set sizes: 1, 2, 3, 4, 5 to 8, 9 to 16, ...
 _RANGES = [*((n, n) for n in range(1, 5)), *((2**k + 1, 2 ** (k + 1)) for k in range(2, 14))]
 # Half the width of a 95 % confidence interval, in standard errors.
 _NORMAL_95 = 1.959964
@@ -45,14 +45,14 @@ class Figure:
     """One quantity, by formula and by simulation."""
 
     formula: float | None  # the exact value; None where no closed form is known
-    simulation: float | None  # the estimate; None where there was nothing to estimate it from
-    # Of the estimate. That of a share is at least what one more event would have added: a share
-    # that was never met may still be as large as a few of these.
+    simulation: float | None  # the estimate; None if no sample allows one
+    # Standard error of the estimate. For a share it is at least the effect of one more event: a
+    # share that was never observed may still be a few standard errors large.
     standard_error: float | None
 
     @property
     def value(self) -> float:
-        """The formula's value where there is one, else the simulation's, else NaN."""
+        """The value by formula if there is one, else by simulation, else NaN."""
         known = self.simulation if self.formula is None else self.formula
         return math.nan if known is None else known
 
@@ -61,23 +61,23 @@ class Figure:
 class Exposure:
     """What a round of a protocol exposes to a curious server and the devices that collude with it.
 
-    A *contributor* at a coordinate is an honest device that survives and sends it. The *anonymity
-    set* of a value that a contributor sent is the set of contributors whose sum the server learns
-    instead of the value: its component in the coordinate's masking graph. A value in a set of 1 is
-    exposed alone.
+    A *contributor* at a coordinate is an honest survivor that sends the coordinate. The
+    *anonymity set* of a sent value is the set of contributors whose sum the server learns instead
+    of the value: the value's component in the coordinate's masking graph. A value in a set of 1
+    is exposed alone.
     """
 
     protocol: str
     population: Population
     masking: Masking
-    samples: int  # coordinates that were simulated
+    samples: int  # number of simulated coordinates
     seed: int
-    figures: dict[str, Figure]  # by the names of `FIGURES`
-    # Share of the sent values in a set of the first to the second number: 1, 2, 3, 4, 5 to 8, ...
+    figures: dict[str, Figure]  # keys as in `FIGURES`
+    # (low, high, share of the sent values whose set has low to high members): 1, ..., 5 to 8, ...
     sizes: tuple[tuple[int, int, Figure], ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything, for JSON."""
+        """Return all fields as a JSON-ready dict."""
         found, masking = asdict(self), self.masking
         of_masking = {"alpha": masking.alpha, "degree": masking.degree, "cohort": masking.cohort}
         return found | found.pop("figures") | asdict(self.population) | of_masking
@@ -92,11 +92,11 @@ def exposure(
     seed: int = 0,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Exposure:
-    """Return what a round exposes, of a protocol that masks coordinates in this way.
+    """Return what a round of a protocol exposes if it masks coordinates according to `masking`.
 
-    Dropouts happen after key sharing, before the upload. So many samples of a coordinate are
-    simulated, :func:`default_samples` by default, and `progress` is told after each few how many
-    more are done.
+    Devices drop out after key sharing and before the upload. `samples` coordinates are simulated
+    (default: :func:`default_samples`); after each batch, `progress` receives the batch's number
+    of samples.
     """
     masking = masking.against(population)
     samples = default_samples(population.devices) if samples is None else samples
@@ -128,7 +128,7 @@ def exposure(
 
 
 def default_samples(devices: int) -> int:
-    """Return a number of samples that takes seconds: 100,000, fewer with over 200 devices."""
+    """Return a sample count that takes seconds to simulate: 100,000, or fewer above 200 devices."""
     return max(1000, min(100_000, 20_000_000 // devices))
 
 
@@ -139,10 +139,10 @@ def simulate(
     seed: int,
     progress: Callable[[int], object] = lambda done: None,
 ) -> tuple[Counts, Counts, Counts, Counts]:
-    """Return what happened in a number of coordinates, each of a round of its own.
+    """Simulate `samples` coordinates, each in a separate round.
 
-    First how many honest devices survived, of each sample; then samples, sizes and numbers: in that
-    sample there were so many components of that size. Each sample and size occurs once.
+    Return the number of honest survivors of each sample, and three parallel arrays: sample index,
+    component size, and number of such components. Each (sample, size) pair occurs once.
     """
     generator = np.random.default_rng(seed)
     step = max(1, _AT_ONCE // population.devices)
@@ -158,7 +158,7 @@ def simulate(
 def _honest_survivors(
     population: Population, samples: int, generator: np.random.Generator
 ) -> Flags:
-    """Draw who drops out; return the honest devices that stay, shape (samples, N)."""
+    """Draw the dropouts and return a mask of the honest survivors, shape (samples, N)."""
     devices, colluding = population.devices, population.colluding
     stays = np.ones((samples, devices), np.bool_)
     if population.model == "bernoulli":
@@ -174,7 +174,7 @@ def _honest_survivors(
 def _observe(
     honest: Flags, sends: Flags, left: Counts, right: Counts, first: int
 ) -> tuple[Counts, Counts, Counts, Counts]:
-    """Return what `simulate` does of some samples, numbered from `first`."""
+    """Return the result of `simulate` for one batch, its samples numbered from `first`."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -182,7 +182,7 @@ def _observe(
     between = flat[left] & flat[right]
     edges = np.ones(np.count_nonzero(between)), (left[between], right[between])
     _, component = connected_components(coo_matrix(edges, (flat.size, flat.size)), directed=False)
-    # A component is known by its first member, and that by its sample.
+    # The first member of a component identifies the sample.
     contributes = np.flatnonzero(honest & sends)
     _, members, sizes = np.unique(component[contributes], return_index=True, return_counts=True)
     sample = contributes[members] // devices
@@ -194,11 +194,11 @@ def _observe(
 def _ratio(
     formula: float | None, parts: Floats | Flags, wholes: Floats | Counts, event: float = 0
 ) -> Figure:
-    """Compare with the sum of `parts` over the sum of `wholes`, each one for every sample.
+    """Return `formula` beside the estimate sum(parts) / sum(wholes), summed over samples.
 
-    The standard error is that of a ratio estimator, in which samples are independent, not the
-    values within one (Cochran 1977, ch. 6). Of a share, to which one event adds `event`, it is at
-    least that over the sum of the wholes.
+    The standard error is that of a ratio estimator: samples are independent, values within a
+    sample are not (Cochran 1977, ch. 6). For a share, to which one event adds `event`, it is at
+    least `event` / sum(wholes).
     """
     whole, samples = float(wholes.sum()), parts.size
     if whole == 0:
@@ -210,7 +210,7 @@ def _ratio(
 
 
 def table(found: Exposure) -> Table:
-    """Return everything about an exposure, formulas beside simulation."""
+    """Return a table of all figures, each by formula and by simulation."""
 
     def row(name: str, figure: Figure) -> list[Any]:
         error = figure.standard_error
@@ -236,7 +236,7 @@ def table(found: Exposure) -> Table:
 
 
 def render(found: Exposure) -> str:
-    """Return an exposure as text: what it is of, and its table."""
+    """Return an exposure as text: its parameters and its table."""
     who, masking = found.population, found.masking
     facts = {
         "protocol": found.protocol,

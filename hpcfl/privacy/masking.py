@@ -1,14 +1,14 @@
-"""Who masks a coordinate with whom: what is exposed by formula, and masks that are drawn by chance.
+"""Kinds of masking: which devices mask a coordinate together, and what this exposes.
 
 N devices, A of them colluding, H = N - A honest, h honest and surviving. After a round the server
 knows the private masks of all survivors, the pairwise masks of dropped devices, and those its
 colluders share. Two honest survivors that mask a coordinate together form an edge; at every
 coordinate the server learns the sum over each connected component of this graph, and nothing else.
-The component of a value is its *anonymity set*. Secret sharing is taken to hold: who colludes
-cannot open further masks.
+The component of a value is its *anonymity set*. Secret sharing is assumed to hold: colluding
+devices cannot open further masks.
 
-A protocol says which kind of masking it has. Each kind has one formula, the part of what honest
-survivors send that is exposed alone, and draws its graph for :mod:`hpcfl.privacy.exposure`.
+A protocol names its kind of masking. Each kind has a formula for the share of the values sent by
+honest survivors that is exposed alone, and draws its graph for :mod:`hpcfl.privacy.exposure`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hpcfl.report.formats import counted
 Flags = NDArray[np.bool_]
 
 
-# Devices and masks of a number of samples: who sends the coordinate if it survives, shape
-# (samples, N), and the two vertices of every edge. Vertex i * N + j is device j of sample i; an
-# edge between others than honest survivors is ignored.
+# Random masks of several samples: which devices send the coordinate if they survive, shape
+# (samples, N), and the two vertices of every edge. Vertex i * N + j is device j of sample i. Edges
+# whose ends are not both honest survivors are ignored.
 Drawn = tuple[Flags, Counts, Counts]
 
 
 class Masking(ABC):
-    """The masks at a coordinate of a round, of a kind of protocols."""
+    """The masks at one coordinate of a round, for one kind of protocol."""
 
     alpha: float | None = None  # fraction of the coordinates that a device sends; None for all
     degree: int | None = None  # neighbours of a device in the masking graph; None for all
@@ -47,7 +47,7 @@ class Masking(ABC):
 
     @property
     def words(self) -> str:
-        """Whose masks there are; "" for none."""
+        """Description of which devices share masks; "" without masks."""
         near = "all others" if self.degree is None else counted(self.degree, "neighbour")
         return f"between a device and {near}{'' if self.cohort is None else ' of its cohort'}"
 
@@ -56,7 +56,7 @@ class Masking(ABC):
         return 1.0
 
     def against(self, population: Population) -> Masking:
-        """Return what is left of it against these colluders."""
+        """Return the masking that remains against the colluders of `population`."""
         return self
 
     @abstractmethod
@@ -64,17 +64,17 @@ class Masking(ABC):
         """Return the share of the values sent by honest survivors that are exposed alone."""
 
     def sole(self, population: Population) -> float | None:
-        """Return the share of the coordinates that one honest survivor alone sends, if known."""
+        """Return the share of coordinates with exactly one honest sender; None if unknown."""
         return None
 
     @abstractmethod
     def draw(self, honest: Flags, generator: np.random.Generator) -> Drawn:
-        """Draw the masks at one coordinate of samples with these honest survivors, (samples, N)."""
+        """Draw the masks at one coordinate of each sample; `honest` has shape (samples, N)."""
 
 
 @dataclass(frozen=True)
 class InTheClear(Masking):
-    """Everybody sends everything, and nothing is masked."""
+    """Every device sends all coordinates without masks."""
 
     words = ""
 
@@ -92,12 +92,12 @@ class InTheClear(Masking):
 
 @dataclass(frozen=True)
 class InCohorts(Masking):
-    """A coordinate is sent by a cohort drawn by chance, masked within it.
+    """A random cohort sends a coordinate, masked within the cohort.
 
-    Members are on a ring in random order, and have masks with k / 2 neighbours on either side.
+    Members lie on a ring in random order and share masks with k / 2 neighbours on either side.
     """
 
-    members: int  # devices that send a coordinate: all N where everybody sends everything
+    members: int  # devices that send a coordinate; N if every device sends all of them
     degree: int | None = None
     alpha: float | None = None
 
@@ -151,14 +151,14 @@ class InCohorts(Masking):
 
 @dataclass(frozen=True)
 class OnlySummed(InCohorts):
-    """Everybody sends everything under a mask of its own; only the sum of all is ever known."""
+    """Each device sends all coordinates under its own mask; only the sum of all becomes known."""
 
     words = "of each device, or shares of its vector, of which the sum alone is told"
 
 
 @dataclass(frozen=True)
 class UnderOneKey(OnlySummed):
-    """Only the sum is known while no device colludes; one that does opens everything."""
+    """Only the sum becomes known without collusion; one colluding device opens every value."""
 
     def against(self, population: Population) -> Masking:
         return InTheClear() if population.colluding else self
@@ -166,9 +166,9 @@ class UnderOneKey(OnlySummed):
 
 @dataclass(frozen=True)
 class BySelection(Masking):
-    """SparseSecAgg: each pair of neighbours selects, and masks, a coordinate by chance.
+    """SparseSecAgg: each pair of neighbours selects and masks a coordinate at random.
 
-    That is pi = alpha / k (eq. 13) for k neighbours of a device. Written below with x = 1 - pi.
+    The probability is pi = alpha / k (eq. 13) with k neighbours per device; x = 1 - pi below.
     """
 
     devices: int

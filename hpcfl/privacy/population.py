@@ -1,4 +1,4 @@
-"""Who is there: devices, those that collude with the server, and those that drop out."""
+"""The population of a round: all devices, colluding devices and dropouts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Population:
         return survivors[likely], probability[likely]
 
     def seen_by_survivors(self) -> tuple[Counts, Floats]:
-        """Return the same as seen from an honest survivor: h above 0, with h Pr[h] / E[h]."""
+        """Return h > 0 and its probability as seen by an honest survivor, h Pr[h] / E[h]."""
         survivors, probability = self.honest_survivors()
         weight = (survivors * probability)[survivors > 0]
         return survivors[survivors > 0], weight / weight.sum()

@@ -1,23 +1,23 @@
-"""Rings: a degree and a threshold that keep SecAgg+'s promises (Bell et al. 2020), and cohorts.
+"""Ring degree and threshold that keep SecAgg+'s promises (Bell et al. 2020), and cohorts.
 
-N devices lie on a ring in a random order, each linked with the k nearest, k / 2 on either side, and
-t of its k neighbours reconstruct its secrets. A collude with the server and stay, and D others drop
-out (:class:`~hpcfl.privacy.threat.Threat`). Three things must not happen. Each has an exact or a
-union bound from the hypergeometric distribution, because the neighbours of a device are k of the
-other N - 1, drawn uniformly; or of n - 1, where a round's devices are drawn from n:
+N devices lie on a ring in a random order. Each is linked with its k nearest, k / 2 on either side,
+and t of the k neighbours can reconstruct its secrets. A devices collude and stay; D others drop
+out (:class:`~hpcfl.privacy.threat.Threat`). Three failures are possible. Each has an exact or a
+union bound from the hypergeometric distribution, because the k neighbours of a device are drawn
+uniformly from the other N - 1 (from n - 1 if a round draws its devices from n):
 
 revealed
-    An honest device has t or more colluding neighbours, who can reconstruct both of its secrets:
+    An honest device has t or more colluding neighbours, which can reconstruct both of its secrets:
     at most (N - A) Pr[Hyp(n - 1, A, k) >= t].
 split
-    The honest survivors are not connected, so that the server learns more than one sum. That takes
-    k / 2 devices in a row that collude, have dropped out, or were expelled by somebody who knows
+    The honest survivors are not connected, so the server learns more than one sum. This requires
+    k / 2 consecutive devices that collude, dropped out, or were expelled by an adversary that knows
     the ring: at most N Pr[Hyp(N, a + D, k / 2) >= k / 2 - E], with a colluders in the round and E
     devices expelled. One such run cuts a cohort, which is a stretch of the ring.
 stuck
-    Fewer than t + 2 neighbours of a device survive. Then one of them that answers falsely cannot be
-    told from the others, and the round may not end. At most N Pr[Hyp(N - 1, N - D, k) < t + 2], for
-    a device that dropped out itself; the binomial distribution where each drops out by chance.
+    Fewer than t + 2 neighbours of a device survive. Then a neighbour that answers falsely cannot be
+    identified, and the round may not end: at most N Pr[Hyp(N - 1, N - D, k) < t + 2], for
+    a dropped device; a binomial distribution if each device drops out independently.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SMALLEST_THRESHOLD = 2
 
 @dataclass(frozen=True)
 class RingParameters:
-    """A degree and a threshold, and how likely it is that they do not keep what they promise."""
+    """A degree and a threshold, with bounds on the probabilities that they fail."""
 
     degree: int  # number k of a device's neighbours
     threshold: int  # number t of shares that reconstruct a secret
-    # Upper bounds of the probabilities that the module describes, for one round.
+    # Upper bounds on the failure probabilities of one round (see the module docstring).
     revealed: float
     split: float
     stuck: float
@@ -50,10 +50,10 @@ class RingParameters:
 
 @lru_cache(maxsize=256)
 def failures(threat: Threat, degree: int, threshold: int, expelled: int = SPARE) -> RingParameters:
-    """Return how likely it is that a degree and a threshold fail.
+    """Return bounds on the probabilities that a degree and a threshold fail.
 
-    The degree must be even, or N - 1, with which every device is linked with every other. So many
-    devices are expelled when the ring is known.
+    The degree must be even or N - 1, which links every pair of devices. The adversary expels
+    `expelled` devices after it knows the ring.
     """
     devices = threat.devices
     if not (degree == devices - 1 or (0 < degree < devices and degree % 2 == 0)):
@@ -63,7 +63,7 @@ def failures(threat: Threat, degree: int, threshold: int, expelled: int = SPARE)
         )
     surviving = threat.surviving_neighbours(degree)
     if degree == devices - 1:
-        # All others are neighbours: as many of them collude, and survive, as there are.
+        # All others are neighbours, so all colluders and all survivors are among them.
         revealed, split = float(threat.colluding_among(devices)[threshold:].sum()), 0.0
         stuck = float(surviving[: threshold + REDUNDANT].sum())
     else:
@@ -78,12 +78,11 @@ def failures(threat: Threat, degree: int, threshold: int, expelled: int = SPARE)
 def choose(
     threat: Threat, security_bits: int, correctness_bits: int, least: int = 2
 ) -> RingParameters:
-    """Return the smallest degree with a threshold that keeps all promises, almost surely.
+    """Return the smallest degree and the largest threshold that satisfy both bounds.
 
-    A secret is revealed, or the honest survivors are split, with a probability of at most 2 to the
-    minus `security_bits`, both together; a round is stuck with one of 2 to the minus
-    `correctness_bits`. Of the thresholds that will do, the largest is taken. If no degree from
-    `least` to below N - 1 will do: all others as neighbours, and SecAgg's threshold.
+    The probabilities of `revealed` and `split` sum to at most 2**-`security_bits`; that of `stuck`
+    is at most 2**-`correctness_bits`. If no degree from `least` to below N - 1 satisfies them,
+    every device is a neighbour of all others, with SecAgg's threshold.
     """
     devices = threat.devices
     secure, correct = 2.0**-security_bits, 2.0**-correctness_bits
@@ -103,13 +102,13 @@ def choose(
 
 
 def best_threshold(threat: Threat, degree: int) -> int:
-    """Return the threshold with which a degree is the least likely to fail, all taken together."""
+    """Return the threshold that minimises the expected number of failures for a degree."""
     if degree == threat.devices - 1:
         return threat.devices // 2 + 1
     failures(threat, degree, degree)  # refuses an impossible degree
     colluding = threat.colluding_neighbours(degree)
     surviving = threat.surviving_neighbours(degree)
-    # Expected numbers, not probabilities: those of poor thresholds are all near 1.
+    # Expected numbers, because the probabilities of poor thresholds are all near 1.
     expected = {
         t: threat.honest * float(colluding[t:].sum())
         + threat.devices * float(surviving[: t + REDUNDANT].sum())
@@ -118,7 +117,7 @@ def best_threshold(threat: Threat, degree: int) -> int:
     return min(expected, key=lambda t: (expected[t], t))
 
 
-# An account asks again and again, of the same few rounds.
+# A privacy account asks repeatedly about the same few rounds.
 @lru_cache(maxsize=4096)
 def below_floor(threat: Threat, cohort: int, floor: int) -> float:
     """Return a bound on the probability that a cohort of a round has too few honest survivors."""
@@ -132,20 +131,20 @@ def below_floor(threat: Threat, cohort: int, floor: int) -> float:
 
 @lru_cache(maxsize=4096)
 def refused(threat: Threat, cohort: int, least: int) -> float:
-    """Return a bound on the probability that any cohort of a round has fewer survivors."""
+    """Bound the probability that any cohort of a round has fewer than `least` survivors."""
     survivors = _survivors(threat, cohort)
     return min(1.0, threat.devices * float(survivors[: max(0, least)].sum()))
 
 
 @lru_cache(maxsize=4096)
 def fewest_survivors(threat: Threat, cohort: int, failure: float) -> int:
-    """Return the most survivors that all cohorts of a round have, but for a probability."""
+    """Return the least survivors of any cohort of a round, but for probability `failure`."""
     beyond = threat.devices * np.cumsum(_survivors(threat, cohort))
     return int(np.argmax(beyond > failure))
 
 
 def _survivors(threat: Threat, cohort: int) -> Floats:
-    """Return Pr[s] that s = 0 to m devices of a cohort survive; one that vanishes is in it."""
+    """Return Pr[s] that s = 0, ..., m devices of a cohort survive; the `SPARE` one is in it."""
     numbers = np.arange(cohort + 1)
     if threat.rate is not None:
         return binomial(cohort - SPARE, 1 - threat.rate, numbers)
@@ -153,5 +152,5 @@ def _survivors(threat: Threat, cohort: int) -> Floats:
 
 
 def log2(probability: float) -> str:
-    """Return a probability as a power of two, as texts have it."""
+    """Return a probability as the text of a power of two."""
     return "0" if probability <= 0 else f"2^{math.log2(probability):.1f}"

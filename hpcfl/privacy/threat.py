@@ -1,4 +1,4 @@
-"""What a round's promises are made against: who colludes, and who drops out."""
+"""The threat model of a round: colluding devices and dropouts."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from hpcfl.report.formats import counted
 if TYPE_CHECKING:
     from hpcfl.algorithms.parameters import Parameters
 
-# Devices that may vanish besides those that are planned to: one that is hostile, or dies, must not
-# break what is promised to all others.
+# Devices that may vanish beyond the planned dropouts: a hostile or crashed device must not break
+# the promises to the others.
 SPARE = 1
-# Devices of those that hold shares of a secret, or pieces of a vector, which may answer falsely in
-# every plan; so many more that answer tell which ones.
+# Holders of shares of a secret, or of pieces of a vector, that may answer falsely in every plan;
+# `REDUNDANT` additional answers identify them.
 LIARS = 1
 REDUNDANT = 2 * LIARS
 
 
 @dataclass(frozen=True)
 class Threat:
-    """Devices that tell the server all they know, and others that drop out.
+    """The devices that share all their knowledge with the server, and those that drop out.
 
-    The worst that can be is assumed: those that collude stay to the end, and all that drop out are
-    honest. Whoever drops out does so whatever its place is on a ring.
+    The worst case is assumed: colluding devices stay to the end, and all dropouts are honest.
+    Dropping out is independent of the position on a ring.
     """
 
     devices: int  # number N of devices of a round
-    colluding: int  # number A of devices that collude, of the population
+    colluding: int  # number A of colluding devices in the population
     dropped: int  # most devices of a round that may drop out
-    population: int  # number n that those of a round are drawn from, at random; N if all take part
-    # Each device, but for one that vanishes whatever happens, drops out with this probability;
-    # `dropped` is then seldom exceeded.
+    population: int  # number n of devices from which a round draws N; N if all take part
+    # Probability that a device drops out (except the `SPARE` one, which always vanishes);
+    # `dropped` is then exceeded with a small probability.
     rate: float | None = None
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Threat:
 
     @classmethod
     def of(cls, plan: Parameters) -> Threat:
-        """Return what the plan of a round reckons with."""
+        """Return the threat that the plan of a round assumes."""
         devices, rate = plan.devices, plan.dropout
         population = plan.population or devices
         colluding = count_of(plan.gamma, population)
@@ -63,17 +63,17 @@ class Threat:
         return cls(devices, colluding, dropped, population, rate if drawn else None)
 
     def with_dropped(self, dropped: int) -> Threat:
-        """Return the same with another number of devices that have dropped out."""
+        """Return the same threat with another number of dropouts."""
         return replace(self, dropped=dropped, rate=None)
 
     @property
     def honest(self) -> int:
-        """Number of devices of a round that do not collude, at the most."""
+        """Upper bound on the number of honest devices in a round."""
         return self.devices - (self.colluding if self.population == self.devices else 0)
 
     def colluding_among(self, count: int) -> Floats:
-        """Return Pr[c] of c = 0 to `count` colluders among devices that chance has chosen."""
-        if count == self.population:  # it need not be found out again and again
+        """Return Pr[c] of c = 0, ..., `count` colluders among `count` randomly chosen devices."""
+        if count == self.population:  # the number is certain
             everybody = np.zeros(count + 1)
             everybody[self.colluding] = 1.0
             return everybody
@@ -81,7 +81,7 @@ class Threat:
         return hypergeometric(self.population, self.colluding, count, numbers)
 
     def colluding_neighbours(self, count: int) -> Floats:
-        """Return the same for the neighbours of an honest device."""
+        """Return the distribution of colluders among `count` neighbours of an honest device."""
         numbers = np.arange(count + 1)
         return hypergeometric(self.population - 1, self.colluding, count, numbers)
 
@@ -94,9 +94,9 @@ class Threat:
         return hypergeometric(self.devices - 1, survivors, count, numbers)
 
     def all_gone(self, count: int, chosen: int = 0) -> float:
-        """Return the probability that all of some devices in a row collude or have dropped out.
+        """Return the probability that `count` consecutive devices all collude or have dropped out.
 
-        So many `chosen` ones are removed by somebody who knows where they are.
+        An adversary that knows the positions removes `chosen` of them.
         """
         colluding = self.colluding_among(self.devices)
         numbers: Counts = np.flatnonzero(colluding > 0)
@@ -106,10 +106,10 @@ class Threat:
             colluding[numbers] @ hypergeometric(self.devices, gone, count, enough).sum(axis=1)
         )
 
-    # A protocol that chooses its own parameters asks these hundreds of times, whenever it is built.
+    # A protocol that chooses its own parameters calls these hundreds of times in its constructor.
     @lru_cache(maxsize=4096)  # noqa: B019
     def most_colluding(self, count: int, failure: float, draws: int = 1) -> int:
-        """Return the most colluders of `count` devices, in `draws` sets, but for a probability."""
+        """Bound the colluders in each of `draws` sets of `count`, but for probability `failure`."""
         return exceeded_seldom(self.colluding_among(count), failure / draws)
 
     @lru_cache(maxsize=4096)  # noqa: B019
@@ -119,9 +119,9 @@ class Threat:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def most_dropped(self, count: int, failure: float) -> int:
-        """Return the most that drop out of `count` devices of a plan, but for a probability.
+        """Return a bound on the dropouts among `count` devices, but for probability `failure`.
 
-        The one that vanishes whatever happens is one of them.
+        The bound includes the `SPARE` device, which always vanishes.
         """
         numbers = np.arange(count + 1)
         if self.rate is not None:
@@ -137,7 +137,7 @@ class Threat:
 
 
 def exceeded_seldom(distribution: Floats, failure: float) -> int:
-    """Return the least number that is exceeded with at most a probability, of Pr[0], Pr[1], ..."""
+    """Return the least c with Pr[X > c] <= `failure`, from Pr[X = 0], Pr[X = 1], ..."""
     # Pr[X > c] for c = 0, 1, ..., added up from the small terms.
     beyond = np.append(np.cumsum(distribution[::-1])[::-1][1:], 0.0)
     return int(np.argmax(beyond <= failure))

@@ -1,4 +1,4 @@
-"""What objects look like in a notebook or at Python's prompt: one line, never pages of arrays."""
+"""Short representations of objects for notebooks and Python's prompt."""
 
 from __future__ import annotations
 

@@ -56,16 +56,16 @@ def count(value: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many significant digits, a whole one (an int) with all of them."""
+    """Return a number with `digits` significant digits; an int with all its digits."""
     if isinstance(value, int):
         return str(value)
     return f"{value:.{digits}g}" if value is not None and has_value(value) else NOTHING
 
 
 def rounded_up(value: float, digits: int) -> float:
-    """Return a number of so many significant digits that is no less, as of noise that is needed.
+    """Round a number up to `digits` significant digits, for example a required noise scale.
 
-    What a float has beyond twelve digits counts for nothing.
+    Digits of a float beyond the twelfth are ignored.
     """
     with decimal.localcontext(prec=digits, rounding=decimal.ROUND_CEILING):
         return float(+decimal.Decimal(f"{value:.12g}"))
@@ -103,7 +103,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Return how many times as much, to three significant digits: ``1.97x``."""
+    """Return a ratio to three significant digits: ``1.97x``."""
     if value is None or not has_value(value):
         return NOTHING
     return f"{seconds(value, 3) if value >= 0.1 else number(value, 3)}x"

@@ -1,4 +1,4 @@
-"""JSON as this package writes it: what is not a finite number is null."""
+"""JSON output of this package, with null in place of NaN and infinities."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def size(name: str, title: str, per: str = "", about: str = "") -> Column:
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table, and what has to be said with it."""
+    """A table with its notes."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]  # values, or `RULE`; None and NaN stand for no value
@@ -196,7 +196,7 @@ class Facts:
 
     @property
     def known(self) -> dict[str, str]:
-        """Those with a value, in words."""
+        """The facts that have a value, as text."""
         return {
             name: formats.words(value)
             for name, value in self.values.items()

@@ -1,4 +1,4 @@
-"""The columns that a table of runs can have: the name, the unit and the meaning of each, once."""
+"""The columns of tables of runs, with their names, units and meanings."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ SHOWN = {column.name for column in _SHOWN}
 COMMON = {"devices", "dim", "alpha", "theta", "link", "epsilon_delta", "target"}
 
 _OPTIONS = {**options_of(BenchOptions), **options_of(TrainOptions)}
-# Options by which runs are told apart, beyond protocol, number of devices and task.
+# Options that distinguish runs, beyond protocol, number of devices and task.
 TOLD_APART = tuple(
     dict.fromkeys(
         name
@@ -93,12 +93,12 @@ TOLD_APART = tuple(
 )
 # Columns that have an option under another name.
 _AS = {"dropout": "theta", "group": "bits"}
-# Where files are, which is not what was measured.
+# Locations of files, which do not affect what is measured.
 _PLACES = {"output", "resume", "data_dir", "checkpoint_every"}
 
 
 def choose(text: str) -> list[Column]:
-    """Return the columns that names stand for, with commas between them, in that order.
+    """Return the columns with the given comma-separated names, in their order.
 
     Beside `COLUMNS` there is one for every option of bench and train. A UsageError names what is
     neither, or is named twice.
@@ -125,7 +125,7 @@ def of_runs(summaries: Sequence[Summary]) -> list[Column]:
 
 
 def telling_apart(rows: Sequence[Summary]) -> list[Column]:
-    """Return columns for the options in which runs of one protocol differ, none that is shown."""
+    """Return columns for options in which runs of one protocol differ, without those shown."""
     found = []
     for column in (_named(_AS.get(name, name)) for name in TOLD_APART):
         values: dict[tuple[str, str], set[str]] = {}

@@ -33,7 +33,7 @@ from hpcfl.results.statistics import (
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that are compared."""
+    """One side of a comparison."""
 
     files: tuple[str, ...]  # its launches
     samples: int  # measured rounds, or launches
@@ -65,7 +65,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """What was found, without a full stop."""
+        """The finding as a sentence, without a full stop."""
         if self.verdict == "too few samples":
             return (
                 f"not distinguishable: {self.a.samples} against {self.b.samples} "
@@ -96,7 +96,7 @@ class Comparison:
         return self.ratio_interval.low > 1 + limit
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON takes it."""
+        """Return all fields as JSON-ready values."""
         return dict(finite({**asdict(self), "sentence": self.sentence}))
 
     def table(self) -> Table:
@@ -248,7 +248,7 @@ def _side(pool: Pool, samples: Floats, confidence: float) -> Side:
 
 
 def _launches(pool: Pool, metric: str, name: str) -> list[Floats]:
-    """Return a metric of every measured round, those of each launch by themselves."""
+    """Return a metric of every measured round, one array per launch."""
     launches = [values for run in pool.runs if (values := _of_rounds(run, metric)).size]
     if not launches:
         raise HpcflError(f"{name} has no measured round: there is nothing to compare")
@@ -256,7 +256,7 @@ def _launches(pool: Pool, metric: str, name: str) -> list[Floats]:
 
 
 def _of_rounds(run: Run, metric: str) -> Floats:
-    """Return a metric of each measured round; HpcflError if a round is without it."""
+    """Return a metric of each measured round; HpcflError if a round lacks it."""
     party, _, what = metric.partition("_")
     if metric == "round_seconds":
         found = run.round_seconds[run.measured]

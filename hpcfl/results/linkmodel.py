@@ -47,11 +47,11 @@ class LinkModel(LinkOptions):
         return np.asarray(found + (spent.helper_cpu_seconds + moved).max(axis=-1, initial=0.0))
 
     def transfer_seconds(self, bytes_up: Moved, bytes_down: Moved) -> Moved:
-        """Return how long the bytes of a device are on their way, without latency."""
+        """Return the transfer time of a device's bytes, without latency."""
         return 8e-6 * bytes_up / self.uplink_mbps + 8e-6 * bytes_down / self.downlink_mbps
 
     def helper_transfer_seconds(self, bytes_up: Moved, bytes_down: Moved) -> Moved:
-        """Return the same of a helper, whose link is as wide in both directions."""
+        """Return the transfer time of a helper's bytes; its link is as wide in both directions."""
         return 8e-6 * (bytes_up + bytes_down) / self.helper_mbps
 
     def latency_seconds(self, up: Moved, down: Moved) -> Moved:

@@ -199,7 +199,7 @@ class Run:
         return np.where(slowest < 0, np.nan, slowest)
 
     def modelled_seconds(self, link: LinkModel) -> Floats:
-        """Return what a link makes of every phase of the measured rounds, shape (measured, P)."""
+        """Return the modelled seconds of each phase of the measured rounds, shape (measured, P)."""
         return link.seconds_of(self)[self.measured]
 
     def survivor_bytes(self, role: str = "device") -> Floats:
@@ -216,7 +216,7 @@ class Run:
 
     @property
     def server_ranks(self) -> int:
-        """How many ranks, the first ones, are the server together."""
+        """Number of server ranks, which are the first ranks."""
         return int(str(self.config.get("server_ranks", 1)))
 
     @property

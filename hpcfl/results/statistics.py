@@ -106,7 +106,7 @@ def mann_whitney(first: ArrayLike, second: ArrayLike) -> tuple[float, float]:
 
 
 def least_p_value(n: int, m: int) -> float:
-    """Return the least p value that `mann_whitney` can give for so many samples without ties."""
+    """Return the least p value of `mann_whitney` for n and m samples without ties."""
     return min(1.0, 2 / math.comb(n + m, n))
 
 

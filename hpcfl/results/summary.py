@@ -1,4 +1,4 @@
-"""What a run cost and what it reached, in the few figures that are reported.
+"""The cost and the results of a run, in the few figures that are reported.
 
 Only measured rounds count: never warm-up, never a round whose aggregate was wrong. The server,
 helpers and the members of a committee are populations of their own: their figures are never
@@ -34,7 +34,7 @@ from hpcfl.results.statistics import (
 from hpcfl.system import disturbances
 from hpcfl.system.machine import count_listed
 
-# The protocol that others are compared with, where it was run.
+# The protocol that is the baseline of others if it was run.
 BASELINE = "secagg"
 # What a run is compared with its baseline in.
 RATIOS = {
@@ -210,7 +210,7 @@ def everybodys_cpu_seconds(run: Run) -> Floats:
 
 
 def _largest(values: Floats) -> float | None:
-    """Return the largest number that is known."""
+    """Return the largest known number."""
     largest = np.nan_to_num(values, nan=-1.0).max(initial=-1.0)
     return float(largest) if largest >= 0 else None
 
@@ -357,7 +357,7 @@ def _baseline(group: Sequence[Summary], name: str | None) -> Summary | None:
 
 
 def _ratio(baseline: Summary | None, summary: Summary, figure: str) -> float | None:
-    """Return how many times as much the baseline costs; None where that cannot be said."""
+    """Return the baseline's cost over the run's; None if it is unknown."""
     above, below = None if baseline is None else baseline[figure], summary[figure]
     found = above / below if above is not None and below else math.nan
     return found if math.isfinite(found) else None

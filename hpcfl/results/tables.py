@@ -192,7 +192,7 @@ def _chosen(rows: Sequence[Summary]) -> tuple[list[Column], list[str]]:
 
 
 def _about_baselines(rows: Sequence[Summary]) -> list[str]:
-    """Return what the ratios of which rows are to."""
+    """Return a note that names the baseline rows and explains ratios; [] without a baseline."""
     bases = [row for row in rows if row["path"] == row["baseline"]]
     if not bases:
         return []
@@ -205,7 +205,7 @@ def _about_baselines(rows: Sequence[Summary]) -> list[str]:
 
 
 def details(run: Run) -> list[Facts]:
-    """Return everything that was set and found out for a run."""
+    """Return all options of a run and all recorded facts about it."""
     ranks = run.environment.get("ranks")
     started = (
         f"mpirun -n {ranks} {run.command}" if type(ranks) is int and ranks > 1 else run.command
@@ -223,7 +223,7 @@ def details(run: Run) -> list[Facts]:
 
 
 def promises(run: Run) -> list[str]:
-    """Return what the run's protocol hides, and how surely, as it was recorded."""
+    """Return the recorded privacy promises of the run's protocol, with their probabilities."""
     sentences = [*(run.config.get("promises") or [])]
     checked = int(np.isfinite(run.promise_failure).sum())
     if checked:

@@ -198,7 +198,7 @@ class ResultsWriter:
             yield file
 
     def _open(self, launch: str) -> None:
-        """Open the file that is there complete."""
+        """Open the complete file at its path."""
         with _told(UsageError, f"cannot write to {self.path}"):
             # Without a cache of chunks: it would hold rounds that are never looked at again.
             self._file = _opened(self.path, "r+", rdcc_nbytes=0)
@@ -296,7 +296,7 @@ class ResultsWriter:
 
 
 def complete(path: Path) -> None:
-    """Give the file of a run that was killed behind its last round the status of a complete one."""
+    """Mark a file as complete if its run was killed after the last round."""
     with _told(HpcflError, f"cannot finish {path}"), _opened(path, "r+") as file:
         _end(file, "complete")
 
@@ -384,7 +384,7 @@ def _fill_attributes(target: Any, values: Mapping[str, Any]) -> None:
 
 
 def _fixed(value: float | str | NDArray[np.float64]) -> NDArray[Any]:
-    """Return a value of a type of fixed length, which is overwritten in place."""
+    """Return a value with a fixed-length type, which can be overwritten in place."""
     if isinstance(value, str):
         return np.array(value.encode(), schema.WORD_TYPE)
     return np.asarray(value, np.float64)

@@ -1,4 +1,4 @@
-"""The C library's allocator: what a process has freed stays with it, for its next arrays.
+"""Settings of the C library's allocator that keep freed memory in the process.
 
 By default glibc takes arrays from 128 KiB on from the operating system anew, which clears each page
 first, and gives them back when they are freed. It keeps up to twice the largest that was freed so

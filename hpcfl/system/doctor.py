@@ -1,6 +1,6 @@
-"""Checks of everything that hpcfl needs: what was found, and what to do about it.
+"""Checks of everything that hpcfl needs, with findings and remedies.
 
-Whatever may be broken is tried in a process of its own with a time limit.
+Checks that may crash or hang run in separate processes with a time limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hpcfl.system import environment, machine, mpiconfig
 
-# A warning works, but has a remedy.
+# With a warning, hpcfl works, but there is a remedy.
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
@@ -48,7 +48,7 @@ _CROWD_PROGRAM = (
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found."""
+    """The result of one check."""
 
     name: str
     status: str

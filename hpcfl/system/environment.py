@@ -1,6 +1,6 @@
 """The machine, the software and the settings that a measurement was made with.
 
-What the system does not tell is None, or nothing, and no error.
+Facts that the system does not provide are None or missing; they raise no error.
 """
 
 from __future__ import annotations
