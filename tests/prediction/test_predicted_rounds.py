@@ -75,6 +75,46 @@ def test_bytes_are_right_on_average_where_chance_decides(protocol, devices, dim,
     assert sum(phase.up for phase in phases) == pytest.approx(up, rel=spread)
 
 
+class Announced(Loopback):
+    """Keeps the length of the longest message of each gather, and what was announced."""
+
+    def gather(self, senders, produce, largest):
+        messages = [(id, produce(id)) for id in senders]
+        self.gathers.append((max((message.size for _, message in messages), default=0), largest))
+        return iter(messages)
+
+
+@pytest.mark.parametrize("name", ["secagg", "lightsecagg", "cohort"])
+def test_no_reply_is_longer_than_is_announced(name):
+    """Dimensions are large, so that an upload is longer than any reply."""
+    experiment = built(name, 12, 20_000, **({"alpha": 0.5} if name == "cohort" else {}))
+    transport = Announced(experiment.devices)
+    transport.gathers = []
+    experiment.run(transport, Results[Played]())
+    upload = max(announced for _, announced in transport.gathers)
+    replies = [one for one in transport.gathers if one[1] < upload]
+    longest, announced = map(max, zip(*replies, strict=True))
+    assert longest <= announced <= 2 * longest
+
+
+def test_a_cohorts_masked_values_are_those_that_linked_devices_have_in_common():
+    protocol = protocol_of("cohort", 40, 4000, alpha=0.25, degree=6, dropout=0.0)
+    own = protocol.segments.length(0)
+    others = [*range(1, 4), *range(37, 40)]
+    common = sum(
+        stop - start for one in others for _, start, stop in protocol.segments.common(0, one)
+    )
+    assert terms_of(protocol)["device"]["masked values"] == own + common
+
+
+def test_members_unpack_the_shares_of_all_survivors():
+    protocol = protocol_of("committee", 20, 1200, bits="12", dropout=0.1)
+    dealt = protocol.code.devices * protocol.code.width
+    found = terms_of(protocol)
+    assert found["device"]["packed bytes"] == dealt * 1.5
+    assert found["member"]["packed bytes"] == (dealt + 18 * protocol.code.width) * 1.5
+
+
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_term_is_there_in_some_round_of_a_calibration(name):
     """A term that is 0 in all of them would be learned to cost nothing."""
