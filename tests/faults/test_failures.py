@@ -26,10 +26,14 @@ def vector(id):
 
 class Moments(RoundObserver):
     def __init__(self):
-        self.seen = []
+        self.seen, self.uploaded = [], []
 
     def at(self, index, moment, phase):
         self.seen.append((moment, phase))
+
+    def heard(self, index, step, sender, message):
+        if step in ("upload", "masked_input"):
+            self.uploaded.append(sender)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,7 @@ def test_a_stand_in_contributes_what_the_device_did(name, options, dropout):
     ).play()
 
     assert len(server.survivors) >= DEVICES - 2
+    assert moments.uploaded == sorted(server.survivors)
     for id in server.survivors:
         where, values = devices[id].contribution(vector(id))
         found_where, found = protocol.stand_in(server, id, 4).contribution(vector(id))
