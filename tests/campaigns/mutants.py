@@ -204,6 +204,8 @@ def _other_expressions(node):
                 yield "slice bound", _with(node, upper=None)
                 one_less = ast.BinOp(upper, ast.Sub(), ast.Constant(1))
                 yield "slice bound", _with(node, upper=one_less)
+        case ast.Call(func=ast.Name(id="min" | "max")):
+            return  # their arguments may stand in any order
         case ast.Call(args=[first, second, *rest]) if not isinstance(second, ast.Starred):
             yield "swapped arguments", _with(node, args=[second, first, *rest])
 

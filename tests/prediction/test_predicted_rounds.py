@@ -107,6 +107,11 @@ def test_a_cohorts_masked_values_are_those_that_linked_devices_have_in_common():
     assert terms_of(protocol)["device"]["masked values"] == own + common
 
 
+def test_a_server_unpacks_the_uploads_of_all_survivors():
+    found = terms_of(protocol_of("secagg", 20, 1200, bits="12", dropout=0.1))
+    assert found["server"]["packed bytes"] == 18 * 1200 * 1.5
+
+
 def test_members_unpack_the_shares_of_all_survivors():
     protocol = protocol_of("committee", 20, 1200, bits="12", dropout=0.1)
     dealt = protocol.code.devices * protocol.code.width
