@@ -37,7 +37,7 @@ class Enrolled:
         return np.frombuffer(self._pair.public, np.uint8)
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Process the list of what all devices sent; parties that enrol by `STEPS` override this."""
+        """Process the list of all messages; parties that enrol by `STEPS` override this."""
         raise NotImplementedError
 
     def _listed(self, payload: Payload, size: int, count: int) -> list[bytes]:
