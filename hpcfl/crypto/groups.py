@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import CipherContext
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
@@ -29,9 +29,13 @@ Signed = NDArray[np.int64]
 Sums = NDArray[Any]
 
 BLOCK_BYTES = keystream.BLOCK_BYTES
-LONG_BLOCK_BYTES = 3 * BLOCK_BYTES
-# A key, its stream, and the sign of its mask.
-Mask = tuple[bytes, CipherContext, int]
+LONG_BLOCK_BYTES = 2 * BLOCK_BYTES
+# A key, its cipher, and the sign of its mask.
+Mask = tuple[bytes, Any, int]
+# Writes the next keystream of a mask's cipher into a block.
+Fill = Callable[[Any], object]
+# Masks that can be added to a sum of words before the counts of its overflows may overflow.
+MOST_CARRIES = 127
 # Pairs of elements packed at a time, which stay in cache.
 PACKED_PAIRS = 1 << 14
 # Open streams cost memory, not time: a server with very many masks takes them in batches.
@@ -139,6 +143,10 @@ class Group(ABC):
     def reduce(self, values: Signed | Sums) -> Elements:
         """Return a running sum, or int64 values of any sign, as group elements."""
 
+    def of_integers(self, values: Signed) -> Elements:
+        """Return integers of magnitude at most `half_range` as elements, faster than `reduce`."""
+        return self.reduce(values)
+
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
         """Return the first ``counts[k]`` uniform elements of ``keys[k]``, for all k, end to end."""
         width = self.dtype.itemsize
@@ -146,9 +154,9 @@ class Group(ABC):
 
     @abstractmethod
     def _mask_block(
-        self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
+        self, vector: Elements, masks: Iterable[Mask], words: Elements, fill: Fill, first: int
     ) -> None:
-        """Add each stream's next elements to a part that begins at `first`; `block` is scratch."""
+        """Add each mask's next elements to a part that begins at `first`; `fill` writes `words`."""
 
     def add_masks(self, vector: Elements, keys: Iterable[bytes], signs: Iterable[int]) -> Elements:
         """Return ``vector + sum_k signs[k] * PRG(keys[k])``, for 16-byte keys, signs +1 or -1."""
@@ -189,13 +197,20 @@ class Group(ABC):
     ) -> None:
         """Add the masks to a part of a vector that begins on a keystream block's boundary."""
         behind = (first + part.start) * self.dtype.itemsize // keystream.CIPHER_BYTES
+        longest = min(block_bytes, (part.stop - part.start) * self.dtype.itemsize)
+        block = np.empty(longest + keystream.TAG_BYTES, np.uint8)
+        count = longest // self.dtype.itemsize
+        words = block[:longest].view(self.dtype)
+        if not behind and part.stop <= count and keystream.at_once(longest):
+            masks = zip(keys, map(AESGCM, keys), signs, strict=True)
+            self._mask_block(vector[part], masks, words, keystream.beginner(block), first)
+            return
         streams = [keystream.open_stream(key, block=behind) for key in keys]
-        signed = list(zip(keys, streams, signs, strict=True))
-        block = np.empty(block_bytes, np.uint8)
-        words = block_bytes // self.dtype.itemsize
-        for start in range(part.start, part.stop, words):
-            some = vector[start : min(start + words, part.stop)]
-            self._mask_block(some, signed, block, first + start)
+        opened = list(zip(keys, streams, signs, strict=True))
+        for start in range(part.start, part.stop, count):
+            some = vector[start : min(start + count, part.stop)]
+            fill = keystream.filler(block[: some.nbytes])
+            self._mask_block(some, opened, words[: some.size], fill, first + start)
 
     def decode(self, elements: Elements) -> Signed:
         """Return the integer of smallest magnitude that each element represents (phi^-1)."""
@@ -260,9 +275,10 @@ class _Carried(Adder):
 
     MOST = 255
 
-    def __init__(self, group: Group, count: int) -> None:
-        super().__init__(group, 0)
-        self._words = np.zeros(count, group.dtype)
+    def __init__(self, field: Field, count: int) -> None:
+        super().__init__(field, 0)
+        self._field = field
+        self._words = np.zeros(count, field.dtype)
         self._carries = np.zeros(count, np.uint8)
         self._added = 0  # number of additions, an upper bound of every overflow count
 
@@ -273,22 +289,14 @@ class _Carried(Adder):
             new, place = elements[start:stop], slice(first + start, first + stop)
             words, carries, flags = self._words[place], self._carries[place], wrapped[: new.size]
             if self._added > self.MOST and int(carries.max()) == self.MOST:
-                self._fold(place)
+                self._field.fold(words, carries)
             np.add(words, new, out=words)
             np.less(words, new, out=flags.view(np.bool_))
             np.add(carries, flags, out=carries)
 
-    def _fold(self, place: slice) -> None:
-        """Reduce the sums at some places to elements, and reset their overflow counts."""
-        sums = self._carries[place].astype(np.int64)
-        sums <<= 32
-        sums += self._words[place]
-        self._words[place] = self._group.reduce(sums)
-        self._carries[place] = 0
-
     def take(self) -> Elements:
         for start, stop in _blocks(self._words.size, 8):
-            self._fold(slice(start, stop))
+            self._field.fold(self._words[start:stop], self._carries[start:stop])
         self._carries = self._carries[:0].copy()
         return super().take()
 
@@ -321,8 +329,15 @@ class Field(Group):
             elements.reshape(-1)[start:stop] = part - part // self.modulus * self.modulus
         return elements
 
+    def of_integers(self, values: Signed) -> Elements:
+        elements = values.astype(self.dtype)
+        # A negative one wrapped around at the word's end, not at the modulus.
+        too_much = self.dtype.type((1 << 8 * self.dtype.itemsize) - self.modulus)
+        elements -= (values < 0).astype(self.dtype) * too_much
+        return elements
+
     def adder(self, count: int) -> Adder:
-        return (_Carried if self.bits == 32 else Adder)(self, count)
+        return _Carried(self, count) if self.bits == 32 else Adder(self, count)
 
     def holds(self, words: Elements) -> bool:
         return not words.size or int(words.max()) < self.modulus
@@ -336,44 +351,47 @@ class Field(Group):
         return words
 
     def _mask_block(
-        self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
+        self, vector: Elements, masks: Iterable[Mask], words: Elements, fill: Fill, first: int
     ) -> None:
         if self.bits < 32:
-            self._mask_words(vector, masks, block, first)
+            self._mask_words(vector, masks, words, fill, first)
             return
-        # Two words make one 64-bit lane. `total` sums the lanes modulo 2**64, `upper` sums their
-        # upper words exactly, and the difference is the sum of the lower words. This takes four
-        # passes over a cached keystream block, and one modular reduction after the last mask.
-        # Threads wait for the interpreter lock between passes, so the loop has little Python.
-        lanes = (vector.size + 1) // 2
-        block = block[: 8 * lanes]
-        words, pairs = block.view("<u4"), block.view("<u8")
-        total, upper = np.zeros(lanes, np.uint64), np.zeros(lanes, np.uint64)
-        fill, largest, half = keystream.filler(block), np.maximum.reduce, np.uint64(32)
-        for key, stream, sign in masks:
-            fill(stream)
+        # The sum wraps around, and `carries` counts how often. This takes four passes over a cached
+        # keystream block. Threads wait for the interpreter lock between passes, so the loop has
+        # little Python.
+        carries, wrapped = np.zeros(vector.size, np.int8), np.empty(vector.size, np.bool_)
+        flags, largest = wrapped.view(np.int8), np.maximum.reduce
+        for number, (key, cipher, sign) in enumerate(masks, 1):
+            fill(cipher)
             if largest(words) >= self.modulus:
                 self._replace(words, key, first)
-            add = np.add if sign > 0 else np.subtract
-            add(total, pairs, out=total)
-            np.right_shift(pairs, half, out=pairs)
-            add(upper, pairs, out=upper)
-        sums = np.empty((lanes, 2), np.int64)
-        sums[:, 0] = (total - (upper << half)).view(np.int64)
-        sums[:, 1] = upper.view(np.int64)
-        flat = sums.reshape(-1)[: vector.size]
-        flat += vector
-        vector[:] = self.reduce(flat)
+            if sign > 0:
+                np.add(vector, words, out=vector)
+                np.less(vector, words, out=wrapped)
+                np.add(carries, flags, out=carries)
+            else:
+                np.less(vector, words, out=wrapped)
+                np.subtract(vector, words, out=vector)
+                np.subtract(carries, flags, out=carries)
+            if number % MOST_CARRIES == 0:
+                self.fold(vector, carries)
+        self.fold(vector, carries)
+
+    def fold(self, words: Elements, carries: NDArray[np.integer[Any]]) -> None:
+        """Reduce sums that wrapped around to elements, and reset the counts of their overflows."""
+        sums = carries.astype(np.int64)
+        sums <<= 32
+        sums += words
+        words[:] = self.reduce(sums)
+        carries[:] = 0
 
     def _mask_words(
-        self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
+        self, vector: Elements, masks: Iterable[Mask], words: Elements, fill: Fill, first: int
     ) -> None:
         """Add masks of fewer than 32 bits in 64-bit sums, as `_mask_block` does."""
-        block = block[: vector.nbytes]
-        words, total = block.view(self.dtype), vector.astype(self.sums)
-        fill = keystream.filler(block)
-        for key, stream, sign in masks:
-            fill(stream)
+        total = vector.astype(self.sums)
+        for key, cipher, sign in masks:
+            fill(cipher)
             self._replace(self._lowest(words), key, first)
             (np.add if sign > 0 else np.subtract)(total, words, out=total)
         vector[:] = self.reduce(total)
@@ -421,12 +439,10 @@ class Ring(Group):
         self._lowest(total)
 
     def _mask_block(
-        self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
+        self, vector: Elements, masks: Iterable[Mask], words: Elements, fill: Fill, first: int
     ) -> None:
-        block = block[: vector.nbytes]
-        words, fill = block.view(self.dtype), keystream.filler(block)
-        for _, stream, sign in masks:
-            fill(stream)
+        for _, cipher, sign in masks:
+            fill(cipher)
             (np.add if sign > 0 else np.subtract)(vector, words, out=vector)
         self._lowest(vector)
 

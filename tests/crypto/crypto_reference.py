@@ -23,9 +23,9 @@ def fixed_keys(count, seed=0):
 def stream_bytes(key, count, stream=0, block=0):
     """Return keystream bytes made without a counter mode: every counter block is encrypted."""
     blocks = -(-count // 16)
-    counters = np.empty((blocks, 2), ">u8")
-    counters[:, 0] = stream
-    counters[:, 1] = np.arange(blocks, dtype=np.uint64) + np.uint64(block)
+    counters = np.zeros((blocks, 4), ">u4")
+    counters[:, 2] = stream
+    counters[:, 3] = np.arange(blocks) + 2 + block
     cipher = Cipher(algorithms.AES128(key), modes.ECB()).encryptor()
     return cipher.update(counters.tobytes())[:count]
 

@@ -213,8 +213,10 @@ class QuantisedProtocol(AggregationProtocol):
         """Return the same integers as group elements, without memory for the integers."""
         group, values = self.summed_in, vector[where]
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
+        # Noise has tails, so a single device's integers may be of any size.
+        convert = group.of_integers if self.noise is None else group.reduce
         for part, block in self.blocks(values, device, round_index):
-            elements[part] = group.reduce(block)
+            elements[part] = convert(block)
         return elements
 
     # From the sum back

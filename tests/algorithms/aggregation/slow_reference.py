@@ -35,7 +35,7 @@ def hkdf(secret, context):
 
 def stream(key, length, number=0):
     """Return the first bytes of a numbered AES-128-CTR keystream."""
-    counter = number.to_bytes(8, "big") + bytes(8)
+    counter = number.to_bytes(12, "big") + (2).to_bytes(4, "big")
     return Cipher(algorithms.AES128(key), modes.CTR(counter)).encryptor().update(bytes(length))
 
 
