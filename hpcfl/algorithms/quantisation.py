@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ class Quantiser:
         scale: float,
         generator: np.random.Generator,
         norm: float | None = None,
+        dtype: type[np.signedinteger[Any]] = np.int64,
     ) -> Iterator[tuple[slice, Signed, int]]:
         """Yield ``c * Q_c(scale * clip(values))``, integers whose mean is ``c * scale * values``.
 
@@ -41,8 +43,9 @@ class Quantiser:
         Raise ValueError if the scaled vector itself exceeds it.
         """
         room = math.inf if norm is None else self._room(values, scale, norm)
+        block = np.empty(min(BLOCK, values.size))
         for part, scaled, clipped in self._scaled(values, scale):
-            rounded = generator.random(scaled.size)
+            rounded = generator.random(out=block[: scaled.size])
             rounded += scaled
             np.floor(rounded, out=rounded)
             if norm is not None:
@@ -51,17 +54,22 @@ class Quantiser:
                     np.trunc(scaled, out=rounded)
                     lengthened = _lengthened(scaled, rounded)
                 room -= lengthened
-            yield part, rounded.astype(np.int64), clipped
+            yield part, rounded.astype(dtype), clipped
 
     def _scaled(
         self, values: NDArray[np.floating], scale: float
     ) -> Iterator[tuple[slice, NDArray[np.float64], int]]:
-        """Yield the scaled values to round, part by part, and the number of clipped values."""
+        """Yield the scaled values to round, part by part, and the number of clipped values.
+
+        All parts are in the same memory.
+        """
+        block = np.empty(min(BLOCK, values.size))
         for start in range(0, values.size, BLOCK):
             part = slice(start, start + BLOCK)
             # In float64 before clipping, because the clip rounded to float32 could be larger.
-            scaled = values[part].astype(np.float64)
-            low, high, clipped = scaled.min(), scaled.max(), 0
+            low, high, clipped = float(values[part].min()), float(values[part].max()), 0
+            scaled = block[: values[part].size]
+            scaled[:] = values[part]
             # With a NaN in the block, both are NaN.
             if not (low > -math.inf and high < math.inf):
                 raise ValueError("it holds a value that is not a finite number")

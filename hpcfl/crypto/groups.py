@@ -24,7 +24,7 @@ from hpcfl.crypto.threads import ALIGNED, spread
 
 # Group elements, of the group's dtype.
 Elements = NDArray[np.unsignedinteger[Any]]
-Signed = NDArray[np.int64]
+Signed = NDArray[np.signedinteger[Any]]
 # Running sums of elements and signed integers; see `Group.zeros`.
 Sums = NDArray[Any]
 
@@ -331,9 +331,10 @@ class Field(Group):
 
     def of_integers(self, values: Signed) -> Elements:
         elements = values.astype(self.dtype)
-        # A negative one wrapped around at the word's end, not at the modulus.
+        # A negative one wrapped around at the end of the word, not at the modulus.
         too_much = self.dtype.type((1 << 8 * self.dtype.itemsize) - self.modulus)
-        elements -= (values < 0).astype(self.dtype) * too_much
+        negative = values >> (8 * values.itemsize - 1)  # all ones
+        elements -= negative.astype(self.dtype) & too_much
         return elements
 
     def adder(self, count: int) -> Adder:

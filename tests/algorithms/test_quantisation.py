@@ -30,8 +30,9 @@ class Rounding(np.random.Generator):
         super().__init__(np.random.PCG64(0))
         self._drawn = drawn
 
-    def random(self, size):  # type: ignore[override]
-        return np.full(size, float(self._drawn))
+    def random(self, out):  # type: ignore[override]
+        out[:] = float(self._drawn)
+        return out
 
 
 def whole(quantiser, values, scale, generator):

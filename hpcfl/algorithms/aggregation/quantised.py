@@ -172,8 +172,12 @@ class QuantisedProtocol(AggregationProtocol):
         return self.parameters.weight(device) / self.divisor
 
     def blocks(
-        self, values: NDArray[np.floating], device: int, round_index: int
-    ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+        self,
+        values: NDArray[np.floating],
+        device: int,
+        round_index: int,
+        dtype: type[np.signedinteger[Any]] = np.int64,
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Yield a device's `values`, weighted, scaled and rounded to integers, part by part.
 
         Each part comes with its slice. The same arguments give the same rounding and the same
@@ -190,7 +194,7 @@ class QuantisedProtocol(AggregationProtocol):
         clipped = 0
         try:
             for part, block, beyond in self.quantiser.blocks(
-                values, self.scale(device), generator, norm
+                values, self.scale(device), generator, norm, dtype
             ):
                 clipped += beyond
                 yield part, block if noise is None else block + noise[part]
@@ -213,10 +217,13 @@ class QuantisedProtocol(AggregationProtocol):
         """Return the same integers as group elements, without memory for the integers."""
         group, values = self.summed_in, vector[where]
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
+        if self.noise is None:
+            for part, block in self.blocks(values, device, round_index, np.int32):
+                elements[part] = group.of_integers(block)
+            return elements
         # Noise has tails, so a single device's integers may be of any size.
-        convert = group.of_integers if self.noise is None else group.reduce
         for part, block in self.blocks(values, device, round_index):
-            elements[part] = convert(block)
+            elements[part] = group.reduce(block)
         return elements
 
     # From the sum back
