@@ -22,7 +22,9 @@ def ring_order(devices, public, nonce, label):
     for id in sorted(public):
         digest.update(id.to_bytes(4, "little"))
         digest.update(public[id])
-    cipher = Cipher(algorithms.AES128(digest.digest()[:16]), modes.CTR(bytes(15) + b"\2")).encryptor()
+    cipher = Cipher(
+        algorithms.AES128(digest.digest()[:16]), modes.CTR(bytes(15) + b"\2")
+    ).encryptor()
     ranks = []
     for id in range(devices):
         block = cipher.update(bytes(16))

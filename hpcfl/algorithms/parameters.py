@@ -34,6 +34,11 @@ class Parameters(ProtocolOptions, SeedOptions):
             self._check_active()
 
     def _check_active(self) -> None:
+        if self.transport_keys == "run":
+            raise UsageError(
+                "--transport-keys run cannot be combined with --security active: devices would not "
+                "see that the server replays their keys; leave one of them out"
+            )
         for name in ("dropout", "gamma"):
             value = getattr(self, name)
             if 3 * Fraction(repr(float(value))) >= 1:

@@ -199,7 +199,7 @@ class Group(ABC):
         behind = (first + part.start) * self.dtype.itemsize // keystream.CIPHER_BYTES
         longest = min(block_bytes, (part.stop - part.start) * self.dtype.itemsize)
         block = np.empty(longest + keystream.TAG_BYTES, np.uint8)
-        count = longest // self.dtype.itemsize
+        count = max(1, longest // self.dtype.itemsize)
         words = block[:longest].view(self.dtype)
         if not behind and part.stop <= count and keystream.at_once(longest):
             masks = zip(keys, map(AESGCM, keys), signs, strict=True)

@@ -23,9 +23,7 @@ CIPHER_BYTES = 16  # block size of the cipher
 TAG_BYTES = 16  # follow the keystream where one call of AES-GCM writes it
 # One block's keystream, zero input and accumulators fit together in the L2 cache.
 BLOCK_BYTES = 1 << 18
-# Whether the installed version of cryptography writes a short stream in one call.
-AT_ONCE = hasattr(AESGCM, "encrypt_into")
-# The longest stream for which one call is faster than a cipher of counter mode, if AES-GCM is not.
+# The longest stream for which one call of AES-GCM is faster, even if its mode is the slower one.
 SHORT_BYTES = 1 << 14
 
 ZEROS = np.zeros(2 * BLOCK_BYTES, np.uint8)
@@ -72,7 +70,7 @@ def gcm_is_faster() -> bool:
 
 def at_once(size: int) -> bool:
     """Return whether `beginner` is the fastest way to the first `size` bytes of a stream."""
-    return AT_ONCE and size <= (ZEROS.size if gcm_is_faster() else SHORT_BYTES)
+    return size <= (ZEROS.size if gcm_is_faster() else SHORT_BYTES)
 
 
 def fill(stream: CipherContext, out: NDArray[np.uint8]) -> None:
@@ -96,7 +94,7 @@ def filler(out: NDArray[np.uint8]) -> Callable[[CipherContext], object]:
 def beginner(out: NDArray[np.uint8]) -> Callable[[AESGCM], object]:
     """Return a function that fills `out`, as `filler` does, with the beginning of stream 0.
 
-    Only where `AT_ONCE`. The last `TAG_BYTES` of `out` hold no keystream afterwards.
+    The last `TAG_BYTES` of `out` hold no keystream afterwards.
     """
     zeros, place = ZEROS[: out.size - TAG_BYTES].data, out.data
     return lambda cipher: cipher.encrypt_into(_NONCE, zeros, None, place)

@@ -179,6 +179,19 @@ class QuantisedOptions(_Group):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TransportOptions(_Group):
+    """Of protocols whose devices send each other encrypted shares."""
+
+    transport_keys: str = option(
+        "round",
+        "Agree on the keys that encrypt shares in every round, or once a run: faster, but whoever "
+        "learns a device's key can open the shares that it received in all rounds of the run.",
+        choices=("round", "run"),
+        marks=("label", "recorded if given"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommitteeOptions(_Group):
     """Of protocols with a committee."""
 
@@ -223,6 +236,7 @@ class ProtocolOptions(
     CohortOptions,
     ThreatOptions,
     QuantisedOptions,
+    TransportOptions,
     CommitteeOptions,
     HelperOptions,
     ThreadOptions,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
+from hpcfl.algorithms.aggregation.enrolment import transport_keys
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
@@ -45,14 +46,17 @@ def enrol(
     *,
     first_round: int,
     insecure_seed: int | None = None,
+    keep_transport_keys: bool = False,
 ) -> Enrolled | None:
     """Let all devices enrol before the first round of a run; every rank calls this.
 
-    `first_round` is the round that the cost is charged to. Return None for a protocol without
-    enrolment. Raise on every rank if the server fails, on one rank if one of its devices fails.
+    `first_round` is the round that the cost is charged to. With `keep_transport_keys`, devices keep
+    their transport keys for all rounds. Return None for a protocol without enrolment. Raise on
+    every rank if the server fails, on one rank if one of its devices fails.
     """
     count, all_helpers = transport.placement.devices, transport.placement.helpers
-    enrolment = protocol.enrolment(count, all_helpers)
+    once = transport_keys(count) if keep_transport_keys else None
+    enrolment = once or protocol.enrolment(count, all_helpers)
     if enrolment is None:
         return None
     local = transport.local_devices

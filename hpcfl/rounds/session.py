@@ -104,7 +104,13 @@ class Job(ABC):
         if reason:
             return reason
         seed, protocol = self.options.insecure_seed, type(self.protocol)
-        enrolled = enrol(protocol, transport, first_round=first, insecure_seed=seed)
+        enrolled = enrol(
+            protocol,
+            transport,
+            first_round=first,
+            insecure_seed=seed,
+            keep_transport_keys=self.protocol.parameters.transport_keys == "run",
+        )
         for index in range(first, self.rounds):
             with blamed(f"round {index} of the protocol {self.protocol.name!r}"):
                 result = self.play(transport, index, enrolled, observer)

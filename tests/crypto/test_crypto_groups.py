@@ -61,6 +61,7 @@ def fake_streams(monkeypatch):
             return FakeStream(streams[stream][4 * block :], dtype)
 
         monkeypatch.setattr(keystream, "open_stream", open_stream)
+        monkeypatch.setattr(keystream, "at_once", lambda size: False)
 
     return use
 

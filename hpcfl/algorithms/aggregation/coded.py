@@ -14,7 +14,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,7 +42,7 @@ from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
-from hpcfl.options.protocols import MaskingOptions, ThreatOptions
+from hpcfl.options.protocols import MaskingOptions, ThreatOptions, TransportOptions
 from hpcfl.privacy.masking import OnlySummed
 from hpcfl.privacy.threat import LIARS
 
@@ -51,7 +50,7 @@ from hpcfl.privacy.threat import LIARS
 class CodedProtocol(QuantisedProtocol):
     """A protocol in which devices deal coded pieces; all devices use the same `code`."""
 
-    options = (*QuantisedProtocol.options, ThreatOptions)
+    options = (*QuantisedProtocol.options, ThreatOptions, TransportOptions)
     min_devices = 2
     family = "field"
     piece: ClassVar[str] = "piece"  # name of a piece in errors
@@ -123,8 +122,8 @@ class CodedDevice(QuantisedDevice):
     state: CodedState
 
     def send_advertise_keys(self) -> Payload:
-        """Return this device's public key, made for this round only."""
-        self.state.pair = keys.KeyPair.generate(self._secrets)
+        """Return this device's public key."""
+        self.state.pair = self._transport_pair()
         return np.frombuffer(self.state.pair.public, np.uint8)
 
     def _agree(self, ids: Sequence[int], listed: bytes) -> None:
@@ -137,8 +136,11 @@ class CodedDevice(QuantisedDevice):
             )
         for id, key in public.items():
             check_public_keys(key, f"device {id}")
-        context = partial(self._protocol.pair_context, self._round, self.id)
-        self.state.transport_keys = keys.agreed(own.private, public, context)
+        secrets = self._agree_on_transport(own.private, [*public], [*public.values()])
+        self.state.transport_keys = {
+            id: keys.derive(secret, self._protocol.pair_context(self._round, self.id, id))
+            for id, secret in zip(public, secrets, strict=True)
+        }
 
     def _sealed(self, peers: Sequence[int], pieces: Elements) -> tuple[Ids, Rows]:
         """Return pieces, shape (peers, width), sealed in one row for each peer."""
@@ -146,8 +148,7 @@ class CodedDevice(QuantisedDevice):
         rows = np.empty((len(peers), protocol.row_bytes), np.uint8)
         for row, peer, piece in zip(rows, peers, pieces, strict=True):
             labels = sealed.labels(protocol.name, self._round, self.id, peer)
-            content = protocol.field.pack(piece).tobytes()
-            row[:] = sealed.seal(self.state.transport_keys[peer], labels, content)
+            sealed.seal(self.state.transport_keys[peer], labels, protocol.field.pack(piece), row)
         return np.array(peers, np.int64), rows
 
     def _keep(self, phase: str, senders: Ids, rows: Rows) -> None:

@@ -55,6 +55,7 @@ from hpcfl.options.protocols import (
     QuantisedOptions,
     SparseOptions,
     ThreatOptions,
+    TransportOptions,
 )
 from hpcfl.privacy.masking import InCohorts, largest_degree, ring_degree
 from hpcfl.privacy.ring import below_floor, fewest_survivors, log2, refused
@@ -399,6 +400,7 @@ class Cohort(SecAgg):
         QuantisedOptions,
         GraphOptions,
         ThreatOptions,
+        TransportOptions,
         SparseOptions,
         CohortOptions,
     )

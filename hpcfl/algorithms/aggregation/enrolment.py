@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
+from hpcfl.algorithms.aggregation.base import Enrolment
 from hpcfl.algorithms.aggregation.messages import check_public_keys, parse_vector
 from hpcfl.comm.phases import BROADCAST, GATHER, Payload, Step
 from hpcfl.crypto import keys
@@ -66,6 +69,43 @@ class Enrolled:
                 f"{self._last_round} already"
             )
         self._last_round = round_index
+
+
+class TransportKeys:
+    """The key pair of a device for encrypting shares in all rounds of a run (--transport-keys run).
+
+    The device advertises its public key in every round, as it does with a key for one round only,
+    so it may join in any round. The secret that it shares with another device is kept for as long
+    as that device advertises the same key.
+    """
+
+    def __init__(self, devices: int, secrets: keys.SecretSource) -> None:
+        self._random = secrets
+        # By enrolment id; a device in a process with a thousand others keeps no objects for each.
+        self._public = np.zeros((devices, keys.KEY_BYTES), np.uint8)
+        self._secrets = np.zeros((devices, keys.KEY_BYTES), np.uint8)
+
+    @cached_property
+    def pair(self) -> keys.KeyPair:
+        """The key pair, made in the first round that the device takes part in."""
+        return keys.KeyPair.generate(self._random)
+
+    def agree(self, ids: list[int], public: list[bytes]) -> list[bytes]:
+        """Return the secret shared with each device, by enrolment id; `keys.agree` for new keys."""
+        listed = np.frombuffer(b"".join(public), np.uint8).reshape(-1, keys.KEY_BYTES)
+        new = np.flatnonzero((self._public[ids] != listed).any(axis=1)).tolist()
+        agreed = keys.agree(self.pair.private, [public[k] for k in new])
+        for k, secret in zip(new, agreed, strict=True):
+            self._public[ids[k]] = listed[k]
+            self._secrets[ids[k]] = np.frombuffer(secret, np.uint8)
+        return [secret.tobytes() for secret in self._secrets[ids]]
+
+
+def transport_keys(devices: int) -> Enrolment:
+    """Return an enrolment without exchanges, for keys that devices keep for all rounds."""
+    return Enrolment(
+        (), 0, server=lambda: None, device=lambda id, secrets: TransportKeys(devices, secrets)
+    )
 
 
 class Directory:

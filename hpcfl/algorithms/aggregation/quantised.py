@@ -17,12 +17,13 @@ from hpcfl.algorithms.aggregation.base import (
     RoundServer,
 )
 from hpcfl.algorithms.aggregation.messages import parse_vector
-from hpcfl.algorithms.aggregation.promises import NoiseInSum, Promise
+from hpcfl.algorithms.aggregation.promises import Certain, NoiseInSum, Promise
 from hpcfl.algorithms.aggregation.ranges import RangeSum
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
 from hpcfl.comm.phases import Payload, Where, room
+from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
@@ -142,9 +143,19 @@ class QuantisedProtocol(AggregationProtocol):
         return max(1, self.survivors_in_sum - self.colluding_in_sum)
 
     def promises(self) -> list[Promise]:
-        if self.noise is None:
-            return []
-        return [NoiseInSum(self.honest_in_sum(), self.colluding_in_sum, self.more_colluding)]
+        found: list[Promise] = []
+        if self.parameters.transport_keys == "run":
+            found.append(
+                Certain(
+                    "devices agree once a run on the keys that encrypt shares. Whoever learns such "
+                    "a key, even later, can open the shares that its owner received in all rounds"
+                )
+            )
+        if self.noise is not None:
+            found.append(
+                NoiseInSum(self.honest_in_sum(), self.colluding_in_sum, self.more_colluding)
+            )
+        return found
 
     def hidden_failure(self) -> float:
         """Return an upper bound of the probability that a sum hides less than accounts assume.
@@ -343,6 +354,23 @@ class QuantisedDevice(ModelReceiver, Contributor):
     def refusal(self, what: str) -> RefusedError:
         """Return the error with which the device leaves the round; `what` it refuses, and why."""
         return RefusedError(f"device {self.id} refuses {what}")
+
+    def _transport_pair(self) -> keys.KeyPair:
+        """Return the key pair for encrypting shares: of this round, or kept for all rounds."""
+        if self._parameters.transport_keys == "run":
+            pair: keys.KeyPair = self._member.pair
+            return pair
+        return keys.KeyPair.generate(self._secrets)
+
+    def _agree_on_transport(
+        self, private: bytes, ids: list[int], public: list[bytes]
+    ) -> list[bytes]:
+        """Return the secret shared with each device `ids`, which gives the keys for shares."""
+        if self._parameters.transport_keys == "run":
+            members = [self._protocol.members[id] for id in ids]
+            kept: list[bytes] = self._member.agree(members, public)
+            return kept
+        return keys.agree(private, public)
 
     def _once(self, what: str) -> None:
         """Refuse to do `what` a second time in a round."""

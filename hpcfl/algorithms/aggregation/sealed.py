@@ -24,10 +24,10 @@ def labels(protocol: str, round_index: int, sender: int, receiver: int) -> Label
     return nonce, f"hpcfl/1 {protocol} round {round_index} from {sender} to {receiver}".encode()
 
 
-def seal(key: bytes, labels: Labels, content: bytes) -> Payload:
-    """Return a sealed row, `TAG_BYTES` longer than its content."""
+def seal(key: bytes, labels: Labels, content: Payload, row: Payload) -> None:
+    """Write sealed content to a row, which is `TAG_BYTES` longer; both are contiguous."""
     nonce, associated = labels
-    return np.frombuffer(AESGCM(key).encrypt(nonce, content, associated), np.uint8)
+    AESGCM(key).encrypt_into(nonce, content.data, associated, row.data)
 
 
 def unseal(key: bytes, labels: Labels, row: Payload, phase: str, sender: int) -> Payload:

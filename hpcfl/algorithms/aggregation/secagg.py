@@ -94,7 +94,13 @@ from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.keystream import KEY_BYTES as TRANSPORT_KEY_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
-from hpcfl.options.protocols import GraphOptions, MaskingOptions, ThreadOptions, ThreatOptions
+from hpcfl.options.protocols import (
+    GraphOptions,
+    MaskingOptions,
+    ThreadOptions,
+    ThreatOptions,
+    TransportOptions,
+)
 from hpcfl.privacy.masking import InCohorts, Masking, ring_degree
 from hpcfl.privacy.threat import LIARS, SPARE
 
@@ -147,8 +153,8 @@ class SecAggDevice(QuantisedDevice):
     # advertise_keys
 
     def send_advertise_keys(self) -> Payload:
-        """Return this device's two public keys, made for this round only."""
-        self.state.transport = keys.KeyPair.generate(self._secrets)
+        """Return this device's two public keys; the one for masks is made for this round only."""
+        self.state.transport = self._transport_pair()
         self.state.masking = keys.KeyPair.generate(self._secrets)
         return np.frombuffer(self._advertised, np.uint8)
 
@@ -165,7 +171,11 @@ class SecAggDevice(QuantisedDevice):
         topology.check_place(links, self._protocol.round_context(self._round))
         state.links = links
         peers = [k for k, id in enumerate(links.holders) if id != self.id]
-        secrets = keys.agree(state.transport.private, [links.transport_key(k) for k in peers])
+        secrets = self._agree_on_transport(
+            state.transport.private,
+            [links.holders[k] for k in peers],
+            [links.transport_key(k) for k in peers],
+        )
         derived = self._seal_keys(peers, secrets)
         derived.insert(links.holders.index(self.id), bytes(TRANSPORT_KEY_BYTES))
         state.transport_keys = b"".join(derived)
@@ -193,9 +203,10 @@ class SecAggDevice(QuantisedDevice):
         state.shares[own] = shares[own]
         peers = np.delete(np.arange(len(links.holders)), own)
         rows = np.empty((peers.size, SHARE_BYTES), np.uint8)
+        contents = shares.view(np.uint8)
         for row, k in zip(rows, peers.tolist(), strict=True):
             labels = self._share_labels(self.id, links.holders[k])
-            row[:] = sealed.seal(self._transport_key(k), labels, shares[k].tobytes())
+            sealed.seal(self._transport_key(k), labels, contents[k], row)
         return np.array(links.holders, np.int64)[peers], rows
 
     def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
@@ -626,7 +637,10 @@ class SecAgg(QuantisedProtocol):
     """Secure aggregation of whole vectors."""
 
     name = "secagg"
-    options = (*QuantisedProtocol.options, GraphOptions, ThreatOptions, ThreadOptions)
+    options = (
+        *QuantisedProtocol.options,
+        *(GraphOptions, ThreatOptions, TransportOptions, ThreadOptions),
+    )
     min_devices = 2
     device_class: ClassVar[Callable[..., Any]] = SecAggDevice
     server_class: ClassVar[Callable[..., Any]] = SecAggServer

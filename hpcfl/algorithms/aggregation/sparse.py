@@ -44,6 +44,7 @@ from hpcfl.options.protocols import (
     QuantisedOptions,
     SparseOptions,
     ThreatOptions,
+    TransportOptions,
 )
 from hpcfl.privacy.masking import BySelection, ring_degree
 
@@ -134,7 +135,10 @@ class SparseSecAgg(SecAgg):
     """Secure aggregation of the coordinates that pairs of devices select together."""
 
     name = "sparse"
-    options = (CommonOptions, QuantisedOptions, GraphOptions, ThreatOptions, SparseOptions)
+    options = (
+        *(CommonOptions, QuantisedOptions, GraphOptions, ThreatOptions),
+        *(TransportOptions, SparseOptions),
+    )
     sparse_upload = True
     # At each coordinate, only the few devices that selected it are in the sum.
     noise_adds_up = False

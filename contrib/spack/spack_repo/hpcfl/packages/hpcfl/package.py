@@ -32,7 +32,7 @@ class Hpcfl(PythonPackage):
     # As in pyproject.toml.
     with default_args(type=("build", "run")):
         depends_on("py-click@8.1.7:")
-        depends_on("py-cryptography@44.0.1:")
+        depends_on("py-cryptography@47:")
         depends_on("py-h5py@3.11:")
         depends_on("py-mpi4py@3.1:")
         depends_on("py-numpy@2.0:")
