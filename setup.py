@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 HERE = Path(__file__).resolve().parent
 # A link or an image whose target is a file of the repository.
@@ -44,4 +44,15 @@ if __name__ == "__main__":
             (HERE / "README.md").read_text(encoding="utf-8"), project.get("urls", {}).get("Source")
         ),
         long_description_content_type="text/markdown",
+        # Not a module to import: hpcfl/crypto/native.py loads it, with any Python from 3.11 on.
+        ext_modules=[
+            Extension(
+                "hpcfl.crypto._kernel",
+                ["hpcfl/crypto/kernel.c"],
+                extra_compile_args=["-O3"],
+                py_limited_api=True,
+                optional=True,
+            )
+        ],
+        options={"bdist_wheel": {"py_limited_api": "cp311"}},
     )

@@ -19,7 +19,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from hpcfl.crypto import keystream
+from hpcfl.crypto import keystream, native
 from hpcfl.crypto.threads import ALIGNED, spread
 
 # Group elements, of the group's dtype.
@@ -354,6 +354,10 @@ class Field(Group):
     def _mask_block(
         self, vector: Elements, masks: Iterable[Mask], words: Elements, fill: Fill, first: int
     ) -> None:
+        kernel = native.mask_kernel()
+        if kernel is not None:
+            self._mask_by(kernel, vector, masks, words, fill, first)
+            return
         if self.bits < 32:
             self._mask_words(vector, masks, words, fill, first)
             return
@@ -377,6 +381,29 @@ class Field(Group):
             if number % MOST_CARRIES == 0:
                 self.fold(vector, carries)
         self.fold(vector, carries)
+
+    def _mask_by(
+        self,
+        kernel: native.Mask,
+        vector: Elements,
+        masks: Iterable[Mask],
+        words: Elements,
+        fill: Fill,
+        first: int,
+    ) -> None:
+        """Add masks by the compiled kernel, which counts rejected words as zero."""
+        width, low = self.dtype.itemsize, (1 << self.bits) - 1
+        # The vector may be a part of a message.
+        assert vector.flags.c_contiguous
+        where, there, count = vector.ctypes.data, words.ctypes.data, vector.size
+        for key, cipher, sign in masks:
+            fill(cipher)
+            if kernel(where, there, count, width, self.modulus, low, sign < 0):
+                rejected = np.flatnonzero(self._lowest(words) >= self.modulus)
+                self._replace(words, key, first)
+                vector[rejected] = self.reduce(
+                    vector[rejected].astype(np.int64) + sign * words[rejected].astype(np.int64)
+                )
 
     def fold(self, words: Elements, carries: NDArray[np.integer[Any]]) -> None:
         """Reduce sums that wrapped around to elements, and reset the counts of their overflows."""

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from hpcfl.crypto import keystream
+from hpcfl.crypto import keystream, native
 
 KEY_BYTES = 32
 # The field of Curve25519, and the u-coordinates of the points of small order on the curve and its
@@ -26,6 +26,7 @@ _LOW_ORDER = frozenset(
     )
 )
 _SHA256 = SHA256()
+_ZERO = bytes(KEY_BYTES)
 
 SecretSource = Callable[[int], bytes]
 """Returns as many secret random bytes as it is asked for."""
@@ -78,8 +79,15 @@ class KeyPair:
 
 def agree(private: bytes, public: list[bytes]) -> list[bytes]:
     """Return the secret shared with each key's owner; raise ValueError for a low-order key."""
-    key = X25519PrivateKey.from_private_bytes(private)
-    return [key.exchange(X25519PublicKey.from_public_bytes(peer)) for peer in public]
+    library = native.lib25519()
+    if library is None or not public:
+        key = X25519PrivateKey.from_private_bytes(private)
+        return [key.exchange(X25519PublicKey.from_public_bytes(peer)) for peer in public]
+    found = library.multiply(private, b"".join(public))
+    secrets = [found[start : start + KEY_BYTES] for start in range(0, len(found), KEY_BYTES)]
+    if _ZERO in secrets:
+        raise ValueError("a public key has low order")
+    return secrets
 
 
 def agreed(

@@ -101,6 +101,8 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
     import psutil
     from cryptography.hazmat.backends.openssl.backend import backend
 
+    from hpcfl.crypto import native
+
     swap, code = psutil.swap_memory(), revision.current()
     model = re.search(r"^model name\s*:\s*(.+)$", read("/proc/cpuinfo"), re.MULTILINE)
     return {
@@ -125,6 +127,7 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
         **{f"{name}_version": importlib.metadata.version(name) for name in _PACKAGES},
         # Of the one inside the package, which is not Python's.
         "openssl_version": backend.openssl_version_text(),
+        **native.facts(),
         "git_commit": code.commit,
         "git_dirty": code.dirty,
         "git_changes": code.changes,

@@ -43,7 +43,7 @@ def test_later_rounds_save_the_agreements_of_all_pairs_and_validated_sums_are_th
     found = {}
     for transport_keys in ("round", "run"):
         options = BenchOptions(
-            name, dim=200, dropout=0.0, rounds=2, warmup=1, transport_keys=transport_keys
+            name, dim=200, alpha=0.5, dropout=0.0, rounds=2, transport_keys=transport_keys
         )
         agreements = Agreements(monkeypatch)
         experiment = Experiment.prepare(options, DEVICES)

@@ -1,0 +1,78 @@
+/* Adds a block of keystream to a vector over a field, in one pass; see hpcfl/crypto/native.py.
+ *
+ * A word of the keystream is cut to the bits of `low`. A word that is not an element then counts as
+ * zero, and the function returns that there was one: the caller adds its replacement.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+/* Compilers turn these loops into vector instructions. Sums and differences wrap around at the end
+ * of the type, so the corrections are right for a modulus of any size that it holds. */
+#define MASK(name, type, target)                                                                  \
+    target static int name(type *vector, const type *words, size_t count, type modulus, type low, \
+                           int subtract)                                                          \
+    {                                                                                             \
+        type rejected = 0;                                                                        \
+        if (subtract) {                                                                           \
+            for (size_t k = 0; k < count; k++) {                                                  \
+                type word = words[k] & low, old = vector[k];                                      \
+                type wrong = word >= modulus ? (type)-1 : 0;                                      \
+                word &= (type)~wrong;                                                             \
+                rejected |= wrong;                                                                \
+                vector[k] = (type)(old - word + (old < word ? modulus : 0));                      \
+            }                                                                                     \
+        } else {                                                                                  \
+            for (size_t k = 0; k < count; k++) {                                                  \
+                type word = words[k] & low, old = vector[k];                                      \
+                type wrong = word >= modulus ? (type)-1 : 0;                                      \
+                word &= (type)~wrong;                                                             \
+                rejected |= wrong;                                                                \
+                type room = (type)(modulus - word);                                               \
+                vector[k] = (type)(old + word - (old >= room ? modulus : 0));                     \
+            }                                                                                     \
+        }                                                                                         \
+        return rejected != 0;                                                                     \
+    }
+
+#define EACH_WIDTH(suffix, target)           \
+    MASK(mask8##suffix, uint8_t, target)     \
+    MASK(mask16##suffix, uint16_t, target)   \
+    MASK(mask32##suffix, uint32_t, target)
+
+EACH_WIDTH(_plain, )
+
+#if defined(__x86_64__) && defined(__GNUC__)
+EACH_WIDTH(_avx2, __attribute__((target("avx2"))))
+#define BEST(width) (__builtin_cpu_supports("avx2") ? mask##width##_avx2 : mask##width##_plain)
+#else
+#define BEST(width) mask##width##_plain
+#endif
+
+#if defined(_WIN32)
+#define EXPORTED __declspec(dllexport)
+#else
+#define EXPORTED __attribute__((visibility("default")))
+#endif
+
+/* Adds `count` words of `bytes` bytes each to `vector`, or subtracts them. Returns 1 if a word was
+ * rejected, 0 if none was, and -1 for words of another size. */
+EXPORTED int hpcfl_mask(void *vector, const void *words, size_t count, int bytes, uint32_t modulus,
+                        uint32_t low, int subtract)
+{
+    switch (bytes) {
+    case 1:
+        return BEST(8)(vector, words, count, (uint8_t)modulus, (uint8_t)low, subtract);
+    case 2:
+        return BEST(16)(vector, words, count, (uint16_t)modulus, (uint16_t)low, subtract);
+    case 4:
+        return BEST(32)(vector, words, count, modulus, low, subtract);
+    default:
+        return -1;
+    }
+}
+
+/* Python finds no other name to look for in an extension module that ctypes loads. */
+EXPORTED void *PyInit__kernel(void)
+{
+    return NULL;
+}

@@ -1,0 +1,94 @@
+"""Compiled code that computes what NumPy and `cryptography` compute, only faster, if it is there.
+
+- ``kernel.c`` adds masks to vectors over fields. Installing hpcfl compiles it if there is a
+  compiler.
+- lib25519, a library of the system, agrees on many keys at once. It must be where the linker looks:
+  installed (Debian 13: ``lib25519-1``), or in a folder of ``LD_LIBRARY_PATH``.
+
+What fails a known answer is not used. With ``HPCFL_NATIVE=0`` in the environment, nothing is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+POINT_BYTES = 32
+# Adds to the vector at an address (or subtracts) words at another address; see kernel.c.
+Mask = Callable[[int, int, int, int, int, int, int], int]
+# RFC 7748, section 5.2, the second test vector: scalar, u-coordinate, and their product.
+_KNOWN = (
+    "4b66e9d4d1b4673c5ad22691957d6af5c11b6421e0ea01d42ca4169e7918ba0d",
+    "e5210f12786811d3f4b7959d0538ae2c31dbe7106fc03c3efc4cd549c715a493",
+    "95cbde9476e8907d7aade45cb4b873f88b595a68799fa152e6f8f7647aac7957",
+)
+
+
+def wanted() -> bool:
+    """Return whether compiled code may be used."""
+    return os.environ.get("HPCFL_NATIVE") != "0"
+
+
+@cache
+def mask_kernel() -> Mask | None:
+    """Return the function of ``kernel.c``, or None."""
+    found = importlib.util.find_spec("hpcfl.crypto._kernel") if wanted() else None
+    if found is None or found.origin is None:
+        return None
+    try:
+        kernel: Mask = ctypes.CDLL(found.origin).hpcfl_mask
+    except (OSError, AttributeError):
+        return None
+    kernel.argtypes = [  # type: ignore[attr-defined]
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+        *(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int),
+    ]
+    vector, words = np.array([1, 7, 9], np.uint32), np.array([9, 250, 255], np.uint32)
+    rejected = kernel(vector.ctypes.data, words.ctypes.data, 3, 4, 251, 255, 0)
+    return kernel if rejected and vector.tolist() == [10, 6, 9] else None
+
+
+class Lib25519:
+    """Key agreements in batches, without a Python object for each key."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL("lib25519.so.1")
+        name = library.lib25519_nPbatch_montgomery25519_implementation
+        name.restype = ctypes.c_char_p
+        self.name: str = f"lib25519 {name().decode()}"
+        self._multiply = library.lib25519_nPbatch_montgomery25519
+        self._multiply.argtypes = [*[ctypes.c_char_p] * 3, ctypes.c_longlong]
+        self._multiply.restype = None
+
+    def multiply(self, scalar: bytes, points: bytes) -> bytes:
+        """Return the products of a scalar and u-coordinates of 32 bytes each (RFC 7748)."""
+        count = len(points) // POINT_BYTES
+        products = ctypes.create_string_buffer(len(points))
+        self._multiply(products, scalar * count, points, count)
+        return products.raw
+
+
+@cache
+def lib25519() -> Lib25519 | None:
+    """Return the library, or None."""
+    try:
+        library = Lib25519() if wanted() else None
+    except (OSError, AttributeError):
+        return None
+    scalar, point, product = (bytes.fromhex(each) for each in _KNOWN)
+    known = library is not None and library.multiply(scalar, point * 5) == product * 5
+    return library if known else None
+
+
+def facts() -> dict[str, str]:
+    """Return what adds masks and agrees on keys, for the record."""
+    library = lib25519()
+    return {
+        "masks_added_by": "NumPy" if mask_kernel() is None else "the compiled kernel",
+        "keys_agreed_by": "cryptography" if library is None else library.name,
+    }
