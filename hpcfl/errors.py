@@ -65,7 +65,7 @@ def no_such(
     value is `name`. `also` says what else is allowed, and `listed` whether all known names are
     listed if none is similar. The message begins with `place`, which says where `name` was typed.
     """
-    import difflib  # only on ranks that need it
+    import difflib  # not loaded on ranks that hold devices
 
     known = [*known]
     # A number is not a misspelt form of another one.

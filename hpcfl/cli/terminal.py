@@ -1,4 +1,4 @@
-"""Terminal output and input files that several commands share."""
+"""Output and checks of input files that several commands share."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def warn(sentence: str) -> None:
 
 
 def warn_of_insecurity(insecure: bool) -> None:
-    """Warn what an --insecure-seed means."""
+    """Warn, if `insecure`, that --insecure-seed makes keys and noise predictable."""
     if insecure:
         warn("--insecure-seed is given: neither keys nor noise are secret")
 

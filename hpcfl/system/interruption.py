@@ -1,8 +1,7 @@
 """Signals that ask a run to stop: Ctrl-C, and those that schedulers send before they kill.
 
-The request is noted, the round ends, and all ranks leave together. If the round does not end in
-time, a second thread ends the process, because the main thread may be inside MPI, where Python
-runs no signal handlers.
+The request is noted, the round ends, and all ranks leave together. If the round takes too long, a
+second thread ends the process, because the main one may be inside MPI, where no handler runs.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 URGENT = (signal.SIGINT, signal.SIGTERM)
 # A round that has not ended this long after an urgent signal is given up.
 DEADLINE_SECONDS = 6.0
-# The same signal is a second request only after this time; before, another launcher may have
-# forwarded the first one.
+# A signal repeated after this time is a second request; earlier, it may be the forwarded first one.
 AGAIN_SECONDS = 0.5
 # Last writes delay the end of the process by at most this time.
 LAST_SECONDS = 2.0
@@ -51,7 +49,7 @@ def _given_up() -> str:
 
 
 class Interruption:
-    """The state of a process that signals may ask to stop."""
+    """Whether a signal has asked this process to stop, and what happens then."""
 
     def __init__(self) -> None:
         self.asked = False

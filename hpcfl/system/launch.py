@@ -117,7 +117,7 @@ def again(ranks: int, arguments: list[str]) -> str:
 
 
 def netlab_facts() -> dict[str, float | int | str | None]:
-    """Return the facts that `hpcfl netlab` passed on about this rank's links; else no facts."""
+    """Return the facts that `hpcfl netlab` passed on about this rank's links, if any."""
     text = os.environ.get(NETLAB_VARIABLE)
     if not text:
         return {}
@@ -153,7 +153,7 @@ def terminal_for_progress() -> TextIO | None:
 
 
 class _ForwardedTerminal:
-    """A pipe whose other end is written to a terminal; it tells progress bars that it is one."""
+    """A pipe that a launcher forwards to a terminal; progress bars see it as a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Cores and memory of this host, and how much of them this process and its other ranks may use.
+"""Cores and memory of this host, and how much of them this process and other ranks may use.
 
 A *core* is a physical core; launchers and Slurm count its hardware threads as CPUs. Unknown values
 are None or empty. psutil is imported late, because most ranks do not need it.

@@ -113,7 +113,7 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
     """Yield the path of a draft to write, which then replaces a file atomically.
 
     The draft is in the same folder, which is made if needed. An exception removes the draft. If
-    `path` is a link, its target is replaced. With `keep`, an existing file is a FileExistsError.
+    `path` is a link, its target is replaced. With `keep`, an old file raises FileExistsError.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -87,10 +87,7 @@ def blamed(where: str) -> Iterator[None]:
 
 
 def explained(error: BaseException) -> HpcflError | None:
-    """Return the error that explains an exception of a user's code, or a limit of the machine.
-
-    Return None for a bug in hpcfl. Exceptions within rounds go through `blamed`.
-    """
+    """Return the error to report for a user's code or a limit of the machine, None for a bug."""
     said = _raised_by_own(error)
     return errors.explained(error) if said is None else OwnCodeError(said)
 
