@@ -148,13 +148,13 @@ def _of_host(facts: Mapping[str, float]) -> Iterator[str]:
     if max(swapped) > SWAP_BYTES:
         yield (
             f"{swapped[0] / 2**20:.0f} MiB were swapped in and {swapped[1] / 2**20:.0f} MiB out "
-            "during the run: seconds show the disk too"
+            "during the run: wall times include disk access"
         )
     seconds, throttled = grown("clock_seconds"), grown("quota_throttled_seconds")
     if throttled > max(LOST_SECONDS, LOST_SHARE * seconds):
         yield (
             f"the CPU quota held threads back for {throttled:.1f} s of a run of {seconds:.1f} s: "
-            "measured seconds show the quota"
+            "wall times include this delay"
         )
     hot = grown("thermal_throttlings")
     if hot > 0:

@@ -115,7 +115,7 @@ def run(command: list[str], limit_seconds: float, variables: Mapping[str, str] =
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=10)
                 break
-        return Ran(None, errors=f"no end within {limit_seconds:g} seconds")
+        return Ran(None, errors=f"it did not end within {limit_seconds:g} seconds")
 
 
 def examine() -> Iterator[Check]:

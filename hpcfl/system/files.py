@@ -25,7 +25,7 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     except OSError:
         raise
     except Exception as error:  # a damaged archive fails in many ways
-        raise ValueError(f"it is not a .npz file, or a damaged one ({brief(error)})") from None
+        raise ValueError(f"it is not a .npz file, or it is damaged ({brief(error)})") from None
 
 
 def brief(error: Exception) -> str:
