@@ -64,6 +64,23 @@ def simple_record(scale=1, *, warmup=False, validated=True):
     return record
 
 
+def ranked_record(scale, **options):
+    """Return such a round with times of three ranks, the second and third of which begin later.
+
+    Each of its phases is half a second of computing, a quarter in MPI and a little waiting, all
+    `scale` times as long.
+    """
+    record = simple_record(scale, **options)
+    record.begin_seconds = scale * np.array([[0.0, 0.1, 0.2], [1.0] * 3, [2.0] * 3])
+    record.computing_seconds = np.full((3, 3), 0.5 * scale)
+    record.mpi_seconds = np.full((3, 3), 0.25 * scale)
+    record.waiting_seconds = np.array([[0.0, 0.05, 0.05]] * 3) * scale
+    record.end_seconds = record.begin_seconds + 0.8 * scale
+    record.skew_seconds, record.clock_uncertainty_seconds = 0.002 * scale, 3e-6
+    record.clock_offset_seconds = np.array([0.0, 5.0, -5.0])
+    return record
+
+
 def assert_holds(run, records):
     """Check that a run, or a dict of its arrays, holds exactly these rounds."""
     expected = list(records)

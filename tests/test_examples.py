@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import commandline
 import pytest
+from commandline import told
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -16,16 +16,9 @@ def _among_the_examples(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
 
 
-def hpcfl(folder, *arguments):
-    """Run the command line; return its output."""
-    done = commandline.hpcfl(*arguments, "--output", folder)
-
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_protocol_of_the_examples_is_measured_and_validated(tmp_path):
-    out = hpcfl(tmp_path, "bench", "own_protocol:SignSum", "--devices", 6, "--dim", 1001)
+    size = ("--devices", 6, "--dim", 1001)
+    out = told("bench", "own_protocol:SignSum", *size, "--output", tmp_path)
 
     assert "validated     12/12" in out
     # An envelope of 16 bytes and a bit for each coordinate.
@@ -34,9 +27,8 @@ def test_the_protocol_of_the_examples_is_measured_and_validated(tmp_path):
 
 def test_the_model_of_the_examples_trains(tmp_path):
     pytest.importorskip("torch")
-    out = hpcfl(
-        tmp_path, "train", "fedavg", "--devices", 5, "--rounds", 2, "--model", "own_model:network"
-    )
+    size = ("--devices", 5, "--rounds", 2, "--output", tmp_path)
+    out = told("train", "fedavg", "--model", "own_model:network", *size)
 
     assert "own_model:network, 2730 parameters" in out
 

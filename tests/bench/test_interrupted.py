@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from commandline import refusal
 
 from hpcfl.benchmark import session
 from hpcfl.cli.watching import Spoken
@@ -26,8 +26,6 @@ from hpcfl.results import load
 from hpcfl.system import interruption
 from hpcfl.system.interruption import LEFT_STATUS, SIGNALS, noting_signals
 
-HPCFL = Path(sys.executable).parent / "hpcfl"
-LIMIT_SECONDS = 60
 # Columns that the seeds fix.
 FIXED = (
     *("bytes_up", "bytes_down", "messages_up", "messages_down"),
@@ -212,14 +210,6 @@ def test_seconds_before_the_interruption_count_for_the_stop_rule(tmp_path):
     assert (run.rounds, run.environment["stop_reason"]) == (6, "max_seconds")
 
 
-def command(path, resume=False, rounds=50):
-    options = ("fedavg", "--devices", 5, "--dim", 20, "--rounds", rounds, "--warmup", 1)
-    words = (HPCFL, "bench", *options, "--resume" if resume else "--output", path)
-    return subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=LIMIT_SECONDS
-    )
-
-
 # A run whose round sleeps inside C, where Python runs no signal handlers.
 STUCK = """
 import ctypes, os, signal, sys, time
@@ -312,13 +302,11 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk_is_found_before_the_first_round(small_disk):
-    done = command(small_disk / "run.h5", rounds=5000)
+    size = ("--devices", 5, "--dim", 20, "--rounds", 5000)
+    said = refusal("bench", "fedavg", *size, "--output", small_disk / "run.h5")
 
-    assert done.returncode == 2
-    assert "No space left on device" in done.stderr
-    assert "another" in done.stderr
-    assert "--output" in done.stderr
-    assert done.stderr.count("Error: ") == 1
+    assert "No space left on device" in said
+    assert "choose another place with --output" in said
     assert list(small_disk.iterdir()) == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commandline import hpcfl, refusal
+from commandline import refusal, told
 from run_files import cut
 
 import hpcfl as api
@@ -50,12 +50,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     yield tmp_path
     sys.modules.pop("mine", None)
-
-
-def told(*arguments):
-    done = hpcfl(*arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def measured(*arguments, rounds=2):

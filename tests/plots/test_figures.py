@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 from page_runs import write_run
-from run_files import new_writer, simple_record
+from run_files import new_writer, ranked_record
 
 from hpcfl.benchmark import session
 from hpcfl.comm.world import World
@@ -124,15 +124,7 @@ def test_phases_are_stacked_and_devices_and_server_apart(run_of):
 def test_a_timeline_has_a_row_a_rank_and_bars_that_begin_where_phases_did(tmp_path, run_of):
     with new_writer(tmp_path / "times.h5", rounds=4, ranks=3) as writer:
         for scale in (1, 2, 3, 4):
-            record = simple_record(scale, warmup=scale == 1)
-            record.begin_seconds = scale * np.array([[0.0, 0.1, 0.2], [1.0] * 3, [2.0] * 3])
-            record.computing_seconds = np.full((3, 3), 0.5) * scale
-            record.mpi_seconds = np.full((3, 3), 0.25) * scale
-            record.waiting_seconds = np.array([[0.0, 0.05, 0.05]] * 3) * scale
-            record.end_seconds = record.begin_seconds + 0.8 * scale
-            record.skew_seconds, record.clock_uncertainty_seconds = 0.0, 3e-6
-            record.clock_offset_seconds = np.zeros(3)
-            writer.append(record)
+            writer.append(ranked_record(scale, warmup=scale == 1))
     run = load(tmp_path / "times.h5")
     figure = draw("timeline", [run])
     (axes,) = figure.axes

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commandline import invoke
 from run_files import write_seconds
 
-from hpcfl.cli.report import report as command
 from hpcfl.results import pooling
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
@@ -135,19 +134,16 @@ def test_launches_that_differ_are_told_of(tmp_path):
     assert "launches differ more than their rounds do" in summary.warnings[0]
 
 
-def report(*arguments):
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
-
-
 def test_report_shows_repeats_as_one_row(tmp_path):
     for name in "abc":
         run(tmp_path, name, environment={"transport": "mpi"})
     run(tmp_path, "other", protocol="sparse")
-    pooled = json.loads(report(tmp_path, "--json").stdout)
-    text = report(tmp_path).stdout
+    pooled = json.loads(invoke("report", tmp_path, "--json").stdout)
+    text = invoke("report", tmp_path).stdout
 
     assert [r["launches"] for r in pooled["runs"]] == [3, 1]
     interval = median_interval(EIGHT * 3)
     assert pooled["runs"][0]["round_seconds_low"] == interval.low
     assert "3 repeats: a.h5, b.h5, c.h5; 24 measured rounds, 95 % interval" in text
-    assert "repeats       3 launches" in report(*(tmp_path / f"{n}.h5" for n in "abc")).stdout
+    three = invoke("report", *(tmp_path / f"{n}.h5" for n in "abc")).stdout
+    assert "repeats       3 launches" in three

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from run_files import new_writer, simple_record
+from run_files import new_writer, ranked_record, simple_record
 
 from hpcfl.results import load
 from hpcfl.results.ranktimes import shares
@@ -12,21 +12,7 @@ RANKS = 3
 
 
 def record(index):
-    """Return a round of 3 phases on 3 ranks; everything takes 1 + index times as long."""
-    found = simple_record(1 + index, warmup=index == 0)
-    scale = 1.0 + index
-    begin = np.array([[0.0, 0.1, 0.2], [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
-    found.begin_seconds = begin * scale
-    found.computing_seconds = np.full((3, RANKS), 0.5) * scale
-    found.mpi_seconds = np.full((3, RANKS), 0.25) * scale
-    found.waiting_seconds = np.array([[0.0, 0.05, 0.05]] * 3) * scale
-    found.end_seconds = found.begin_seconds + (
-        found.computing_seconds + found.mpi_seconds + found.waiting_seconds
-    )
-    found.skew_seconds = 0.002 * scale
-    found.clock_offset_seconds = np.array([0.0, 5.0, -5.0])
-    found.clock_uncertainty_seconds = 3e-6
-    return found
+    return ranked_record(1 + index, warmup=index == 0)
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """What training reached, in launches of one configuration, and what it took."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commandline import invoke
 from run_files import CONFIG, PHASES, new_writer, simple_record
 
-from hpcfl.cli.report import report as command
 from hpcfl.results import pooling
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
@@ -29,8 +29,7 @@ def write(path, accuracies, **config):
     return load(path)
 
 
-def report(*arguments):
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+report = partial(invoke, "report")
 
 
 def test_training_with_several_seeds_is_one_row_with_how_far_it_varies(tmp_path):

@@ -20,10 +20,11 @@ from hpcfl.algorithms.aggregation.base import Aggregate
 from hpcfl.algorithms.aggregation.promises import Outcome, failure_of
 from hpcfl.algorithms.federated import find_private
 from hpcfl.algorithms.federated.base import Federation
+from hpcfl.algorithms.federated.locks import NormsDevice, NormsServer
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.errors import RefusedError, UsageError
+from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions
 from hpcfl.privacy.accounting import zcdp
@@ -487,6 +488,56 @@ def test_the_bound_of_a_sums_noise_holds_and_is_not_idle():
     # 10 times a chance of at most 0.05: 6 or more happen once in 360,000.
     assert sum(value > bound for value in worst) < 6
     assert max(worst) > 0.75 * bound
+
+
+# locks: who goes on
+
+
+def norm_message(value):
+    return np.array([value], "<f8").view(np.uint8)
+
+
+def test_larger_updates_are_kept_more_often_and_the_mean_stays_right():
+    """Without noise, the mean over many rounds is that of all devices' clipped updates."""
+    devices, draws = 10, 4000
+    where = federation(devices=devices, dim=devices, per_round=4, invited=8, mode="poisson")
+    locks = algorithm("locks", where, sigma=1e-9, fast_noise=True)
+    norms = np.linspace(0.1, 1.0, devices)
+    total, kept = np.zeros(devices), np.zeros(devices)
+    for index in range(draws):
+        server = locks.first_stage.server(index, np.zeros(devices, np.float32))
+        invited = where.participation.draw(index)
+        for slot, id in enumerate(invited):
+            server.receive_norms(slot, norm_message(norms[id]))
+        server.finish_norms()
+        for slot, factor in server.factors.items():
+            total[invited[slot]] += factor * norms[invited[slot]]
+            kept[invited[slot]] += 1
+            # All that is sent has the same norm, which the noise is for.
+            assert factor * norms[invited[slot]] == pytest.approx(locks.scale)
+    mean = total / draws / 8  # over the 8 that are invited in expectation
+
+    assert np.corrcoef(kept, norms)[0, 1] > 0.99
+    # Five standard errors of the mean of 4000 draws with a standard deviation below 2 norms.
+    assert np.abs(mean * devices - norms).max() < 5 * 2 / np.sqrt(draws)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_norms_and_factors_that_are_not_numbers_are_refused(value):
+    server, device = NormsServer(None, 0, np.zeros(1)), NormsDevice(None, 3, 0, 1)
+    with pytest.raises(MessageError, match="its norm is not finite"):
+        server.receive_norms(3, norm_message(value))
+    for factor in (value, -1.0):
+        with pytest.raises(MessageError, match="is not a factor of an update"):
+            device.receive_norms(norm_message(factor))
+    assert device.factor == 0
+
+
+def test_a_norm_is_received_once():
+    server = NormsServer(None, 0, np.zeros(1))
+    server.receive_norms(3, norm_message(1.0))
+    with pytest.raises(MessageError, match="it was received twice"):
+        server.receive_norms(3, norm_message(2.0))
 
 
 # Options
