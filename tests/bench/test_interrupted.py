@@ -125,20 +125,6 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, protocol, after):
     assert resumed.environment["after_clock_seconds"] < second["before_clock_seconds"]
 
 
-def test_a_run_can_be_resumed_more_than_once(tmp_path):
-    """Which leaves nothing behind but its file."""
-    path = tmp_path / "run.h5"
-    with pytest.raises(AgreedError, match="after 1 round"):
-        bench(path, after=1)
-    with pytest.raises(AgreedError, match="after 3 rounds"):
-        bench(path, after=2, resume=True)
-    run = bench(path, resume=True)
-
-    assert [launch["first_round"] for launch in run.resumed] == [1, 3]
-    assert (run.status, run.rounds) == ("complete", 5)
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_sums_that_a_dead_launch_may_have_revealed_are_counted(tmp_path):
     """A sum was there, with its noise, though the file does not have its round."""
     path = tmp_path / "run.h5"
@@ -157,17 +143,10 @@ def test_sums_that_a_dead_launch_may_have_revealed_are_counted(tmp_path):
 
     assert [claim.split()[0] for claim in claims] == ["5", "5", "6", "7"]
     assert (run.status, run.rounds, run.config["rounds_repeated"]) == ("complete", 5, 2)
+    assert [launch["first_round"] for launch in run.resumed] == [1, 3]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["run.h5", "whole.h5"]
     longer = bench(tmp_path / "longer.h5", "dp-fedavg", **options, rounds=6)
     assert longer.config["promises"][-1] == claims[-1]
-
-
-def test_what_the_first_launch_was_given_or_found_out_is_not_dropped(tmp_path):
-    """Files hold some options only if they are given."""
-    path = tmp_path / "run.h5"
-    with pytest.raises(AgreedError):
-        bench(path, "secagg", after=2, threads=2)
-    with pytest.raises(UsageError, match="with threads 2, not 1: leave it out"):
-        bench(path, "secagg", resume=True)
 
 
 def test_what_cannot_go_on_is_refused(tmp_path):

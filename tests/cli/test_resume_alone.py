@@ -106,16 +106,17 @@ def test_what_it_read_and_wrote_is_restored_too():
 
 
 def test_what_is_given_beside_it_must_be_as_it_was():
-    _, path = measured("sparse", "--alpha", 0.3, *SIZE)
+    _, path = measured("secagg", "--clip", 0.5, "--threads", 2, *SIZE)
     before = path.read_bytes()
     for given, sentence in (
-        (("--alpha", 0.2, "--seed", 1), "alpha 0.3, not 0.2"),
+        (("--clip", 0.2, "--seed", 1), "clip 0.5, not 0.2"),
         (("--devices", 8), "devices 7, not 8"),
         (("--output", "other.h5"), "--resume continues in its own file"),
         (("--uplink-mbps", 10), "uplink_mbps 100.0, not 10"),
         (("--rounds", 5), "rounds 3, not 5"),
+        (("--threads", 1), "threads 2, not 1"),
         (("--insecure-seed", 6), "insecure_seed 5, not 6"),
-        (("secagg",), "protocol sparse, not secagg"),
+        (("sparse",), "protocol secagg, not sparse"),
     ):
         assert sentence in refusal("bench", *given, "--resume", path)
     assert path.read_bytes() == before

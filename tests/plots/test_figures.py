@@ -9,10 +9,8 @@ from matplotlib import pyplot
 from page_runs import write_run
 from run_files import new_writer, ranked_record
 
-from hpcfl.benchmark import session
-from hpcfl.comm.world import World
+import hpcfl
 from hpcfl.errors import UsageError
-from hpcfl.options.bench import BenchOptions
 from hpcfl.plots import AGAINST, chosen, naming, style
 from hpcfl.results import load
 from hpcfl.results.statistics import median_interval
@@ -146,17 +144,10 @@ def test_a_timeline_has_a_row_a_rank_and_bars_that_begin_where_phases_did(tmp_pa
         draw("timeline", [run, run])
 
 
-def bench(folder, protocol, **options):
-    found = []
-    asked = BenchOptions(
-        protocol, dim=200, rounds=2, warmup=0, devices=(20,), output=folder, **options
-    )
-    session.run(World(None), asked, found.append)
-    return load(found[0])
-
-
 def test_a_point_of_the_tradeoff_lies_where_bytes_and_cpu_of_each_party_say(tmp_path):
-    runs = [bench(tmp_path, name, dropout=0.1) for name in ("assisted", "committee", "fedavg")]
+    size = {"devices": 20, "dim": 200, "rounds": 2, "warmup": 0, "dropout": 0.1}
+    names = ("assisted", "committee", "fedavg")
+    runs = [hpcfl.bench(name, **size, output=tmp_path) for name in names]
     figure = draw("tradeoff", runs)
     found = [
         (line.get_xdata()[0], line.get_ydata()[0], line.get_markerfacecolor() != "white")
