@@ -120,15 +120,6 @@ def test_a_sum_that_wrapped_around_is_no_right_sum(bits, right):
     assert found == right
 
 
-def test_options_that_cannot_work_are_refused():
-    for options, sentence in (
-        ({"dropout_phase": "result"}, "there is no phase 'result'"),
-        ({"levels": 2**30}, "the largest admissible number of levels is"),
-    ):
-        with pytest.raises(UsageError, match=sentence):
-            Experiment.prepare(BenchOptions("sparse", **options), 10)
-
-
 def test_dim_must_fit_the_updates(tmp_path):
     np.save(tmp_path / "u.npy", np.ones((3, 5)))
     with pytest.raises(UsageError, match=r"--dim is 6, but the rows of .* have 5 numbers"):

@@ -17,11 +17,8 @@ import numpy as np
 import pytest
 from commandline import refusal
 
-from hpcfl.benchmark import session
-from hpcfl.cli.watching import Spoken
-from hpcfl.comm.world import World
+import hpcfl
 from hpcfl.errors import AgreedError, HpcflError, UsageError
-from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
 from hpcfl.system import interruption
 from hpcfl.system.interruption import LEFT_STATUS, SIGNALS, noting_signals
@@ -42,21 +39,17 @@ def bench(
     **options,
 ):
     """Run a small experiment; do something after some round of this launch."""
-    asked = {"dim": 200, "rounds": 4, "warmup": 1, "insecure_seed": 3} | options
-    left = [after]
+    asked = {"devices": 5, "dim": 200, "rounds": 4, "warmup": 1, "insecure_seed": 3} | options
+    asked["resume" if resume else "output"] = path
+    played = []
 
-    def progress():
-        if left[0] is not None:
-            left[0] -= 1
-            if left[0] == 0:
-                act()
+    def progress(index, result):
+        played.append(index)
+        if len(played) == after:
+            act()
 
-    asked |= {"devices": (5,), "resume" if resume else "output": path}
     with noting_signals():
-        session.run(
-            World(None), BenchOptions(protocol, **asked), lambda path: None, Spoken(progress)
-        )
-    return load(path)
+        return hpcfl.bench(protocol, progress=progress, **asked)
 
 
 def status_with_h5py(path):
@@ -191,30 +184,20 @@ def test_seconds_before_the_interruption_count_for_the_stop_rule(tmp_path):
 
 # A run whose round sleeps inside C, where Python runs no signal handlers.
 STUCK = """
-import ctypes, os, signal, sys, time
-from pathlib import Path
+import ctypes, sys
+import hpcfl
 from hpcfl.system import interruption
-from hpcfl.benchmark import session
-from hpcfl.options.bench import BenchOptions
-from hpcfl.comm.world import World
 
-from hpcfl.cli.watching import Spoken
-interruption.DEADLINE_SECONDS = float(sys.argv[2])
-rounds = 0
-def progress():
-    global rounds
-    rounds += 1
-    if rounds == 3:
+def progress(index, result):
+    if index == 2:
         print("stuck", flush=True)
-        libc = ctypes.CDLL(None)
         while True:
-            libc.pause()
+            ctypes.CDLL(None).pause()
 
-options = BenchOptions(
-    "fedavg", dim=20, rounds=10, warmup=1, devices=(5,), output=Path(sys.argv[1])
-)
+interruption.DEADLINE_SECONDS = float(sys.argv[2])
+size = {"devices": 5, "dim": 20, "rounds": 10, "warmup": 1}
 with interruption.noting_signals():
-    session.run(World(None), options, lambda path: None, Spoken(progress))
+    hpcfl.bench("fedavg", **size, output=sys.argv[1], progress=progress)
 """
 
 
