@@ -17,7 +17,6 @@ def write_run(
     *,
     rounds=7,
     training=False,
-    words="plain",
     facts=None,
     **config,
 ):
@@ -25,9 +24,9 @@ def write_run(
     with new_writer(
         path,
         protocol=protocol,
-        command=f"hpcfl bench {words}",
-        config={"dim": dim, "alpha": 0.1, "note": words, "promises": [words]} | config,
-        environment={"cpu": words, "transport": "loopback"} | (facts or {}),
+        command="hpcfl bench",
+        config={"dim": dim, "alpha": 0.1, "promises": []} | config,
+        environment={"transport": "loopback"} | (facts or {}),
         phases=PHASES,
         devices=devices,
         rounds=rounds,

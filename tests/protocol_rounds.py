@@ -550,13 +550,9 @@ def agreed(played, id, public):
     return private.exchange(X25519PublicKey.from_public_bytes(public))
 
 
-def pair_secret(played, id, other, public=None):
-    """Return the secret from which the masks of two devices are derived.
-
-    `public` is the other device's mask key, by default the one that it sent.
-    """
-    public = played.sent("advertise_keys")[other][32:] if public is None else public
-    secret = agreed(played, id, public)
+def pair_secret(played, id, other):
+    """Return the secret from which the masks of two devices are derived."""
+    secret = agreed(played, id, played.sent("advertise_keys")[other][32:])
     (found,) = played.protocol.mask_secrets(played.index, id, [other], [secret])
     return bytes(found)
 

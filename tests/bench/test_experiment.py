@@ -27,16 +27,6 @@ def run(protocol, devices=6, **options):
     return rounds.records
 
 
-@pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse"])
-def test_rounds_after_warm_up_are_measured_and_all_are_validated(protocol):
-    records = run(protocol)
-
-    assert [record.warmup for record in records] == [True, False, False]
-    assert all(record.validated for record in records)
-    assert [int(record.survived.sum()) for record in records] == [5, 5, 5]
-    assert all(record.round_seconds > 0 for record in records)
-
-
 @pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input", "unmask"])
 def test_devices_can_drop_out_before_any_phase(phase):
     records = run("secagg", dropout_phase=phase)

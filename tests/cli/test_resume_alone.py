@@ -52,11 +52,11 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("mine", None)
 
 
-def measured(*arguments, rounds=2):
-    """Return a run, and the file of the same, killed after some rounds."""
+def measured(*arguments):
+    """Return a run, and the file of the same, killed after two rounds."""
     told("bench", *arguments, "--output", "run.h5")
     whole = load("run.h5")
-    cut("run.h5", rounds)
+    cut("run.h5", 2)
     return whole, Path("run.h5")
 
 
