@@ -541,18 +541,11 @@ def expelled_list(played, receiver, expelled):
     return raw(count + bits_near(played, receiver, expelled))
 
 
-# secrets of pairs, and keys of another device
-
-
-def agreed(played, id, public):
-    """Return the secret that a device's mask key agrees on with this public mask key (X25519)."""
-    private = X25519PrivateKey.from_private_bytes(played.sources[id].drawn[1])
-    return private.exchange(X25519PublicKey.from_public_bytes(public))
-
-
 def pair_secret(played, id, other):
-    """Return the secret from which the masks of two devices are derived."""
-    secret = agreed(played, id, played.sent("advertise_keys")[other][32:])
+    """Return the secret from which the masks of two devices are derived, by X25519."""
+    private = X25519PrivateKey.from_private_bytes(played.sources[id].drawn[1])
+    public = X25519PublicKey.from_public_bytes(played.sent("advertise_keys")[other][32:])
+    secret = private.exchange(public)
     (found,) = played.protocol.mask_secrets(played.index, id, [other], [secret])
     return bytes(found)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from run_files import new_writer, ranked_record, simple_record
+from run_files import new_writer, ranked_record, simple_record, write_run
 
 from hpcfl.results import load
 from hpcfl.results.ranktimes import shares
@@ -24,13 +24,6 @@ def run(tmp_path):
     return load(path)
 
 
-def without_times(tmp_path):
-    path = tmp_path / "before.h5"
-    with new_writer(path) as writer:
-        writer.append(simple_record())
-    return load(path)
-
-
 def test_shares_are_medians_of_the_server_and_of_the_mean_of_devices_ranks(run, tmp_path):
     table = shares(run)
     row = dict(zip((column.name for column in table.columns), table.rows[0], strict=True))
@@ -39,7 +32,7 @@ def test_shares_are_medians_of_the_server_and_of_the_mean_of_devices_ranks(run, 
     assert row["waiting_server"] == 0
     assert row["waiting_devices"] == pytest.approx(0.05 * 3)
     assert "within 6 ms" in table.text()
-    assert shares(without_times(tmp_path)) is None
+    assert shares(load(write_run(tmp_path / "before.h5", [simple_record()]))) is None
 
 
 def test_a_resumed_run_may_have_more_ranks_and_keeps_what_is_known(tmp_path):

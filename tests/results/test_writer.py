@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -218,10 +219,6 @@ def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):
 # --- Space for more rounds than a new file has ---
 
 
-def growing(monkeypatch):
-    monkeypatch.setattr("hpcfl.results.writer._FIRST_BYTES", 1)
-
-
 def test_a_run_of_very_many_rounds_begins_with_a_small_file(tmp_path):
     with new_writer(tmp_path / "run.h5", rounds=10**9) as writer:
         begun = writer.path.stat()
@@ -234,18 +231,14 @@ def test_a_run_of_very_many_rounds_begins_with_a_small_file(tmp_path):
 
 
 def test_a_file_that_cannot_grow_keeps_its_rounds(tmp_path, monkeypatch):
-    growing(monkeypatch)
+    monkeypatch.setattr("hpcfl.results.writer._FIRST_BYTES", 1)
     writer = new_writer(tmp_path / "run.h5", rounds=10)
     writer.append(random_record(0))
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr("hpcfl.results.writer._copy", lambda *arguments: throw(full))
+    monkeypatch.setattr("hpcfl.results.writer._copy", Mock(side_effect=full))
     with pytest.raises(HpcflError, match=r"No space left on device.*the rounds before it are kept"):
         writer.append(random_record(1))
     writer.close("failed")
 
     assert_holds(load(tmp_path / "run.h5"), [random_record(0)])
     assert [one.name for one in tmp_path.iterdir()] == ["run.h5"]
-
-
-def throw(error):
-    raise error
