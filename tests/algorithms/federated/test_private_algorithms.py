@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,17 +32,10 @@ from hpcfl.privacy.accounting import zcdp
 FALSE_ALARM = 1e-6
 
 
-class Local(SimpleNamespace):
-    """Stands for local training, whose learning rate decays."""
-
-    def __init__(self, **changes):
-        fields = {"steps": 1, "batch_size": 8, "momentum": 0.0, "weight_decay": 0.0}
-        super().__init__(**{**fields, "learning_rate": 0.5, **changes})
-
-    divisor = LocalOptions.divisor
-
-    def rate(self, round_index):
-        return self.learning_rate / (round_index + 1)
+def training(**changes):
+    """Return local training of one step, whose learning rate halves from round to round."""
+    chosen = {"epochs": None, "steps": 1, "batch_size": 8, "momentum": 0.0, "learning_rate": 0.5}
+    return LocalOptions(**chosen | {"decay": 0.5} | changes)
 
 
 def federation(
@@ -66,7 +58,7 @@ def federation(
         rounds=rounds,
         seed=3,
         protocol=find(protocol)(Parameters(per_round, dim, **given)),
-        local=local or Local(),
+        local=local or training(),
     )
 
 
@@ -113,7 +105,7 @@ class Learner:
 )
 def test_every_step_has_its_own_noise(name, where, privacy, scales):
     batch = {"batch_size": 0} if name == "fedsgd-dpc" else {}
-    local = Local(steps=len(scales), **batch)
+    local = training(steps=len(scales), **batch)
     sizes = np.array([10, 20, 40, 80])
     given = {"dim": 20_000, "devices": 4, "local": local, "sizes": sizes} | where
     private = algorithm(name, federation(**given), **privacy)
@@ -148,7 +140,7 @@ def test_a_device_is_told_how_often_it_has_taken_part():
 
 def test_rounding_to_integers_is_paid_for():
     """With few levels, rounding may move as much as a record does, and proven epsilon rises."""
-    plain = {"local": Local(steps=1), "devices": 10, "dim": 100}
+    plain = {"local": training(steps=1), "devices": 10, "dim": 100}
     coarse, fine = (
         algorithm("cdp", federation("secagg", levels=levels, **plain), sigma=2.0, delta=1e-4)
         for levels in (2**10, 2**24)
@@ -180,7 +172,7 @@ def test_dropouts_and_colluders_take_their_noise_with_them():
 @pytest.mark.parametrize("fewest", [1, 14, 28])
 def test_a_device_is_charged_by_what_its_steps_divide_by(name, moved, accesses, fewest):
     """However few samples there are, a sum of gradients is divided by the batch size, 28 here."""
-    local = Local(steps=accesses // 2, batch_size=28)
+    local = training(steps=accesses // 2, batch_size=28)
     sizes = np.array([fewest, *[90] * 19])
     where = federation(devices=20, per_round=5, sizes=sizes, local=local, rounds=8)
     shuffle = "poisson" if name == "fedsgd-dpc" else "continuing"
@@ -200,11 +192,11 @@ CHANCE = POISSON | {"dropout": 0.3, "dropout_model": "bernoulli"}
     ("name", "where", "privacy", "sentence"),
     [
         ("cdp", {}, {"sigma": None}, "give --sigma, --noise-multiplier, or --epsilon"),
-        ("cdp", {"local": Local(steps=None)}, {}, "counts local steps"),
-        ("cdp", {"local": Local(momentum=0.5)}, {}, "give --momentum 0"),
+        ("cdp", {"local": training(epochs=1, steps=None)}, {}, "counts local steps"),
+        ("cdp", {"local": training(momentum=0.5)}, {}, "give --momentum 0"),
         ("cdp", {"protocol": "cohort", "alpha": 0.5}, {}, "sends parts of them"),
         ("cdp", POISSON | {"protocol": "secagg"}, {}, "known number of"),
-        ("dp-dsgd", {"local": Local(steps=2)}, {}, "give --steps 1"),
+        ("dp-dsgd", {"local": training(steps=2)}, {}, "give --steps 1"),
         ("fedsgd-dpc", {}, {"mechanism": "laplace"}, "give --batch-size 0"),
         ("fedsgd-dpc", {}, {"shuffle": "fresh"}, "give --shuffle poisson"),
         ("dp-fedavg", POISSON | {"protocol": "cohort", "alpha": 0.5}, {}, "depend on who else is"),
