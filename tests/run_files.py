@@ -6,6 +6,11 @@ import numpy as np
 from hpcfl.results.record import KNOWN, RoundRecord
 from hpcfl.results.writer import ResultsWriter
 
+# Columns of a run that its seeds fix.
+FIXED = (
+    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
+    *("survived", "validated", "warmup"),
+)
 PHASES = ("share_keys", "masked_input", "unmask")
 
 CONFIG = {

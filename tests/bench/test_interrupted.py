@@ -16,18 +16,13 @@ import h5py
 import numpy as np
 import pytest
 from commandline import refusal
+from run_files import FIXED
 
 import hpcfl
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.results import load
 from hpcfl.system import interruption
 from hpcfl.system.interruption import LEFT_STATUS, SIGNALS, noting_signals
-
-# Columns that the seeds fix.
-FIXED = (
-    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
-    *("survived", "validated", "warmup"),
-)
 
 
 def bench(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commandline import refusal, told
-from run_files import cut
+from run_files import FIXED, cut
 
 import hpcfl as api
 from hpcfl.options.bench import BenchOptions
@@ -15,11 +15,6 @@ from hpcfl.options.definition import asked_for, make, options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 
-# Columns that the seeds fix.
-FIXED = (
-    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
-    *("survived", "validated", "warmup"),
-)
 SIZE = ("--devices", 7, "--dim", 60, "--rounds", 3, "--warmup", 1, "--insecure-seed", 5)
 OWN = """
 from hpcfl.algorithms.aggregation.secagg import SecAgg
