@@ -32,7 +32,6 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.observer import NOBODY
 
-SERVER = 2**32 - 1
 SECURE = ("secagg", "sparse", "secagg-graph", "cohort", "common")
 # Protocols on a ring, where the server sends each device a separate message.
 SCATTERING = ("secagg-graph", "cohort")

@@ -37,11 +37,6 @@ def measured(axes):
     return [one.lines[0] for one in axes.containers if hasattr(one, "lines")]
 
 
-def guide(axes):
-    (found,) = [one for one in axes.lines if one.get_color() == "0.85"]
-    return found
-
-
 @pytest.fixture
 def run_of(tmp_path):
     """Return a function that writes a run, as `write_run` does, and loads it."""
