@@ -1,5 +1,6 @@
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -44,16 +45,35 @@ def cells_of(name, folder, monkeypatch):
     monkeypatch.chdir(folder)
     notebook = ModuleType("notebook_of_examples")
     monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
+    return shown_by(sources, vars(notebook))
+
+
+def shown_by(sources, variables):
+    """Run sources one after the other; return the values of those that end with an expression."""
     shown = []
     for source in sources:
         body = ast.parse(source.replace("%matplotlib inline\n", "")).body
         last = body.pop() if isinstance(body[-1], ast.Expr) else None
-        exec(compile(ast.Module(body, []), "<cell>", "exec"), vars(notebook))
-        if isinstance(last, ast.Expr):
-            shown.append(
-                eval(compile(ast.Expression(last.value), "<cell>", "eval"), vars(notebook))
-            )
+        exec(compile(ast.Module(body, []), "<cell>", "exec"), variables)
+        if last is not None:
+            shown.append(eval(compile(ast.Expression(last.value), "<cell>", "eval"), variables))
     return shown
+
+
+@pytest.mark.full
+def test_the_code_of_the_page_on_results_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    pytest.importorskip("pandas")
+    page = (EXAMPLES.parent / "docs/python.md").read_text(encoding="utf-8")
+    text = page.partition("\n## Tables\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    runs, sparse, by_protocol, modelled = shown_by(blocks, {})
+
+    assert len(blocks) == 4
+    assert repr(runs).startswith("<Runs: 4>\n  <Run: secagg, N=10, d=1000, 8 rounds, median ")
+    assert sparse.devices.tolist() == [10, 20]
+    assert by_protocol.notna().all(axis=None)
+    assert len(modelled) == 4
 
 
 @pytest.mark.full
