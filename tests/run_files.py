@@ -132,6 +132,45 @@ def write_run(path, records=(), *, status="complete", rounds=None, environment=N
     return path
 
 
+FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds", "epsilon_paper", "epsilon_proven")
+
+
+def write_growing(
+    path,
+    protocol="sparse",
+    devices=4,
+    dim=10,
+    *,
+    rounds=7,
+    training=False,
+    facts=None,
+    **config,
+):
+    """Write a run of two phases whose seconds and bytes grow with devices and parameters."""
+    with new_writer(
+        path,
+        protocol=protocol,
+        config={"dim": dim, "alpha": 0.1} | config,
+        environment={"transport": "loopback"} | (facts or {}),
+        phases=PHASES[:2],
+        devices=devices,
+        rounds=rounds,
+        training=FIGURES if training else (),
+    ) as writer:
+        for k in range(1, rounds + 1):
+            slower = 1 + 0.1 * (k - 1)
+            record = RoundRecord.empty(2, devices)
+            record.bytes_up[0], record.bytes_up[1] = 16 * devices, 4 * dim
+            record.messages_up[:] = 1
+            record.cpu_seconds[:] = 1e-3 * devices * slower
+            record.wall_seconds[:] = 2e-3 * devices * (1 + 0.1 * np.arange(devices + 1))
+            record.round_seconds = 1e-2 * devices * slower
+            record.survived[:] = record.validated = True
+            values = dict(zip(FIGURES, (0.1 * k, 1e6 * k, 0.5, 1.5 * k, 1.0 * k), strict=True))
+            writer.append(record, values if training else None)
+    return path
+
+
 def write_seconds(path, seconds, *, protocol="secagg", scale=1, warmup=None, **options):
     """Write a run with rounds of these seconds, after a warm-up round if one is given."""
     records = []

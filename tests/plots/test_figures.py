@@ -6,8 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib import pyplot
-from page_runs import write_run
-from run_files import new_writer, ranked_record
+from run_files import new_writer, ranked_record, write_growing
 
 import hpcfl
 from hpcfl.errors import UsageError
@@ -39,10 +38,10 @@ def measured(axes):
 
 @pytest.fixture
 def run_of(tmp_path):
-    """Return a function that writes a run, as `write_run` does, and loads it."""
+    """Return a function that writes a run, as `write_growing` does, and loads it."""
     count = iter(range(100))
     return lambda *sizes, **config: load(
-        write_run(tmp_path / f"{next(count)}.h5", *sizes, **config)
+        write_growing(tmp_path / f"{next(count)}.h5", *sizes, **config)
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from page_runs import write_run
+from run_files import write_growing
 
 from hpcfl.options.report import SCALES
 from hpcfl.plots import chosen
@@ -43,7 +43,7 @@ def scaled(
     }
     # Files of several server ranks have data of every rank, which these files lack.
     later = {name: config.pop(name) for name in ("server_ranks",) if name in config}
-    path = write_run(
+    path = write_growing(
         *(folder / f"{name}.h5", protocol, devices, dim),
         rounds=len(SPREAD),
         facts=environment | (facts or {}),
