@@ -68,14 +68,20 @@ def test_a_survivor_left_out_of_the_sum_is_noticed(monkeypatch):
         run("secagg")
 
 
+class Device:
+    """A device that adds its vector as it is."""
+
+    def __init__(self, id):
+        self.id = id
+
+    def contribution(self, vector):
+        return slice(None), vector
+
+    def contributions(self, vector):
+        yield self.contribution(vector)
+
+
 def test_float_sums_are_compared_within_their_rounding_error():
-    class Device:
-        def __init__(self, id):
-            self.id = id
-
-        def contribution(self, vector):
-            return slice(None), vector
-
     vectors = np.array([[0.1, 1e9], [0.2, 1.0], [0.3, -1e9]])
     devices = [Device(id) for id in range(3)]
     protocol = FedAvg(Parameters(3, 2))
@@ -92,14 +98,6 @@ def test_float_sums_are_compared_within_their_rounding_error():
 @pytest.mark.parametrize(("bits", "right"), [(8, False), (12, True)])
 def test_a_sum_that_wrapped_around_is_no_right_sum(bits, right):
     """Though both paths would wrap alike: the range is what no sum may leave."""
-
-    class Device:
-        def __init__(self, id):
-            self.id = id
-
-        def contributions(self, vector):
-            yield slice(None), vector
-
     group = GROUPS[f"ring{bits}"]
     protocol = SecAgg(Parameters(3, 2, group=group.name, levels=1))
     vectors = np.array([[100, -3], [100, 1], [50, 1]])
