@@ -84,7 +84,7 @@ def lines(runs: Sequence[Run], against: str) -> list[list[Run]]:
 
 
 def table(runs: Sequence[Run], against: str) -> Table:
-    """Return a table with a row for each point of each line, whose launches are pooled.
+    """Return a table with a row for each point of each line; a point pools its launches.
 
     A row has no speed-up if ranks or their threads shared cores, or if that is not recorded.
     """

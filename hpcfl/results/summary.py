@@ -196,7 +196,7 @@ def _phases(run: Run, link: LinkModel) -> Iterator[dict[str, Any]]:
 
 
 def _mean(values: NDArray[np.uint64], among: Flags, there: Flags) -> float | None:
-    """Return the mean over those in `among` and `there`: 0 if there are none, None if no `among`."""
+    """Return the mean over `among` and `there`: 0 without any, None if `among` is empty."""
     if not among.any():
         return None
     found = values[among & there]

@@ -267,7 +267,7 @@ class ResultsWriter:
                 self._file[group].attrs.modify(name, _fixed(value))
 
     def close(self, status: str) -> None:
-        """Set the status, cut the file to its finished rounds and close it; further calls pass."""
+        """Set the status, cut the file to its finished rounds, and close it if it is open."""
         if not self._file:
             return
         with _told(HpcflError, f"cannot finish {self.path}"):
