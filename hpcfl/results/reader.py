@@ -227,8 +227,8 @@ class Run:
     def helped(self) -> Flags:
         """Which helpers stayed until the end of each round, shape (R, K).
 
-        A helper stayed if it exchanged messages in the last phase in which any helper did. (All
-        enrol in the first round.) Means leave out helpers that dropped out.
+        A helper stayed if it exchanged messages in the last phase in which any helper did. Earlier
+        phases do not count, because all helpers enrol. Means leave out helpers that dropped out.
         """
         moved = np.greater(self.helper_messages_up + self.helper_messages_down, 0)
         last = moved.shape[1] - 1 - np.argmax(moved.any(axis=2)[:, ::-1], axis=1)
