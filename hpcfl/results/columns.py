@@ -43,15 +43,23 @@ _SHOWN = (
     number("accuracy", "accuracy", "on held-out data after the last round"),
     number("accuracy_least", "accuracy from", "lowest accuracy of several launches"),
     number("accuracy_most", "accuracy to", "highest accuracy of several launches"),
-    number("epsilon_proven", "epsilon", "privacy spent by the last round, as is proven"),
+    number(
+        "epsilon_proven",
+        "epsilon",
+        "privacy spent by the last round, with a proof for the mechanism as run",
+    ),
     number("epsilon_delta", "delta", "delta of these epsilons"),
     number("target", "target", "accuracy of the next columns: --target-accuracy, or the run's"),
     number("rounds_to_target", "rounds to target", "rounds until the target was reached"),
     size("bytes_to_target", "up to target", about="what all devices together had sent by then"),
     seconds("seconds_to_target", "modelled to target", "modelled time by then, with training"),
     _times("bytes_up_ratio", "up ratio", "bytes_up_mean of the baseline over that of the run"),
-    _times("device_cpu_ratio", "device CPU ratio", "the same of device_cpu_seconds_median"),
-    _times("modelled_round_ratio", "round modelled ratio", "and of modelled round seconds"),
+    _times("device_cpu_ratio", "device CPU ratio", "the same ratio for device_cpu_seconds_median"),
+    _times(
+        "modelled_round_ratio",
+        "round modelled ratio",
+        "the same ratio for modelled_round_seconds_median",
+    ),
 )
 # Columns shown only on request.
 _HIDDEN = (
@@ -66,8 +74,8 @@ _HIDDEN = (
     size(
         "server_peak_bytes", "server peak", about="largest resident memory of a rank of the server"
     ),
-    size("device_peak_bytes", "device peak", about="the same of a rank that holds devices"),
-    size("helper_peak_bytes", "helper peak", about="the same of a helper's rank"),
+    size("device_peak_bytes", "device peak", about="the same for a rank that holds devices"),
+    size("helper_peak_bytes", "helper peak", about="the same for a helper's rank"),
     count("launches", "launches", "launches that are pooled in the row"),
     count("rounds_measured", "rounds", "measured rounds of all launches"),
     number("survivors_mean", "survivors", "devices in the sum of a round, mean over rounds"),
@@ -75,7 +83,7 @@ _HIDDEN = (
     label("status", "status", "how the run ended"),
     label("transport", "transport", "what moved the messages"),
     label("file", "file", "results file, of the first launch"),
-    label("path", "path", "the same with its folder"),
+    label("path", "path", "results file with its folder"),
 )
 COLUMNS = {column.name: column for column in (*_SHOWN, *_HIDDEN)}
 SHOWN = {column.name for column in _SHOWN}

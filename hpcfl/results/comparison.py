@@ -125,7 +125,7 @@ class Comparison:
             )
         elif min(len(self.a.files), len(self.b.files)) == 1:
             notes.append(
-                "a side has one launch: what a further launch would change is not in the intervals"
+                "a side has one launch: the intervals do not include variation between launches"
             )
         notes += [
             f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"

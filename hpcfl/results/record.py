@@ -61,11 +61,13 @@ class RoundRecord:
     messages_up: Counts = _always("1", "messages that it sent", *_DEVICE)
     messages_down: Counts = _always("1", "messages that it received", *_DEVICE)
     wall_seconds: Floats = _always("s", "elapsed time of its part of the phase", *_PARTY)
-    cpu_seconds: Floats = _always("s", "CPU time of that, without the MPI library", *_PARTY)
+    cpu_seconds: Floats = _always(
+        "s", "CPU time of its part of the phase, without the MPI library", *_PARTY
+    )
     round_seconds: float = _always("s", "elapsed time of the round, on the slowest rank")
     survived: Flags = _always("1", "whether the device's vector is in the sum", "device")
-    validated: bool = _always("1", "whether the sum is that obtained on the independent path")
-    warmup: bool = _always("1", "whether the round is of the warm-up")
+    validated: bool = _always("1", "whether the sum equals the independently computed sum")
+    warmup: bool = _always("1", "whether the round belongs to the warm-up")
     promise_failure: float = _of(
         *("", "1"),
         "at most how likely it is that something that was promised does not hold of the round, "
@@ -87,7 +89,7 @@ class RoundRecord:
     )
     end_seconds: Floats = _of(RANK_TIMES, "s", "when it ended the phase, likewise", *_RANK)
     computing_seconds: Floats = _of(RANK_TIMES, "s", "what it computed in the phase", *_RANK)
-    mpi_seconds: Floats = _of(RANK_TIMES, "s", "what it spent in MPI, waiting left out", *_RANK)
+    mpi_seconds: Floats = _of(RANK_TIMES, "s", "what it spent in MPI, without waiting", *_RANK)
     waiting_seconds: Floats = _of(RANK_TIMES, "s", "what it waited for others", *_RANK)
     skew_seconds: float = _of(
         RANK_TIMES,
@@ -97,9 +99,7 @@ class RoundRecord:
     clock_offset_seconds: Floats = _of(
         RANK_TIMES, "s", "what was added to the rank's clock", "rank"
     )
-    clock_uncertainty_seconds: float = _of(
-        RANK_TIMES, "s", "by how much the worst of these may be off"
-    )
+    clock_uncertainty_seconds: float = _of(RANK_TIMES, "s", "largest uncertainty of these offsets")
     resident_bytes: Floats = _of(
         RANK_TIMES, "bytes", "memory of the rank's process when the round began", "rank"
     )

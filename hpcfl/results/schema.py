@@ -96,12 +96,12 @@ class Metric(StrEnum):
     )
     OVERLAP = (
         "overlap",
-        "part of its coordinates that a pair of devices chose both; NaN where none are chosen",
+        "fraction of a device's coordinates that the other one of a pair also chose; NaN if none",
     )
     EPSILON_PAPER = "epsilon_paper", "privacy spent so far, as the algorithm's paper claims"
     EPSILON_PROVEN = (
         "epsilon_proven",
-        "privacy spent so far, as is proven for the mechanism as it was run",
+        "privacy spent so far, with a proof for the mechanism as run",
     )
 
 
